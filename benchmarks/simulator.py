@@ -25,11 +25,11 @@ from solvers.domain.workload import Project, Service, Slo
 from solvers.planners import registry
 from solvers.sim.arrivals import Daily, Source, Steady, arrival_times_s
 from solvers.sim.outcome import About, Better, RunContender, RunOutcome
-from solvers.sim.scenario import Level, Open, Rhythm, ScenarioFleet, Traffic, WorldScenario
-from solvers.sim.serving import request_loop
-from solvers.sim.serving.requests import Loop, ReplicaServer, Router, Stretch, compiled_loop, serve_requests
+from solvers.sim.scenario import Level, Open, Rhythm, Routing, ScenarioFleet, Traffic, WorldScenario
+from solvers.sim.serving.requests import Loop, ReplicaServer, Stretch, compiled_loop, serve_arrivals, serve_requests
+from solvers.sim.serving.serving import serve
 from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.device import DeviceLoad, FluidQueue, Tenant, Trainee, serve_fluid, settle
+from solvers.sim.truth.device import DeviceLoad, Tenant, Trainee, settle
 from solvers.sim.world.world import World
 
 SERVERS = tuple(ReplicaServer(exec_ms=tuple(2.0 + 0.8 * size for size in range(1, 17))) for _ in range(4))
@@ -42,7 +42,7 @@ MODELS = tuple(ModelName(name) for name in ("resnet50", "vgg19", "bert-base"))
 FLEETS = (1_000, 33_024)
 
 
-def speed(router: Router, span_s: float, loop: Loop) -> float:
+def speed(router: Routing, span_s: float, loop: Loop) -> float:
     """Requests per second of CPU time, the best of three."""
     best_s = np.inf
     count = 0
@@ -67,7 +67,6 @@ def fluid_s() -> float:
     """CPU seconds for an hour of 1,000 devices in stretches of a minute, from a smaller run."""
     draw, gpu = np.random.default_rng(1), GPUS["a100"]
     job = Trainee(model="bert-base", share_pct_sm=20, iteration_ms_reference=100.0, gpu_reference=gpu)
-    queues = (FluidQueue(limit_ms=50.0), FluidQueue(limit_ms=100.0))
     begun = time.process_time()
     for _ in range(DEVICES * MINUTES):
         tenants = (
@@ -77,7 +76,8 @@ def fluid_s() -> float:
         load = DeviceLoad(
             gpu=gpu, clock_mhz_sm=gpu.clock_mhz_sm_max, power_limit_w=gpu.tdp_w, tenants=tenants, trainees=(job,)
         )
-        serve_fluid(load, settle(load), queues, 60.0)
+        for tenant, table, limit_ms in zip(tenants, settle(load).exec_ms, (50.0, 100.0), strict=True):
+            serve(0.0, tenant.rate_rps * 60.0, 60.0, table, limit_ms)
     return (time.process_time() - begun) * 1000 * 60 / (DEVICES * MINUTES)
 
 
@@ -144,9 +144,9 @@ def requests_per_s() -> float:
 def _routers(loop: Loop) -> float:
     """Print a row per router; the slowest."""
     slowest = np.inf
-    for router in Router:
+    for router in Routing:
         speed(router, 1.0, loop)
-        compiled, plain = speed(router, 300.0, loop), speed(router, 10.0, request_loop.run)
+        compiled, plain = speed(router, 300.0, loop), speed(router, 10.0, serve_arrivals)
         slowest = min(slowest, compiled)
         name = router.name.lower().replace("_", " ")
         print(

@@ -1,6 +1,6 @@
 """GoogLeNet on an RTX 2080 Ti: the coefficients that give what Morak's paper prints.
 
-Owns the solution behind one row of `solvers.sim.truth.pairs`; two states give two cycles, two powers and two
+Owns the solution behind one row of `solvers.sim.truth.catalogue`; two states give two cycles, two powers and two
 latencies, hence two coefficients of each: all that is printed is used up. The others of the row are estimates that
 leave the printed knee where it is.
 """
@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.fixtures import Triple, knees_2080ti, morak_triples
-from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.pairs import model_on
+from solvers.sim.truth.catalogue import GPUS, model_on
 from solvers.sim.truth.truth import POWER_OF_MEMORY, Resident, execution_ms, idle_power_w, wanted
 
 TURING = GPUS["rtx-2080ti"]

@@ -1,6 +1,6 @@
 """Throughput of one to five processes on MIG slices of an A100, published with ParvaGPU (SC'24, MIT licence).
 
-Owns the fit behind the a100 rows of `solvers.sim.truth.pairs` (one process) and behind the law of overlapping
+Owns the fit behind the a100 rows of `solvers.sim.truth.catalogue` (one process) and behind the law of overlapping
 shares in `solvers.sim.truth.truth` (several processes without share limits).
 """
 
@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares, minimize
 
-from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.pairs import model_on
+from solvers.sim.truth.catalogue import GPUS, model_on
 from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, mig_truth, wanted
 
 A100 = GPUS["a100"]

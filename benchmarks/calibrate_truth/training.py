@@ -1,6 +1,6 @@
 """Training: iteration times on MIG slices (MISO, SoCC'22, MIT licence) and beside inference (Tally, ASPLOS'25).
 
-Owns the fit behind the SMs that training can use (`solvers.sim.truth.pairs`), and the comparison with inference
+Owns the fit behind the SMs that training can use (`solvers.sim.truth.catalogue`), and the comparison with inference
 beside training without share limits, to which nothing was fitted.
 """
 

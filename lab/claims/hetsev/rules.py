@@ -28,7 +28,7 @@ from solvers.planners.counting.scaling import CountScaling, Direction, scale, sc
 from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev
 from solvers.policies.hetsev.queues import Pending, grouped, seat_all, weight
-from solvers.sim.world.accounting import Usage, bill
+from solvers.sim.world.ledger import Usage, bill
 from solvers.verify.checks import is_fatal
 
 ENGINES = ("cbc", "cp-sat", "highs")

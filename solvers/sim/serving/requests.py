@@ -1,50 +1,217 @@
 """Request level: one service's replicas over a stretch of time in which nothing is reconfigured.
 
-Owns the records around the hot loop (`solvers.sim.serving.request_loop`): who serves, what is carried in and out of a
-stretch, and what became of every request. Times are seconds of the world's own time; execution tables are milliseconds
+The hot loop, and the records around it: who serves, what is carried in and out of a stretch, and what became of every
+request. Times are seconds of the world's own time; execution tables are milliseconds
 by batch size, as the truth gives them. Randomness is handed in. The loop is compiled where numba is installed (extra
 `sim`), and runs uncompiled, byte for byte alike, where it is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from solvers.domain.value import check_not_negative, check_positive
 from solvers.errors import FieldError
-from solvers.sim.serving import request_loop
-from solvers.sim.serving.request_loop import DROPPED, LANE, NOBODY, REQUEST, WAITING, LoopWork
+from solvers.sim.scenario import Routing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+
+# --- The hot loop of the request level: arrivals in order of time, a queue and a batching server per replica
+#
+# Nothing but arithmetic on arrays, so that a compiler for numerical Python takes it as it stands. A server begins a
+# batch as soon as it is free and anything waits. What the router sees when a request arrives is what has happened
+# strictly before; requests of one instant may share a batch.
+
+WAITING, DONE, DROPPED = 0, 1, 2
+WEIGHTED_RANDOM, ROUND_ROBIN, LEAST_OUTSTANDING = 0, 1, 2
+NOBODY = -1
+
+
+LANE = np.dtype(
+    [
+        ("batch_max", np.int64),
+        ("weight", np.float64),
+        ("limit_s", np.float64),
+        ("free_s", np.float64),
+        ("busy_s", np.float64),
+        ("credit", np.float64),
+        ("head", np.int64),
+        ("tail", np.int64),
+        ("length", np.int64),
+        ("executing", np.int64),
+        ("batches", np.int64),
+    ]
+)
+"""A replica: what it is, then what the loop changes. `limit_s`: work that would end later than this after its arrival
+is dropped (infinity: never). `busy_s` counts whole batches.
+"""
+REQUEST = np.dtype(
+    [
+        ("arrival_s", np.float64),
+        ("pick", np.float64),
+        ("noise", np.float64),
+        ("finish_s", np.float64),
+        ("replica", np.int64),
+        ("next", np.int64),
+        ("batch", np.int64),
+        ("state", np.int64),
+    ]
+)
+"""A request. `pick`: a uniform number for the weighted random router. `noise`: the factor on a batch's time if this is
+its oldest request. `next`: the one behind it in its queue.
+"""
+
+
+class LoopWork(NamedTuple):
+    """What the loop works on. Requests are in order of arrival; those carried in come first and have a replica."""
+
+    lanes: NDArray[np.void]
+    exec_s: NDArray[np.float64]
+    """[replica, batch - 1]; a row is filled up with its last value."""
+    requests: NDArray[np.void]
+
+
+def serve_arrivals(work: LoopWork, router: int, until_s: float) -> None:
+    """Serve until then; answers are in the arrays. What has not begun by then stays in the queues."""
+    lanes, exec_s, requests = work
+    for request in range(len(requests)):
+        now_s = requests[request]["arrival_s"]
+        lane = requests[request]["replica"]
+        if lane == NOBODY:
+            if router == LEAST_OUTSTANDING:
+                catch_up_all(lanes, exec_s, requests, now_s)
+            lane = route(lanes, requests[request]["pick"], router, now_s)
+            requests[request]["replica"] = lane
+        catch_up(lanes, exec_s, requests, lane, now_s)
+        enqueue(lanes[lane], requests, request)
+    catch_up_all(lanes, exec_s, requests, until_s)
+
+
+def route(lanes: NDArray[np.void], pick: float, router: int, now_s: float) -> int:
+    """The replica of a new request. One without weight gets none; at least one must have weight."""
+    total = 0.0
+    for lane in range(len(lanes)):
+        total += lanes[lane]["weight"]
+    best, best_score, reached = 0, -np.inf, 0.0
+    for lane in range(len(lanes)):
+        each = lanes[lane]
+        weight = each["weight"]
+        if weight <= 0.0:
+            continue
+        if router == ROUND_ROBIN:
+            each["credit"] += weight
+            score = each["credit"]
+        elif router == LEAST_OUTSTANDING:
+            executing = each["executing"] if each["free_s"] > now_s else 0
+            score = -(each["length"] + executing + 1) / weight
+        else:
+            # The last lane that begins at or below the pick.
+            score = float(lane) if pick * total >= reached else -1.0
+            reached += weight
+        if score > best_score:
+            best, best_score = lane, score
+    if router == ROUND_ROBIN:
+        lanes[best]["credit"] -= total
+    return best
+
+
+def enqueue(lane: np.void, requests: NDArray[np.void], request: int) -> None:
+    """To the end of the queue."""
+    if lane["length"] == 0:
+        lane["head"] = request
+    else:
+        requests[lane["tail"]]["next"] = request
+    lane["tail"] = request
+    lane["length"] += 1
+
+
+def catch_up(
+    lanes: NDArray[np.void], exec_s: NDArray[np.float64], requests: NDArray[np.void], index: int, until_s: float
+) -> None:
+    """Begin every batch of one replica that begins before `until_s`."""
+    lane = lanes[index]
+    while lane["length"] > 0:
+        start_s = max(lane["free_s"], requests[lane["head"]]["arrival_s"])
+        if start_s >= until_s:
+            return
+        took_s = exec_s[index, min(lane["length"], lane["batch_max"]) - 1]
+        drop_hopeless(lane, requests, start_s + took_s, took_s)
+        size = min(lane["length"], lane["batch_max"])
+        if size > 0:
+            launch(lane, requests, start_s, exec_s[index, size - 1])
+
+
+def catch_up_all(
+    lanes: NDArray[np.void], exec_s: NDArray[np.float64], requests: NDArray[np.void], until_s: float
+) -> None:
+    """Begin every batch of every replica that begins before `until_s`."""
+    for index in range(len(lanes)):
+        catch_up(lanes, exec_s, requests, index, until_s)
+
+
+def drop_hopeless(lane: np.void, requests: NDArray[np.void], finish_s: float, took_s: float) -> None:
+    """Oldest requests that would finish too late, unless their batch alone takes longer than the limit."""
+    if took_s > lane["limit_s"]:
+        return
+    while lane["length"] > 0:
+        head = lane["head"]
+        if finish_s - requests[head]["arrival_s"] <= lane["limit_s"]:
+            return
+        requests[head]["state"] = DROPPED
+        lane["head"] = requests[head]["next"]
+        lane["length"] -= 1
+
+
+def launch(lane: np.void, requests: NDArray[np.void], start_s: float, mean_s: float) -> None:
+    """Execute the oldest requests as one batch."""
+    size = min(lane["length"], lane["batch_max"])
+    request = lane["head"]
+    took_s = mean_s * requests[request]["noise"]
+    for _ in range(size):
+        each = requests[request]
+        each["finish_s"] = start_s + took_s
+        each["batch"] = size
+        each["state"] = DONE
+        request = each["next"]
+    lane["head"] = request
+    lane["length"] -= size
+    lane["executing"] = size
+    lane["free_s"] = start_s + took_s
+    lane["busy_s"] += took_s
+    lane["batches"] += 1
+
+
+LOOP_HELPERS = (route, enqueue, drop_hopeless, launch, catch_up, catch_up_all)
+"""What `serve_arrivals` calls, each before those that call it."""
+
+
+# --- Around the loop
+
 Loop: TypeAlias = Callable[[LoopWork, int, float], None]
-
-
-class Router(Enum):
-    """How a service's requests are spread over its replicas, by their weights."""
-
-    WEIGHTED_RANDOM = request_loop.WEIGHTED_RANDOM
-    ROUND_ROBIN = request_loop.ROUND_ROBIN
-    LEAST_OUTSTANDING = request_loop.LEAST_OUTSTANDING
+T = TypeVar("T")
+ROUTERS = {
+    Routing.WEIGHTED_RANDOM: WEIGHTED_RANDOM,
+    Routing.ROUND_ROBIN: ROUND_ROBIN,
+    Routing.LEAST_OUTSTANDING: LEAST_OUTSTANDING,
+}
+"""How the loop knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaServer:
-    """One replica. `exec_ms[b - 1]` is the mean time of a batch of b; its length is the batch limit. A batch that is
-    not full waits until its oldest request is `wait_ms` old. Weight 0: it only works off its queue.
+    """One replica. `exec_ms[b - 1]` is the mean time of a batch of b; its length is the batch limit. Weight
+    0: it only works off its queue.
     """
 
     exec_ms: tuple[float, ...]
     weight: float = 1.0
-    wait_ms: float = 0.0
-    queue_max: int = 2**40
 
     def __post_init__(self) -> None:
         if not self.exec_ms:
@@ -52,8 +219,6 @@ class ReplicaServer:
         for each in self.exec_ms:
             check_positive("exec_ms", each)
         check_not_negative("weight", self.weight)
-        check_not_negative("wait_ms", self.wait_ms)
-        check_positive("queue_max", self.queue_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +244,7 @@ class Stretch:
     arrivals_s: NDArray[np.float64]
     servers: tuple[ReplicaServer, ...]
     carried: tuple[Carried, ...] = ()
-    router: Router = Router.LEAST_OUTSTANDING
+    router: Routing = Routing.LEAST_OUTSTANDING
     limit_ms: float | None = None
     noise_sigma: float = 0.0
 
@@ -128,23 +293,28 @@ class RequestsOutcome:
 @lru_cache(maxsize=1)
 def compiled_loop() -> Loop | None:
     """The hot loop as machine code, or None where numba is not installed."""
+    return machine_code(serve_arrivals, LOOP_HELPERS)
+
+
+def machine_code(loop: Callable[..., T], helpers: Iterable[Callable[..., object]]) -> Callable[..., T] | None:
+    """A loop compiled with what it calls; None where numba is not installed."""
     try:
         import numba
         from numba.extending import register_jitable
     except ImportError:
         return None
-    for helper in request_loop.HELPERS:
+    for helper in helpers:
         register_jitable(helper)
-    loop: Loop = numba.njit()(request_loop.run)
-    return loop
+    compiled: Callable[..., T] = numba.njit()(loop)
+    return compiled
 
 
 def serve_requests(stretch: Stretch, draw: np.random.Generator, loop: Loop | None = None) -> RequestsOutcome:
     """Run the stretch. `loop` overrides the choice of compiled or plain, which changes nothing but the speed."""
     lanes, requests = lanes_of(stretch), _requests(stretch, draw)
     before = lanes.copy()
-    (loop or compiled_loop() or request_loop.run)(
-        LoopWork(lanes, exec_table_s(stretch.servers), requests), stretch.router.value, stretch.until_s
+    (loop or compiled_loop() or serve_arrivals)(
+        LoopWork(lanes, exec_table_s(stretch.servers), requests), ROUTERS[stretch.router], stretch.until_s
     )
     return outcome_of(stretch, before, lanes, requests)
 
@@ -185,9 +355,8 @@ def lanes_of(stretch: Stretch) -> NDArray[np.void]:
     """Every server as the loop takes it."""
     lanes = np.zeros(len(stretch.servers), dtype=LANE)
     for lane, server, state in zip(lanes, stretch.servers, states_of(stretch), strict=True):
-        lane["batch_max"], lane["wait_s"] = len(server.exec_ms), server.wait_ms / 1000.0
-        lane["queue_max"], lane["weight"] = server.queue_max, server.weight
-        lane["free_s"], lane["full_s"] = max(stretch.from_s, state.free_s), -np.inf
+        lane["batch_max"], lane["weight"] = len(server.exec_ms), server.weight
+        lane["free_s"] = max(stretch.from_s, state.free_s)
         lane["executing"], lane["credit"] = state.executing, state.credit
     lanes["limit_s"] = np.inf if stretch.limit_ms is None else stretch.limit_ms / 1000.0
     return lanes

@@ -1,8 +1,8 @@
 """What runs together on one device while nothing is reconfigured: times under mutual slowdown, clock, power.
 
 Owns the fixed point between how busy each tenant is and how slow the others make it, over the truth of
-`solvers.sim.truth.truth`; and the fluid mode of a stretch on one device. It begins with idle tenants and lets them
-load each other until nothing changes. It refuses to know services: a tenant's rate is what its router sends it.
+`solvers.sim.truth.truth`. It begins with idle tenants and lets them load each other until nothing changes. Services are
+not known here: a tenant's rate is what its router sends it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import mul
 
-from solvers.sim.serving.serving import Served, serve
 from solvers.sim.truth.truth import (
     GpuTruth,
     Resident,
@@ -21,10 +20,12 @@ from solvers.sim.truth.truth import (
     clock_reached_mhz,
     dynamic_power_w,
     execution_curve_ms,
+    execution_ms,
     idle_power_w,
     slowdown,
     swap_s,
     training_iteration_ms,
+    wanted,
 )
 
 ROUNDS_MAX = 40
@@ -217,30 +218,29 @@ def _between(exec_ms: Sequence[float], batch: float) -> float:
     return exec_ms[low - 1] + (batch - low) * (exec_ms[high - 1] - exec_ms[low - 1])
 
 
-@dataclass(frozen=True, slots=True)
-class FluidQueue:
-    """What a tenant brings to a fluid stretch: requests that wait already, and the limit beyond which work is
-    hopeless.
-    """
-
-    queue: float = 0.0
-    limit_ms: float | None = None
-
-
-def serve_fluid(
-    load: DeviceLoad, state: TrueDeviceState, queues: Sequence[FluidQueue], interval_s: float
-) -> tuple[Served, ...]:
-    """The stretch in closed form, whatever its length: one outcome per tenant, at the times of the settled state.
-
-    Violations and completions are within 5 % of those of single requests, also at the edge of capacity; the tests of
-    `solvers.sim.serving.serving` say which tight limits are not.
-    """
-    return tuple(
-        serve(each.queue, tenant.rate_rps * interval_s, interval_s, table, each.limit_ms)
-        for tenant, table, each in zip(load.tenants, state.exec_ms, queues, strict=True)
-    )
-
-
 def iterations_done(state: TrueDeviceState, interval_s: float) -> tuple[float, ...]:
     """Iterations, fractional, that each trainee gets done in a stretch."""
     return tuple(1000.0 * interval_s / each for each in state.iteration_ms)
+
+
+# --- What a GPU monitor would call the utilisation of a device: the part of the time in which anybody's kernels run
+#
+# A tenant's kernels run for a part of each of its batches (the host has the rest), and what neighbours add is time on
+# the GPU; tenants are busy independently of each other.
+
+
+def kernels_part(load: DeviceLoad, state: TrueDeviceState) -> float:
+    """Of a device in this state."""
+    idle = 1.0
+    for tenant, busy, times in zip(load.tenants, state.busy, state.exec_ms, strict=True):
+        one = Resident(model=tenant.model, share_pct_sm=tenant.share_pct_sm, batch=tenant.batch)
+        running, alone_ms = _alone(load.gpu, one, state.clock_mhz_sm)
+        factor = max(1.0, times[-1] / alone_ms)
+        idle *= 1.0 - busy * (running + factor - 1.0) / factor
+    return 1.0 - idle if not load.trainees else 1.0
+
+
+@lru_cache(maxsize=4096)
+def _alone(gpu: GpuTruth, one: Resident, clock_mhz_sm: int) -> tuple[float, float]:
+    """Part of a batch in which kernels run, and its time, without neighbours."""
+    return wanted(gpu, one, clock_mhz_sm)[0], execution_ms(gpu, one, clock_mhz_sm)

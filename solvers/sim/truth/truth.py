@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solvers.sim.serving.serving import Served, serve
-from solvers.sim.truth.catalogue import GpuTruth, ModelTruth, gpu_truth, model_truth
-from solvers.sim.truth.pairs import model_on, training_sms
+from solvers.sim.truth.catalogue import GpuTruth, ModelTruth, gpu_truth, model_on, model_truth, training_sms
 
 # One door: agents may import this module and nothing else of the simulated world.
 __all__ = [

@@ -8,17 +8,19 @@ requests; the spread of a stretch's latencies is told by three of its percentile
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from solvers.domain.ids import ServiceId
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
-from solvers.sim.arrivals import Source
+from solvers.sim.arrivals import ArrivalPattern, Source, rate_path
 from solvers.sim.scenario import Closed, Open, Saturating, WorldScenario
-from solvers.sim.serving.serving import QUEUE_S_MAX, Served, serve
-from solvers.sim.world.asking import Amounts
+from solvers.sim.serving.serving import Served, serve
+from solvers.sim.world.ledger import Flow, ServiceBook, Sums, bin_of, over_part
 from solvers.sim.world.loads import Load, LoadSeat, WorldLoads
-from solvers.sim.world.metrics import Flow, ServiceBook, Sums, bin_of, over_part
 from solvers.sim.world.requests import Span, execution_into
 from solvers.sim.world.state import ServiceLane, State
 
@@ -29,6 +31,35 @@ STEPS = 100.0
 """Steps of an amount's natural logarithm."""
 LEAST = 1e-6
 _IDLE = Served(completed=0.0, violated=0.0, dropped=0.0, queue=0.0, batch_mean=0.0, busy=0.0, execution_ms=0.0)
+
+
+@dataclass(slots=True)
+class Amounts:
+    """Expected requests until a moment, and where the rate changes."""
+
+    edges_s: list[float]
+    totals: list[float]
+    rates_rps: list[float]
+
+    @classmethod
+    def of(cls, pattern: ArrivalPattern, source: Source, until_s: float) -> Amounts:
+        """Of a pattern over a run."""
+        path = rate_path(pattern, source, until_s)
+        totals = np.concatenate(([0.0], np.cumsum(np.diff(path.edges_s) * path.rates_rps)))
+        return cls(path.edges_s.tolist(), totals.tolist(), path.rates_rps.tolist())
+
+    def between(self, from_s: float, until_s: float) -> float:
+        """Expected requests of a stretch."""
+        return self._until(until_s) - self._until(from_s)
+
+    def next_edge_s(self, after_s: float) -> float:
+        """When the rate changes next; infinity when it does not."""
+        index = bisect_right(self.edges_s, after_s)
+        return self.edges_s[index] if index < len(self.edges_s) - 1 else float("inf")
+
+    def _until(self, at_s: float) -> float:
+        index = min(bisect_right(self.edges_s, at_s) - 1, len(self.rates_rps) - 1)
+        return self.totals[index] + (at_s - self.edges_s[index]) * self.rates_rps[index]
 
 
 @dataclass(slots=True)
@@ -114,8 +145,7 @@ class Fluid:
             coming, lane.waiting = flow.asked + lane.waiting, 0.0
             return coming / span.seconds / weight
         lane.waiting += flow.asked
-        patience_s = lane.limit_ms / 1000.0 if drops(lane) and lane.limit_ms is not None else QUEUE_S_MAX
-        most = flow.asked / span.seconds * patience_s
+        most = flow.asked / span.seconds * lane.patience_s
         flow.dropped = max(0.0, lane.waiting - most)
         lane.waiting -= flow.dropped
         return 0.0
@@ -140,8 +170,8 @@ class Fluid:
             if math.isinf(rate):
                 served = _full(table, state.answer_shift_ms[place], lane, span)
             else:
-                limit_ms = lane.limit_ms if drops(lane) else None
-                served = self._served((load.queues[place], rate * span.seconds), table, limit_ms, span.seconds)
+                coming = (load.queues[place], rate * span.seconds)
+                served = self._served(coming, table, lane.drop_limit_ms, span.seconds)
             load.served[place], load.queues[place] = served, served.queue
             _enter(flows[lane.id], lane, served, len(load.cells), span.sigma)
             if math.isinf(rate):
@@ -166,23 +196,13 @@ class Fluid:
             self._kept[key] = found
         total = _amount(steps[0]) + _amount(steps[1])
         scale = (queue + arrived) / total if total > 0.0 else 0.0
-        return Served(
+        return replace(
+            found,
             completed=found.completed * scale,
             violated=found.violated * scale,
             dropped=found.dropped * scale,
             queue=found.queue * scale,
-            batch_mean=found.batch_mean,
-            busy=found.busy,
-            execution_ms=found.execution_ms,
-            latency_ms_p50=found.latency_ms_p50,
-            latency_ms_p95=found.latency_ms_p95,
-            latency_ms_p99=found.latency_ms_p99,
         )
-
-
-def drops(lane: ServiceLane) -> bool:
-    """Whether hopeless requests are dropped."""
-    return lane.traffic.drop and not lane.book.execution_only
 
 
 def late_part(served: Served, book: ServiceBook, sigma: float) -> float:

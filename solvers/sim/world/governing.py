@@ -25,8 +25,8 @@ from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.telemetry import BrokenLimit, RepartitionWish
 from solvers.domain.workload import WorkloadKind
+from solvers.sim.world.ledger import percentile_ms
 from solvers.sim.world.loads import Load, WorldLoads
-from solvers.sim.world.metrics import percentile_ms
 from solvers.sim.world.state import Meter, Process, State, WorldDevice
 
 FILLED_PART = 0.75
@@ -124,7 +124,7 @@ class FleetGoverning:
         for replica in governed.envelope.replicas:
             ready = [each for each in cell.processes if each.routed and each.item.replica == replica.replica]
             if ready:
-                found.append(self._replica(ready, load))
+                found.append(_reading_of(replica, ready, load))
         return DeviceReading(
             power_w=governed.power_w if governed.power_w > 0.0 else None,
             replicas=tuple(found),
@@ -132,22 +132,16 @@ class FleetGoverning:
             stale=cell.lost > 0,
         )
 
-    def _replica(self, ready: list[Process], load: Load | None) -> ReplicaReading:
-        """A replica and its shadow are judged by the worse of them."""
-        told = [_told(process, load) for process in ready]
-        only = self._execution_only(ready[0].item)
-        latencies = [
-            latency for process, each in zip(ready, told, strict=True) if (latency := each.judged_ms(process, only))
-        ]
-        return ReplicaReading(
-            replica=ready[0].item.replica,
-            latency_ms=max(latencies, default=None),
-            filled=any(each.filled(process) for process, each in zip(ready, told, strict=True)),
-        )
 
-    def _execution_only(self, item: Assignment) -> bool:
-        lane = self.state.lanes.get(ServiceId(item.workload))
-        return lane is not None and lane.book.execution_only
+def _reading_of(replica: ReplicaEnvelope, ready: list[Process], load: Load | None) -> ReplicaReading:
+    """A replica and its shadow are judged by the worse of them."""
+    told = [(process, _told(process, load)) for process in ready]
+    judged_ms = (each.judged_ms(process, replica.execution_only) for process, each in told)
+    return ReplicaReading(
+        replica=replica.replica,
+        latency_ms=max((latency_ms for latency_ms in judged_ms if latency_ms), default=None),
+        filled=any(each.filled(process) for process, each in told),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,9 @@ from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.errors import InputError
 from solvers.sim.serving.serving import Served
-from solvers.sim.truth.device import DeviceLoad, Tenant, Trainee, TrueDeviceState, settle
+from solvers.sim.truth.device import DeviceLoad, Tenant, Trainee, TrueDeviceState, kernels_part, settle
 from solvers.sim.truth.truth import Resident, gpu_truth, idle_power_w
-from solvers.sim.truth.utilisation import kernels_part
-from solvers.sim.world.memory import swapped_mib
-from solvers.sim.world.state import Process, State, WorldDevice
+from solvers.sim.world.state import Process, State, WorldDevice, swapped_mib
 
 KEPT_MAX = 300_000
 """Settled states that are remembered."""
@@ -112,10 +110,10 @@ class WorldLoads:
     _numbers: dict[DeviceLoad, int] = field(default_factory=dict)
     _settled: dict[tuple[int, tuple[int, ...]], TrueDeviceState] = field(default_factory=dict)
 
-    def refresh(self) -> bool:
-        """Put together anew what changed; whether anything did."""
+    def refresh(self) -> None:
+        """Put together anew what changed."""
         if not self.state.changed:
-            return False
+            return
         changed, self.state.changed = self.state.changed, {}
         for cell in changed.values():
             self._leave(cell)
@@ -126,7 +124,6 @@ class WorldLoads:
                 if seat.kind is WorkloadKind.SERVICE and seat.weight > 0.0:
                     service = ServiceId(seat.workload)
                     self.weights[service] = self.weights.get(service, 0.0) + seat.weight * len(load.cells)
-        return True
 
     def queue_of(self, process: Process) -> float:
         """What waits at a process in fluid mode."""

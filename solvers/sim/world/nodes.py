@@ -9,7 +9,7 @@ what waited at a process that ended is handed back to its service's router.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,12 +18,65 @@ from solvers.domain.device import DeviceMode
 from solvers.domain.ids import ReplicaId, ServiceId
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState
-from solvers.domain.workload import WorkloadKind
-from solvers.sim.kernel import Priority
+from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.sim.serving.requests import Carried
-from solvers.sim.world.accounting import Usage
-from solvers.sim.world.memory import SwappedMemory, may_swap
-from solvers.sim.world.state import Process, State, TargetByDevice, WorldDevice, WorldNode
+from solvers.sim.truth.truth import swap_s
+from solvers.sim.world.ledger import Usage
+from solvers.sim.world.state import Priority, Process, State, TargetByDevice, WorldDevice, WorldNode, may_swap
+
+# --- Training memory that moves between a device and its host while jobs run
+#
+# What goes out goes at once and keeps the job from working for as long as it takes, what may come in comes when there
+# is room. A process that starts and lacks nothing but memory gets it from jobs, the coldest first: those whose
+# iterations are longest touch theirs most seldom. Only jobs move that say how little of their memory they can live
+# with.
+
+
+@dataclass(slots=True)
+class SwappedMemory:
+    """Gives running jobs another memory limit. `moved_mib`: what went over the link since it was asked last."""
+
+    state: State
+    moved_mib: float = 0.0
+
+    def resize(self, told: Sequence[tuple[Process, Assignment]], *, growing: bool) -> None:
+        """Bring these running jobs to the limits that they are told, either those that grow or those that shrink."""
+        for process, item in told:
+            more = item.memory_mib_limit - process.item.memory_mib_limit
+            crowded = process.cell.memory_mib_held + more > process.cell.device.memory_mib
+            if more and (more > 0) is growing and not (growing and crowded):
+                self._move(process, more)
+
+    def make_room(self, cell: WorldDevice, needed_mib: int) -> None:
+        """Take so much from the jobs on a device for now, or nothing where they cannot give as much."""
+        giving = []
+        for process in cell.processes:
+            work = self.state.works.get(process.item.workload)
+            if work is None or not isinstance(work.item, TrainingJob) or work.item.memory_mib_resident_min is None:
+                continue
+            spare_mib = process.item.memory_mib_limit - work.item.memory_mib_resident_min
+            giving.append((-work.item.iteration_ms_reference, process.serial, max(0, spare_mib), process))
+        if sum(spare_mib for _, _, spare_mib, _ in giving) < needed_mib:
+            return
+        for _, _, spare_mib, process in sorted(giving, key=lambda each: each[:2]):
+            part_mib = min(spare_mib, needed_mib)
+            needed_mib -= part_mib
+            if part_mib > 0:
+                self._move(process, -part_mib)
+
+    def taken(self) -> float:
+        """What was moved, counted once."""
+        moved, self.moved_mib = self.moved_mib, 0.0
+        return moved
+
+    def _move(self, process: Process, more_mib: int) -> None:
+        process.item = replace(process.item, memory_mib_limit=process.item.memory_mib_limit + more_mib)
+        process.pause_s += swap_s(process.cell.truth, abs(more_mib))
+        self.moved_mib += abs(more_mib)
+        self.state.touch(process.cell)
+
+
+# --- Processes
 
 DRAIN_S_MAX = 10.0
 """How long a process may work off its queue before it ends."""

@@ -35,8 +35,8 @@ from solvers.sim.outcome import Planners, TuningSetting
 from solvers.sim.scenario import Saturating, WorldScenario
 from solvers.sim.serving.serving import Served
 from solvers.sim.truth.truth import memory_mib
+from solvers.sim.world.ledger import BINS, percentile_ms
 from solvers.sim.world.loads import Load, WorldLoads
-from solvers.sim.world.metrics import BINS, percentile_ms
 from solvers.sim.world.state import Leave, Meter, Process, ServiceLane, State, TargetByDevice, WorldDevice, WorldNode
 
 # --- What a node of a simulated world tells of itself: replicas, readings of devices and of replicas

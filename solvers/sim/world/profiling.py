@@ -1,16 +1,15 @@
 """What planners may know of a simulated world's hardware: profiles as somebody would have measured them before.
 
-Owns the measuring: every model alone on every GPU type over the scenario's grid, with noise, and pairs side by side at
-a few shares and batches, and small groups without limits on shares, from which the numbers of mutual pressure are
-fitted. The same scenario and seed measure the
-same, whoever contends. It refuses what was not asked for: training jobs are not measured, nor what does not fit.
+Every model is measured alone on every GPU type over the scenario's grid, with noise; pairs side by side at a few shares
+and batches, and small groups without limits on shares, from which the numbers of mutual pressure are fitted. The same
+scenario and seed measure the same, whoever contends. Training jobs are not measured, nor what does not fit.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -136,65 +135,57 @@ def _short(numbers: Sequence[float]) -> tuple[float, ...]:
 
 def _pairs(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> dict[ModelName, Interference]:
     """Each model beside its next few in order of name, at a few shares and batches: what it suffers, and fits that."""
-    models = measuring.models
-    count = len(models)
-    ahead = sorted({step % count for step in range(PARTNERS + 1)})
-    pairs = sorted({(first, (first + step) % count) for first in range(count) for step in ahead})
-    asked = [
-        (one, two, share, batch)
-        for (first, second), share, batch in product(pairs, SHARES_PCT, BATCHES)
-        for one, two in ((first, second), (second, first))
-    ]
-    added = [_added(truth, (models[one], models[two]), share, int(batch)) for one, two, share, batch in asked]
-    noise = measuring.profiling.noise * draw.standard_normal(len(added))
-    return fit_interference(
-        list(models),
-        Disturbances(
-            suffers=np.array([one for one, *_ in asked], dtype=np.int64),
-            presses=np.array([two for _, two, *_ in asked], dtype=np.int64),
-            share_pct=np.array([share for *_, share, _ in asked]),
-            added=np.maximum(np.array(added) + noise, ADDED_MIN),
-        ),
-        ProfileOrigin.SIMULATED,
-    )
-
-
-def _added(truth: GpuTruth, pair: tuple[ModelName, ModelName], share: float, batch: int) -> float:
-    """What the second of a pair, at this share, adds to the time of the first, as a part of it."""
-    clock = truth.clock_mhz_sm_max
-    mine = Resident(model=pair[0], share_pct_sm=int(100 - share), batch=batch)
-    theirs = Resident(model=pair[1], share_pct_sm=int(share), batch=batch)
-    return execution_ms(truth, mine, clock, (theirs,)) / execution_ms(truth, mine, clock) - 1.0
+    models, found = measuring.models, []
+    for pair, share, batch in product(_neighbours(len(models)), SHARES_PCT, BATCHES):
+        for one, two in (pair, pair[::-1]):
+            mine = Resident(model=models[one], share_pct_sm=int(100 - share), batch=int(batch))
+            theirs = Resident(model=models[two], share_pct_sm=int(share), batch=int(batch))
+            found.append(_Added(one, two, share, _added(truth, mine, (theirs,))))
+    return _fitted(measuring, found, draw)
 
 
 def _groups(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> dict[ModelName, Interference]:
     """The same without limits on shares: each model beside its next few, so many of each at once, at equal batches."""
-    models = measuring.models
-    count = len(models)
+    models, found = measuring.models, []
+    pairs = _neighbours(len(models))
+    both = sorted({*pairs, *(pair[::-1] for pair in pairs)})
+    for (one, two), many, batch in product(both, range(1, TENANTS_MAX), measuring.profiling.batches):
+        mine, other = (Resident(model=models[each], share_pct_sm=100, batch=batch) for each in (one, two))
+        # Told for one neighbour, so that the form, which adds up, is above what several of them do.
+        found.append(_Added(one, two, 100.0, _added(truth, mine, (other,) * many) / many))
+    return _fitted(measuring, found, draw)
+
+
+class _Added(NamedTuple):
+    """What one model, by its number, suffered from another."""
+
+    suffers: int
+    presses: int
+    share_pct: float
+    added: float
+
+
+def _neighbours(count: int) -> list[tuple[int, int]]:
+    """Each model with itself and its next few in order of name."""
     ahead = sorted({step % count for step in range(PARTNERS + 1)})
-    pairs = sorted({pair for one in range(count) for step in ahead for pair in _both(one, (one + step) % count)})
-    asked = list(product(pairs, range(1, TENANTS_MAX), measuring.profiling.batches))
-    noise = measuring.profiling.noise * draw.standard_normal(len(asked))
-    # Told for one neighbour, so that the form, which adds up, is above what several of them do.
-    added = [_crowded(truth, (models[one], models[two]), many, batch) / many for (one, two), many, batch in asked]
+    return sorted({(first, (first + step) % count) for first in range(count) for step in ahead})
+
+
+def _added(truth: GpuTruth, mine: Resident, others: tuple[Resident, ...]) -> float:
+    """What others add to the time of one, as a part of it."""
+    clock = truth.clock_mhz_sm_max
+    return execution_ms(truth, mine, clock, others) / execution_ms(truth, mine, clock) - 1.0
+
+
+def _fitted(measuring: Measuring, found: list[_Added], draw: np.random.Generator) -> dict[ModelName, Interference]:
+    noise = measuring.profiling.noise * draw.standard_normal(len(found))
     return fit_interference(
-        list(models),
+        list(measuring.models),
         Disturbances(
-            suffers=np.array([one for (one, _), *_ in asked], dtype=np.int64),
-            presses=np.array([two for (_, two), *_ in asked], dtype=np.int64),
-            share_pct=np.full(len(asked), 100.0),
-            added=np.maximum(np.array(added) + noise, ADDED_MIN),
+            suffers=np.array([each.suffers for each in found], dtype=np.int64),
+            presses=np.array([each.presses for each in found], dtype=np.int64),
+            share_pct=np.array([each.share_pct for each in found]),
+            added=np.maximum(np.array([each.added for each in found]) + noise, ADDED_MIN),
         ),
         ProfileOrigin.SIMULATED,
     )
-
-
-def _both(one: int, two: int) -> tuple[tuple[int, int], ...]:
-    return (one, two), (two, one)
-
-
-def _crowded(truth: GpuTruth, pair: tuple[ModelName, ModelName], many: int, batch: int) -> float:
-    """What so many of the second of a pair add to the time of the first, as a part of it, with the GPU open to all."""
-    mine, other = (Resident(model=model, share_pct_sm=100, batch=batch) for model in pair)
-    clock = truth.clock_mhz_sm_max
-    return execution_ms(truth, mine, clock, (other,) * many) / execution_ms(truth, mine, clock) - 1.0

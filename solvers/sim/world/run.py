@@ -1,8 +1,7 @@
 """One run of a simulated world: time, stretch by stretch, from event to event.
 
-Owns the order of things within a stretch (loads, settling, serving, work, books) and the events that the world plans
-for itself: cycles, reports, the end of the warm-up. It refuses to plan: planners are asked through the production
-cycle.
+Within a stretch come loads, settling, serving, work, books, in this order; the world plans its own events: cycles,
+reports, the end of the warm-up. Planners are asked through the production cycle.
 """
 
 from __future__ import annotations
@@ -16,24 +15,99 @@ from solvers.cycle.ports import CycleOrder, Ports
 from solvers.cycle.record import CycleRecord, HoldReason
 from solvers.cycle.record import Lane as CycleLane
 from solvers.domain.arrays import Streams
-from solvers.domain.ids import CycleId
+from solvers.domain.ids import CycleId, JobId
 from solvers.domain.plan import Plan
+from solvers.domain.snapshot import ReplicaState
+from solvers.domain.workload import WorkloadKind
 from solvers.errors import InvariantError
-from solvers.sim.kernel import Priority
-from solvers.sim.outcome import ProgressListener, RunEvent
+from solvers.sim.outcome import JobOutcome, ProgressListener, RunEvent
 from solvers.sim.scenario import WorldScenario
+from solvers.sim.truth.device import iterations_done
 from solvers.sim.world.fluid import Fluid
 from solvers.sim.world.governing import FleetGoverning
-from solvers.sim.world.ledger import Count, Ledger
+from solvers.sim.world.ledger import Count, Flow, Ledger, Sums
 from solvers.sim.world.loads import Load, WorldLoads
-from solvers.sim.world.metrics import Flow, Sums
 from solvers.sim.world.nodes import WorldNodes
 from solvers.sim.world.ports import CountingReporter, LastRecord, WorldObserver
-from solvers.sim.world.requests import Span
-from solvers.sim.world.serving import Requests
-from solvers.sim.world.state import State, TargetByDevice
-from solvers.sim.world.works import StretchProgress as WorksDone
-from solvers.sim.world.works import progress_works
+from solvers.sim.world.requests import Requests, Span
+from solvers.sim.world.state import Priority, Process, State, TargetByDevice, Work, swapped_mib
+
+# --- Training jobs and offline tasks: what they get done in a stretch, and that they end
+#
+# A job goes on by its iterations under the settled state, a task by full batches; whoever is done ends its processes
+# at the end of the stretch, and is done at the moment within it at which its amount was reached.
+
+
+@dataclass(frozen=True, slots=True)
+class StretchProgress:
+    """Of a stretch: iterations of training, and memory that went between devices and hosts."""
+
+    iterations: float = 0.0
+    swapped_mib: float = 0.0
+
+
+def progress_works(state: State, nodes: WorldNodes, loads: WorldLoads, span: Span) -> StretchProgress:
+    """Let all works go on."""
+    if not state.works:
+        return StretchProgress()
+    gains: dict[int, float] = {}
+    working: list[Process] = []
+    for load in loads.by_key.values():
+        if any(seat.kind is not WorkloadKind.SERVICE for seat in load.seats):
+            _gains(load, span.seconds, gains, working)
+    iterations, swapped = 0.0, nodes.memory.taken()
+    for process in working:
+        work = state.works[process.item.workload]
+        if work.ended_s is not None or process.state is not ReplicaState.READY:
+            continue
+        left, gain = work.total - work.done, gains[process.serial]
+        if process.pause_s > 0.0:
+            paused_s = min(process.pause_s, span.seconds)
+            process.pause_s -= paused_s
+            gain *= 1.0 - paused_s / span.seconds
+        part = min(1.0, left / gain) if gain > 0.0 else 1.0
+        work.done += gain * part
+        swapped += 2.0 * gain * part * swapped_mib(work.item, process.item.memory_mib_limit)
+        iterations += gain * part if work.kind is WorkloadKind.JOB else 0.0
+        if gain >= left:
+            work.done = work.total
+            work.ended_s = span.from_s + part * span.seconds
+    for process in working:
+        if state.works[process.item.workload].ended_s is not None and process.state is not ReplicaState.FAILED:
+            nodes.end(process)
+    return StretchProgress(iterations, swapped)
+
+
+def _gains(load: Load, seconds: float, gains: dict[int, float], working: list[Process]) -> None:
+    """What every process that works on a job or task gets done."""
+    state, tenants = load.state, len(load.base.tenants)
+    if state is None:
+        return
+    iterations = iterations_done(state, seconds)
+    for cell in load.cells.values():
+        for place, process in enumerate(cell.actors):
+            if process.item.kind is WorkloadKind.JOB:
+                gains[process.serial] = iterations[place - tenants]
+            elif process.item.kind is WorkloadKind.TASK:
+                table = state.exec_ms[place]
+                gains[process.serial] = 1000.0 * seconds / table[-1] * len(table)
+            else:
+                continue
+            working.append(process)
+
+
+def job_outcome(work: Work) -> JobOutcome:
+    """What became of it."""
+    return JobOutcome(
+        job=JobId(work.id),
+        waited_s=None if work.begun_s is None else work.begun_s - work.at_s,
+        took_s=None if work.ended_s is None else work.ended_s - work.at_s,
+        done_part=min(1.0, work.done / work.total),
+        evictions=work.evictions,
+    )
+
+
+# --- The run
 
 _QUIET = frozenset({HoldReason.NOTHING_TO_CHANGE, HoldReason.COOLDOWN, HoldReason.SMALL_GAIN, HoldReason.CHURN_BUDGET})
 """Holds that say nothing new."""
@@ -201,7 +275,7 @@ class Run:
             lane.asked_until.append((until_s, lane.asked))
         self._account(span, progress_works(self.state, self.nodes, self.loads, span))
 
-    def _account(self, span: Span, works: WorksDone) -> None:
+    def _account(self, span: Span, works: StretchProgress) -> None:
         seconds = span.seconds
         sums = Sums(seconds=seconds, iterations=works.iterations, swapped_mib=works.swapped_mib)
         if self.ledger.fleet_memory_mib:

@@ -6,8 +6,10 @@ from names and from the order of creation, so that a run never depends on hashin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,15 +21,70 @@ from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.telemetry import RepartitionWish
 from solvers.domain.workload import OfflineTask, TrainingJob, WorkloadKind
-from solvers.sim.kernel import Kernel
+from solvers.errors import InvariantError
 from solvers.sim.scenario import Traffic
+from solvers.sim.serving.clients import Clients
 from solvers.sim.serving.requests import Carried
+from solvers.sim.serving.serving import QUEUE_S_MAX
 from solvers.sim.truth.truth import GpuTruth
-from solvers.sim.world.closed_loop import Clients
-from solvers.sim.world.metrics import ServiceBook
+from solvers.sim.world.ledger import ServiceBook
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- Time: events by their moment, then by kind, then by the order in which they were planned
+
+Deed = Callable[[], None]
+
+
+class Priority(IntEnum):
+    """What comes first of things that happen at one moment: the world changes, nodes act, then people look at it."""
+
+    FAULT = 0
+    WORK = 1
+    READY = 2
+    APPLY = 3
+    GOVERN = 4
+    REPORT = 5
+    CYCLE = 6
+
+
+@dataclass(slots=True)
+class Kernel:
+    """Planned events over a clock that only rises."""
+
+    now_s: float = 0.0
+    _heap: list[tuple[float, Priority, int, Deed]] = field(default_factory=list)
+    _planned: int = 0
+
+    def at(self, at_s: float, priority: Priority, deed: Deed) -> None:
+        """Plan an event. Raises InvariantError for one that lies in the past."""
+        if at_s < self.now_s:
+            raise InvariantError(f"an event at {at_s:g} s was planned at {self.now_s:g} s")
+        heapq.heappush(self._heap, (at_s, priority, self._planned, deed))
+        self._planned += 1
+
+    def next_s(self) -> float:
+        """When the next event is; infinity when there is none."""
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def move(self, now_s: float) -> None:
+        """Let time pass. Raises InvariantError when that would skip an event or go back."""
+        if now_s < self.now_s or now_s > self.next_s():
+            raise InvariantError(f"time cannot go from {self.now_s:g} s to {now_s:g} s")
+        self.now_s = now_s
+
+    def happen(self) -> int:
+        """Let everything happen that is planned for now, what it plans for now included; how many events that were."""
+        count = 0
+        while self._heap and self._heap[0][0] <= self.now_s:
+            heapq.heappop(self._heap)[3]()
+            count += 1
+        return count
+
+
+# --- What stands
 
 
 @dataclass(slots=True)
@@ -229,6 +286,16 @@ class ServiceLane:
         return self.book.limit_ms
 
     @property
+    def drop_limit_ms(self) -> float | None:
+        """Beyond it a request is hopeless and dropped; None: none is."""
+        return self.limit_ms if self.traffic.drop and not self.book.execution_only else None
+
+    @property
+    def patience_s(self) -> float:
+        """How long a request waits at the router while nobody is ready."""
+        return QUEUE_S_MAX if self.drop_limit_ms is None else self.drop_limit_ms / 1000.0
+
+    @property
     def queued(self) -> float:
         """Requests that wait, at the router and at processes."""
         return self.waiting + len(self.waiting_s) + sum(process.waiting for process in self.processes)
@@ -283,3 +350,15 @@ class State:
     def touch(self, cell: WorldDevice) -> None:
         """Something on this device is not as it was."""
         self.changed[cell.id] = cell
+
+
+def may_swap(work: Work | None) -> bool:
+    """Whether a workload's memory can move while it runs."""
+    return work is not None and isinstance(work.item, TrainingJob) and work.item.memory_mib_resident_min is not None
+
+
+def swapped_mib(job: TrainingJob | OfflineTask, resident_mib: int) -> float:
+    """What of a job's memory is on its host under a memory limit."""
+    if not isinstance(job, TrainingJob) or job.memory_mib_resident_min is None:
+        return 0.0
+    return float(max(0, job.memory_mib - resident_mib))

@@ -22,23 +22,29 @@ from solvers.domain.ownership import device_owners
 from solvers.domain.policy import Policy
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import FieldError, InputError
-from solvers.sim.kernel import Kernel, Priority
 from solvers.sim.outcome import About, Planners, ProgressListener, RunContender, RunOutcome, check_outcome
 from solvers.sim.scenario import FaultKind, Level, ScenarioFault, WorldScenario
 from solvers.sim.truth.truth import GpuTruth, launch_s, memory_mib, mig_truth
 from solvers.sim.world.fluid import Fluid
 from solvers.sim.world.governing import FleetGoverning
-from solvers.sim.world.ledger import Ledger, clipped
+from solvers.sim.world.ledger import Ledger, ServiceBook, clipped
 from solvers.sim.world.loads import WorldLoads
-from solvers.sim.world.memory import may_swap
-from solvers.sim.world.metrics import ServiceBook
 from solvers.sim.world.nodes import WorldNodes
 from solvers.sim.world.ports import InProcessRunner, StateMemory, WorldActuator, WorldClock, WorldObserver
 from solvers.sim.world.profiling import known_truth, profiles_of
-from solvers.sim.world.run import Run
-from solvers.sim.world.serving import Requests
-from solvers.sim.world.state import ServiceLane, State, TargetByDevice, Work, WorldDevice, WorldNode
-from solvers.sim.world.works import job_outcome
+from solvers.sim.world.requests import Requests
+from solvers.sim.world.run import Run, job_outcome
+from solvers.sim.world.state import (
+    Kernel,
+    Priority,
+    ServiceLane,
+    State,
+    TargetByDevice,
+    Work,
+    WorldDevice,
+    WorldNode,
+    may_swap,
+)
 
 # --- What goes wrong in a simulated world, and what ends it
 #
@@ -176,7 +182,6 @@ class World:
             nodes=nodes,
             observer=observer,
             ledger=Ledger(
-                window_s=scenario.rhythm.stretch_s,
                 fleet_gpus=sum(cell.gpu_part for cell in state.cells.values()),
                 fleet_memory_mib=_memory_mib(state),
             ),

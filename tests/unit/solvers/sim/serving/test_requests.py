@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from solvers.errors import FieldError
 from solvers.sim.arrivals import Source, Steady, arrival_times_s
-from solvers.sim.serving import request_loop
+from solvers.sim.scenario import Routing
 from solvers.sim.serving.requests import (
     Carried,
     ReplicaServer,
     RequestsOutcome,
-    Router,
     Stretch,
     compiled_loop,
+    serve_arrivals,
     serve_requests,
 )
 
@@ -46,8 +46,6 @@ def stretches(draw: st.DrawFn) -> Stretch:
         ReplicaServer(
             exec_ms=tuple(np.cumsum(draw(st.lists(st.floats(0.5, 20.0), min_size=1, max_size=6))).tolist()),
             weight=draw(st.sampled_from([1.0, 2.5, 0.0])) if index else 1.0,
-            wait_ms=draw(st.sampled_from([0.0, 5.0, 40.0])),
-            queue_max=draw(st.sampled_from([3, 50, 10**6])),
         )
         for index in range(draw(st.integers(1, 4)))
     )
@@ -56,7 +54,7 @@ def stretches(draw: st.DrawFn) -> Stretch:
         until_s=3.0,
         arrivals_s=poisson(draw(st.floats(1.0, 400.0)), 3.0, draw(st.integers(0, 99))),
         servers=servers,
-        router=draw(st.sampled_from(Router)),
+        router=draw(st.sampled_from(Routing)),
         limit_ms=draw(st.sampled_from([None, 8.0, 30.0, 100.0])),
         noise_sigma=draw(st.sampled_from([0.0, 0.1])),
     )
@@ -68,7 +66,7 @@ def test_compiled_and_plain_give_identical_bytes(stretch: Stretch, seed: int) ->
     loop = compiled_loop()
     assert loop is not None
     one = serve_requests(stretch, np.random.default_rng(seed), loop)
-    other = serve_requests(stretch, np.random.default_rng(seed), request_loop.run)
+    other = serve_requests(stretch, np.random.default_rng(seed), serve_arrivals)
     for field in ("arrival_s", "finish_s", "replica", "batch", "dropped", "busy_s", "batches"):
         assert getattr(one, field).tobytes() == getattr(other, field).tobytes(), field
     assert one.carried == other.carried
@@ -91,7 +89,6 @@ def test_every_request_is_answered_or_dropped_or_waits(stretch: Stretch, seed: i
         sizes = out.batch[mine & done]
         assert np.sum(1.0 / np.maximum(sizes, 1)) == pytest.approx(out.batches[lane])
         assert sizes.max(initial=0) <= len(server.exec_ms)
-        assert len(out.carried[lane].waiting_s) <= server.queue_max
     assert np.all((out.busy_s >= 0.0) & (out.busy_s <= 3.0 + 1e-9))
     if stretch.limit_ms is not None and stretch.noise_sigma == 0.0:
         could = max(server.exec_ms[-1] for server in stretch.servers)
@@ -101,7 +98,7 @@ def test_every_request_is_answered_or_dropped_or_waits(stretch: Stretch, seed: i
 @settings(max_examples=40, deadline=None)
 @given(stretch=stretches(), cut=st.floats(0.1, 2.9))
 def test_two_stretches_give_what_the_whole_gives(stretch: Stretch, cut: float) -> None:
-    router = Router.ROUND_ROBIN if stretch.router is Router.WEIGHTED_RANDOM else stretch.router
+    router = Routing.ROUND_ROBIN if stretch.router is Routing.WEIGHTED_RANDOM else stretch.router
     stretch = replace(stretch, noise_sigma=0.0, router=router)
     whole, times = serve(stretch), stretch.arrivals_s
     first = serve(replace(stretch, until_s=cut, arrivals_s=times[times < cut]))
@@ -115,7 +112,7 @@ def test_two_stretches_give_what_the_whole_gives(stretch: Stretch, cut: float) -
 
 
 def test_same_seed_same_bytes_and_another_seed_others() -> None:
-    stretch = at(*poisson(100.0, 5.0), noise_sigma=0.05, router=Router.WEIGHTED_RANDOM, servers=(TEN, TEN))
+    stretch = at(*poisson(100.0, 5.0), noise_sigma=0.05, router=Routing.WEIGHTED_RANDOM, servers=(TEN, TEN))
     assert serve(stretch, 5).finish_s.tobytes() == serve(stretch, 5).finish_s.tobytes()
     assert serve(stretch, 5).finish_s.tobytes() != serve(stretch, 6).finish_s.tobytes()
 
@@ -134,13 +131,6 @@ def test_what_waits_is_taken_together_up_to_the_batch_limit() -> None:
     assert out.busy_s == pytest.approx([0.036])
 
 
-def test_a_batch_waits_for_company_but_not_longer_than_it_may() -> None:
-    patient = replace(TEN, wait_ms=5.0)
-    out = serve(at(0.0, 0.003, 0.100, 0.101, 0.102, 0.103, servers=(patient,)))
-    assert out.batch.tolist() == [2, 2, 4, 4, 4, 4]
-    assert out.finish_s == pytest.approx([0.017, 0.017, 0.119, 0.119, 0.119, 0.119])
-
-
 def test_hopeless_work_is_dropped_and_hopeless_models_serve_late() -> None:
     out = serve(at(0.0, 0.001, 0.009, limit_ms=20.0))
     assert out.dropped.tolist() == [False, True, False]
@@ -148,11 +138,6 @@ def test_hopeless_work_is_dropped_and_hopeless_models_serve_late() -> None:
     slow = serve(at(0.0, 0.001, limit_ms=5.0))
     assert not slow.dropped.any()
     assert slow.late(5.0) == 2
-
-
-def test_a_full_queue_turns_requests_away() -> None:
-    out = serve(at(0.0, 0.001, 0.002, 0.003, servers=(replace(TEN, queue_max=2),)))
-    assert out.dropped.tolist() == [False, False, False, True]
 
 
 def test_a_batch_over_the_end_is_finished_there_and_counted_busy_later() -> None:
@@ -165,8 +150,8 @@ def test_a_batch_over_the_end_is_finished_there_and_counted_busy_later() -> None
     assert second.busy_s == pytest.approx([0.015])
 
 
-@pytest.mark.parametrize(("router", "slack"), [(Router.WEIGHTED_RANDOM, 0.03), (Router.ROUND_ROBIN, 1e-3)])
-def test_routers_keep_the_weights(router: Router, slack: float) -> None:
+@pytest.mark.parametrize(("router", "slack"), [(Routing.WEIGHTED_RANDOM, 0.03), (Routing.ROUND_ROBIN, 1e-3)])
+def test_routers_keep_the_weights(router: Routing, slack: float) -> None:
     servers = tuple(replace(TEN, weight=weight) for weight in (1.0, 3.0, 0.0, 4.0))
     out = serve(at(*poisson(50.0, 100.0), servers=servers, router=router, until_s=100.0))
     parts = np.bincount(out.replica, minlength=4) / len(out.replica)
@@ -178,8 +163,8 @@ def test_the_least_busy_replica_is_preferred_and_shortens_the_wait() -> None:
     assert out.replica.tolist() == [0, 1, 0, 0]
     assert serve(at(0.0, 0.001, 0.002, 0.0115, servers=(TEN, TEN))).replica.tolist() == [0, 1, 0, 1]
     busy = at(*poisson(300.0, 60.0), servers=(TEN, TEN), until_s=60.0)
-    late = {router: float(np.nanpercentile(serve(replace(busy, router=router)).latency_ms, 99)) for router in Router}
-    assert late[Router.LEAST_OUTSTANDING] < late[Router.WEIGHTED_RANDOM]
+    late = {router: float(np.nanpercentile(serve(replace(busy, router=router)).latency_ms, 99)) for router in Routing}
+    assert late[Routing.LEAST_OUTSTANDING] < late[Routing.WEIGHTED_RANDOM]
 
 
 def test_noise_spreads_times_and_keeps_their_mean() -> None:

@@ -14,15 +14,14 @@ import pytest
 
 from solvers.sim.arrivals import Source, Steady, arrival_times_s
 from solvers.sim.serving.requests import ReplicaServer, Stretch, serve_requests
+from solvers.sim.serving.serving import serve as fluid_serve
 from solvers.sim.truth.catalogue import GPUS, MODELS
 from solvers.sim.truth.device import (
     DeviceLoad,
-    FluidQueue,
     Tenant,
     Trainee,
     busy_part,
     iterations_done,
-    serve_fluid,
     settle,
 )
 from solvers.sim.truth.truth import Resident, answer_shift_ms, execution_curve_ms
@@ -135,12 +134,7 @@ def compare(device: DeviceLoad, draw: np.random.Generator) -> list[Compared]:
         single = serve_requests(stretch, draw)
         # The rate that really came, so that only the modes differ.
         came = replace(tenant, rate_rps=len(times) / span_s)
-        (fluid,) = serve_fluid(
-            replace(device, tenants=(came,)),
-            replace(state, exec_ms=(table,)),
-            (FluidQueue(limit_ms=limit_ms),),
-            span_s,
-        )
+        fluid = fluid_serve(0.0, came.rate_rps * span_s, span_s, table, limit_ms)
         late = single.late(limit_ms) + np.count_nonzero(single.dropped)
         found.append(
             Compared(

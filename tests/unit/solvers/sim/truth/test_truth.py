@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.sim.truth.catalogue import GPUS, MODELS, model_truth
-from solvers.sim.truth.pairs import model_on, training_sms
+from solvers.sim.truth.catalogue import GPUS, MODELS, model_on, model_truth, training_sms
 from solvers.sim.truth.truth import (
     GpuTruth,
     Resident,

@@ -6,8 +6,7 @@ import pytest
 
 from lab.claims.fixtures import hetsev_replicas
 from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.device import DeviceLoad, Tenant, settle
-from solvers.sim.truth.utilisation import kernels_part
+from solvers.sim.truth.device import DeviceLoad, Tenant, kernels_part, settle
 
 V100 = GPUS["v100"]
 

@@ -15,9 +15,8 @@ from solvers.sim.scenario import JobEntry
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.device import DeviceLoad, Trainee, settle
 from solvers.sim.truth.truth import swap_s
-from solvers.sim.world.memory import swapped_mib
 from solvers.sim.world.nodes import WorldNodes
-from solvers.sim.world.state import Process, TargetByDevice
+from solvers.sim.world.state import Process, TargetByDevice, swapped_mib
 from solvers.sim.world.world import state_of
 from tests import builders
 from tests.simulation.small_world import FIRST, replica, scenario

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solvers.domain.ids import ServiceId
-from solvers.sim.world.metrics import (
+from solvers.sim.world.ledger import (
     BINS,
     Flow,
     ServiceBook,

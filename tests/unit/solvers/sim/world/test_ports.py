@@ -8,7 +8,6 @@ import pytest
 
 from solvers.cycle.record import CycleRecord
 from solvers.cycle.record import Lane as CycleLane
-from solvers.domain.change import Transition
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import CycleId, Generation, NodeId, ServiceId
@@ -19,10 +18,10 @@ from solvers.domain.telemetry import DemandOrigin
 from solvers.errors import EngineError, SupersededError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
-from solvers.sim.kernel import Priority
 from solvers.sim.scenario import Rhythm, Saturating, WorldScenario
 from solvers.sim.world.ports import CountingReporter, InProcessRunner, WorldActuator, asked_until
 from solvers.sim.world.run import Run
+from solvers.sim.world.state import Priority
 from solvers.sim.world.world import World
 from tests.simulation.small_world import contender, planners, scenario
 
@@ -141,10 +140,9 @@ def test_promotion_compares_the_generation_and_raises_it() -> None:
         snapshot_digest=digest(snapshot),
     )
     actuator = WorldActuator(run.state, lambda wish, _: told.append(wish.target.generation))
-    nothing = Transition(changes=())
     with pytest.raises(SupersededError):
-        actuator.promote(record, replace(plan, parent=Generation(3)), nothing)
-    assert actuator.promote(record, plan, nothing) == 1
+        actuator.promote(record, replace(plan, parent=Generation(3)))
+    assert actuator.promote(record, plan) == 1
     assert told == [1]
 
 
