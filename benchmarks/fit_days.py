@@ -1,4 +1,4 @@
-"""Fits the days of `lab.arena.shapes` anew: `python -m benchmarks.fit_days`, with `twitter-rate` in HEADROOM_DATA.
+"""Fits the days of `lab.arena.loads` anew: `python -m benchmarks.fit_days`, with `twitter-rate` in HEADROOM_DATA.
 
 Owns the fit: waves by least squares to the minutes outside spikes, found by leaving out what lies far above; then each
 spike's height, length and decay by trying them all. Prints coefficients relative to the base, and the errors that the

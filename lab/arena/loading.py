@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from lab.arena import kinds
-from lab.arena.document import Document, read
-from lab.arena.kinds import Context, ScenarioForm, kind
+from lab.arena.kinds import Context, Document, ScenarioForm, kind, read
 from solvers.errors import FieldError, InputError
 from solvers.sim.outcome import Bench
 

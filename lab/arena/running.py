@@ -1,7 +1,7 @@
 """Runs of the arena: what is to be run, and one run in whatever process it lands.
 
-Owns the identity of a run (scenario's content, contender, seed, software) and the capture of its failure. It refuses to
-choose the process and to store anything; an outcome never holds a wall time.
+A run is known by the scenario's content, the contender, the seed and the software; its failure is captured. How long
+planners thought is told beside its outcome and never in it: an outcome holds no wall time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -18,29 +19,104 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lab.arena.contenders import ContenderEntry, PlannersOf
-from lab.arena.timing import PlanningTime, TimedPlanners
 from solvers.domain.codec import bytes_digest, digest
+from solvers.domain.evidence import Reporter
+from solvers.domain.plan import Proposal
 from solvers.domain.value import value
 from solvers.errors import HeadroomError, InputError, InvariantError
-from solvers.sim.outcome import About, Bench, Better, ProgressListener, RunContender, RunOutcome, check_outcome
+from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Remembering, Thought
+from solvers.sim.outcome import (
+    About,
+    Bench,
+    Better,
+    Planners,
+    ProgressListener,
+    RunContender,
+    RunOutcome,
+    TuningSetting,
+    check_outcome,
+)
+
+
+@value
+class PlanningTime:
+    """How long a planner thought in one run."""
+
+    planner: str
+    calls: int
+    wall_s: float
+    wall_s_max: float
+
+
+class TimedPlanners:
+    """Makes the planners that `planners` makes, each with a clock."""
+
+    def __init__(self, planners: Planners) -> None:
+        self._planners = planners
+        self._spent_s: dict[str, list[float]] = {}
+
+    def __call__(self, name: str, settings: tuple[TuningSetting, ...]) -> Planner:
+        """The planner of that name and tuning, timed."""
+        made = self._planners(name, settings)
+        spent_s = self._spent_s.setdefault(name, [])
+        return _TimedRemembering(made, spent_s) if isinstance(made, Remembering) else _Timed(made, spent_s)
+
+    def times(self) -> tuple[PlanningTime, ...]:
+        """What was spent so far, by planner."""
+        return tuple(
+            PlanningTime(planner=name, calls=len(spent_s), wall_s=sum(spent_s), wall_s_max=max(spent_s))
+            for name, spent_s in sorted(self._spent_s.items())
+            if spent_s
+        )
+
+
+class _Timed:
+    """A planner with a clock."""
+
+    def __init__(self, planner: Planner, spent_s: list[float]) -> None:
+        self._planner = planner
+        self._spent_s = spent_s
+
+    @property
+    def spec(self) -> PlannerSpec:
+        return self._planner.spec
+
+    def first_state(self) -> bytes:
+        return self._planner.first_state()
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        with _clock(self._spent_s):
+            return self._planner.propose(request, state, reporter)
+
+
+class _TimedRemembering(_Timed):
+    """A planner that remembers, with a clock."""
+
+    def __init__(self, planner: Planner, spent_s: list[float]) -> None:
+        super().__init__(planner, spent_s)
+        assert isinstance(planner, Remembering)
+        self._remembering = planner
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        with _clock(self._spent_s):
+            return self._remembering.think(request, state, reporter)
+
+
+@contextmanager
+def _clock(spent_s: list[float]) -> Iterator[None]:
+    begun_s = time.perf_counter()
+    try:
+        yield
+    finally:
+        spent_s.append(time.perf_counter() - begun_s)
+
 
 LOADER = "lab.arena.loading:load"
 """What reads a scenario's file: a function of its path and of the folder with public data."""
 _ROOT = Path(__file__).resolve().parents[2]
 _ARENA = "lab/arena"
 _DECIDING = ("solvers", "app/library", _ARENA, "lab/baselines", "lab/beliefs", "lab/benches", "lab/gavel")
-_TELLING = (
-    "contenders",
-    "progress",
-    "ray",
-    "report",
-    "running",
-    "standing",
-    "stats",
-    "store",
-    "timing",
-    "workers",
-)
+_TELLING = ("contenders", "drawing", "report", "running", "standing", "stats", "store", "workers")
 
 
 @value
@@ -130,7 +206,7 @@ def software() -> str:
         files = (*(_ROOT / folder).rglob("*.py"), *(_ROOT / folder).rglob("*.json"))
         for file in sorted(files):
             inside = file.relative_to(_ROOT / folder).parts[0]
-            if folder == _ARENA and inside.removesuffix(".py").partition("_")[0] in _TELLING:
+            if folder == _ARENA and inside.removesuffix(".py") in _TELLING:
                 continue
             summed.update(f"{file.relative_to(_ROOT).as_posix()}\n".encode() + file.read_bytes())
     return f"{known}+{summed.hexdigest()[:12]}"

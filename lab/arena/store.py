@@ -19,8 +19,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from lab.arena.running import Finished, RunRecord, RunTask
-from lab.arena.timing import PlanningTime
+from lab.arena.running import Finished, PlanningTime, RunRecord, RunTask
 from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.value import value
 from solvers.errors import FieldError, InputError

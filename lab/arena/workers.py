@@ -1,21 +1,32 @@
-"""Runs on this machine: in this process, or in worker processes that take one run after the other.
+"""Where runs happen, and how far they are: in this process, in worker processes of this machine, on a Ray cluster.
 
-Owns the workers: started anew rather than forked, one pipe each; a worker that dies takes only its own run with it, is
-told as that run's failure, and is replaced. They ignore the keyboard: whoever asked for the runs stops them.
+Workers are started anew rather than forked, with one pipe each; a worker that dies takes only its own run with it, is
+told as that run's failure, and is replaced. They ignore the keyboard: whoever asked for the runs stops them. Ray's
+cluster is the one that RAY_ADDRESS names, or one of this machine's own; scenario files and public data must lie at the
+same path on every node, and planners of one's own travel by themselves.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import wait
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lab.arena.running import Began, Finished, Hear, RunEnded, RunPart, RunTask, failed, run_task
+from lab.arena.running import Began, Event, Finished, Hear, RunEnded, RunPart, RunTask, failed, run_task
+from solvers.errors import EngineError
 from solvers.sim.outcome import ProgressListener
+
+if TYPE_CHECKING:
+    import ray
+    from rich.progress import Progress, TaskID
+
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -127,3 +138,129 @@ def steps(tell: Callable[[float], None]) -> ProgressListener:
 
 def _part_of(task: RunTask, hear: Hear) -> Callable[[float], None]:
     return lambda part: hear(RunPart(task=task, part=part))
+
+
+_ERRORS_ONLY = 40
+"""Ray takes the levels of logging by number."""
+
+
+def run_on_ray(tasks: Sequence[RunTask], jobs: int | None, hear: Hear) -> None:
+    """Run all, `jobs` at a time (None: what the cluster holds). Raises EngineError without Ray or without its
+    cluster.
+    """
+    if find_spec("ray") is None:
+        raise EngineError('the engine ray needs headroom[ray]: pip install "headroom[ray]"')
+    import ray
+
+    begun_here = not ray.is_initialized()
+    try:
+        ray.init(ignore_reinit_error=True, include_dashboard=False, log_to_driver=False, logging_level=_ERRORS_ONLY)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise EngineError(f"no Ray cluster: {error}") from None
+    try:
+        _run_on_cluster(tasks, jobs, hear)
+    finally:
+        if begun_here:
+            ray.shutdown()
+
+
+def _run_on_cluster(tasks: Sequence[RunTask], jobs: int | None, hear: Hear) -> None:
+    import ray
+
+    remote = ray.remote(num_cpus=1, max_retries=1)(_run_remote)
+    resources: Any = ray.cluster_resources
+    cores = int(resources().get("CPU", 1))
+    waiting = list(reversed(tasks))
+    under_way: dict[ray.ObjectRef[Finished], RunTask] = {}
+    while waiting or under_way:
+        while waiting and len(under_way) < (jobs or max(1, cores)):
+            task = waiting.pop()
+            under_way[remote.remote(task)] = task
+            hear(Began(task=task))
+        done, _ = ray.wait(list(under_way))
+        for future in done:
+            task = under_way.pop(future)
+            hear(RunEnded(task=task, finished=_result(future, task)))
+
+
+def _run_remote(task: RunTask) -> Finished:
+    """What a node of the cluster runs."""
+    return run_task(task, lambda _part: None)
+
+
+def _result(future: ray.ObjectRef[Finished], task: RunTask) -> Finished:
+    import ray
+
+    try:
+        found = ray.get(future)
+    except ray.exceptions.RayError as error:
+        return failed(task, f"the cluster lost it: {type(error).__name__}: {str(error).splitlines()[0]}")
+    return found
+
+
+def name_of(task: RunTask) -> str:
+    """A run in words."""
+    return f"{task.scenario} × {task.entry.contender.label}, seed {task.seed}"
+
+
+class ProgressLines:
+    """One line for each finished run."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+
+    def __call__(self, event: Event) -> None:
+        """Say it where a run ended."""
+        if isinstance(event, RunEnded):
+            self._done += 1
+            error = event.finished.record.error
+            said = f"failed: {error}" if error else f"{event.finished.wall_s:.1f} s"
+            sys.stderr.write(f"[{self._done}/{self._total}] {name_of(event.task)}: {said}\n")
+            sys.stderr.flush()
+
+
+class Bars:
+    """A bar for all runs, and one for each that is under way."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bars: Progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            console=Console(stderr=True, highlight=False), transient=False,
+        )  # fmt: skip
+        self._all = self._bars.add_task("runs", total=total)
+        self._under_way: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bars.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Move the bars."""
+        key = event.task.key
+        if isinstance(event, Began):
+            self._under_way[key] = self._bars.add_task(f"  {name_of(event.task)}", total=100)
+        elif isinstance(event, RunPart):
+            self._bars.update(self._under_way[key], completed=round(100 * event.part))
+        else:
+            if key in self._under_way:
+                self._bars.remove_task(self._under_way.pop(key))
+            self._bars.advance(self._all)
+            if event.finished.record.error:
+                self._bars.console.print(f"{name_of(event.task)} failed: {event.finished.record.error}")
+
+
+@contextmanager
+def teller(total: int) -> Iterator[Hear]:
+    """What suits standard error."""
+    if sys.stderr.isatty():
+        with Bars(total) as bars:
+            yield bars
+    else:
+        yield ProgressLines(total)

@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.library import load_gpu_types, load_models
-from lab.arena.document import Where
-from lab.arena.forms_world import CapForm, FleetForm, JobStreamForm, OfferForm, ServiceForm, TemplateForm, WorldForm
-from lab.arena.kinds import Context
-from lab.arena.loads import load_of, mean_rps, scaled
-from lab.arena.traces import philly_jobs
+from lab.arena.forms import CapForm, FleetForm, JobStreamForm, OfferForm, ServiceForm, TemplateForm, WorldForm
+from lab.arena.kinds import Context, Where
+from lab.arena.loads import load_of, mean_rps, philly_jobs, scaled
 from solvers.domain.device import Device, GpuType, MigSlice, Node, Offer, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName
 from solvers.domain.workload import ModelVariant, Project, Service, TrainingJob
 from solvers.sim.arrivals import JobPattern, Source, job_arrivals
-from solvers.sim.outcome import About, Bench
+from solvers.sim.outcome import Bench
 from solvers.sim.scenario import JobEntry, PolicyChange, ScenarioFault, ScenarioFleet, TaskEntry, Traffic, WorldScenario
 from solvers.sim.truth.truth import gpu_truth
 from solvers.sim.world.ports import CLUSTER
@@ -275,7 +273,7 @@ def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
             )
     with place():
         return WorldScenario(
-            about=_about(form),
+            about=form.about(),
             level=form.level,
             span_s=form.span,
             warmup_s=form.warmup,
@@ -297,19 +295,6 @@ def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
             latency_noise=form.latency_noise,
             launch_scale=form.launch_scale,
         )
-
-
-def _about(form: WorldForm) -> About:
-    return About(
-        name=form.name,
-        title=form.title,
-        kind=form.kind,
-        goal=form.goal,
-        better=form.better,
-        guard=form.guard,
-        planners=tuple(form.planners),
-        seeds=form.seeds,
-    )
 
 
 def _projects(form: WorldForm) -> tuple[Project, ...]:

@@ -202,7 +202,7 @@ def run_tasks(tasks: Sequence[RunTask], engine: EngineOption, jobs: int | None, 
     """Run them where they are wanted."""
     with standard_output_to_error():
         if engine is EngineOption.RAY:
-            from lab.arena.ray_engine import run_on_ray
+            from lab.arena.workers import run_on_ray
 
             run_on_ray(tasks, jobs, hear)
         else:
@@ -213,7 +213,7 @@ def run_tasks(tasks: Sequence[RunTask], engine: EngineOption, jobs: int | None, 
 
 def write_results(folder: ResultFolder, reference: str | None) -> list[Path]:
     """Tables and the report."""
-    from lab.arena.report.report import page_of
+    from lab.arena.report import page_of
 
     tables = folder.write_tables()
     page = folder.folder / "report.html"
@@ -222,8 +222,8 @@ def write_results(folder: ResultFolder, reference: str | None) -> list[Path]:
 
 
 def _run_all(tasks: Sequence[RunTask], folder: ResultFolder, engine: EngineOption, jobs: int | None) -> None:
-    from lab.arena.progress import teller
     from lab.arena.running import Event, RunEnded
+    from lab.arena.workers import teller
 
     with teller(len(tasks)) as tell:
 

@@ -21,8 +21,8 @@ def simulate_scenario(
     output: Format, *, scenario: str, planner: str | None, seed: int, data: Path, policy: tuple[str, ...] = ()
 ) -> None:
     """Run a scenario's file or name once and print its numbers. Raises CommandError when the run fails."""
-    from lab.arena.progress import Bars
     from lab.arena.running import Event, RunEnded, RunOrder, tasks_of
+    from lab.arena.workers import Bars
     from solvers.domain.codec import to_plain
 
     paths = scenario_paths([scenario])

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from lab.arena.kinds import Context, ScenarioForm
-from lab.arena.sources import Heading, about, rows
+from lab.arena.kinds import Context, Heading, ScenarioForm, rows
 from lab.benches.packing.allocation import WHOLE_MILLI, Asks, EmptyHost
 from lab.benches.packing.bench import PodPacking
 from solvers.sim.outcome import Bench, Better
@@ -86,7 +85,7 @@ def build(form: PackingForm, context: Context) -> Bench:
     kinds = sorted(set(pods))
     number = {kind: index for index, kind in enumerate(kinds)}
     return PodPacking(
-        about=about(form, form.kind),
+        about=form.about(),
         asks=_asks(kinds, models),
         hosts=tuple(EmptyHost(models.index(model), *sizes) for model, sizes in hosts),
         pods=np.array([number[pod] for pod in pods], dtype=np.int64),

@@ -11,9 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lab.arena.document import Where
 from lab.arena.forms import Duration
-from lab.arena.kinds import Context, ScenarioForm
+from lab.arena.kinds import Context, ScenarioForm, Where
 from lab.benches.rolling.sources import buckets, muxserve_rates, requests
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]

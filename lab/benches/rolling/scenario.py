@@ -16,8 +16,7 @@ from pydantic import Field
 from app.library import load_gpu_types, load_models
 from app.services.beliefs.completion import with_token_profiles
 from lab.arena.forms import Duration
-from lab.arena.kinds import Context, ScenarioForm
-from lab.arena.sources import Heading, about, read_json
+from lab.arena.kinds import Context, Heading, ScenarioForm, read_json
 from lab.benches.rolling.bench import Rolling
 from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, GpuKind, RollingHost, fleet
 from lab.benches.rolling.inferno import FILES, FOLDER, PRIORITY_LOWEST, Inferno, InfernoCase, inferno
@@ -263,7 +262,7 @@ def build(form: RollingForm, context: Context) -> Bench:
 
 def _bench(form: RollingForm, picture: Snapshot, rates: list[list[float]]) -> Rolling:
     return Rolling(
-        about=about(form, form.kind),
+        about=form.about(),
         picture=picture,
         rates_rps=tuple(tuple(step) for step in rates),
         step_s=form.step,

@@ -10,9 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 
-from lab.arena.document import Where
-from lab.arena.kinds import Context
-from lab.arena.sources import rows
+from lab.arena.kinds import Context, Where, rows
 
 DLRM, AZURE = "alibaba-dlrm-2025", "azure-llm-2023"
 MUXSERVE = "muxserve-lmsys-rates"

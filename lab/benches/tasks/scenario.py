@@ -16,8 +16,7 @@ from pydantic import Field
 
 from app.library import facts
 from lab.arena.forms import Duration, Factor
-from lab.arena.kinds import Context, ScenarioForm
-from lab.arena.sources import Heading, about
+from lab.arena.kinds import Context, Heading, ScenarioForm
 from lab.benches.tasks.run import Conduct, Entry, TaskCourse, TaskLog
 from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
 from lab.benches.tasks.work import ArrivalPace, TaskKind, accuracy_lost_pct, coming, profiled, told
@@ -303,7 +302,7 @@ def build(form: TaskingForm, context: Context) -> Bench:
         if gpu_truth(gpus.gpu_type) is None or gpus.gpu_type not in known.gpu_types:
             raise context.refusal(("fleet", index, "gpu_type"), f"there is no simulated GPU {gpus.gpu_type}")
     return Tasking(
-        about=about(form, form.kind),
+        about=form.about(),
         facts=known,
         kinds=tuple(_kind(each, form.rate_scale) for each in form.tasks),
         fleet=tuple((GpuTypeName(each.gpu_type), each.count) for each in form.fleet),

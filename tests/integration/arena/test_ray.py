@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROBE = """
 import sys
 from pathlib import Path
-from lab.arena.ray_engine import run_on_ray
+from lab.arena.workers import run_on_ray
 from lab.arena.running import RunEnded
 from lab.arena.store import ResultFolder
 from lab.arena.workers import run_here

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.arena.progress import Bars, ProgressLines, teller
 from lab.arena.running import Began, RunEnded, RunPart, failed
+from lab.arena.workers import Bars, ProgressLines, teller
 from tests.unit.lab.arena.fake import scenario, tasks
 
 

@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from lab.arena import ray_engine
+from lab.arena import workers
 from solvers.errors import EngineError
 
 
@@ -17,7 +17,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(name)
         return None
 
-    monkeypatch.setattr(ray_engine, "find_spec", nothing)
+    monkeypatch.setattr(workers, "find_spec", nothing)
     with pytest.raises(EngineError, match=r'pip install "headroom\[ray\]"'):
-        ray_engine.run_on_ray((), None, lambda event: None)
+        workers.run_on_ray((), None, lambda event: None)
     assert asked == ["ray"]

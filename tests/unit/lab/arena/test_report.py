@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.arena.report.report import page_of, styles_of
+from lab.arena.report import page_of, styles_of
 from lab.arena.running import RunRecord
 from lab.arena.stats import comparisons
 from tests.unit.lab.arena.fake import folder_of, scenario, tasks

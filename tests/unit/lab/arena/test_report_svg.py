@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lab.arena.report.svg import POINTS_MAX, Bar, Frame, Line, bars, ceiling, chart, moment, short, thinned
+from lab.arena.drawing import POINTS_MAX, Bar, Frame, Line, bars, ceiling, chart, moment, short, thinned
 
 
 def bar(value: float, low: float | None = None, high: float | None = None) -> Bar:

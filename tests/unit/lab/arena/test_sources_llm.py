@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.arena import document
+from lab.arena import kinds
 from lab.arena.kinds import Context
 from lab.benches.rolling.llm import Llm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
 from solvers.errors import InputError
@@ -15,7 +15,7 @@ from solvers.errors import InputError
 def context(data: Path) -> Context:
     path = data / "mine.yaml"
     path.write_text("kind: rolling\nmuxserve:\n  condense: 7\n", encoding="utf-8")
-    return Context(document=document.read(path), data=data)
+    return Context(document=kinds.read(path), data=data)
 
 
 def write(data: Path, folder: str, name: str, text: str) -> None:

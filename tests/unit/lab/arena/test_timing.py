@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.arena.contenders import PlannersOf
-from lab.arena.timing import TimedPlanners
+from lab.arena.running import TimedPlanners
 from solvers.domain.evidence import SilentReporter
 from solvers.planners.base import Remembering
 from tests import builders

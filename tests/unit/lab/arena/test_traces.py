@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.arena.document import parse
 from lab.arena.forms import TraceForm
-from lab.arena.kinds import Context
-from lab.arena.shapes import MINUTES, SHAPES
-from lab.arena.traces import trace_pattern
+from lab.arena.kinds import Context, parse
+from lab.arena.loads import MINUTES, SHAPES, trace_pattern
 from solvers.errors import InputError
 from solvers.sim.arrivals import Replayed
 

@@ -1,1 +1,0 @@
-"""The arena's report: tables, plots, one page."""
