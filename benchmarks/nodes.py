@@ -22,7 +22,6 @@ INTERVAL_S = 5.0
 GPU_TYPE = {
     "name": "t4",
     "product": "Tesla T4",
-    "architecture": "Turing",
     "sm_count": 40,
     "memory_mib": 15360,
     "tdp_w": 70,
@@ -31,7 +30,6 @@ GPU_TYPE = {
     "power_limit_w_max": 70,
     "memory_bandwidth_gb_per_s": 320,
     "pcie_bandwidth_gb_per_s": 16,
-    "l2_mib": 4,
     "fp32_tflops": 8.1,
     "fp16_tflops": 65,
     "clocks_mhz_sm": [1590],

@@ -51,21 +51,20 @@ SPEED = {"t4": 1.0, "l4": 1.8, "v100": 2.5, "a100": 6.0}
 """How much faster than a T4 the invented law makes each type."""
 
 _SHAPES = {
-    # name: product, architecture, SMs, memory MiB, TDP W, idle W, lowest limit W, highest clock MHz, $/h
-    "t4": ("Tesla T4", "turing", 40, 15360, 70.0, 10.0, 60.0, 1590, 0.35),
-    "l4": ("L4", "ada", 58, 23034, 72.0, 13.0, 40.0, 2040, 0.70),
-    "v100": ("Tesla V100", "volta", 80, 32768, 300.0, 25.0, 100.0, 1530, 1.15),
-    "a100": ("A100 80GB", "ampere", 108, 81920, 400.0, 50.0, 100.0, 1410, 2.90),
+    # name: product, SMs, memory MiB, TDP W, idle W, lowest limit W, highest clock MHz, $/h
+    "t4": ("Tesla T4", 40, 15360, 70.0, 10.0, 60.0, 1590, 0.35),
+    "l4": ("L4", 58, 23034, 72.0, 13.0, 40.0, 2040, 0.70),
+    "v100": ("Tesla V100", 80, 32768, 300.0, 25.0, 100.0, 1530, 1.15),
+    "a100": ("A100 80GB", 108, 81920, 400.0, 50.0, 100.0, 1410, 2.90),
 }
 
 
 def gpu_type(name: str, **changes: object) -> GpuType:
     """One of t4, l4, v100, a100."""
-    product, architecture, sm_count, memory_mib, tdp_w, idle_w, limit_w_min, clock, price = _SHAPES[name]
+    product, sm_count, memory_mib, tdp_w, idle_w, limit_w_min, clock, price = _SHAPES[name]
     made = GpuType(
         name=GpuTypeName(name),
         product=product,
-        architecture=architecture,
         sm_count=sm_count,
         memory_mib=memory_mib,
         tdp_w=tdp_w,
@@ -74,7 +73,6 @@ def gpu_type(name: str, **changes: object) -> GpuType:
         power_limit_w_max=tdp_w,
         memory_bandwidth_gb_per_s=320.0 * SPEED[name],
         pcie_bandwidth_gb_per_s=16.0,
-        l2_mib=4.0,
         fp32_tflops=8.0 * SPEED[name],
         fp16_tflops=65.0 * SPEED[name],
         clocks_mhz_sm=(clock - 600, clock - 300, clock),

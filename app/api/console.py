@@ -45,7 +45,7 @@ TASKS_SHOWN = 20
 ATTAINMENT_GOOD = 0.98
 ATTAINMENT_POOR = 0.90
 FRESH_MS = 900.0
-_SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution", SloScope.WINDOW: " by window"}
+_SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution"}
 Plain = dict[str, Any]
 
 

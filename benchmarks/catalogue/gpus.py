@@ -17,58 +17,57 @@ from dataclasses import dataclass
 from solvers.domain.device import GpuType, MigProfile, PriceRow
 from solvers.domain.ids import GpuTypeName
 
-# name | product (as NVML names it) | architecture | SMs | memory MiB | TDP, idle, lowest, highest limit W |
-# DRAM GB/s | host link GB/s per direction | L2 MiB | FP32 | TF32 | FP16 TFLOPS | SM clock low-high/step |
-# memory clocks MHz | MPS clients | MIG table
+# name | product (as NVML names it) | SMs | memory MiB | TDP, idle, lowest, highest limit W |
+# DRAM GB/s, host link GB/s per direction | FP32, TF32, FP16 TFLOPS | SM clock low-high/step | MPS clients | MIG table
 _TABLE = """
-k80              | Tesla K80                       | Kepler       |  13 |  11441 |  150  26 100  150 |  240  16 | 1.5  |  4.37     -   4.37 | 562-875/13    | 324 2505       | 16 |
-p4               | Tesla P4                        | Pascal       |  20 |   7611 |   75   7  60   75 |  192  16 | 2    |   5.5     -  0.086 | 455-1531/12.6 | 405 3003       | 16 |
-p40              | Tesla P40                       | Pascal       |  30 |  22919 |  250  12 125  250 |  346  16 | 3    | 11.76     -  0.183 | 544-1531/21   | 405 3615       | 16 |
-p100             | Tesla P100-PCIE-16GB            | Pascal       |  56 |  16280 |  250  26 125  250 |  732  16 | 4    |   9.3     -   18.7 | 544-1328/14   | 715            | 16 |
-p100-sxm2        | Tesla P100-SXM2-16GB            | Pascal       |  56 |  16280 |  300  30 150  300 |  732  16 | 4    |  10.6     -   21.2 | 544-1480/13   | 715            | 16 |
-titan-x-pascal   | TITAN X (Pascal)                | Pascal       |  28 |  12196 |  250  15 125  300 |  480  16 | 3    |  10.97    -  0.171 | 139-1911/12.7 | 405 5005       | 16 |
-gtx-1080ti       | GeForce GTX 1080 Ti             | Pascal       |  28 |  11178 |  250  12 125  300 |  484  16 | 2.75 |  11.34    -  0.177 | 139-1911/12.7 | 405 5505       | 16 |
-v100             | Tesla V100-SXM2-32GB            | Volta        |  80 |  32768 |  300  25 150  300 |  900  16 | 6    |  15.7     -  125   | 135-1530/7.5  | 877            | 48 |
-v100-16gb        | Tesla V100-SXM2-16GB            | Volta        |  80 |  16384 |  300  25 150  300 |  900  16 | 6    |  15.7     -  125   | 135-1530/7.5  | 877            | 48 |
-v100-pcie-16gb   | Tesla V100-PCIE-16GB            | Volta        |  80 |  16384 |  250  24 100  250 |  900  16 | 6    |  14       -  112   | 135-1380/7.5  | 877            | 48 |
-t4               | Tesla T4                        | Turing       |  40 |  15360 |   70  10  60   70 |  320  16 | 4    |   8.1     -   65   | 300-1590/15   | 405 5001       | 48 |
-t4g              | NVIDIA T4G                      | Turing       |  40 |  15360 |   70  10  60   70 |  320  16 | 4    |   8.1     -   65   | 300-1590/15   | 405 5001       | 48 |
-rtx-2060         | GeForce RTX 2060                | Turing       |  30 |   6144 |  160   8 125  160 |  336  16 | 3    |   6.45    -   25.8 | 300-2100/15   | 405 7001       | 48 |
-rtx-2060-super   | GeForce RTX 2060 SUPER          | Turing       |  34 |   8192 |  175   9 125  175 |  448  16 | 4    |   7.18    -   28.7 | 300-2100/15   | 405 7001       | 48 |
-rtx-2080ti       | GeForce RTX 2080 Ti             | Turing       |  68 |  11264 |  250  15 100  250 |  616  16 | 5.5  |  13.45    -   53.8 | 300-2100/15   | 405 7000       | 48 |
-quadro-rtx-6000  | Quadro RTX 6000                 | Turing       |  72 |  24576 |  260  15 100  260 |  672  16 | 6    |  16.3     -  130.5 | 300-2100/15   | 405 7001       | 48 |
-quadro-rtx-8000  | Quadro RTX 8000                 | Turing       |  72 |  49152 |  260  15 100  260 |  672  16 | 6    |  16.3     -  130.5 | 300-2100/15   | 405 7001       | 48 |
-a2               | NVIDIA A2                       | Ampere       |  10 |  15356 |   60   5  40   60 |  200  16 | 2    |   4.5     9   18   | 210-1770/15   | 405 6251       | 48 |
-a10              | NVIDIA A10                      | Ampere       |  72 |  23028 |  150  20 100  150 |  600  32 | 6    |  31.2  62.5  125   | 210-1695/15   | 405 6251       | 48 |
-a10g             | NVIDIA A10G                     | Ampere       |  80 |  23028 |  300  20 100  300 |  600  32 | 6    |  35      35   70   | 210-1710/15   | 405 6251       | 48 |
-a16              | NVIDIA A16                      | Ampere       |  10 |  15356 | 62.5   6  40 62.5 |  200   8 | 2    |   4.5     9   17.9 | 210-1755/15   | 405 6251       | 48 |
-a30              | NVIDIA A30                      | Ampere       |  56 |  24576 |  165  30 100  165 |  933  32 | 24   |  10.3    82  165   | 210-1440/15   | 1215           | 48 | a30
-a40              | NVIDIA A40                      | Ampere       |  84 |  46068 |  300  30 100  300 |  696  32 | 6    |  37.4  74.8  149.7 | 210-1740/15   | 405 7251       | 48 |
-a100             | NVIDIA A100-SXM4-80GB           | Ampere       | 108 |  81920 |  400  50 100  400 | 2039  32 | 40   |  19.5   156  312   | 210-1410/15   | 1593           | 48 | a100-80
-a100-40gb        | NVIDIA A100-SXM4-40GB           | Ampere       | 108 |  40960 |  400  50 100  400 | 1555  32 | 40   |  19.5   156  312   | 210-1410/15   | 1215           | 48 | a100-40
-a100-pcie-40gb   | NVIDIA A100-PCIE-40GB           | Ampere       | 108 |  40960 |  250  35 150  250 | 1555  32 | 40   |  19.5   156  312   | 210-1410/15   | 1215           | 48 | a100-40
-a100-pcie-80gb   | NVIDIA A100 80GB PCIe           | Ampere       | 108 |  81920 |  300  45 150  300 | 1935  32 | 40   |  19.5   156  312   | 210-1410/15   | 1512           | 48 | a100-80
-rtx-a4000        | NVIDIA RTX A4000                | Ampere       |  48 |  16376 |  140  10 100  140 |  448  32 | 4    |  19.2  38.3   76.7 | 210-2100/15   | 405 7001       | 48 |
-rtx-a5000        | NVIDIA RTX A5000                | Ampere       |  64 |  24564 |  230  15 100  230 |  768  32 | 6    |  27.8  55.6  111.1 | 210-2100/15   | 405 8001       | 48 |
-rtx-a6000        | NVIDIA RTX A6000                | Ampere       |  84 |  49140 |  300  20 100  300 |  768  32 | 6    |  38.7  77.4  154.8 | 210-2100/15   | 405 8001       | 48 |
-rtx-3080         | NVIDIA GeForce RTX 3080         | Ampere       |  68 |  10240 |  320  20 100  320 |  760  32 | 5    |  29.8  29.8   59.5 | 210-2100/15   | 405 9501       | 48 |
-rtx-3080ti       | NVIDIA GeForce RTX 3080 Ti      | Ampere       |  80 |  12288 |  350  20 100  350 |  912  32 | 6    |  34.1  34.1   68.2 | 210-2100/15   | 405 9501       | 48 |
-rtx-3090         | NVIDIA GeForce RTX 3090         | Ampere       |  82 |  24576 |  350  25 100  350 |  936  32 | 6    |  35.6  35.6   71   | 210-2100/15   | 405 9751       | 48 |
-l4               | NVIDIA L4                       | Ada Lovelace |  58 |  23034 |   72  13  40   72 |  300  32 | 48   |  30.3  60.5  121   | 210-2040/15   | 405 6251       | 48 |
-l40              | NVIDIA L40                      | Ada Lovelace | 142 |  46068 |  300  35 100  300 |  864  32 | 96   |  90.5  90.5  181   | 210-2490/15   | 405 9001       | 48 |
-l40s             | NVIDIA L40S                     | Ada Lovelace | 142 |  46068 |  350  35 100  350 |  864  32 | 96   |  91.6   183  362   | 210-2520/15   | 405 9001       | 48 |
-rtx-4090         | NVIDIA GeForce RTX 4090         | Ada Lovelace | 128 |  24564 |  450  20 150  450 | 1008  32 | 72   |  82.6  82.6  165.2 | 210-3105/15   | 405 10501      | 48 |
-rtx-6000-ada     | NVIDIA RTX 6000 Ada Generation  | Ada Lovelace | 142 |  49140 |  300  20 100  300 |  960  32 | 96   |  91.1 182.1  364.2 | 210-3105/15   | 405 10001      | 48 |
-h100             | NVIDIA H100 80GB HBM3           | Hopper       | 132 |  81559 |  700  70 200  700 | 3350  64 | 50   |  66.9 494.7  989.4 | 345-1980/15   | 2619           | 48 | h100
-h100-pcie        | NVIDIA H100 PCIe                | Hopper       | 114 |  81559 |  350  50 200  350 | 2039  64 | 50   |  51.2   378  756   | 210-1755/15   | 1593           | 48 | h100-pcie
-h100-nvl         | NVIDIA H100 NVL                 | Hopper       | 132 |  95830 |  400  60 200  400 | 3938  64 | 50   |    60 417.5  835   | 345-1980/15   | 2619           | 48 | h100-96
-gh200            | NVIDIA GH200 480GB              | Hopper       | 132 |  97871 |  900  80 200  900 | 4000 450 | 60   |    67 494.7  989.4 | 345-1980/15   | 2619           | 48 | h100-96
-h200             | NVIDIA H200                     | Hopper       | 132 | 143771 |  700  75 200  700 | 4800  64 | 50   |  66.9 494.7  989.4 | 345-1980/15   | 3201           | 48 | h200
-b200             | NVIDIA B200                     | Blackwell    | 148 | 183359 | 1000 140 200 1000 | 7700  64 | 126  |    75  1125 2250   | 120-1965/15   | 3996           | 48 | b200
-b300             | NVIDIA B300 SXM6 AC             | Blackwell    | 148 | 275040 | 1100 150 200 1100 | 7700 128 | 126  |    75  1125 2250   | 120-1965/15   | 3996           | 48 |
-rtx-5090         | NVIDIA GeForce RTX 5090         | Blackwell    | 170 |  32607 |  575  25 400  575 | 1792  64 | 96   | 104.8 104.8  209.5 | 180-3090/15   | 405 14001      | 48 |
-rtx-pro-4500     | NVIDIA RTX PRO 4500 Blackwell Server Edition | Blackwell | 82 | 32623 | 165 15 100 165 | 800 64 | 64 | 50 100 200       | 180-2610/15   | 405 12501      | 48 |
-rtx-pro-6000     | NVIDIA RTX PRO 6000 Blackwell Server Edition | Blackwell | 188 | 97887 | 600 35 300 600 | 1597 64 | 128 | 120 251.9 503.8 | 180-2430/15   | 405 12481      | 48 | rtx-pro-6000
+k80              | Tesla K80                       |  13 |  11441 |  150  26 100  150 |  240  16 |  4.37     -   4.37 | 562-875/13    | 16 |
+p4               | Tesla P4                        |  20 |   7611 |   75   7  60   75 |  192  16 |   5.5     -  0.086 | 455-1531/12.6 | 16 |
+p40              | Tesla P40                       |  30 |  22919 |  250  12 125  250 |  346  16 | 11.76     -  0.183 | 544-1531/21   | 16 |
+p100             | Tesla P100-PCIE-16GB            |  56 |  16280 |  250  26 125  250 |  732  16 |   9.3     -   18.7 | 544-1328/14   | 16 |
+p100-sxm2        | Tesla P100-SXM2-16GB            |  56 |  16280 |  300  30 150  300 |  732  16 |  10.6     -   21.2 | 544-1480/13   | 16 |
+titan-x-pascal   | TITAN X (Pascal)                |  28 |  12196 |  250  15 125  300 |  480  16 |  10.97    -  0.171 | 139-1911/12.7 | 16 |
+gtx-1080ti       | GeForce GTX 1080 Ti             |  28 |  11178 |  250  12 125  300 |  484  16 |  11.34    -  0.177 | 139-1911/12.7 | 16 |
+v100             | Tesla V100-SXM2-32GB            |  80 |  32768 |  300  25 150  300 |  900  16 |  15.7     -  125   | 135-1530/7.5  | 48 |
+v100-16gb        | Tesla V100-SXM2-16GB            |  80 |  16384 |  300  25 150  300 |  900  16 |  15.7     -  125   | 135-1530/7.5  | 48 |
+v100-pcie-16gb   | Tesla V100-PCIE-16GB            |  80 |  16384 |  250  24 100  250 |  900  16 |  14       -  112   | 135-1380/7.5  | 48 |
+t4               | Tesla T4                        |  40 |  15360 |   70  10  60   70 |  320  16 |   8.1     -   65   | 300-1590/15   | 48 |
+t4g              | NVIDIA T4G                      |  40 |  15360 |   70  10  60   70 |  320  16 |   8.1     -   65   | 300-1590/15   | 48 |
+rtx-2060         | GeForce RTX 2060                |  30 |   6144 |  160   8 125  160 |  336  16 |   6.45    -   25.8 | 300-2100/15   | 48 |
+rtx-2060-super   | GeForce RTX 2060 SUPER          |  34 |   8192 |  175   9 125  175 |  448  16 |   7.18    -   28.7 | 300-2100/15   | 48 |
+rtx-2080ti       | GeForce RTX 2080 Ti             |  68 |  11264 |  250  15 100  250 |  616  16 |  13.45    -   53.8 | 300-2100/15   | 48 |
+quadro-rtx-6000  | Quadro RTX 6000                 |  72 |  24576 |  260  15 100  260 |  672  16 |  16.3     -  130.5 | 300-2100/15   | 48 |
+quadro-rtx-8000  | Quadro RTX 8000                 |  72 |  49152 |  260  15 100  260 |  672  16 |  16.3     -  130.5 | 300-2100/15   | 48 |
+a2               | NVIDIA A2                       |  10 |  15356 |   60   5  40   60 |  200  16 |   4.5     9   18   | 210-1770/15   | 48 |
+a10              | NVIDIA A10                      |  72 |  23028 |  150  20 100  150 |  600  32 |  31.2  62.5  125   | 210-1695/15   | 48 |
+a10g             | NVIDIA A10G                     |  80 |  23028 |  300  20 100  300 |  600  32 |  35      35   70   | 210-1710/15   | 48 |
+a16              | NVIDIA A16                      |  10 |  15356 | 62.5   6  40 62.5 |  200   8 |   4.5     9   17.9 | 210-1755/15   | 48 |
+a30              | NVIDIA A30                      |  56 |  24576 |  165  30 100  165 |  933  32 |  10.3    82  165   | 210-1440/15   | 48 | a30
+a40              | NVIDIA A40                      |  84 |  46068 |  300  30 100  300 |  696  32 |  37.4  74.8  149.7 | 210-1740/15   | 48 |
+a100             | NVIDIA A100-SXM4-80GB           | 108 |  81920 |  400  50 100  400 | 2039  32 |  19.5   156  312   | 210-1410/15   | 48 | a100-80
+a100-40gb        | NVIDIA A100-SXM4-40GB           | 108 |  40960 |  400  50 100  400 | 1555  32 |  19.5   156  312   | 210-1410/15   | 48 | a100-40
+a100-pcie-40gb   | NVIDIA A100-PCIE-40GB           | 108 |  40960 |  250  35 150  250 | 1555  32 |  19.5   156  312   | 210-1410/15   | 48 | a100-40
+a100-pcie-80gb   | NVIDIA A100 80GB PCIe           | 108 |  81920 |  300  45 150  300 | 1935  32 |  19.5   156  312   | 210-1410/15   | 48 | a100-80
+rtx-a4000        | NVIDIA RTX A4000                |  48 |  16376 |  140  10 100  140 |  448  32 |  19.2  38.3   76.7 | 210-2100/15   | 48 |
+rtx-a5000        | NVIDIA RTX A5000                |  64 |  24564 |  230  15 100  230 |  768  32 |  27.8  55.6  111.1 | 210-2100/15   | 48 |
+rtx-a6000        | NVIDIA RTX A6000                |  84 |  49140 |  300  20 100  300 |  768  32 |  38.7  77.4  154.8 | 210-2100/15   | 48 |
+rtx-3080         | NVIDIA GeForce RTX 3080         |  68 |  10240 |  320  20 100  320 |  760  32 |  29.8  29.8   59.5 | 210-2100/15   | 48 |
+rtx-3080ti       | NVIDIA GeForce RTX 3080 Ti      |  80 |  12288 |  350  20 100  350 |  912  32 |  34.1  34.1   68.2 | 210-2100/15   | 48 |
+rtx-3090         | NVIDIA GeForce RTX 3090         |  82 |  24576 |  350  25 100  350 |  936  32 |  35.6  35.6   71   | 210-2100/15   | 48 |
+l4               | NVIDIA L4                       |  58 |  23034 |   72  13  40   72 |  300  32 |  30.3  60.5  121   | 210-2040/15   | 48 |
+l40              | NVIDIA L40                      | 142 |  46068 |  300  35 100  300 |  864  32 |  90.5  90.5  181   | 210-2490/15   | 48 |
+l40s             | NVIDIA L40S                     | 142 |  46068 |  350  35 100  350 |  864  32 |  91.6   183  362   | 210-2520/15   | 48 |
+rtx-4090         | NVIDIA GeForce RTX 4090         | 128 |  24564 |  450  20 150  450 | 1008  32 |  82.6  82.6  165.2 | 210-3105/15   | 48 |
+rtx-6000-ada     | NVIDIA RTX 6000 Ada Generation  | 142 |  49140 |  300  20 100  300 |  960  32 |  91.1 182.1  364.2 | 210-3105/15   | 48 |
+h100             | NVIDIA H100 80GB HBM3           | 132 |  81559 |  700  70 200  700 | 3350  64 |  66.9 494.7  989.4 | 345-1980/15   | 48 | h100
+h100-pcie        | NVIDIA H100 PCIe                | 114 |  81559 |  350  50 200  350 | 2039  64 |  51.2   378  756   | 210-1755/15   | 48 | h100-pcie
+h100-nvl         | NVIDIA H100 NVL                 | 132 |  95830 |  400  60 200  400 | 3938  64 |    60 417.5  835   | 345-1980/15   | 48 | h100-96
+gh200            | NVIDIA GH200 480GB              | 132 |  97871 |  900  80 200  900 | 4000 450 |    67 494.7  989.4 | 345-1980/15   | 48 | h100-96
+h200             | NVIDIA H200                     | 132 | 143771 |  700  75 200  700 | 4800  64 |  66.9 494.7  989.4 | 345-1980/15   | 48 | h200
+b200             | NVIDIA B200                     | 148 | 183359 | 1000 140 200 1000 | 7700  64 |    75  1125 2250   | 120-1965/15   | 48 | b200
+b300             | NVIDIA B300 SXM6 AC             | 148 | 275040 | 1100 150 200 1100 | 7700 128 |    75  1125 2250   | 120-1965/15   | 48 |
+rtx-5090         | NVIDIA GeForce RTX 5090         | 170 |  32607 |  575  25 400  575 | 1792  64 | 104.8 104.8  209.5 | 180-3090/15   | 48 |
+rtx-pro-4500     | NVIDIA RTX PRO 4500 Blackwell Server Edition | 82 | 32623 | 165 15 100 165 | 800 64 | 50 100 200       | 180-2610/15   | 48 |
+rtx-pro-6000     | NVIDIA RTX PRO 6000 Blackwell Server Edition | 188 | 97887 | 600 35 300 600 | 1597 64 | 120 251.9 503.8 | 180-2430/15   | 48 | rtx-pro-6000
 """  # noqa: E501
 
 # name, SMs, memory MiB, how many at most
@@ -96,15 +95,12 @@ _MIG = {
 class _Row:
     name: str
     product: str
-    architecture: str
     sm_count: int
     memory_mib: int
     power_w: tuple[float, ...]
     links: tuple[float, ...]
-    l2_mib: float
     rates: tuple[float | None, ...]
     clocks: str
-    clocks_memory: tuple[int, ...]
     mps_clients: int
     mig: str
 
@@ -113,22 +109,19 @@ def _rows() -> list[_Row]:
     rows = []
     for line in _TABLE.strip().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
-        rates = tuple(None if cell == "-" else float(cell) for cell in cells[8].split())
+        rates = tuple(None if cell == "-" else float(cell) for cell in cells[6].split())
         rows.append(
             _Row(
                 name=cells[0],
                 product=cells[1],
-                architecture=cells[2],
-                sm_count=int(cells[3]),
-                memory_mib=int(cells[4]),
-                power_w=tuple(float(cell) for cell in cells[5].split()),
-                links=tuple(float(cell) for cell in cells[6].split()),
-                l2_mib=float(cells[7]),
+                sm_count=int(cells[2]),
+                memory_mib=int(cells[3]),
+                power_w=tuple(float(cell) for cell in cells[4].split()),
+                links=tuple(float(cell) for cell in cells[5].split()),
                 rates=rates,
-                clocks=cells[9],
-                clocks_memory=tuple(int(cell) for cell in cells[10].split()),
-                mps_clients=int(cells[11]),
-                mig=cells[12],
+                clocks=cells[7],
+                mps_clients=int(cells[8]),
+                mig=cells[9],
             )
         )
     return rows
@@ -155,7 +148,6 @@ def gpu_types(prices: dict[str, tuple[PriceRow, ...]]) -> tuple[GpuType, ...]:
         GpuType(
             name=GpuTypeName(row.name),
             product=row.product,
-            architecture=row.architecture,
             sm_count=row.sm_count,
             memory_mib=row.memory_mib,
             tdp_w=row.power_w[0],
@@ -164,12 +156,10 @@ def gpu_types(prices: dict[str, tuple[PriceRow, ...]]) -> tuple[GpuType, ...]:
             power_limit_w_max=row.power_w[3],
             memory_bandwidth_gb_per_s=row.links[0],
             pcie_bandwidth_gb_per_s=row.links[1],
-            l2_mib=row.l2_mib,
             fp32_tflops=row.rates[0] or 0.0,
             tf32_tflops=row.rates[1],
             fp16_tflops=row.rates[2] or 0.0,
             clocks_mhz_sm=_clocks(row.clocks),
-            clocks_mhz_memory=row.clocks_memory,
             mps_clients_max=row.mps_clients,
             mig_profiles=_mig(_MIG[row.mig]) if row.mig else (),
             prices=prices.get(row.name, ()),

@@ -104,7 +104,6 @@ def _gpu_type(card: Card) -> GpuType:
     return GpuType(
         name=GpuTypeName(card.name),
         product=card.name.upper(),
-        architecture="synthetic",
         sm_count=card.sm_count,
         memory_mib=card.memory_gb * int(drawing.MIB_PER_GB),
         tdp_w=card.tdp_w,
@@ -113,7 +112,6 @@ def _gpu_type(card: Card) -> GpuType:
         power_limit_w_max=card.tdp_w,
         memory_bandwidth_gb_per_s=card.bandwidth_gb_per_s,
         pcie_bandwidth_gb_per_s=16.0,
-        l2_mib=6.0,
         fp32_tflops=card.fp16_tflops / 2,
         fp16_tflops=card.fp16_tflops,
         clocks_mhz_sm=tuple(sorted(drawing.clock_mhz(card, part) for part in CLOCK_PARTS)),

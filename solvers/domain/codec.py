@@ -3,7 +3,7 @@
 One form per value: keys sorted, no white space, enums as their values, tuples as lists, every field present (but for
 late ones that have their default), whole numbers without a fraction, other floats as the shortest text that reads back
 the same, NaN refused. Decoding is strict: unknown keys and wrong types raise `FieldError` with a JSON pointer. Fields
-missing from older documents take their defaults.
+missing from older documents take their defaults; those that a class has RETIRED are read over.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ def _decode_value(kind: type, plain: Plain, pointer: str) -> object:
     hints = _hints(kind)
     known = {field.name for field in fields(kind)}
     for name in plain:
-        if name not in known:
+        if name not in known and name not in getattr(kind, "RETIRED", ()):
             raise FieldError(f"{pointer}/{name}", f"{pointer}/{name}: unknown field")
-    arguments = {name: _decode(hints[name], item, f"{pointer}/{name}") for name, item in plain.items()}
+    arguments = {name: _decode(hints[name], item, f"{pointer}/{name}") for name, item in plain.items() if name in known}
     for field in fields(kind):
         if field.name not in arguments and field.default is MISSING and field.default_factory is MISSING:
             raise FieldError(f"{pointer}/{field.name}", f"{pointer}/{field.name}: missing")

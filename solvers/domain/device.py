@@ -5,6 +5,7 @@ taints, and GPUs that could be rented. What runs on a device is not known here.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import ClassVar
 
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId
 from solvers.domain.value import (
@@ -67,9 +68,11 @@ class MigProfile:
 class GpuType:
     """A GPU product: what every device of this type has, can do and costs."""
 
+    RETIRED: ClassVar = frozenset({"architecture", "clocks_mhz_memory", "l2_mib"})
+    """Nothing was ever planned by them."""
+
     name: GpuTypeName
     product: str
-    architecture: str
     sm_count: int
     memory_mib: int
     tdp_w: float
@@ -78,11 +81,9 @@ class GpuType:
     power_limit_w_max: float
     memory_bandwidth_gb_per_s: float
     pcie_bandwidth_gb_per_s: float
-    l2_mib: float
     fp32_tflops: float
     fp16_tflops: float
     clocks_mhz_sm: tuple[int, ...]
-    clocks_mhz_memory: tuple[int, ...] = ()
     mps_clients_max: int = 48
     sm_granularity: int = 2
     mig_profiles: tuple[MigProfile, ...] = ()
@@ -92,10 +93,9 @@ class GpuType:
     def __post_init__(self) -> None:
         check_name("name", self.name)
         check_text("product", self.product)
-        check_text("architecture", self.architecture)
         for field in ("sm_count", "memory_mib", "tdp_w", "power_limit_w_min", "power_limit_w_max", "sm_granularity"):
             check_positive(field, getattr(self, field))
-        for field in ("memory_bandwidth_gb_per_s", "pcie_bandwidth_gb_per_s", "l2_mib", "fp32_tflops", "fp16_tflops"):
+        for field in ("memory_bandwidth_gb_per_s", "pcie_bandwidth_gb_per_s", "fp32_tflops", "fp16_tflops"):
             check_positive(field, getattr(self, field))
         check_positive("tf32_tflops", self.tf32_tflops)
         check_not_negative("idle_w", self.idle_w)
@@ -105,8 +105,12 @@ class GpuType:
             raise FieldError("idle_w", "idle_w must be below tdp_w")
         if self.power_limit_w_min > self.power_limit_w_max:
             raise FieldError("power_limit_w_min", "power_limit_w_min must not exceed power_limit_w_max")
-        _check_clocks("clocks_mhz_sm", self.clocks_mhz_sm, required=True)
-        _check_clocks("clocks_mhz_memory", self.clocks_mhz_memory, required=False)
+        if not self.clocks_mhz_sm:
+            raise FieldError("clocks_mhz_sm", "clocks_mhz_sm must list at least one clock")
+        for clock in self.clocks_mhz_sm:
+            check_positive("clocks_mhz_sm", clock)
+        if list(self.clocks_mhz_sm) != sorted(set(self.clocks_mhz_sm)):
+            raise FieldError("clocks_mhz_sm", "clocks_mhz_sm must rise strictly")
         check_distinct("mig_profiles", (profile.name for profile in self.mig_profiles))
         check_distinct("prices", ((price.kind, price.region) for price in self.prices))
 
@@ -133,15 +137,6 @@ class GpuType:
         """SMs a share really gives: rounded down to the granularity, at least one unit."""
         units = (share_pct_sm * self.sm_count) // (100 * self.sm_granularity)
         return max(1, units) * self.sm_granularity
-
-
-def _check_clocks(field: str, clocks: tuple[int, ...], *, required: bool) -> None:
-    if required and not clocks:
-        raise FieldError(field, f"{field} must list at least one clock")
-    for clock in clocks:
-        check_positive(field, clock)
-    if list(clocks) != sorted(set(clocks)):
-        raise FieldError(field, f"{field} must rise strictly")
 
 
 @value

@@ -85,11 +85,10 @@ class SloKind(StrEnum):
 
 
 class SloScope(StrEnum):
-    """What a latency covers: the request end to end, the execution alone, or a share of windows."""
+    """What a latency covers: the request end to end, or the execution alone."""
 
     END_TO_END = "end_to_end"
     EXECUTION = "execution"
-    WINDOW = "window"
 
 
 _SLO_FIELDS = {

@@ -63,7 +63,6 @@ def gpu_type(kind: GpuKind) -> GpuType:
     return GpuType(
         name=GpuTypeName(kind.name),
         product=kind.name,
-        architecture="unknown",
         sm_count=kind.sm_count,
         memory_mib=kind.memory_mib,
         tdp_w=kind.tdp_w,
@@ -72,7 +71,6 @@ def gpu_type(kind: GpuKind) -> GpuType:
         power_limit_w_max=kind.tdp_w,
         memory_bandwidth_gb_per_s=1000.0,
         pcie_bandwidth_gb_per_s=16.0,
-        l2_mib=6.0,
         fp32_tflops=10.0,
         fp16_tflops=20.0,
         clocks_mhz_sm=(kind.clock_mhz,),

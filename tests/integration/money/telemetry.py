@@ -70,9 +70,9 @@ class Holding:
 def make_gpu_type(name: str, memory_mib: int, prices: Sequence[PriceRow]) -> GpuType:
     """A GPU product of which only memory and prices matter here."""
     return GpuType(
-        name=GpuTypeName(name), product=name, architecture="any", sm_count=80, memory_mib=memory_mib, tdp_w=300.0,
+        name=GpuTypeName(name), product=name, sm_count=80, memory_mib=memory_mib, tdp_w=300.0,
         idle_w=30.0, power_limit_w_min=100.0, power_limit_w_max=300.0, memory_bandwidth_gb_per_s=900.0,
-        pcie_bandwidth_gb_per_s=16.0, l2_mib=6.0, fp32_tflops=14.0, fp16_tflops=28.0, clocks_mhz_sm=(1000, 1500),
+        pcie_bandwidth_gb_per_s=16.0, fp32_tflops=14.0, fp16_tflops=28.0, clocks_mhz_sm=(1000, 1500),
         prices=tuple(prices),
     )  # fmt: skip
 

@@ -27,9 +27,9 @@ def spec_of(item: object) -> dict[str, Plain]:
 def gpu_type(name: str = "t4") -> GpuType:
     """A GPU type."""
     return GpuType(
-        name=GpuTypeName(name), product="T4", architecture="turing", sm_count=40, memory_mib=15_360, tdp_w=70.0,
+        name=GpuTypeName(name), product="T4", sm_count=40, memory_mib=15_360, tdp_w=70.0,
         idle_w=10.0, power_limit_w_min=60.0, power_limit_w_max=70.0, memory_bandwidth_gb_per_s=320.0,
-        pcie_bandwidth_gb_per_s=16.0, l2_mib=4.0, fp32_tflops=8.1, fp16_tflops=65.0, clocks_mhz_sm=(585, 1590),
+        pcie_bandwidth_gb_per_s=16.0, fp32_tflops=8.1, fp16_tflops=65.0, clocks_mhz_sm=(585, 1590),
     )  # fmt: skip
 
 

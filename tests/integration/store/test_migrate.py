@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from alembic.config import CommandLine
+from psycopg.types.json import Jsonb
 from sqlalchemy import inspect
 
 from app.store import migrate
@@ -58,6 +59,27 @@ def test_going_down_a_step_keeps_what_lies_below(empty_url: str) -> None:
     with psycopg.connect(empty_url) as connection:
         assert connection.execute("SELECT name FROM projects").fetchall() == [("vision",)]
         assert connection.execute("SELECT token FROM leases").fetchall() == [(7,)]
+
+
+def test_fields_that_are_no_more_leave_stored_documents(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+    migrate.downgrade(empty_url, "0029")
+    kept = {"name": "t4", "architecture": "Turing", "l2_mib": 4, "clocks_mhz_memory": [405]}
+    promises = [{"slo": {"scope": scope}, "rest": 1} for scope in ("window", "execution")]
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("INSERT INTO gpu_types (name, spec) VALUES ('t4', %s)", [Jsonb(kept)])
+        connection.execute("INSERT INTO projects (name, spec) VALUES ('p', '{}')")
+        for number, spec in enumerate(promises):
+            connection.execute(
+                "INSERT INTO services (project, name, spec) VALUES ('p', %s, %s)", [str(number), Jsonb(spec)]
+            )
+    migrate.upgrade(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute("SELECT spec FROM gpu_types").fetchall() == [({"name": "t4"},)]
+        scopes = connection.execute(
+            "SELECT spec #>> '{slo,scope}', spec -> 'rest' FROM services ORDER BY name"
+        ).fetchall()
+    assert scopes == [("end_to_end", 1), ("execution", 1)]
 
 
 def test_the_newest_file_of_each_name_is_the_definition_in_force(empty_url: str) -> None:

@@ -84,7 +84,6 @@ def test_every_kind_of_slo_is_told_in_words(kind: SloKind) -> None:
     [
         (SloScope.END_TO_END, "p99 ≤ 100 ms"),
         (SloScope.EXECUTION, "p99 ≤ 100 ms of execution"),
-        (SloScope.WINDOW, "p99 ≤ 100 ms by window"),
     ],
 )
 def test_a_latency_that_is_not_end_to_end_says_of_what_it_is(scope: SloScope, words: str) -> None:

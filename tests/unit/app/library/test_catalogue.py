@@ -26,11 +26,13 @@ def test_every_common_product_is_listed_once_in_order() -> None:
     assert len({gpu_type.product for gpu_type in load_gpu_types()}) == len(names)
 
 
+_CORES = {("k80",): 192, ("a100", "a30", "p100", "quadro-rtx", "rtx-20", "t4", "v100"): 64}
+"""Per SM by the beginning of the name; 128 else."""
+
+
 @pytest.mark.parametrize("gpu_type", load_gpu_types(), ids=lambda gpu_type: gpu_type.name)
 def test_rates_agree_with_cores_and_clocks(gpu_type: GpuType) -> None:
-    cores = {"Volta": 64, "Turing": 64, "Kepler": 192}.get(gpu_type.architecture, 128)
-    if gpu_type.name.startswith(("a100", "a30", "p100")):
-        cores = 64
+    cores = next((cores for names, cores in _CORES.items() if gpu_type.name.startswith(names)), 128)
     at_highest_clock = 2e-6 * cores * gpu_type.sm_count * gpu_type.clock_mhz_sm_max
     # Data sheets quote the boost clock, which is at or below the highest that can be locked.
     assert 0.55 * at_highest_clock <= gpu_type.fp32_tflops <= 1.06 * at_highest_clock

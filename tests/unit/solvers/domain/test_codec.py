@@ -68,6 +68,15 @@ def test_older_documents_take_defaults_and_null_stays_null() -> None:
     assert from_plain(Service, {**plain, "policy": None}) == builders.service()
 
 
+def test_a_retired_field_of_an_older_document_is_read_over_in_its_place_alone() -> None:
+    plain = copy.deepcopy(PLAIN)
+    plain["gpu_types"][0] |= {"architecture": "Turing", "l2_mib": 4, "clocks_mhz_memory": [405, 5001]}
+    assert from_plain(Snapshot, plain) == from_plain(Snapshot, PLAIN)
+    plain["devices"][0]["architecture"] = "Turing"
+    with pytest.raises(FieldError, match="/devices/0/architecture: unknown field"):
+        from_plain(Snapshot, plain)
+
+
 def test_equal_numbers_have_one_text() -> None:
     row = PriceRow(kind=PriceKind.SPOT, usd_per_h=2.0)
     assert '"usd_per_h":2}' in canonical_json(row)

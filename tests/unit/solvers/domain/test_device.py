@@ -19,7 +19,6 @@ BAD: dict[str, Callable[[], object]] = {
     "prices": lambda: builders.gpu_type("t4", prices=(PriceRow(kind=SPOT, usd_per_h=1),) * 2),
     "mig_profiles": lambda: builders.gpu_type("a100", mig_profiles=(HALF, HALF)),
     "clocks_mhz_sm": lambda: builders.gpu_type("t4", clocks_mhz_sm=()),
-    "clocks_mhz_memory": lambda: builders.gpu_type("t4", clocks_mhz_memory=(5000, 5000)),
     "sm_granularity": lambda: builders.gpu_type("t4", sm_granularity=41),
     "mps_clients_max": lambda: builders.gpu_type("t4", mps_clients_max=0),
     "instances_max": lambda: replace(HALF, instances_max=0),
@@ -38,6 +37,12 @@ def test_impossible_hardware_is_refused(field: str) -> None:
     with pytest.raises(FieldError) as caught:
         BAD[field]()
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("clocks", [(900, 900), (900, 600), (0, 900)])
+def test_clocks_that_do_not_rise_are_refused(clocks: tuple[int, ...]) -> None:
+    with pytest.raises(FieldError, match="clocks_mhz_sm"):
+        builders.gpu_type("t4", clocks_mhz_sm=clocks)
 
 
 @pytest.mark.parametrize(("share_pct", "sm_count"), [(1, 2), (5, 2), (10, 4), (14, 4), (15, 6), (99, 38), (100, 40)])

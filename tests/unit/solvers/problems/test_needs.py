@@ -22,7 +22,6 @@ def need_of(service: Service, **changes: object) -> Need:
     ("slo", "limit_ms", "end_to_end", "rate_rps"),
     [
         (Slo(latency_ms=80.0), 80.0, True, 100.0),
-        (Slo(latency_ms=80.0, scope=SloScope.WINDOW), 80.0, True, 100.0),
         (Slo(latency_ms=80.0, scope=SloScope.EXECUTION), 80.0, False, 100.0),
         (Slo(kind=SloKind.DEADLINE, deadline_s=2.0), 2000.0, True, 100.0),
         (Slo(kind=SloKind.THROUGHPUT, throughput_rps_min=250.0), None, True, 250.0),

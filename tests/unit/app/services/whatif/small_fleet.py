@@ -50,7 +50,6 @@ def gpu_type(name: str = "t4", usd_per_h: float = 0.35, sm_count: int = 40, memo
     return GpuType(
         name=GpuTypeName(name),
         product=f"NVIDIA {name.upper()}",
-        architecture="turing",
         sm_count=sm_count,
         memory_mib=memory_mib,
         tdp_w=70.0,
@@ -59,7 +58,6 @@ def gpu_type(name: str = "t4", usd_per_h: float = 0.35, sm_count: int = 40, memo
         power_limit_w_max=70.0,
         memory_bandwidth_gb_per_s=300.0,
         pcie_bandwidth_gb_per_s=16.0,
-        l2_mib=4.0,
         fp32_tflops=8.1,
         fp16_tflops=65.0,
         clocks_mhz_sm=(585, 1590),

@@ -184,9 +184,9 @@ def test_percentiles_power_and_memory_are_learned(rich: HeadroomSolo) -> None:
 
 def test_power_of_an_unmeasured_model_comes_from_the_specification() -> None:
     gpu_type = GpuType(
-        name=GpuTypeName("v100"), product="V100", architecture="Volta", sm_count=80, memory_mib=16384, tdp_w=300,
+        name=GpuTypeName("v100"), product="V100", sm_count=80, memory_mib=16384, tdp_w=300,
         idle_w=40, power_limit_w_min=100, power_limit_w_max=300, memory_bandwidth_gb_per_s=900,
-        pcie_bandwidth_gb_per_s=16, l2_mib=6, fp32_tflops=15.7, fp16_tflops=125, clocks_mhz_sm=(1380, 1530),
+        pcie_bandwidth_gb_per_s=16, fp32_tflops=15.7, fp16_tflops=125, clocks_mhz_sm=(1380, 1530),
     )  # fmt: skip
     facts = Facts(gpu_types={"v100": gpu_type})
     found = solo.make(facts, 0).predict(Queries.of("unheard-of", "V100", 16, 100), Quantity.POWER_W)
