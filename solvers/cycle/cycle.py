@@ -228,7 +228,8 @@ def replay(
         plan = propose(record.proposal.planner, request, state).plan
     if plan is None:
         raise EngineError(f"planner {record.proposal.planner} has no plan this time", cycle=record.id)
-    return digest(plan)
+    # A version that has fewer fields reads an older record's picture as its own; it is the same picture.
+    return digest(replace(plan, snapshot=record.snapshot_digest))
 
 
 def _in_parts(plan: Plan, request: PlanRequest, propose: Propose, states: Mapping[PolicyName, bytes]) -> Plan | None:
