@@ -23,8 +23,7 @@ from app.store.tables.learning import belief_monitors, learning_marks, outcome_h
 from solvers.domain.codec import from_plain, to_plain
 from solvers.errors import LeaseLostError
 from solvers.models.online.monitor import Monitor
-from solvers.models.online.outcomes import Configuration
-from solvers.models.online.points import TAUGHT, Point
+from solvers.models.online.outcomes import TAUGHT, Configuration, Point
 
 MARK = "outcomes"
 POINTS_PER_MODEL_MAX = 200

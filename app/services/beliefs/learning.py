@@ -32,13 +32,19 @@ from app.store.outcomes import HourCounts, LearningProgress, Mark, ModelKey
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import Device, GpuType
 from solvers.domain.workload import Service, SloKind, WorkloadKind
-from solvers.models.online.coverage import LEVELS
 from solvers.models.online.forecasts import Belief, forecasts
-from solvers.models.online.gate import Verdict, residual
-from solvers.models.online.monitor import Learned, Monitor, Seen, rebuilt, reference, step
-from solvers.models.online.outcomes import Configuration, Forecast, Neighbour, Outcome
-from solvers.models.online.points import Point
-from solvers.models.online.retraining import Trigger, relative_error
+from solvers.models.online.monitor import (
+    LEVELS,
+    Learned,
+    Monitor,
+    Seen,
+    Trigger,
+    rebuilt,
+    reference,
+    relative_error,
+    step,
+)
+from solvers.models.online.outcomes import Configuration, Forecast, Neighbour, Outcome, Point, Verdict, residual
 
 HELD_PART_MIN = 0.9
 """Who held its share for a smaller part of the minute came or went in it."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers.domain.arrays import Floats
 from solvers.models.base import Answer, Groups, GroupSamples, Queries, Samples
-from solvers.models.online.outcomes import Forecast, Outcome
-from solvers.models.online.points import TAUGHT, Point
+from solvers.models.online.outcomes import TAUGHT, Forecast, Neighbour, Outcome, Point
 from solvers.models.suite import Suite
 
 BESIDE_PART_MIN = 0.05
@@ -136,35 +136,23 @@ def _ask(asked: Sequence[Outcome], belief: Belief) -> _Said:
 
 
 def _queries(asked: Sequence[Outcome]) -> Queries:
-    return Queries.of(
-        [each.model for each in asked],
-        [each.gpu_type for each in asked],
-        np.array([each.batch for each in asked], dtype=np.float64),
-        np.array([each.share_pct_sm for each in asked], dtype=np.float64),
-        np.array([each.clock_mhz_sm for each in asked], dtype=np.float64),
-    )
+    return _of([(each, each) for each in asked])
 
 
-def _groups(asked: Sequence[Outcome]) -> tuple[Groups, np.ndarray[tuple[int], np.dtype[np.intp]]]:
+def _groups(asked: Sequence[Outcome]) -> tuple[Groups, NDArray[np.intp]]:
     """A group for each, and the rows of the replicas that were measured: each stands before its neighbours."""
-    members = [
-        member
-        for each in asked
-        for member in (
-            (each.model, each.gpu_type, each.batch, each.share_pct_sm, each.clock_mhz_sm),
-            *(
-                (other.model, each.gpu_type, other.batch, other.share_pct_sm, each.clock_mhz_sm)
-                for other in each.neighbours
-            ),
-        )
-    ]
+    members = _of([(each, replica) for each in asked for replica in (each, *each.neighbours)])
     sizes = np.array([1 + len(each.neighbours) for each in asked], dtype=np.int64)
-    queries = Queries.of(
-        [member[0] for member in members],
-        [member[1] for member in members],
-        np.array([member[2] for member in members], dtype=np.float64),
-        np.array([member[3] for member in members], dtype=np.float64),
-        np.array([member[4] for member in members], dtype=np.float64),
-    )
-    groups = Groups(members=queries, group=np.repeat(np.arange(len(asked), dtype=np.int64), sizes))
+    groups = Groups(members=members, group=np.repeat(np.arange(len(asked), dtype=np.int64), sizes))
     return groups, np.asarray(np.cumsum(sizes) - sizes, dtype=np.intp)
+
+
+def _of(placed: Sequence[tuple[Outcome, Outcome | Neighbour]]) -> Queries:
+    """Replicas on the devices of outcomes."""
+    return Queries.of(
+        [replica.model for _, replica in placed],
+        [outcome.gpu_type for outcome, _ in placed],
+        [replica.batch for _, replica in placed],
+        [replica.share_pct_sm for _, replica in placed],
+        [outcome.clock_mhz_sm for outcome, _ in placed],
+    )

@@ -21,8 +21,7 @@ from solvers.domain.profile import ProfilePoint
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.models.base import Facts, Queries, Samples
-from solvers.models.online import retraining
-from solvers.models.online.retraining import Trigger
+from solvers.models.online.monitor import Trigger, relative_error
 from solvers.planners.base import recalled
 from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
 from solvers.policies.oltunes.parameters import OltunesParameters
@@ -60,8 +59,8 @@ class PendingLessons:
 
     def seen(self, outcome: SeenOutcome, predicted_ms: float, theta: float) -> PendingLessons:
         """One more outcome."""
-        error = retraining.relative_error(predicted_ms, outcome.batch_ms)
-        errors, due = retraining.step(self.errors, error, Trigger(theta=theta))
+        error = relative_error(predicted_ms, outcome.batch_ms)
+        errors, due = Trigger(theta=theta).after(self.errors, error)
         since = self.since + 1
         due = due and since >= max(RETRAINED_AFTER, RETRAINED_PART * self.outcomes)
         return replace(

@@ -13,7 +13,7 @@ from app.store.engine import Database
 from app.store.outcomes import POINTS_PER_MODEL_MAX
 from solvers.errors import LeaseLostError, TransientError
 from solvers.models.online.forecasts import Belief, forecasts, taught
-from solvers.models.online.points import begun, with_value
+from solvers.models.online.outcomes import begun, with_value
 from tests.integration.learning.minutes import LEADER, Always, Running, Story, rows, told
 from tests.unit.solvers.models.told import Formula, outcome, suite_of
 

@@ -21,10 +21,8 @@ from solvers.models.base import (
     SoloModel,
     slowdowns,
 )
-from solvers.models.online.monitor import Learned, Monitor, Seen, step
-from solvers.models.online.outcomes import Configuration, Forecast, Outcome
-from solvers.models.online.points import Point
-from solvers.models.online.retraining import Trigger
+from solvers.models.online.monitor import Learned, Monitor, Seen, Trigger, step
+from solvers.models.online.outcomes import Configuration, Forecast, Outcome, Point
 from solvers.models.suite import Suite
 
 TRIGGER = Trigger()

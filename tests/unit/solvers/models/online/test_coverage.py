@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from solvers.models.online.coverage import CHANCE, WINDOW, Coverage, Miscalibration, bounds, step
+from solvers.models.online.monitor import CHANCE, COVERAGE_WINDOW, Coverage, Miscalibration, bounds
 
 
 def run(deviations: list[float], state: Coverage | None = None) -> tuple[Coverage, list[tuple[int, Miscalibration]]]:
     state, found = state or Coverage(), []
     for index, deviation in enumerate(deviations):
-        state, alarm = step(state, deviation)
+        state, alarm = state.after(deviation)
         if alarm is not None:
             found.append((index, alarm))
     return state, found
@@ -32,7 +32,7 @@ def test_dishonest_intervals_are_told_once(scale: float, kind: Miscalibration) -
     state, found = run(deviations)
     assert [each for _, each in found] == [kind]
     assert found[0][0] < 250
-    honest = np.random.default_rng(1).standard_normal(2 * WINDOW).tolist()
+    honest = np.random.default_rng(1).standard_normal(2 * COVERAGE_WINDOW).tolist()
     again = run(honest, state)[0]
     assert not again.raised
     assert [each for _, each in run(deviations, again)[1]] == [kind]
@@ -49,4 +49,4 @@ def test_bounds_are_the_tightest_that_keep_the_chance() -> None:
 def test_every_outcome_counts_for_the_intervals_that_hold_it() -> None:
     state, _ = run([0.5, 1.5, 3.0, -0.5])
     assert state.held == (2, 1, 0, 2)
-    assert len(run([0.0] * 1000)[0].held) <= WINDOW
+    assert len(run([0.0] * 1000)[0].held) <= COVERAGE_WINDOW

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.models.online.drift import LIMIT, Drift, step
+from solvers.models.online.monitor import LIMIT, Drift
 
 
 def run(residuals: list[float], state: Drift | None = None) -> tuple[Drift, list[int]]:
     state, alarms = state or Drift(), []
     for index, residual in enumerate(residuals):
-        state, alarm = step(state, residual, float(index))
+        state, alarm = state.after(residual, float(index))
         if alarm:
             alarms.append(index)
     return state, alarms

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from solvers.models.online.forecasts import forecasts, lessons, taught
-from solvers.models.online.outcomes import Neighbour, Outcome
-from solvers.models.online.points import Point, begun, with_value
+from solvers.models.online.outcomes import Neighbour, Outcome, Point, begun, with_value
 from tests.unit.solvers.models.told import Formula, outcome, suite_of
 
 BUSY = Neighbour(model="bert-base", batch=4.0, share_pct_sm=50, busy=1.0)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from solvers.models.online.gate import Reference, Verdict, admit, usual_lately
+from solvers.models.online.outcomes import Reference, Verdict, admit, usual_lately
 from tests.unit.solvers.models.told import outcome
 
 USUAL = Reference(log_ms=math.log(20.0), spread=0.05)

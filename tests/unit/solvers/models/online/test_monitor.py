@@ -11,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.domain.codec import from_plain, to_plain
-from solvers.models.online.coverage import Miscalibration
-from solvers.models.online.gate import Verdict
-from solvers.models.online.monitor import Cause, Monitor, rebuilt
-from solvers.models.online.outcomes import Neighbour
-from solvers.models.online.points import ESTABLISHED, SURPRISES, WINDOW, Point
+from solvers.models.online.monitor import Cause, Miscalibration, Monitor, rebuilt
+from solvers.models.online.outcomes import ESTABLISHED, SURPRISES, WINDOW, Neighbour, Point, Verdict
 from tests.unit.solvers.models.told import Learner, forecast_of, outcome
 
 BATCHES = (1.0, 4.0, 16.0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from solvers.errors import FieldError
-from solvers.models.online.retraining import Trigger, relative_error, step
+from solvers.models.online.monitor import Trigger, relative_error
 
 
 def run(errors: list[float], trigger: Trigger) -> list[bool]:
     window: tuple[float, ...] = ()
     answers = []
     for error in errors:
-        window, due = step(window, error, trigger)
+        window, due = trigger.after(window, error)
         answers.append(due)
     assert len(window) <= trigger.window
     return answers
