@@ -1,10 +1,9 @@
-"""Profile table: what was measured of one model on one GPU type, as monotone look-up over batch x SM share x clock.
+"""Profile tables: what was measured of one model on one GPU type, as monotone grids over batch x SM share, by clock.
 
-Interpolation is linear in batch, logarithmic in share and linear in clock; at the edge of what was measured the table
-clamps, and a flag says so. Latency never falls when share or clock falls or batch rises, memory never falls when batch
-rises, power never falls when batch or share rises: where a measurement disagrees, the careful value wins. Points taken
-beside neighbours are left to interference models; a point without memory takes the most that was measured at its batch.
-Without one solo point of known memory there is no table. Profiles of equal axes are read side by side, as stacks, so
+At one clock latency never falls when share falls or batch rises, memory never falls when batch rises, power never falls
+when batch or share rises: where a measurement disagrees, the careful value wins. Points taken beside neighbours are
+left to interference models; a point without memory takes the most that was measured at its batch. Without one solo
+point of known memory there is no table. Profiles of equal axes are read side by side, as stacks, so
 that thousands of tables are had at the price of one; in them nothing is interpolated, and a cell that was not measured
 is marked, whatever stands in it.
 """
@@ -17,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -41,76 +39,17 @@ class Grid:
     power_w: Floats
     """NaN where no point at or below this share and batch has a power reading."""
     measured: Flags
-    supported: Flags
-    """Measured, or between two measured batches of the same share."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """Values at the asked configurations; `support` is False where the table had to clamp."""
-
-    latency_ms_mean: Floats
-    latency_ms_tail: Floats
-    memory_mib: Floats
-    power_w: Floats
-    support: Flags
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileTable:
-    """Grids by rising clock."""
-
-    grids: tuple[Grid, ...]
-
-    @staticmethod
-    def of(profile: Profile) -> ProfileTable | None:
-        """Table of a profile's grid or solo points; None when there are none."""
-        for stack in stacks([profile]):
-            found = (grid_of(stack, 0, layer) for layer in range(len(stack.clocks_mhz)))
-            listed = tuple(grid for grid in found if grid is not None)
-            return ProfileTable(grids=listed) if listed else None
-        solo = _with_memory([point for point in profile.points if not point.neighbours])
-        clocks = sorted({point.clock_mhz_sm for point in solo})
-        grids = tuple(_grid(clock, [point for point in solo if point.clock_mhz_sm == clock]) for clock in clocks)
-        return ProfileTable(grids=grids) if grids else None
-
-    def grid_at(self, clock_mhz_sm: int) -> Grid | None:
-        """The grid of the highest measured clock that is not above `clock_mhz_sm`: never faster than the truth at that
-        clock.
-        """
-        usable = [grid for grid in self.grids if grid.clock_mhz_sm <= clock_mhz_sm]
-        return usable[-1] if usable else None
-
-    def predict(self, batch: ArrayLike, share_pct: ArrayLike, clock_mhz_sm: ArrayLike) -> Prediction:
-        """Values at any configurations (arrays broadcast against each other)."""
-        wanted = np.broadcast_arrays(*(np.asarray(item, dtype=np.float64) for item in (batch, share_pct, clock_mhz_sm)))
-        batches, shares, clocks = (np.ravel(item) for item in wanted)
-        planes = [_at_clock(grid, batches, shares) for grid in self.grids]
-        mean = _fall_with_clock(np.stack([plane.latency_ms_mean for plane in planes]))
-        tail = _fall_with_clock(np.stack([plane.latency_ms_tail for plane in planes]))
-        measured_clocks = np.array([grid.clock_mhz_sm for grid in self.grids], dtype=np.float64)
-        low, weight, inside = _bracket(measured_clocks, clocks)
-        shape = wanted[0].shape
-
-        def between(stack: Floats) -> Floats:
-            columns = np.arange(stack.shape[1])
-            high = np.minimum(low + 1, len(self.grids) - 1)
-            return ((1 - weight) * stack[low, columns] + weight * stack[high, columns]).reshape(shape)
-
-        support = np.stack([plane.support for plane in planes]).astype(np.float64)
-        return Prediction(
-            latency_ms_mean=between(mean),
-            latency_ms_tail=between(tail),
-            memory_mib=between(np.stack([plane.memory_mib for plane in planes])),
-            power_w=between(np.stack([plane.power_w for plane in planes])),
-            support=(between(support) == 1.0) & inside.reshape(shape),
-        )
+def grids_of(profile: Profile) -> tuple[Grid, ...]:
+    """Of solo points listed one by one, by rising clock."""
+    solo = _with_memory([point for point in profile.points if not point.neighbours])
+    clocks = sorted({point.clock_mhz_sm for point in solo})
+    return tuple(_grid(clock, [point for point in solo if point.clock_mhz_sm == clock]) for clock in clocks)
 
 
 def grid_of(stack: Stack, row: int, layer: int) -> Grid | None:
-    """One profile of a stack at one of its clocks; None where nothing was measured. A cell without a value of its own
-    could not be run, so it is not supported.
-    """
+    """One profile of a stack at one of its clocks; None where nothing was measured."""
     measured = stack.measured[row, layer]
     if not measured.any():
         return None
@@ -124,7 +63,6 @@ def grid_of(stack: Stack, row: int, layer: int) -> Grid | None:
         memory_mib=np.where(np.isfinite(memory), memory, memory[np.isfinite(memory)].min()),
         power_w=stack.power_w[row, layer],
         measured=measured,
-        supported=measured,
     )
 
 
@@ -143,10 +81,6 @@ def _with_memory(points: list[ProfilePoint]) -> list[ProfilePoint]:
         for point in points
         if point.batch in most
     ]
-
-
-def _fall_with_clock(stack: Floats) -> Floats:
-    return np.maximum.accumulate(stack[::-1], axis=0)[::-1]
 
 
 def _grid(clock_mhz_sm: int, points: list[ProfilePoint]) -> Grid:
@@ -175,7 +109,6 @@ def _grid(clock_mhz_sm: int, points: list[ProfilePoint]) -> Grid:
         memory_mib=np.maximum.accumulate(memory),
         power_w=np.where(np.isfinite(power), power, np.nan),
         measured=measured,
-        supported=supported,
     )
 
 
@@ -202,44 +135,6 @@ def _monotone(cells: Floats, supported: Flags) -> Floats:
     above = np.minimum.accumulate(above, axis=0)
     filled = np.where(np.isfinite(above), above, settled)
     return rise(np.where(supported, settled, filled))
-
-
-def _bracket(grid: Floats, wanted: Floats) -> tuple[NDArray[np.intp], Floats, Flags]:
-    """Lower neighbour, weight of the upper one and whether `wanted` lies inside; clamped outside."""
-    low = np.clip(np.searchsorted(grid, wanted, side="right") - 1, 0, max(0, len(grid) - 2))
-    high = np.minimum(low + 1, len(grid) - 1)
-    span = np.where(grid[high] > grid[low], grid[high] - grid[low], 1.0)
-    weight = np.clip((wanted - grid[low]) / span, 0.0, 1.0)
-    return low, weight, (wanted >= grid[0]) & (wanted <= grid[-1])
-
-
-def _at_clock(grid: Grid, batches: Floats, shares: Floats) -> Prediction:
-    column, to_right, inside_batch = _bracket(grid.batches.astype(np.float64), batches)
-    row, up, inside_share = _bracket(np.log(grid.shares_pct.astype(np.float64)), np.log(np.maximum(shares, 1e-9)))
-    right = np.minimum(column + 1, len(grid.batches) - 1)
-    above = np.minimum(row + 1, len(grid.shares_pct) - 1)
-
-    def blend(cells: Floats) -> Floats:
-        # A neighbour of weight zero must not count, not even as NaN.
-        corners = (
-            (row, column, 1 - up, 1 - to_right),
-            (row, right, 1 - up, to_right),
-            (above, column, up, 1 - to_right),
-            (above, right, up, to_right),
-        )
-        total = np.zeros_like(batches)
-        for share, batch, vertical, horizontal in corners:
-            weight = vertical * horizontal
-            total += np.where(weight > 0, weight * cells[share, batch], 0.0)
-        return total
-
-    return Prediction(
-        latency_ms_mean=blend(grid.latency_ms_mean),
-        latency_ms_tail=blend(grid.latency_ms_tail),
-        memory_mib=blend(np.broadcast_to(grid.memory_mib, grid.measured.shape)),
-        power_w=blend(grid.power_w),
-        support=(blend(grid.supported.astype(np.float64)) > 1 - 1e-9) & inside_batch & inside_share,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,28 +214,27 @@ class Tables:
     """Tables of a snapshot's profiles, made when first asked for: grids through stacks, listed profiles one by one."""
 
     profiles: Mapping[Key, Profile]
-    _listed: dict[Key, ProfileTable | None] = field(default_factory=dict)
+    _listed: dict[Key, tuple[Grid, ...]] = field(default_factory=dict)
     _stacked: dict[Key, tuple[Stack, int]] | None = None
     _grids: dict[tuple[Key, int], Grid | None] = field(default_factory=dict)
 
     def grid_at(self, model: ModelName, gpu_type: GpuTypeName, clock_mhz: int) -> Grid | None:
-        """What is known of a model on a GPU type at the highest measured clock that is not above this one."""
-        key = model, gpu_type
-        asked = (key, clock_mhz)
+        """What is known of a model on a GPU type at the highest measured clock that is not above this one: never faster
+        than the truth at that clock.
+        """
+        asked = ((model, gpu_type), clock_mhz)
         if asked not in self._grids:
-            profile = self.profiles.get(key)
-            if profile is not None and profile.grid is not None:
-                self._grids[asked] = self._from_stack(profile, clock_mhz)
-            else:
-                table = None if profile is None else self._table(profile)
-                self._grids[asked] = None if table is None else table.grid_at(clock_mhz)
+            profile = self.profiles.get(asked[0])
+            found = self._from_points if profile is None or profile.grid is None else self._from_stack
+            self._grids[asked] = None if profile is None else found(profile, clock_mhz)
         return self._grids[asked]
 
-    def _table(self, profile: Profile) -> ProfileTable | None:
+    def _from_points(self, profile: Profile, clock_mhz: int) -> Grid | None:
         key = profile.model, profile.gpu_type
         if key not in self._listed:
-            self._listed[key] = ProfileTable.of(profile)
-        return self._listed[key]
+            self._listed[key] = grids_of(profile)
+        usable = [grid for grid in self._listed[key] if grid.clock_mhz_sm <= clock_mhz]
+        return usable[-1] if usable else None
 
     def _from_stack(self, profile: Profile, clock_mhz: int) -> Grid | None:
         if self._stacked is None:

@@ -50,7 +50,6 @@ def token_row(need: Need, device_class: DeviceClass, policy: Policy) -> TokenRow
         memory_mib=limits.astype(np.float64),
         power_w=np.full(rate.shape, np.nan),
         measured=known,
-        supported=known,
     )
     outcome = PromiseOutcome(feasible=rate > 0, latency_ms=latency, capacity_rps=rate)
     return TokenRow(grid=grid, outcome=outcome, limits_mib=limits)

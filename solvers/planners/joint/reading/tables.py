@@ -21,7 +21,7 @@ from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
-from solvers.models.table import ProfileTable, Stack, stacks
+from solvers.models.table import Stack, grids_of, stacks
 from solvers.problems.patterns import between
 
 SHARE_DUST = 1e-9
@@ -137,8 +137,7 @@ def _layer(stack: Stack, gpu_type: GpuTypeName, rows: list[int], place: int) -> 
 
 def _of_points(profiles: list[Profile]) -> Iterator[Layer]:
     for profile in profiles:
-        table = ProfileTable.of(profile) if profile.grid is None else None
-        for grid in table.grids if table is not None else ():
+        for grid in grids_of(profile) if profile.grid is None else ():
             yield Layer(
                 gpu_type=profile.gpu_type,
                 models=(profile.model,),
