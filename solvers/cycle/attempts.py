@@ -19,8 +19,7 @@ from solvers.domain.plan import Plan, Proposal
 from solvers.domain.policy import Choice, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
-from solvers.models.worth import worth_of
-from solvers.models.worthwhile import Step, worth_acting
+from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners.base import PlanRequest
 from solvers.verify.checks import is_fatal
 

@@ -1,6 +1,6 @@
 """Whether a verified plan is promoted, or held for enumerated reasons with their facts.
 
-What a plan must be worth is `models.worthwhile`'s to say. Urgent is also what a person forced, and what repairs a
+What a plan must be worth is `models.worth`'s to say. Urgent is also what a person forced, and what repairs a
 target that today's rules forbid; urgency sets cooldown and small gain aside. Any other plan waits for the cooldown
 after whatever promotion. Only the first plan and a forced one may exceed the churn budget. Fatal findings, stale data
 and GPUs that nobody has rented yet hold whatever the urgency.
@@ -22,7 +22,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DemandOrigin
-from solvers.models.worthwhile import Step
+from solvers.models.worth import Step
 from solvers.problems.fleet import silent_nodes
 
 

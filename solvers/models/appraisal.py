@@ -21,8 +21,8 @@ from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.workload import WorkloadKind
+from solvers.models.serving.token_plans import standing_serving
 from solvers.models.table import Grid, Key, Tables
-from solvers.models.token_options import standing_serving
 from solvers.problems.fleet import DeviceClass, Fleet
 from solvers.problems.needs import Need, utilisation_open
 from solvers.problems.patterns import between

@@ -25,8 +25,8 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.table import Grid, Key, Tables
-from solvers.models.token_options import standing_serving, token_miss, token_row
+from solvers.models.serving.token_plans import standing_serving, token_miss, token_row
+from solvers.models.table import Grid, JudgedGrid, Key, Tables
 from solvers.problems.choice import UNKNOWN, Option, Options, Press
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
@@ -45,17 +45,6 @@ PRESSURE_BORNE = 0.5
 def memory_limit_mib(memory_mib: float) -> int:
     """The limit to set for a replica that was measured to use this much."""
     return math.ceil(memory_mib * MEMORY_FACTOR / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A grid seen from one workload on one class of devices."""
-
-    grid: Grid
-    outcome: PromiseOutcome
-    power_w: Floats
-    limits_mib: Whole
-    """Memory limit by batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +71,13 @@ class Beliefs:
     @staticmethod
     def of(snapshot: Snapshot, classes: list[DeviceClass], neighbours: int = NEIGHBOURS_BORNE) -> Beliefs:
         """Beliefs over these classes of devices."""
-        profiles, tables = snapshot.profiles_by_key(), Tables(snapshot.profiles_by_key())
+        profiles = snapshot.profiles_by_key()
         return Beliefs(
-            policy=snapshot.policy, profiles=profiles, classes=classes, _tables=tables, neighbours=neighbours
+            policy=snapshot.policy,
+            profiles=profiles,
+            classes=classes,
+            _tables=Tables(profiles),
+            neighbours=neighbours,
         )
 
     def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
@@ -109,8 +102,8 @@ class Beliefs:
 
     def press(self, need: Need, device_class: DeviceClass, share_pct: int, factor: float) -> Press:
         """How a replica planned with such a factor presses, and what it bears."""
-        known = self._interference(need, device_class)
-        if known is None or self._alone(need, device_class):
+        known = None if self._alone(need, device_class) else self._interference(need, device_class)
+        if known is None:
             return UNKNOWN
         return Press.of(known, share_pct * device_class.sm_part, factor, self.policy.interference_margin)
 
@@ -146,13 +139,8 @@ class Beliefs:
             if len(found):
                 parts.append(found)
             else:
-                refusals[index] = self._refusal(need, device_class, judged)
+                refusals[index] = _refusal(need, device_class, judged, self.policy)
         return _joined(parts), refusals
-
-    def _refusal(self, need: Need, device_class: DeviceClass, judged: _Judged) -> Reason:
-        if need.tokens is not None and not judged.outcome.feasible.any():
-            return token_miss(need, (need.model,), device_class.gpu_type, self.policy)
-        return _refusal(need, device_class, judged)
 
     def assess(self, need: Need, class_index: int, standing: Assignment) -> Option | None:
         """A standing replica seen with today's beliefs; None when it no longer keeps its promise or its memory limit is
@@ -175,28 +163,23 @@ class Beliefs:
         return self._assess_in(need, class_index, standing, grid)
 
     def _assess_in(self, need: Need, class_index: int, standing: Assignment, grid: Grid) -> Option | None:
-        """By the points of one clock."""
-        device_class = self.classes[class_index]
-        highest = (
-            int(np.searchsorted(grid.shares_pct, standing.share_pct_sm * device_class.sm_part + 1e-9, "right")) - 1
-        )
-        for row in range(highest, -1, -1):
-            option = self._assess_at(need, class_index, standing, grid, row, highest)
-            if option is not None:
-                return option
-        return None
+        """By the points of one clock: those of the highest measured share not above its own that shows it."""
+        part = standing.share_pct_sm * self.classes[class_index].sm_part
+        highest = int(np.searchsorted(grid.shares_pct, part + 1e-9, "right")) - 1
+        rows = range(highest, -1, -1)
+        found = (self._assess_at(need, class_index, standing, grid, row, highest) for row in rows)
+        return next((option for option in found if option is not None), None)
 
     def _assess_at(
         self, need: Need, class_index: int, standing: Assignment, grid: Grid, row: int, drawn: int
     ) -> Option | None:
         """The standing replica judged by the points of one measured share, its power by the highest below its own."""
-        device_class = self.classes[class_index]
-        column, last = (_column(grid, row, batch) for batch in (standing.batch, standing.envelope.batch_max))
+        device_class, widest = self.classes[class_index], standing.envelope.batch_max
+        column, last = (_column(grid, row, batch) for batch in (standing.batch, widest))
         if column is None or last is None or standing.memory_mib_limit < grid.memory_mib[last]:
             return None
-        batches = np.array([standing.batch, standing.envelope.batch_max], dtype=np.float64)
-        cells = np.array([row, row]), np.array([column, last])
-        outcome = self._settle(need, device_class, grid, batches, cells)
+        batches = np.array([standing.batch, widest], dtype=np.float64)
+        outcome = self._settle(need, device_class, grid, batches, (np.array([row, row]), np.array([column, last])))
         if not outcome.feasible.all():
             return None
         shown = _Shown(
@@ -269,25 +252,17 @@ class Beliefs:
         )
         return settle(promise, batches, grid.latency_ms_mean[cells] * factor, grid.latency_ms_tail[cells] * factor)
 
-    def _judge(self, need: Need, device_class: DeviceClass) -> _Judged | None:
+    def _judge(self, need: Need, device_class: DeviceClass) -> JudgedGrid | None:
         if need.tokens is not None:
-            return self._judge_tokens(need, device_class)
+            return token_row(need, device_class, self.policy)
         grid = self.grid(need.model, device_class)
         if grid is None:
             return None
         batches = np.broadcast_to(grid.batches.astype(np.float64), grid.measured.shape)
-        outcome = self._settle(need, device_class, grid, batches, ...)
         limits = np.array([memory_limit_mib(memory) for memory in grid.memory_mib], dtype=np.int64)
-        return _Judged(grid=grid, outcome=outcome, power_w=_dynamic_power_w(grid, device_class), limits_mib=limits)
+        return JudgedGrid(grid=grid, outcome=self._settle(need, device_class, grid, batches, ...), limits_mib=limits)
 
-    def _judge_tokens(self, need: Need, device_class: DeviceClass) -> _Judged | None:
-        row = token_row(need, device_class, self.policy)
-        if row is None:
-            return None
-        power_w = _dynamic_power_w(row.grid, device_class)
-        return _Judged(grid=row.grid, outcome=row.outcome, power_w=power_w, limits_mib=row.limits_mib)
-
-    def _options_of_class(self, need: Need, index: int, judged: _Judged) -> Options:
+    def _options_of_class(self, need: Need, index: int, judged: JudgedGrid) -> Options:
         device_class, grid, outcome = self.classes[index], judged.grid, judged.outcome
         alone = self._alone(need, device_class)
         whole = alone or device_class.unlimited
@@ -309,7 +284,7 @@ class Beliefs:
             memory_mib=limit,
             latency_ms=outcome.latency_ms[rows, columns],
             capacity_rps=outcome.capacity_rps[rows, columns],
-            power_w=judged.power_w[drawn, columns],
+            power_w=_dynamic_power_w(grid, device_class)[drawn, columns],
             usd_per_h=device_class.usd_per_h * share / 100,
             weight_usd_per_h=device_class.usd_per_h * part,
             gpus=device_class.gpu_part * share / 100,
@@ -320,23 +295,13 @@ class Beliefs:
 
     def option(self, need: Need, options: Options, index: int) -> Option:
         """One of a need's options as a record."""
-        class_index = int(options.device_class[index])
-        device_class = self.classes[class_index]
+        numbers = {name: getattr(options, name)[index].item() for name in (*_WHOLE, *_CHOSEN_BY)}
+        device_class = self.classes[numbers["device_class"]]
         return Option(
-            device_class=class_index,
             gpu_type=device_class.gpu_type,
-            batch=int(options.batch[index]),
-            share_pct=int(options.share_pct[index]),
-            memory_mib=int(options.memory_mib[index]),
-            latency_ms=float(options.latency_ms[index]),
-            capacity_rps=float(options.capacity_rps[index]),
-            power_w=float(options.power_w[index]),
-            usd_per_h=float(options.usd_per_h[index]),
-            weight_usd_per_h=float(options.weight_usd_per_h[index]),
-            batch_min=int(options.batch_min[index]),
-            batch_max=int(options.batch_max[index]),
             clock_mhz_sm=device_class.clock_mhz_sm,
-            press=self.press(need, device_class, int(options.share_pct[index]), self.factor(need, device_class)),
+            press=self.press(need, device_class, numbers["share_pct"], self.factor(need, device_class)),
+            **numbers,
         )
 
 
@@ -369,9 +334,11 @@ def _dynamic_power_w(grid: Grid, device_class: DeviceClass) -> Floats:
     return np.where(np.isnan(grid.power_w), guess, grid.power_w)
 
 
-def _refusal(need: Need, device_class: DeviceClass, judged: _Judged) -> Reason:
+def _refusal(need: Need, device_class: DeviceClass, judged: JudgedGrid, policy: Policy) -> Reason:
     """The nearest miss: the fastest measured point breaks the promise, or what keeps it does not fit."""
     keeps = judged.grid.measured & judged.outcome.feasible
+    if not keeps.any() and need.tokens is not None:
+        return token_miss(need, (need.model,), device_class.gpu_type, policy)
     if not keeps.any():
         best_ms = float(judged.outcome.latency_ms[judged.grid.measured].min())
         facts = (
@@ -395,4 +362,5 @@ def _joined(parts: list[Options]) -> Options:
 
 
 _WHOLE = ("device_class", "batch", "share_pct", "memory_mib", "batch_min", "batch_max")
-_COLUMNS = (*_WHOLE, "latency_ms", "capacity_rps", "power_w", "usd_per_h", "weight_usd_per_h", "gpus", "room_gpus")
+_CHOSEN_BY = ("latency_ms", "capacity_rps", "power_w", "usd_per_h", "weight_usd_per_h")
+_COLUMNS = (*_WHOLE, *_CHOSEN_BY, "gpus", "room_gpus")

@@ -20,6 +20,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileGrid, ProfilePoint
+from solvers.problems.promise import PromiseOutcome
 
 Key = tuple[ModelName, GpuTypeName]
 
@@ -135,6 +136,16 @@ def _monotone(cells: Floats, supported: Flags) -> Floats:
     above = np.minimum.accumulate(above, axis=0)
     filled = np.where(np.isfinite(above), above, settled)
     return rise(np.where(supported, settled, filled))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedGrid:
+    """A grid seen from one workload on one class of devices."""
+
+    grid: Grid
+    outcome: PromiseOutcome
+    limits_mib: Whole
+    """Memory limit by batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

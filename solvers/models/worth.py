@@ -1,4 +1,4 @@
-"""What a set of assignments is worth today: the objective, and what it leaves short.
+"""What a set of assignments is worth today: the objective, what it leaves short, and whether it is worth its changes.
 
 The objective is defined here, so that a planner's answer, the standing target and any other plan are judged alike and
 by today's beliefs, not by what was believed when they were made.
@@ -18,23 +18,74 @@ by today's beliefs, not by what was believed when they were made.
 
 The last two are told where the policy names them. Replicas on devices that may not be used now (silent, sick,
 unschedulable, gone) serve nothing.
+
+Where not whole devices are paid, replicas are billed by share: what they have of the device's SMs. Or by memory: what
+they use of it with the batch that is planned, as far as that was measured, else what they may use; and all of it where
+one replica has all SMs, because no other can be there then. In time slices no replica has SMs of its own, so one with
+the whole share pays for its memory.
+
+There is one rule of hysteresis: the gate promotes by it, the chain of planners chooses among sound plans by it, and the
+joint planner among its own, so that none of them picks what another would hold. The standing target and the plan are
+judged by the same snapshot and the same objective, its terms in the policy's order. A plan that serves more, risks less
+or moves what stands on lost devices is urgent. Any other only saves: it must save as much as an amount, as a part of
+what it touches costs now (the bill of the workloads, or by the device basis the cost of the devices) and as what its
+launches are worth; or, where a term of which more is better decides, grow by the policy's part. The churn budget counts
+starts and stops of replicas, but for those on lost devices and for new replicas that serve more.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 
-from solvers.domain.ids import DeviceId, ModelName, WorkloadId
-from solvers.domain.plan import Assignment, DeviceSetting
-from solvers.domain.policy import CostBasis, Objective, Term
+from solvers.domain.change import ChangeKind, Transition, diff
+from solvers.domain.device import Device, DeviceMode
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
+from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import DUST, RISING, CostBasis, Objective, Term
+from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
-from solvers.models.billing import billed_part
-from solvers.problems.fleet import Fleet, open_fleet
+from solvers.problems.fleet import Fleet, open_fleet, silent_nodes
 from solvers.problems.needs import Need, iterations_per_s, needs_of, pinned_assignments
+
+WHOLE_PCT = 100
+Profiles = Mapping[tuple[ModelName, GpuTypeName], Profile]
+
+
+def billed_part(
+    device: Device,
+    setting: DeviceSetting | None,
+    items: Sequence[Assignment],
+    basis: CostBasis,
+    profiles: Profiles,
+) -> float:
+    """Between 0 and 1. `setting`: how the plan runs the device; None: as it is."""
+    if basis is CostBasis.DEVICE:
+        return 1.0
+    mode = device.mode if setting is None else setting.mode
+    alone = mode is not DeviceMode.TIME_SLICED and any(item.share_pct_sm >= WHOLE_PCT for item in items)
+    if basis is CostBasis.MEMORY and not alone:
+        used_mib = sum(_used_mib(item, profiles.get((item.model, device.gpu_type))) for item in items)
+        return min(1.0, used_mib / device.memory_mib)
+    return min(WHOLE_PCT, sum(item.share_pct_sm for item in items)) / WHOLE_PCT
+
+
+def _used_mib(item: Assignment, profile: Profile | None) -> float:
+    """The most that was measured with no larger a batch than planned, within the replica's limit."""
+    if profile is None or item.kind is WorkloadKind.JOB:
+        return float(item.memory_mib_limit)
+    if profile.grid is not None:
+        pairs = [*zip(profile.grid.batches, profile.grid.memory_mib, strict=True)]
+    else:
+        pairs = [(point.batch, point.memory_mib) for point in profile.points if point.memory_mib]
+    found = max((memory for batch, memory in pairs if batch <= item.batch), default=0.0)
+    return min(found, float(item.memory_mib_limit)) if found > 0 else float(item.memory_mib_limit)
+
 
 LAUNCH_S_DEFAULT = 10.0
 """For models that are not in the catalogue (training jobs)."""
@@ -83,7 +134,8 @@ def worth_of(
     shortages: list[Shortage] = []
     for need in needs_of(whole, movable):
         standing = [item for item in by_workload[need.workload] if _on_usable(fleet, item)]
-        shown = _shown(need, standing, appraisal)
+        # By replica the rate that keeps its promise and that of full batches; None where it cannot be shown to keep it.
+        shown = [] if need.kind is WorkloadKind.JOB else appraisal.shown_rps(need, standing)
         capacity_rps, at_risk = sum(item[0] for item in shown if item is not None), shown.count(None)
         full_rps += sum(item[1] for item in shown if item is not None and need.kind is WorkloadKind.SERVICE)
         short = max(0.0, need.rate_rps_least - capacity_rps)
@@ -137,11 +189,6 @@ def _on_usable(fleet: Fleet, assignment: Assignment) -> bool:
     return device is not None and bool(fleet.usable[device])
 
 
-def _shown(need: Need, standing: list[Assignment], appraisal: Appraisal) -> list[tuple[float, float] | None]:
-    """By replica the rate that keeps its promise and that of full batches; None where it cannot be shown to keep it."""
-    return [] if need.kind is WorkloadKind.JOB else appraisal.shown_rps(need, standing)
-
-
 def _training(
     snapshot: Snapshot, movable: tuple[WorkloadId, ...], assignments: tuple[Assignment, ...], appraisal: Appraisal
 ) -> float:
@@ -163,18 +210,17 @@ def training_rate(snapshot: Snapshot, job: TrainingJob, item: Assignment, apprai
     return whole * kind.sm_part * item.share_pct_sm / 100 * clock / appraisal.slowdown(item)
 
 
+_running = attrgetter("device", "model", "share_pct_sm", "memory_mib_limit")
+"""What a process keeps while it runs."""
+
+
 def _churn_s(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> float:
     launch_s: dict[ModelName, float] = {model.name: model.launch_s for model in snapshot.models}
     standing = {item.replica: item for item in snapshot.target.assignments}
 
     def as_standing(item: Assignment) -> bool:
         before = standing.get(item.replica)
-        return before is not None and (before.device, before.model, before.share_pct_sm, before.memory_mib_limit) == (
-            item.device,
-            item.model,
-            item.share_pct_sm,
-            item.memory_mib_limit,
-        )
+        return before is not None and _running(before) == _running(item)
 
     return sum(launch_s.get(item.model, LAUNCH_S_DEFAULT) for item in assignments if not as_standing(item))
 
@@ -184,3 +230,131 @@ def _imbalance(assignments: tuple[Assignment, ...]) -> float:
     for item in assignments:
         shares[item.device] += item.share_pct_sm
     return (max(shares.values()) - min(shares.values())) / 100 if shares else 0.0
+
+
+# --- Whether a plan is worth its changes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """From the standing target to a plan. `standing` is the target's worth under the same snapshot."""
+
+    snapshot: Snapshot
+    standing: Objective
+    plan: Plan
+    transition: Transition
+
+    @staticmethod
+    def of(snapshot: Snapshot, standing: Objective, plan: Plan) -> Step:
+        """With the changes that it takes."""
+        launch_s = {model.name: model.launch_s for model in snapshot.models}
+        transition = diff(snapshot.target, plan, launch_s)
+        return Step(snapshot=snapshot, standing=standing, plan=plan, transition=transition)
+
+    @property
+    def first(self) -> bool:
+        """Whether nothing was ever promoted, so that there is nothing to weigh it against."""
+        return self.snapshot.target.generation == 0
+
+    @cached_property
+    def lost(self) -> frozenset[ReplicaId]:
+        """See `lost_replicas`."""
+        return lost_replicas(self.snapshot)
+
+    @property
+    def better(self) -> bool:
+        """Whether the plan is better in the first term, in the policy's order, by which it differs from the target."""
+        term = self.plan.objective.decisive(self.standing, self.snapshot.policy.terms)
+        return term is not None and self.plan.objective.key((term,)) < self.standing.key((term,))
+
+    @property
+    def serves_more(self) -> bool:
+        """Whether it is better and leaves less unserved."""
+        return self.better and self.plan.objective.unserved < self.standing.unserved - DUST
+
+    @property
+    def urgent(self) -> bool:
+        """Whether small gain does not count, as far as the snapshot tells."""
+        now, then = self.standing, self.plan.objective
+        less_risk = self.better and then.slo_risk < now.slo_risk - DUST and then.unserved <= now.unserved + DUST
+        moved = any(change.subject in self.lost for change in self.transition.changes)
+        return self.first or self.serves_more or less_risk or moved
+
+    @property
+    def saved_usd_per_h(self) -> float:
+        """What it costs less."""
+        return self.standing.cost_usd_per_h - self.plan.objective.cost_usd_per_h
+
+    @cached_property
+    def asked_usd_per_h(self) -> float:
+        """What it must save if saving is all that it does."""
+        policy = self.snapshot.policy
+        launches_usd = policy.launch_usd_per_s * sum(change.cost_s for change in self.transition.changes)
+        return max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * self._touched_usd_per_h(), launches_usd)
+
+    @property
+    def gains_enough(self) -> bool:
+        """Whether it is better by enough, urgent or not."""
+        policy = self.snapshot.policy
+        if self.plan.objective.rises(self.standing, policy.terms, policy.gain_pct_min / 100):
+            return True
+        return self.better and self.saved_usd_per_h >= self.asked_usd_per_h
+
+    @property
+    def counted_changes(self) -> int:
+        """Starts and stops that the churn budget counts."""
+        more = self.serves_more
+        counted = (
+            change
+            for change in self.transition.changes
+            if change.subject not in self.lost and not (more and change.kind is ChangeKind.START)
+        )
+        voluntary = Transition(changes=tuple(counted))
+        return voluntary.process_starts + voluntary.process_stops
+
+    @property
+    def within_churn(self) -> bool:
+        """Whether one promotion may cause that many; the first plan may cause any number."""
+        return self.first or self.counted_changes <= self.snapshot.policy.changes_max
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether to act on it at once, as far as the snapshot tells. What changes nothing can always be kept."""
+        return not self.transition.changes or (self.within_churn and (self.urgent or self.gains_enough))
+
+    def outweighs(self, other: Objective, term: Term) -> bool:
+        """Whether it is so much better than another plan in one term that its own changes are worth it."""
+        gain = other.key((term,))[0] - self.plan.objective.key((term,))[0]
+        if not self.snapshot.target.assignments:
+            return gain > DUST
+        if term is Term.COST:
+            return gain > DUST and gain >= self.asked_usd_per_h
+        part = self.snapshot.policy.gain_pct_min / 100 if term in RISING else 0.0
+        return gain > DUST and gain >= part * abs(other.key((term,))[0])
+
+    def _touched_usd_per_h(self) -> float:
+        """What stands of the workloads with changed replicas; by the device basis, all of the devices with changes."""
+        snapshot, changes = self.snapshot, self.transition.changes
+        ends = [end for change in changes for end in (change.before, change.after) if end is not None]
+        held = {setting.device: setting for setting in snapshot.target.settings}
+        if snapshot.policy.cost_basis is not CostBasis.DEVICE:
+            workloads = {end.workload for end in ends}
+            touched = tuple(item for item in snapshot.target.assignments if item.workload in workloads)
+        else:
+            devices = {end.device for end in ends} | {change.subject for change in changes if change.setting_after}
+            touched = tuple(item for item in snapshot.target.assignments if item.device in devices)
+        return sum(cost_by_device(snapshot, open_fleet(snapshot, {}), touched, held).values())
+
+
+def worth_acting(steps: Iterable[Step]) -> list[int]:
+    """Numbers of the steps that can be acted on at once; of all, where none can."""
+    listed = list(steps)
+    return [number for number, step in enumerate(listed) if step.worthwhile] or list(range(len(listed)))
+
+
+def lost_replicas(snapshot: Snapshot) -> frozenset[ReplicaId]:
+    """Replicas of the target whose device is gone, sick or silent."""
+    silent = silent_nodes(snapshot)
+    sick = {reading.device for reading in snapshot.device_telemetry if not reading.healthy}
+    fine = {device.id for device in snapshot.devices if device.node not in silent and device.id not in sick}
+    return frozenset(item.replica for item in snapshot.target.assignments if item.device not in fine)

@@ -23,7 +23,7 @@ from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan, Unpla
 from solvers.domain.profile import Profile, ProfileOrigin
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.token_options import token_facts
+from solvers.models.serving.token_plans import token_facts
 from solvers.models.worth import pinned_settings, worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.seating import Placed, Settled

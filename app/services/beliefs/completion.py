@@ -24,8 +24,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ModelVariant, OfflineTask, Service, ServiceMode, SloKind
 from solvers.errors import HeadroomError, TransientError
 from solvers.models.base import Origin
-from solvers.models.believed import Asked, completed, is_measured
-from solvers.models.pressing import alike, interference_of
+from solvers.models.believed import Asked, alike, completed, interference_of, is_measured
 from solvers.models.serving.token_library import believed_costs
 from solvers.models.suite import Suite
 

@@ -26,8 +26,8 @@ from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import check_range, value
 from solvers.errors import FieldError
-from solvers.models.billing import billed_part
 from solvers.models.options import Beliefs
+from solvers.models.worth import billed_part
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import Need, needs_of
 

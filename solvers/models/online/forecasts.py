@@ -141,10 +141,14 @@ def _queries(asked: Sequence[Outcome]) -> Queries:
 
 def _groups(asked: Sequence[Outcome]) -> tuple[Groups, NDArray[np.intp]]:
     """A group for each, and the rows of the replicas that were measured: each stands before its neighbours."""
-    members = _of([(each, replica) for each in asked for replica in (each, *each.neighbours)])
+    members = _of([(each, replica) for each in asked for replica in _together(each)])
     sizes = np.array([1 + len(each.neighbours) for each in asked], dtype=np.int64)
     groups = Groups(members=members, group=np.repeat(np.arange(len(asked), dtype=np.int64), sizes))
     return groups, np.asarray(np.cumsum(sizes) - sizes, dtype=np.intp)
+
+
+def _together(outcome: Outcome) -> tuple[Outcome | Neighbour, ...]:
+    return (outcome, *outcome.neighbours)
 
 
 def _of(placed: Sequence[tuple[Outcome, Outcome | Neighbour]]) -> Queries:

@@ -3,8 +3,10 @@
 A token profile is read for planning as memory for the weights, a reserve and the cache of so many sequences at full
 length, and the highest rate at which the time to the first token and the time between tokens both keep their limits at
 the promise's percentile, at no more than `utilisation_max` of what the replica could sustain. Sequences come from a
-short ladder, so that all services share one axis. Parts of a GPU and groups of them are left out: nothing of a
-replica's GPU is left to others.
+short ladder, so that all services share one axis. Only whole GPUs at their highest clock count, because that is what
+token profiles speak of: nothing of a replica's GPU is left to others.
+
+Planning reads this in the terms of `options` and `appraisal`: a grid of one row, the whole device.
 """
 
 from __future__ import annotations
@@ -13,6 +15,12 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.plan import Assignment
+from solvers.domain.policy import Policy
 from solvers.domain.profile import TokenLengths, TokenProfile
 from solvers.models.serving.tokens import (
     RESERVE_MIB,
@@ -23,8 +31,10 @@ from solvers.models.serving.tokens import (
     rate_rps_max,
     token_latency,
 )
+from solvers.models.table import Grid, JudgedGrid
+from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need, TokenNeed
-from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN
+from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN, PromiseOutcome
 
 SEQUENCES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sequences at once that are looked at."""
@@ -148,3 +158,95 @@ def memory_mib(profile: TokenProfile, lengths: TokenLengths, sequences: int) -> 
     full = math.ceil(lengths.input_tokens_mean) + math.ceil(lengths.output_tokens_mean)
     needed = profile.memory_mib_weights + RESERVE_MIB + sequences * full * profile.kv_cache_mib_per_token
     return math.ceil(needed / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+
+
+# --- In the terms of options and appraisal
+
+
+def token_row(need: Need, device_class: DeviceClass, policy: Policy) -> JudgedGrid | None:
+    """Every number of sequences of the need's own network on a class; None where nothing is known of it."""
+    wish = need.tokens
+    profile = None if wish is None else wish.profile(need.model, device_class.gpu_type)
+    if wish is None or profile is None or not _is_whole(device_class):
+        return None
+    found = choices(profile, TokenPromise.of(need, wish, policy.utilisation_max))
+    if not found:
+        return None
+    latency = np.array([[item.first_token_ms for item in found]])
+    rate = np.array([[item.rate_rps for item in found]])
+    limits = np.array([item.memory_mib for item in found], dtype=np.int64)
+    grid = Grid(
+        clock_mhz_sm=device_class.clock_mhz_sm,
+        batches=np.array([item.sequences for item in found], dtype=np.int64),
+        shares_pct=np.array([100], dtype=np.int64),
+        latency_ms_mean=latency,
+        latency_ms_tail=latency,
+        memory_mib=limits.astype(np.float64),
+        power_w=np.full(rate.shape, np.nan),
+        measured=np.ones(rate.shape, dtype=np.bool_),
+    )
+    outcome = PromiseOutcome(feasible=rate > 0, latency_ms=latency, capacity_rps=rate)
+    return JudgedGrid(grid=grid, outcome=outcome, limits_mib=limits)
+
+
+def standing_serving(
+    need: Need, standing: Assignment, device_class: DeviceClass, policy: Policy
+) -> TokenServing | None:
+    """What a standing replica can be shown to do with as many sequences as it runs; None when that is nothing, or when
+    it may grow to what its memory does not hold or its promise does not bear.
+    """
+    wish, envelope = need.tokens, standing.envelope
+    profile = None if wish is None else wish.profile(standing.model, device_class.gpu_type)
+    whole = _is_whole(device_class) and standing.share_pct_sm == 100
+    if wish is None or profile is None or not whole or standing.batch < 1 or envelope.batch_max < standing.batch:
+        return None
+    most = profile.sequences_max
+    if {envelope.clock_mhz_sm_min, envelope.clock_mhz_sm_max} != {device_class.clock_mhz_sm}:
+        return None
+    if most is not None and envelope.batch_max > most:
+        return None
+    promise = TokenPromise.of(need, wish, policy.utilisation_max)
+    shown, widest = (serving(profile, promise, sequences) for sequences in (standing.batch, envelope.batch_max))
+    if shown.rate_rps <= 0 or widest.rate_rps <= 0 or widest.memory_mib > standing.memory_mib_limit:
+        return None
+    return shown
+
+
+def token_miss(need: Need, models: tuple[ModelName, ...], gpu_type: GpuTypeName, policy: Policy) -> Reason:
+    """Why a need keeps its promise nowhere on whole GPUs of a type: the best of each latency at hardly any load."""
+    wish = need.tokens
+    assert wish is not None
+    promise = TokenPromise.of(need, wish, policy.utilisation_max)
+    known = (wish.profile(model, gpu_type) for model in models)
+    found = [item for profile in known if profile is not None for item in choices(profile, promise)]
+    first = min((item.first_token_ms for item in found), default=math.inf)
+    between = min((item.inter_token_ms for item in found), default=math.inf)
+    facts = (
+        Fact(name="first_token_ms_best", value=round(first, 3) if math.isfinite(first) else "unknown"),
+        Fact(name="first_token_ms_limit", value=promise.first_token_ms),
+        Fact(name="inter_token_ms_best", value=round(between, 3) if math.isfinite(between) else "unknown"),
+        Fact(name="inter_token_ms_limit", value=promise.inter_token_ms),
+    )
+    return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=gpu_type, facts=facts)
+
+
+def token_facts(
+    need: Need, model: ModelName, gpu_type: GpuTypeName, sequences: int, rate_rps: float
+) -> tuple[Fact, ...]:
+    """What a plan says beside the first token of a replica with so many sequences at once and such a rate."""
+    wish = need.tokens
+    profile = None if wish is None else wish.profile(model, gpu_type)
+    if wish is None or profile is None:
+        return ()
+    between_ms = TokenPromise.of(need, wish, 1.0).told(profile, sequences, rate_rps).inter_token_ms_tail
+    told = round(between_ms, 3) if math.isfinite(between_ms) else "unknown"
+    facts = (Fact(name="inter_token_ms", value=told),)
+    if not profile.origin.is_believed:
+        return facts
+    origin, source = profile.origin.value, profile.source
+    return (*facts, Fact(name="profile_origin", value=origin), Fact(name="profile_source", value=source))
+
+
+def _is_whole(device_class: DeviceClass) -> bool:
+    """Whether a device is a whole GPU, at a clock that was not lowered."""
+    return device_class.gpu_part >= 1.0 and device_class.sm_part >= 1.0 and not device_class.clock_lowered

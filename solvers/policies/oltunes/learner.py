@@ -185,7 +185,7 @@ class Learner:
         )
 
     def retrained(self) -> Learner:
-        """Learn the latest window again, which is what `solvers.models.online.retraining` asks for."""
+        """Learn the latest window again, which is what `solvers.models.online.monitor` asks for."""
         if not len(self.window.groups):
             return self
         return replace(self, regressor=self.regressor.retrained(self._scaled(self.window), self.facts))

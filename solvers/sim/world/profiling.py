@@ -19,7 +19,7 @@ from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileGrid, ProfileOrigin
 from solvers.domain.value import value
 from solvers.errors import InputError
-from solvers.models.pressing import ADDED_MIN, BATCHES, PARTNERS, SHARES_PCT, Disturbances, fit_interference
+from solvers.models.believed import ADDED_MIN, PAIR_BATCHES, PAIR_SHARES_PCT, PARTNERS, Disturbances, fit_interference
 from solvers.sim.scenario import Profiling, WorldScenario
 from solvers.sim.truth.truth import GpuTruth, Resident, dynamic_power_w, execution_ms, gpu_truth, memory_mib
 
@@ -136,7 +136,7 @@ def _short(numbers: Sequence[float]) -> tuple[float, ...]:
 def _pairs(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> dict[ModelName, Interference]:
     """Each model beside its next few in order of name, at a few shares and batches: what it suffers, and fits that."""
     models, found = measuring.models, []
-    for pair, share, batch in product(_neighbours(len(models)), SHARES_PCT, BATCHES):
+    for pair, share, batch in product(_neighbours(len(models)), PAIR_SHARES_PCT, PAIR_BATCHES):
         for one, two in (pair, pair[::-1]):
             mine = Resident(model=models[one], share_pct_sm=int(100 - share), batch=int(batch))
             theirs = Resident(model=models[two], share_pct_sm=int(share), batch=int(batch))

@@ -1,7 +1,7 @@
 """Which of several complete plans is proposed.
 
 A plan must be at least as good as the first one by the policy's objective; among those, one that can be acted on at
-once (`models.worthwhile`, which the gate asks too) is preferred to a better one that would only wait. Where capacity is
+once (`models.worth`, which the gate asks too) is preferred to a better one that would only wait. Where capacity is
 pursued, what carries most and what stands compete instead of the first planner's plan. What is spare at last goes to
 who can use more, if our own plan is as good as the chosen one.
 """
@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.models.worth import worth_of
-from solvers.models.worthwhile import Step, worth_acting
+from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners.joint.propose.attempt import Attempt
 from solvers.planners.joint.propose.bounding import bounded
 from solvers.planners.joint.propose.seated import Found, terms_of

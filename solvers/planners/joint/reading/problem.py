@@ -24,8 +24,7 @@ from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.serving.token_plans import SEQUENCES
-from solvers.models.token_options import token_miss
+from solvers.models.serving.token_plans import SEQUENCES, token_miss
 from solvers.planners.joint.reading.colocation import Colocation
 from solvers.planners.joint.reading.pools import Pools
 from solvers.planners.joint.reading.tables import Arrays, Axes, Layer, Table, clocks_of, fill, layers_of

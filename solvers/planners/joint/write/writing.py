@@ -16,7 +16,7 @@ from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Envelope, Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.models.appraisal import Appraisal
-from solvers.models.token_options import token_facts
+from solvers.models.serving.token_plans import token_facts
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.floor import NO_DOMAIN

@@ -16,7 +16,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis, Objective, Term
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
-from solvers.models.worthwhile import lost_replicas
+from solvers.models.worth import lost_replicas
 from tests import builders
 
 T4 = builders.device("a", 0, "t4")

@@ -10,7 +10,7 @@ import pytest
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, ProfileOrigin
 from solvers.models.base import Groups, Queries
-from solvers.models.pressing import alike, interference_of
+from solvers.models.believed import alike, interference_of
 from solvers.models.suite import Suite
 from tests import laws
 
