@@ -25,7 +25,7 @@ from benchmarks.peers.planned import everything, planned
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.change.narrowing import narrow
 from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import solve, value_of
+from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
 
@@ -81,7 +81,7 @@ def main() -> int:
 def _rows(drawn: Family, seconds: float) -> list[Row]:
     problem = problem_of(drawn)
     whole = _solved(problem, seconds)
-    value = value_of(problem, whole)
+    value = whole.value(problem)
     rows = [_row("everything jointly", problem, whole, value), _greedy(drawn, problem, value)]
     for name, without in KNOBS.items():
         restricted = without(problem, whole)
@@ -95,7 +95,7 @@ def _solved(problem: JointProblem, seconds: float, order: SolveOrder | None = No
 
 
 def _row(name: str, problem: JointProblem, layout: Layout, reference: float) -> Row:
-    value = value_of(problem, layout)
+    value = layout.value(problem)
     missing = np.maximum(0.0, problem.rate_rps - layout.served_rps(problem)).sum() / problem.rate_rps.sum()
     return Row(
         planned=name, value_usd_per_h=value, usd_per_h=layout.usd_per_h, unserved_pct=100 * float(missing),

@@ -23,7 +23,6 @@ import numpy as np
 from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.layouts import missing_of, value_of
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 
@@ -59,8 +58,8 @@ def measured(size: Size, seed: int, counted: bool) -> dict[str, float]:
     deadline = Deadline(size.seconds, int(UNITS_PER_S * size.seconds) if counted else None)
     layout = solve(problem, SolveOrder(seed=seed), deadline)
     wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-    missing = missing_of(problem, layout)
-    value = value_of(problem, layout)
+    missing = layout.missing(problem)
+    value = layout.value(problem)
     relaxed = layout.facts.get("relaxed_usd_per_h", float("nan"))
     return {
         "first_alone_s": first_s,

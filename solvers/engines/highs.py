@@ -9,6 +9,7 @@ where HiGHS proved nothing (a limit, an error). Presolve stays off there, becaus
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,10 +147,11 @@ def _heard(solver: Any, program: Program, mixed: bool) -> LibraryClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Columns to add: cost, bounds, and entries as in CSC (start has one element more than there are columns)."""
+    """Columns from 0 upwards: cost, upper bounds, and entries as in CSC (start has one element more than there are
+    columns).
+    """
 
     cost: Floats
-    lower: Floats
     upper: Floats
     start: Whole
     row: Whole
@@ -157,6 +159,53 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.cost)
+
+    @staticmethod
+    def of(cost: Floats, *, column: Whole, row: Whole, value: Floats, upper: Floats | None = None) -> Columns:
+        """From entries in any order; those of one place are added up. `upper` None: without end."""
+        order = np.lexsort((row, column))
+        column, row, value = column[order], row[order], value[order]
+        first = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(column, prepend=-1) != 0))
+        if len(first) < len(row):
+            column, row, value = column[first], row[first], np.add.reduceat(value, first)
+        return Columns(
+            cost=cost,
+            upper=np.full(len(cost), np.inf) if upper is None else upper,
+            start=np.searchsorted(column, np.arange(len(cost) + 1)),
+            row=row,
+            value=value,
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Columns]) -> Columns:
+        """One after the other; at least one."""
+        ends = np.cumsum([0, *(len(part.value) for part in parts)])
+        starts = [part.start[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
+        return Columns(
+            cost=np.concatenate([part.cost for part in parts]),
+            upper=np.concatenate([part.upper for part in parts]),
+            start=np.concatenate([*starts, ends[-1:]]),
+            row=np.concatenate([part.row for part in parts]),
+            value=np.concatenate([part.value for part in parts]),
+        )
+
+    def take(self, chosen: Whole) -> Columns:
+        """Some of them, in the order asked for."""
+        sizes = np.diff(self.start)[chosen]
+        start = np.concatenate([[0], np.cumsum(sizes)])
+        entries = np.repeat(self.start[:-1][chosen] - start[:-1], sizes) + np.arange(start[-1])
+        return Columns(
+            cost=self.cost[chosen],
+            upper=self.upper[chosen],
+            start=start,
+            row=self.row[entries],
+            value=self.value[entries],
+        )
+
+    @property
+    def number(self) -> Whole:
+        """Of every entry: its column."""
+        return np.repeat(np.arange(len(self)), np.diff(self.start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +215,6 @@ class Relaxed:
     value: float
     values: Floats
     row_duals: Floats
-    iterations: int
 
 
 class ColumnMaster:
@@ -206,7 +254,7 @@ class ColumnMaster:
         status = self._highs.addCols(
             len(columns),
             np.ascontiguousarray(columns.cost, dtype=np.float64),
-            np.ascontiguousarray(columns.lower, dtype=np.float64),
+            np.zeros(len(columns)),
             np.ascontiguousarray(columns.upper, dtype=np.float64),
             len(columns.value),
             np.ascontiguousarray(columns.start[:-1], dtype=np.int32),
@@ -245,16 +293,6 @@ class ColumnMaster:
         """Replace the sides of a row."""
         self._believe(self._highs.changeRowBounds(row, lower, upper))
 
-    def bound_columns(self, columns: Whole, lower: Floats, upper: Floats) -> None:
-        """Replace the bounds of some columns."""
-        status = self._highs.changeColsBounds(
-            len(columns),
-            np.ascontiguousarray(columns, dtype=np.int32),
-            np.ascontiguousarray(lower, dtype=np.float64),
-            np.ascontiguousarray(upper, dtype=np.float64),
-        )
-        self._believe(status)
-
     def solve(self, time_s: float | None = None, *, primal: bool = True) -> Relaxed | None:
         """The optimum from the last basis: primal simplex suits new columns, dual simplex changed sides; None where a
         limit or trouble came first.
@@ -266,12 +304,11 @@ class ColumnMaster:
             return None
         if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        solution, info = highs.getSolution(), highs.getInfo()
+        solution = highs.getSolution()
         return Relaxed(
-            value=float(info.objective_function_value),
+            value=float(highs.getInfo().objective_function_value),
             values=np.array(solution.col_value, dtype=np.float64),
             row_duals=np.array(solution.row_dual, dtype=np.float64),
-            iterations=int(max(0, info.simplex_iteration_count)),
         )
 
     @staticmethod

@@ -96,6 +96,11 @@ class Workload:
     limit_fixed: bool = False
     """Its cells were reckoned for this very limit (an LLM's are), so nothing can be read off them about another."""
 
+    @property
+    def replicas_floor(self) -> int:
+        """Replicas that it needs at least: as asked, and for as many failure domains as asked."""
+        return max(self.replicas_min, self.domains_min if self.domains_min > 1 else 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -163,6 +168,11 @@ class JointProblem:
     def unserved_usd(self) -> Floats:
         """Of each workload."""
         return np.array([item.unserved_usd for item in self.workloads], dtype=np.float64)
+
+    @cached_property
+    def replicas_floor(self) -> Whole:
+        """Of each workload."""
+        return np.array([item.replicas_floor for item in self.workloads], dtype=np.int64)
 
     @cached_property
     def pool_devices(self) -> Whole:

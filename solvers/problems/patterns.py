@@ -19,6 +19,9 @@ from solvers.problems.joint import JointProblem, Workload
 from solvers.problems.promise import Promises, bearable
 
 TOLERANCE = 1e-9
+SHORT = 1e-9
+SHORT_OF_LEAST = 1e-6
+CHARGE_DEVICES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,3 +279,38 @@ class Layout:
         for item, count in zip(self.patterns, self.counts, strict=True):
             total[int(problem.kind_pool[item.kind])] += count
         return total
+
+    def missing(self, problem: JointProblem) -> Floats:
+        """Part of each rate that is not served."""
+        wanted = problem.rate_rps > 0
+        missing = np.zeros(len(wanted))
+        missing[wanted] = np.maximum(0.0, 1 - self.served_rps(problem)[wanted] / problem.rate_rps[wanted])
+        return np.where(missing > SHORT, missing, 0.0)
+
+    def fewer(self, problem: JointProblem) -> Floats:
+        """Part of each workload's least replicas that is not there."""
+        replicas = np.zeros(len(problem.workloads))
+        for pattern, count in zip(self.patterns, self.counts, strict=True):
+            np.add.at(replicas, problem.variant_workload[list(pattern.variants)], count)
+        floor = problem.replicas_floor
+        return np.asarray(np.maximum(0.0, floor - replicas) / np.maximum(floor, 1.0))
+
+    def value(self, problem: JointProblem) -> float:
+        """Cost with unserved demand priced in."""
+        return self.usd_per_h + float(problem.unserved_usd @ self.missing(problem))
+
+    def judged_usd(self, problem: JointProblem) -> float:
+        """What layouts are compared by: their value, the price of the least replicas that are missing, and for every
+        workload that is short of what must be served, however little, more than another device would cost.
+        """
+        least = np.array([work.rate_least_rps for work in problem.workloads])
+        short = self.served_rps(problem) < least * (1 - SHORT_OF_LEAST)
+        fewer_usd = float(problem.unserved_usd @ self.fewer(problem))
+        return self.value(problem) + fewer_usd + CHARGE_DEVICES * problem.dearest_usd * float(short.sum())
+
+    def and_also(self, other: Layout) -> Layout:
+        """Both at once."""
+        counts: Counter[Pattern] = Counter(dict(zip(self.patterns, self.counts, strict=True)))
+        for pattern, count in zip(other.patterns, other.counts, strict=True):
+            counts[pattern] += count
+        return Layout(patterns=tuple(counts), counts=tuple(counts.values()))

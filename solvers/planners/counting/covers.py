@@ -385,13 +385,12 @@ def _relax(search: MixtureSearch, usd: Floats, unserved: Floats, least: int, dea
     )
     leave = np.arange(demands)
     master.add(
-        Columns(
-            cost=unserved,
-            lower=np.zeros(demands),
-            upper=np.ones(demands),
-            start=np.arange(0, 2 * demands + 1, 2),
-            row=np.column_stack([leave, np.full(demands, demands + resources)]).ravel(),
+        Columns.of(
+            unserved,
+            column=np.tile(leave, 2),
+            row=np.concatenate([leave, np.full(demands, demands + resources)]),
             value=np.ones(2 * demands),
+            upper=np.ones(demands),
         )
     )
     best, added = _Stage(bound=-np.inf, rounds=0, left=0.0, price=usd, each=np.zeros(demands)), 0
@@ -424,17 +423,11 @@ def _columns(search: MixtureSearch, usd: Floats, first: int) -> Columns:
     new = column >= first
     column, resource, units = column[new] - first, resource[new], units[new]
     count = len(search.pool.entries) - first
-    columns = np.concatenate([np.arange(count), column])
-    rows = np.concatenate([np.array(search.pool.demand[first:], dtype=np.int64), resource + demands])
-    values = np.concatenate([np.ones(count), units])
-    order = np.lexsort((rows, columns))
-    return Columns(
-        cost=search.cost(usd)[first:],
-        lower=np.zeros(count),
-        upper=np.full(count, np.inf),
-        start=np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))]),
-        row=rows[order],
-        value=values[order],
+    return Columns.of(
+        search.cost(usd)[first:],
+        column=np.concatenate([np.arange(count), column]),
+        row=np.concatenate([np.array(search.pool.demand[first:], dtype=np.int64), resource + demands]),
+        value=np.concatenate([np.ones(count), units]),
     )
 
 

@@ -16,14 +16,13 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.cells import CellTables, Priced, shares_of
 from solvers.planners.joint.solve.generate import STEPS_PCT, Generation, Pace, generate, improving_neighbours
 from solvers.planners.joint.solve.judge import Judge, Patterns, members_max
-from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.nodes import Front, Look, Tree
+from solvers.planners.joint.solve.master import Master, Rows
+from solvers.planners.joint.solve.nodes import WHOLE_PCT, Cells, Front, Look, Priced, Tree
 from solvers.planners.joint.solve.pricing import levels_of
-from solvers.planners.joint.solve.rows import Rows
 from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import TOLERANCE
 
 NODES_AT_ONCE = 400
 TURNS = 8
@@ -48,6 +47,68 @@ NEAR_ENOUGH = 0.001
 STEADY = 0.5
 ROUNDS = 4
 """Of ordinary pricing between two looks."""
+KEPT_MAX = 4_000_000
+"""Cells that are worth remembering between prices."""
+
+
+def shares_of(problem: JointProblem) -> Whole:
+    """All shares that a replica may have."""
+    step = max(1, problem.share_step_pct)
+    least = int(problem.shares_pct[0])
+    return np.array([pct for pct in range(step, WHOLE_PCT + 1, step) if pct >= least], dtype=np.int64)
+
+
+class CellTables:
+    """All cells of one problem, made kind by kind as they are asked for."""
+
+    def __init__(self, problem: JointProblem, judge: Judge, rows: Rows) -> None:
+        self.problem, self.judge = problem, judge
+        self._asked = (rows.wanted | rows.floored)[problem.variant_workload]
+        self._rate = np.maximum(rows.rate, 1e-12)
+        self._shares = shares_of(problem)
+        self.size = problem.kinds * len(self._asked) * len(self._shares) * len(problem.batches)
+        self._kept: dict[int, Cells] | None = {} if self.size <= KEPT_MAX else None
+
+    def of_kind(self, kind: int) -> Cells:
+        """Of all workloads that ask for anything."""
+        if self._kept is not None and kind in self._kept:
+            return self._kept[kind]
+        cells = self._made(kind)
+        if self._kept is not None:
+            self._kept[kind] = cells
+        return cells
+
+    def _made(self, kind: int) -> Cells:
+        problem, shares_pct = self.problem, self._shares
+        table, pool = int(problem.kind_table[kind]), problem.pools[int(problem.kind_pool[kind])]
+        variants = np.flatnonzero(self._asked & problem.allowed[int(problem.kind_pool[kind])])
+        variants = variants[np.argsort(problem.variant_workload[variants], kind="stable")]
+        shares = shares_pct.astype(np.float64)
+        alone = self.judge.at_shares(table, variants, shares_pct)
+        mean, tail = alone.mean_ms, alone.tail_ms
+        memory = problem.memory_mib[table, variants]
+        crowd = problem.crowd[table, variants][:, None, None]
+        rate = self.judge.rates(np.broadcast_to(variants[:, None], mean.shape[:2]), mean * crowd, tail * crowd)
+        watts = np.where(np.isfinite(alone.power_w), alone.power_w, 0.0)
+        able = np.isfinite(mean) & (memory <= pool.memory_mib + TOLERANCE)[:, None, :]
+        at, size, batch = np.nonzero(able)
+        names = variants[at]
+        press = problem.pressure[table, names] * (shares[size] / WHOLE_PCT) ** problem.exponent[table, names]
+        most_w = max(0.0, pool.limit_w - pool.idle_w) * shares[size] / WHOLE_PCT
+        work = problem.variant_workload[names]
+        return Cells(
+            kind=np.full(len(at), kind, dtype=np.int64),
+            work=work,
+            variant=names,
+            share_pct=shares_pct[size],
+            press=np.asarray(press),
+            memory=memory[at, batch] / max(pool.memory_mib, 1e-9),
+            mean_ms=mean[able],
+            tail_ms=tail[able],
+            batch=problem.batches[batch].astype(np.float64),
+            watts=np.minimum(watts[able], most_w),
+            served=np.minimum(rate[able] / self._rate[work], 1.0),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +140,7 @@ class Bound:
             if deadline.left_part <= until_part:
                 return Ceilings(worth=np.full(len(self.problem.pools), np.inf), seen=Patterns.none(self.width))
             cells = self.tables.of_kind(kind)
-            deadline.spend(1 + ROOT_TURNS * len(cells) // OPTIONS_PER_UNIT)
+            deadline.spend(1 + ROOT_TURNS * len(cells.kind) // OPTIONS_PER_UNIT)
             front, alone = tree.root(kind, cells, goal.by_kind)
             goal.raise_to(np.array([kind]), np.array([alone]))
             if front is not None:
@@ -88,9 +149,9 @@ class Bound:
         for _ in range(CUTS_MAX):
             if deadline.left_part <= until_part or (front := open_nodes.most()) is None:
                 break
-            deadline.spend(1 + TURNS * (len(front.options) + OPTIONS_LEAST) // OPTIONS_PER_UNIT)
+            deadline.spend(1 + TURNS * (len(front.options.node) + OPTIONS_LEAST) // OPTIONS_PER_UNIT)
             front, look = tree.squeezed(front, goal.by_kind, TURNS)
-            if len(front.nodes):
+            if len(front.nodes.kind):
                 found, worth = self._real(self._contents(tree, front, look), duals)
                 seen.append(found.take(worth > 0))
                 # What exists cannot be disproved.
@@ -115,8 +176,8 @@ class Bound:
         node, cell = options.node[chosen], options.cell[chosen]
         rank = np.arange(len(node)) - np.searchsorted(node, node)
         chosen, node, cell, rank = (item[rank < self.width] for item in (chosen, node, cell, rank))
-        member = np.full((len(nodes), self.width), -1, dtype=np.int64)
-        share = np.zeros((len(nodes), self.width), dtype=np.int64)
+        member = np.full((len(nodes.kind), self.width), -1, dtype=np.int64)
+        share = np.zeros((len(nodes.kind), self.width), dtype=np.int64)
         member[node, rank], share[node, rank] = tree.cells.variant[cell], tree.cells.share_pct[cell]
         total = share.sum(axis=1, keepdims=True)
         step, least = max(1, self.problem.share_step_pct), int(shares_of(self.problem)[0])
@@ -149,7 +210,7 @@ class OpenNodes:
 
     def add(self, front: Front) -> None:
         """Some more."""
-        if len(front.nodes):
+        if len(front.nodes.kind):
             self.fronts.append(front)
 
     def weakening(self, front: Front) -> Floats:
@@ -160,11 +221,11 @@ class OpenNodes:
     def most(self) -> Front | None:
         """The worst, so many that an array of them is worth its while."""
         found: Front | None = None
-        while self.fronts and (found is None or len(found.nodes) < NODES_AT_ONCE):
+        while self.fronts and (found is None or len(found.nodes.kind) < NODES_AT_ONCE):
             worst = max(range(len(self.fronts)), key=lambda index: self.weakening(self.fronts[index]).max())
             front = self.fronts.pop(worst)
             found = front if found is None else found.beside(front)
-        if found is not None and len(found.nodes) > NODES_AT_ONCE:
+        if found is not None and len(found.nodes.kind) > NODES_AT_ONCE:
             weakening = self.weakening(found)
             top = np.zeros(len(weakening), dtype=np.bool_)
             top[np.argsort(-weakening, kind="stable")[:NODES_AT_ONCE]] = True
@@ -221,7 +282,7 @@ def proven(search: Generation, deadline: Deadline, until_part: float) -> Proof |
         value = lagrangian(master.rows, duals, ceilings.worth)
         if np.isfinite(value) and (best is None or value > best.usd_per_h):
             best = Proof(usd_per_h=value, duals=duals, relaxed=relaxed)
-        level += 1 if len(ceilings.seen) else 2
+        level += 1 if len(ceilings.seen.kind) else 2
         if best is None or deadline.left_part <= until_part:
             break
         pace = Pace(rounds=ROUNDS, until_part=until_part, thorough=False, prior=duals)
@@ -252,7 +313,7 @@ def without_cuts(master: Master) -> Master:
     if not len(master.rows.cut_work):
         return master
     other = Master(master.problem, master.judge)
-    other.adopt(master.pool.judged)
+    other.adopt(master.judged)
     return other
 
 
@@ -264,11 +325,11 @@ def scale_of(problem: JointProblem) -> Floats:
 def _added(search: Generation, ceilings: Ceilings, deadline: Deadline, pace: Pace) -> Relaxed:
     """The relaxed optimum with what was seen, its neighbours, and what they make worth adding."""
     master, relaxed = search.master, search.relaxed
-    first = len(master.pool)
+    first = master.size
     if not master.offer(ceilings.seen):
         return relaxed
     duals = relaxed.row_duals if pace.prior is None else pace.prior
     for turn in range(len(STEPS_PCT)):
-        master.offer(improving_neighbours(master, np.arange(first, len(master.pool)), duals, turn), relaxed.row_duals)
+        master.offer(improving_neighbours(master, np.arange(first, master.size), duals, turn), relaxed.row_duals)
     found = generate(master, search.pricing, deadline, pace)
     return relaxed if found is None else found.best

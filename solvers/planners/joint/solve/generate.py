@@ -1,10 +1,16 @@
-"""Column generation: patterns are priced at smoothed duals until none would improve the relaxed optimum.
+"""Column generation, and the dive from parts of devices to whole ones.
 
-Every round prices the grid of shares and looks in the neighbourhood of what the optimum uses, where shares are whole
-percent; the knapsack of pricing only knows the grid. `within_gap` adds what an integer optimum may need beside that,
-where replicas are paid and devices are not: a replica more that must stand is then placed well or badly by cents, and
-the patterns of the relaxed optimum hardly ever fill whole devices alike. No pattern whose reduced cost is above what
-the best layout costs beyond the relaxed optimum can be in a better one; the others are looked for step by step.
+Patterns are priced at smoothed duals until none would improve the relaxed optimum. Every round prices the grid of
+shares and looks in the neighbourhood of what the optimum uses, where shares are whole percent; the knapsack of pricing
+only knows the grid. `within_gap` adds what an integer optimum may need beside that, where replicas are paid and devices
+are not: a replica more that must stand is then placed well or badly by cents, and the patterns of the relaxed optimum
+hardly ever fill whole devices alike. No pattern whose reduced cost is above what the best layout costs beyond the
+relaxed optimum can be in a better one; the others are looked for step by step.
+
+A dive keeps the whole parts, stage by stage. After every stage the problem is the rest of the demand on the rest of the
+devices, nothing counts for more than is still asked, and new patterns are priced for exactly that. Workloads with the
+fewest replicas are decided first, while all others can still fill what is left beside them. Single percents of share
+are left to trimming.
 """
 
 from __future__ import annotations
@@ -19,8 +25,10 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.pricing import Pricing
+from solvers.planners.joint.solve.pricing import Pricing, Tables
+from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Layout
 
 STEPS_PCT = (10, 3, 1)
 BEST_OF_EACH = 3
@@ -43,66 +51,15 @@ STEP_PART = 0.3
 """Of what the layout costs: a step on the way may be so much worse."""
 CANDIDATES_PER_UNIT = 400
 DUST = 1e-9
-
-
-def improving_neighbours(master: Master, parents: Whole, duals: Floats, turn: int) -> Patterns:
-    """The best neighbours of some columns of the pool, by reduced cost at these duals. Steps of another size come with
-    every turn.
-    """
-    parents = parents[:PARENTS_MAX]
-    rows = master.pool.judged.rows.take(parents)
-    step = max(1, master.problem.share_step_pct)
-    size = step * max(1, round(STEPS_PCT[turn % len(STEPS_PCT)] / step))
-    parts = list(_shares_moved(master, rows, size))
-    if turn % len(STEPS_PCT) == 0:
-        parts += list(_members_changed(master, rows))
-    parts = [part for part in parts if len(part[1])]
-    if not parts:
-        return Patterns.none(master.width)
-    judged = master.judge.judge(Patterns.joined([part[0] for part in parts]))
-    lawful = np.flatnonzero(judged.lawful)
-    judged, parent = judged.take(lawful), np.concatenate([part[1] for part in parts])[lawful]
-    cost = master.rows.reduced(master.rows.columns(judged), duals)
-    order = np.lexsort((cost, parent))
-    first = np.searchsorted(parent[order], parent[order])
-    return judged.rows.take(order[(np.arange(len(order)) - first < BEST_OF_EACH) & (cost[order] < 0)])
-
-
-def _shares_moved(master: Master, rows: Patterns, pct: int) -> Iterator[tuple[Patterns, Whole]]:
-    """The same members with other shares; and the parent of each."""
-    problem = master.problem
-    every = np.arange(len(rows))
-    least, step = int(problem.shares_pct[0]), max(1, problem.share_step_pct)
-    held = (rows.variants >= 0).sum(axis=1)
-    spare = 100 - rows.shares_pct.sum(axis=1)
-    for to in range(int(held.max(initial=0))):
-        chosen = every[(held > to) & (spare >= step)]
-        share = rows.shares_pct[chosen].copy()
-        share[:, to] += spare[chosen] // step * step
-        yield replace(rows.take(chosen), shares_pct=share), chosen
-        for off in range(int(held.max(initial=0))):
-            able = (held > max(to, off)) & (rows.shares_pct[:, off] - pct >= least) & (off != to)
-            chosen = every[able]
-            share = rows.shares_pct[chosen].copy()
-            share[:, to] += pct
-            share[:, off] -= pct
-            yield replace(rows.take(chosen), shares_pct=share), chosen
-
-
-def _members_changed(master: Master, rows: Patterns) -> Iterator[tuple[Patterns, Whole]]:
-    """A member less, or another clock; and the parent of each."""
-    problem = master.problem
-    every = np.arange(len(rows))
-    held = (rows.variants >= 0).sum(axis=1)
-    for off in range(int(held.max(initial=0))):
-        chosen = every[held > max(1, off)]
-        member, share = rows.variants[chosen].copy(), rows.shares_pct[chosen].copy()
-        member[:, off], share[:, off] = -1, 0
-        yield Patterns(kind=rows.kind[chosen], variants=member, shares_pct=share), chosen
-    for other in range(problem.kinds):
-        same = problem.kind_pool[rows.kind] == problem.kind_pool[other]
-        chosen = every[same & (rows.kind != other)]
-        yield rows.take(chosen).of_kind(other), chosen
+PART_LEAST = 1e-6
+UP_LEAST = 0.5
+WORTH_LEAST = 0.9
+"""A column is rounded up only while it is still worth so much of what it was."""
+ADOPT_MAX = 3000
+STAGES_MAX = 300
+STAGE_UNITS = 3
+MARGIN = 0.001
+"""Part of a rate that is served beyond it: the last thousandth is not worth a device, so it would stay behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +125,7 @@ class Pace:
 
 def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -> Relaxation | None:
     """Price until nothing improves or the pace ends it; None when not even the first programme could be solved."""
-    solved = master.solve()
+    solved = master.programme.solve()
     if solved is None:
         return None
     smooth = solved.row_duals if pace.prior is None else fitted(pace.prior, master.rows.count)
@@ -176,7 +133,7 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
     _converge(master, pricing, deadline, pace, state)
     state.plain = state.best
     if pace.cut_rounds and deadline.left_part > pace.until_part and master.tighten(state.best):
-        answer = master.solve(max(0.1, deadline.left_s), primal=False)
+        answer = master.programme.solve(max(0.1, deadline.left_s), primal=False)
         if answer is not None:
             state.best, state.trail = answer, [answer.value]
             pace = replace(pace, rounds=state.rounds + pace.cut_rounds, thorough=False)
@@ -198,7 +155,7 @@ def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, 
             added += _round(master, pricing, state, repeats=pace.repeats, turn=turn, everything=True)
         if not added:
             break
-        answer = master.solve(max(0.1, deadline.left_s))
+        answer = master.programme.solve(max(0.1, deadline.left_s))
         if answer is None:
             break
         state.best = answer
@@ -210,7 +167,7 @@ def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, 
 def _units(master: Master, pricing: Pricing) -> int:
     """Work of a round: pricing, neighbours and a solve of the master."""
     beside = UNITS_BESIDE + len(master.problem.workloads) // WORKLOADS_PER_UNIT
-    return pricing.units_of_work + beside + (len(master.pool) * master.rows.count) // ENTRIES_PER_UNIT
+    return pricing.units_of_work + beside + (master.size * master.rows.count) // ENTRIES_PER_UNIT
 
 
 def fitted(duals: Floats, rows: int) -> Floats:
@@ -238,11 +195,71 @@ def _stalled(trail: list[float]) -> bool:
     return before - now <= STALL_PART * max(abs(now), 1e-9)
 
 
+def improving_neighbours(master: Master, parents: Whole, duals: Floats, turn: int) -> Patterns:
+    """The best neighbours of some columns of the pool, by reduced cost at these duals. Steps of another size come with
+    every turn.
+    """
+    parents = parents[:PARENTS_MAX]
+    rows = master.judged.rows.take(parents)
+    step = max(1, master.problem.share_step_pct)
+    size = step * max(1, round(STEPS_PCT[turn % len(STEPS_PCT)] / step))
+    parts = list(_shares_moved(master, rows, size))
+    if turn % len(STEPS_PCT) == 0:
+        parts += list(_members_changed(master, rows))
+    parts = [part for part in parts if len(part[1])]
+    if not parts:
+        return Patterns.none(master.width)
+    judged = master.judge.judge(Patterns.joined([part[0] for part in parts]))
+    lawful = np.flatnonzero(judged.lawful)
+    judged, parent = judged.take(lawful), np.concatenate([part[1] for part in parts])[lawful]
+    cost = master.rows.reduced(master.rows.columns(judged), duals)
+    order = np.lexsort((cost, parent))
+    first = np.searchsorted(parent[order], parent[order])
+    return judged.rows.take(order[(np.arange(len(order)) - first < BEST_OF_EACH) & (cost[order] < 0)])
+
+
+def _shares_moved(master: Master, rows: Patterns, pct: int) -> Iterator[tuple[Patterns, Whole]]:
+    """The same members with other shares; and the parent of each."""
+    problem = master.problem
+    every = np.arange(len(rows))
+    least, step = int(problem.shares_pct[0]), max(1, problem.share_step_pct)
+    held = (rows.variants >= 0).sum(axis=1)
+    spare = 100 - rows.shares_pct.sum(axis=1)
+    for to in range(int(held.max(initial=0))):
+        chosen = every[(held > to) & (spare >= step)]
+        share = rows.shares_pct[chosen].copy()
+        share[:, to] += spare[chosen] // step * step
+        yield replace(rows.take(chosen), shares_pct=share), chosen
+        for off in range(int(held.max(initial=0))):
+            able = (held > max(to, off)) & (rows.shares_pct[:, off] - pct >= least) & (off != to)
+            chosen = every[able]
+            share = rows.shares_pct[chosen].copy()
+            share[:, to] += pct
+            share[:, off] -= pct
+            yield replace(rows.take(chosen), shares_pct=share), chosen
+
+
+def _members_changed(master: Master, rows: Patterns) -> Iterator[tuple[Patterns, Whole]]:
+    """A member less, or another clock; and the parent of each."""
+    problem = master.problem
+    every = np.arange(len(rows))
+    held = (rows.variants >= 0).sum(axis=1)
+    for off in range(int(held.max(initial=0))):
+        chosen = every[held > max(1, off)]
+        member, share = rows.variants[chosen].copy(), rows.shares_pct[chosen].copy()
+        member[:, off], share[:, off] = -1, 0
+        yield Patterns(kind=rows.kind[chosen], variants=member, shares_pct=share), chosen
+    for other in range(problem.kinds):
+        same = problem.kind_pool[rows.kind] == problem.kind_pool[other]
+        chosen = every[same & (rows.kind != other)]
+        yield rows.take(chosen).of_kind(other), chosen
+
+
 def within_gap(master: Master, relaxed: Relaxed, best_usd: float, paid_usd: float, deadline: Deadline) -> Relaxed:
     """Add what is found of them to the master, and the relaxed optimum then. `best_usd`: what the best layout costs,
     what it leaves undone priced in, and `paid_usd` the part of that which is paid, $/h.
     """
-    problem, begun, asked = master.problem, len(master.pool), set[int]()
+    problem, begun, asked = master.problem, master.size, set[int]()
     added = len(problem.variants) * len(problem.shares_pct)
     most = int(np.clip(CANDIDATES_AT_ONCE // max(1, added), 1, GAP_PARENTS_MAX))
     for _ in range(ROUNDS):
@@ -251,15 +268,15 @@ def within_gap(master: Master, relaxed: Relaxed, best_usd: float, paid_usd: floa
         order = np.argsort(cost, kind="stable")
         near = order[cost[order] <= gap_usd].tolist()
         parents = [item for item in near if item not in asked][:most]
-        first = len(master.pool)
+        first = master.size
         if not parents or first - begun > COLUMNS_MAX or deadline.over:
             break
         asked |= set(parents)
-        found = Patterns.joined([*_stepped(master, master.pool.judged.rows.take(np.array(parents)))])
+        found = Patterns.joined([*_stepped(master, master.judged.rows.take(np.array(parents)))])
         deadline.spend(1 + len(found) // CANDIDATES_PER_UNIT)
         master.offer(found, relaxed.row_duals, -gap_usd)
         if (_reduced(master, relaxed)[first:] < -DUST).any():
-            relaxed = master.solve(max(0.1, deadline.left_s)) or relaxed
+            relaxed = master.programme.solve(max(0.1, deadline.left_s)) or relaxed
     return relaxed
 
 
@@ -300,3 +317,171 @@ def _placed(
     if chosen is not None:
         kept = kept[chosen[kept]]
     return Patterns(kind=rows.kind[kept], variants=member[kept], shares_pct=share[kept])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What every stage shares."""
+
+    problem: JointProblem
+    rules: Rules
+    tables: Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How to dive: pricing rounds of a stage, of the devices left how many a stage looks at, of the fractions there how
+    many are rounded up in one stage, and the part of the deadline left to others: from there on nothing is priced any
+    more.
+    """
+
+    rounds: int = 6
+    group_part: float = 0.4
+    up_part: float = 0.5
+    until_part: float = 0.0
+    margin: float = MARGIN
+
+
+class Dive:
+    """One dive from a relaxed optimum, or from what was decided before."""
+
+    def __init__(self, scene: Scene, depth: Depth, taken: Floats | None = None) -> None:
+        self.scene, self.depth = scene, depth
+        self.taken = taken
+        self.replicas = np.zeros(len(scene.problem.workloads))
+        self._chosen: list[Patterns] = []
+        self._counts: list[Whole] = []
+
+    def run(self, begin: Generation, deadline: Deadline) -> Layout:
+        """Whole devices for all that the master asks, judged once more."""
+        master, pricing, relaxed = begin.master, begin.pricing, begin.relaxed
+        for _ in range(STAGES_MAX):
+            deadline.spend(STAGE_UNITS)
+            parts = relaxed.values[master.slacks :]
+            if parts.sum() <= PART_LEAST:
+                break
+            hurry = deadline.left_part <= self.depth.until_part
+            counts = self._some(master, relaxed, 1.0 if hurry else self.depth.up_part)
+            if not counts.any():
+                counts = self._any(master, relaxed)
+            if not counts.any():
+                break
+            self._decide(master, counts)
+            rest = self._rest(master, relaxed)
+            following = Pricing(self.scene.problem, self.scene.tables, rest.rows, rest.width)
+            following.follow(pricing)
+            pace = Pace(
+                rounds=self.depth.rounds,
+                until_part=self.depth.until_part,
+                thorough=False,
+                prior=_moved(master, rest, relaxed.row_duals),
+            )
+            relaxation = generate(rest, following, deadline, pace)
+            if relaxation is None:
+                break
+            master, pricing, relaxed = rest, following, relaxation.best
+        rows = Patterns.joined(self._chosen, master.width)
+        counts = np.concatenate([np.zeros(0, dtype=np.int64), *self._counts])
+        return Solution.of_rows(self.scene.rules, rows, counts).layout()
+
+    def _decide(self, master: Master, counts: Whole) -> None:
+        rows = np.flatnonzero(counts)
+        judged = master.judged.take(rows)
+        self._chosen.append(judged.rows)
+        self._counts.append(counts[rows])
+        self.replicas += self._count(judged.rows, counts[rows].astype(np.float64))
+        added = master.rows.activity(judged, counts[rows])
+        if self.taken is None:
+            added[: master.rows.pool_at] -= self.depth.margin
+        self.taken = added if self.taken is None else self.taken + added
+
+    def _some(self, master: Master, relaxed: Relaxed, up_part: float) -> Whole:
+        """Whole parts; where they are few, the largest fractions too, as long as they stay worth it together."""
+        parts = relaxed.values[master.slacks :]
+        group = self._narrowest(master, parts)
+        counts = np.zeros(len(parts), dtype=np.int64)
+        counts[group] = np.floor(parts[group] + PART_LEAST).astype(np.int64)
+        fraction = np.zeros(len(parts))
+        fraction[group] = parts[group] - counts[group]
+        order = np.argsort(-fraction, kind="stable")
+        ups = max(1, int(up_part * fraction[group].sum()))
+        columns = master.columns.take(np.arange(master.slacks, len(master.columns)))
+        done = master.activity(counts)
+        price = np.maximum(relaxed.row_duals[: master.rows.pool_at], 0.0)
+        room = master.rows.upper - done
+        for column in order[: min(len(group), 4 * ups)].tolist():
+            span = slice(int(columns.start[column]), int(columns.start[column + 1]))
+            row, value = columns.row[span], columns.value[span]
+            asked = row < master.rows.pool_at
+            fits = bool((value[~asked] <= room[row[~asked]] + PART_LEAST).all())
+            whole = float(price[row[asked]] @ value[asked])
+            rest = np.minimum(value[asked], np.maximum(0.0, 1 - done[row[asked]]))
+            worth = float(price[row[asked]] @ rest)
+            enough = fraction[column] >= UP_LEAST and worth >= WORTH_LEAST * whole
+            if fits and (enough or not counts.any()):
+                counts[column] += 1
+                done[row] += value
+                room[row] -= value
+                ups -= 1
+            if ups <= 0:
+                break
+        return counts
+
+    def _any(self, master: Master, relaxed: Relaxed) -> Whole:
+        """One device of the column most in use that fits as a whole; none where only parts of devices fit."""
+        parts = relaxed.values[master.slacks :]
+        counts = np.zeros(len(parts), dtype=np.int64)
+        columns = master.columns.take(np.arange(master.slacks, len(master.columns)))
+        for column in np.argsort(-parts, kind="stable")[: np.count_nonzero(parts > PART_LEAST)].tolist():
+            span = slice(int(columns.start[column]), int(columns.start[column + 1]))
+            row, value = columns.row[span], columns.value[span]
+            asked = row < master.rows.pool_at
+            if bool((value[~asked] <= master.rows.upper[row[~asked]] + PART_LEAST).all()):
+                counts[column] = 1
+                break
+        return counts
+
+    def _narrowest(self, master: Master, parts: Floats) -> Whole:
+        """The columns in use that host the workloads with the fewest replicas: whole devices are hardest for those, and
+        easiest as long as all others can still fill what they leave.
+        """
+        used = np.flatnonzero(parts > PART_LEAST)
+        rows = master.judged.rows.take(used)
+        replicas = self.replicas + self._count(rows, parts[used])
+        work = self.scene.problem.variant_workload[np.maximum(rows.variants, 0)]
+        narrow = np.where(rows.variants >= 0, replicas[work], np.inf).min(axis=1)
+        order = np.argsort(narrow, kind="stable")
+        devices = np.cumsum(parts[used][order])
+        most = max(self.depth.group_part * devices[-1], devices[0])
+        return np.asarray(used[order[devices <= most + PART_LEAST]])
+
+    def _count(self, rows: Patterns, devices: Floats) -> Floats:
+        """Replicas of each workload."""
+        real = rows.variants >= 0
+        work = self.scene.problem.variant_workload[rows.variants[real]]
+        weights = np.repeat(devices, real.sum(axis=1))
+        return np.asarray(np.bincount(work, weights=weights, minlength=len(self.replicas)))
+
+    def _rest(self, master: Master, relaxed: Relaxed) -> Master:
+        """The master of what is left, with the columns that looked best so far."""
+        following = Master(self.scene.problem, self.scene.rules.judge, self.taken)
+        chosen = promising(master, relaxed, ADOPT_MAX)
+        following.adopt(master.judged.take(chosen))
+        return following
+
+
+def promising(master: Master, relaxed: Relaxed, most: int) -> Whole:
+    """Columns of the pool in use, and those with the least reduced cost."""
+    reduced = master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
+    reduced[: len(relaxed.values) - master.slacks][relaxed.values[master.slacks :] > PART_LEAST] = -np.inf
+    if len(reduced) <= most:
+        return np.arange(len(reduced))
+    return np.sort(np.argpartition(reduced, most - 1)[:most])
+
+
+def _moved(before: Master, after: Master, duals: Floats) -> Floats:
+    """Duals of the master before as duals of the one after: demand is counted by what is left of it."""
+    moved = duals[: before.rows.base].copy()
+    whole = np.maximum(before.rows.rate, 1e-12)
+    moved[: after.rows.pool_at] *= np.where(before.rows.rate > 0, after.rows.rate / whole, 0.0)
+    return moved

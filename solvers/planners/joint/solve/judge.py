@@ -193,6 +193,15 @@ class Judge:
         starts = range(0, max(1, len(rows)), _CHUNK)
         return Judged.joined([self._alike(ordered(rows.take(np.s_[at : at + _CHUNK]))) for at in starts])
 
+    def devices(self, rows: Patterns, counts: Whole) -> tuple[Judged, Whole]:
+        """Judge so many devices of each row, leave out what is unlawful or empty, and put equal patterns together."""
+        judged = self.judge(rows)
+        kept = np.flatnonzero(judged.lawful & (counts > 0) & (judged.rows.variants[:, 0] >= 0))
+        keys = judged.rows.take(kept).keys
+        _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        total = np.bincount(inverse.ravel(), weights=counts[kept], minlength=len(first))
+        return judged.take(kept[first]), total.astype(np.int64)
+
     def judge_slowed(self, rows: Patterns, factor: Floats) -> Judged:
         """As `judge`, of rows in order, with the slowdown of each member given instead of found."""
         stands = rows.variants >= 0

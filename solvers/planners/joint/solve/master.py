@@ -1,59 +1,253 @@
-"""The restricted master: pool of columns, rows, and the relaxed optimum that prices the next patterns.
+"""The restricted master: patterns as columns, what they owe as rows, and the optimum that prices the next ones.
 
-Column n of the pool is column n of the programme after the slacks. What stands now enters as columns of its own,
-cheaper by the launches saved and no more of them than there are.
+Rows are demand, devices, power, quotas, replicas and budgets; a cap that covers only a part of a pool lets the rest of
+the pool draw what it may, so every row is a valid relaxation of what seating must keep; seating keeps the rest. In
+reverse, duals say what one more replica on a device is worth. Pattern n is column n after the slacks. What stands now
+enters as columns of its own, cheaper by the launches saved and no more of them than there are.
+
+Symbols: y are duals (change of the cost when a side rises by one); pi the duals of demand, one per workload.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
-from solvers.planners.joint.solve.rows import CUT_LEAST, CUTS, Rows, cut_slack, steps_of
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Pattern, Standing
+from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
+NO_LIMIT = 1_000_000
 DUST = 1e-9
+SERVED = 1e-6
+"""Part of a rate below which nothing is missing."""
+CUTS = (1, 2, 3, 4, 6)
+CUT_EPS = 0.01
+CUT_LEAST = 0.01
+"""How much of a step must be missing for a cut to be worth a row."""
 
 
-class Pool:
-    """Judged patterns without doubles."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPrices:
+    """What duals make of one replica: its value is pi[workload] x (part of the rate it serves) + replica[workload] -
+    watt[pool] x power - share[pool, workload] x share_pct - what its memory is billed, where it is; a pattern is worth
+    adding when that exceeds fixed[pool].
+    """
 
-    def __init__(self, nothing: Judged) -> None:
-        """`nothing`: no pattern, judged."""
-        self._nothing = nothing
-        self._seen: set[bytes] = set()
-        self._judged: list[Judged] = []
-        self.count = 0
+    pi: Floats
+    replica: Floats
+    watt: Floats
+    share: Floats
+    fixed: Floats
+    steps: tuple[tuple[int, Floats], ...] = ()
+    """Number k and, by workload, what each started part is worth beside that: see `steps_of`."""
 
-    def __len__(self) -> int:
-        return self.count
 
-    def fresh(self, found: Patterns) -> Flags:
-        """Which rows are new, the first of equal ones only. Remembers them."""
-        rows = found.keys.astype(np.int32)
-        new = np.zeros(len(found), dtype=np.bool_)
-        data, size = rows.tobytes(), rows.shape[1] * rows.itemsize
-        for index in range(len(rows)):
-            key = data[index * size : (index + 1) * size]
-            if key not in self._seen:
-                self._seen.add(key)
-                new[index] = True
-        return new
+class Rows:
+    """Rows of one problem. The first are the demands, one per workload; then pools, caps, and what else there is."""
 
-    def add(self, judged: Judged) -> None:
-        """Append; callers asked `fresh` before."""
-        self._judged.append(judged)
-        self.count += len(judged)
+    def __init__(self, problem: JointProblem, taken: Floats | None = None) -> None:
+        """`taken`: what decided devices already owe to every row (see `activity`); the rows are for what is left."""
+        self.problem = problem
+        works, pools = problem.workloads, problem.pools
+        number = len(works)
+        left = np.ones(number) if taken is None else np.clip(1 - taken[:number], 0.0, 1.0)
+        self.rate = problem.rate_rps * left
+        self.wanted = (problem.rate_rps > 0) & (left > SERVED)
+        self.unserved_usd = problem.unserved_usd * left
+        self.pool_at = number
+        self.cap_at = self.pool_at + len(pools)
+        self._caps(problem)
+        self.quota_at = self.cap_at + len(self.cap_room)
+        projects = {name: index for index, (name, _) in enumerate(problem.quotas)}
+        quotas = [self.quota_at + projects[work.project] if work.project in projects else -1 for work in works]
+        self._quota = np.array(quotas, dtype=np.int64)
+        after = self.quota_at + len(projects)
+        fewest, most, money = (
+            np.array([getattr(work, name) for work in works], dtype=np.float64)
+            for name in ("replicas_min", "replicas_max", "budget_usd_per_h")
+        )
+        self.fewest, after = _numbered(fewest > 0, after)
+        self.most, after = _numbered(most < NO_LIMIT, after)
+        self.money, after = _numbered(np.isfinite(money), after)
+        self.count = self.base = after
+        self.cut_work = np.zeros(0, dtype=np.int64)
+        self.cut_steps = np.zeros(0, dtype=np.int64)
+        self.lower = np.full(after, -np.inf)
+        self.upper = np.full(after, np.inf)
+        self.lower[:number] = np.where(self.wanted, 1.0, 0.0)
+        self.upper[self.pool_at : self.cap_at] = problem.pool_devices
+        self.upper[self.cap_at : self.quota_at] = self.cap_room / self.cap_unit
+        for name, gpus in problem.quotas:
+            self.upper[self.quota_at + projects[name]] = max(0.0, gpus)
+        self.lower[self.fewest[self.fewest >= 0]] = fewest[self.fewest >= 0]
+        self.upper[self.most[self.most >= 0]] = most[self.most >= 0]
+        self.upper[self.money[self.money >= 0]] = money[self.money >= 0]
+        if taken is not None:
+            after_pools = slice(self.pool_at, None)
+            self.upper[after_pools] = np.maximum(0.0, self.upper[after_pools] - taken[after_pools])
+            self.lower[after_pools] = np.maximum(0.0, self.lower[after_pools] - taken[after_pools])
+        self.floored = self.fewest >= 0
+        """Workloads that must have replicas whatever their demand."""
+        self._missing_usd = problem.unserved_usd / np.maximum(1.0, fewest)
+        self._pool_usd = np.array([pool.usd_per_h for pool in pools], dtype=np.float64)
+        self._part = np.array([pool.gpu_part for pool in pools], dtype=np.float64)
+        self._idle_w = np.array([pool.idle_w for pool in pools], dtype=np.float64)
 
-    @property
-    def judged(self) -> Judged:
-        """All of them, in the order of the master's columns."""
-        if len(self._judged) != 1:
-            self._judged = [Judged.joined(self._judged) if self._judged else self._nothing]
-        return self._judged[0]
+    def _caps(self, problem: JointProblem) -> None:
+        """Caps that can bind: watts above idle that the pools in them may add, and which pools count."""
+        pools = problem.pools
+        idle = np.array([pool.idle_w for pool in pools], dtype=np.float64)
+        most = np.array([max(0.0, pool.limit_w - pool.idle_w) for pool in pools], dtype=np.float64)
+        rooms, members, numbers = [], [], []
+        for number, cap in enumerate(problem.caps):
+            inside = np.array(cap.devices, dtype=np.float64)
+            outside = np.maximum(problem.pool_devices - inside, 0.0)
+            room = cap.limit_w - float(inside @ idle)
+            if float(np.minimum(inside, problem.pool_devices) @ most) > room:
+                rooms.append(max(0.0, room) + float((outside * most)[inside > 0].sum()))
+                members.append((inside > 0).astype(np.float64))
+                numbers.append(number)
+        self.cap_room = np.array(rooms, dtype=np.float64)
+        self.cap_pools = np.array(members, dtype=np.float64).reshape(len(rooms), len(pools))
+        self.cap_number = np.array(numbers, dtype=np.int64)
+        """Which of the problem's caps each is."""
+        devices = np.maximum(1.0, self.cap_pools @ problem.pool_devices)
+        self.cap_unit = np.maximum(1.0, self.cap_room / devices)
+
+    def slack(self) -> Columns:
+        """What may stay undone, at its price: demand, and replicas below the floor. Cuts do not ask for what is not
+        served, see `cut`.
+        """
+        demand = np.flatnonzero(self.wanted)
+        floor = np.flatnonzero(self.fewest >= 0)
+        row = np.concatenate([demand, self.fewest[floor]])
+        cost = np.concatenate([self.unserved_usd[demand], self._missing_usd[floor]])
+        return Columns.of(cost, column=np.arange(len(row)), row=row, value=np.ones(len(row)))
+
+    def columns(self, judged: Judged) -> Columns:
+        """The candidates as columns: what each owes to every row, and to a demand no more than all of it."""
+        problem, rows = self.problem, judged.rows
+        column, place = np.nonzero(rows.variants >= 0)
+        work, pool = problem.variant_workload[rows.variants[column, place]], problem.kind_pool[rows.kind]
+        share, every = rows.shares_pct[column, place] / 100.0, np.arange(len(pool))
+        wanted = self.wanted[work]
+        rates = judged.capacity_rps[column, place][wanted] / self.rate[work[wanted]]
+        parts = [(column[wanted], work[wanted], rates), (every, self.pool_at + pool, np.ones(len(pool)))]
+        dynamic = judged.draw_w - self._idle_w[pool]
+        for index, inside in enumerate(self.cap_pools):
+            hit = np.flatnonzero(inside[pool] > 0)
+            parts.append((hit, np.full(len(hit), self.cap_at + index), dynamic[hit] / self.cap_unit[index]))
+        gpus, usd = share * self._part[pool[column]], share * self._pool_usd[pool[column]]
+        ones = np.ones(len(column))
+        for number, amount in ((self._quota, gpus), (self.money, usd), (self.fewest, ones), (self.most, ones)):
+            owing = np.flatnonzero(number[work] >= 0)
+            parts.append((column[owing], number[work[owing]], amount[owing]))
+        parts += self.cut_entries(judged, 0)
+        column, row, value = (np.concatenate([part[index] for part in parts]) for index in range(3))
+        found = Columns.of(judged.usd_per_h, column=column, row=row, value=value)
+        np.minimum(found.value, 1.0, out=found.value, where=found.row < self.pool_at)
+        return found
+
+    def cut_entries(self, judged: Judged, first: int) -> list[tuple[Whole, Whole, Floats]]:
+        """Column, row and value of every entry in the cuts from a number on, in no order."""
+        column, place = np.nonzero(judged.rows.variants >= 0)
+        work = self.problem.variant_workload[judged.rows.variants[column, place]]
+        part = np.minimum(judged.capacity_rps[column, place] / np.maximum(self.rate[work], 1e-12), 1.0)
+        parts = []
+        for steps in np.unique(self.cut_steps[first:]).tolist():
+            row_of = np.full(self.pool_at, -1, dtype=np.int64)
+            chosen = first + np.flatnonzero(self.cut_steps[first:] == steps)
+            row_of[self.cut_work[chosen]] = self.base + chosen
+            owing = np.flatnonzero(row_of[work] >= 0)
+            parts.append((column[owing], row_of[work[owing]], steps_of(part[owing], steps)))
+        return parts
+
+    def cut(self, work: Whole, steps: Whole) -> None:
+        """More rows, one each: k + 1 started parts of 1/(k + eps) must be served, since only whole replicas serve.
+        Whatever stays unserved frees from as many as may be missing for it.
+        """
+        self.cut_work = np.concatenate([self.cut_work, work])
+        self.cut_steps = np.concatenate([self.cut_steps, steps])
+        self.count += len(work)
+        self.lower = np.concatenate([self.lower, steps + 1.0])
+        self.upper = np.concatenate([self.upper, np.full(len(work), np.inf)])
+
+    def activity(self, judged: Judged, counts: Whole) -> Floats:
+        """What whole devices owe to every row but cuts; demand as parts of the whole rates, more than 1 where it is."""
+        columns = self.columns(judged)
+        total = np.bincount(columns.row, weights=columns.value * counts[columns.number], minlength=self.count)
+        at, place = np.nonzero(judged.rows.variants >= 0)
+        work = self.problem.variant_workload[judged.rows.variants[at, place]]
+        served = np.bincount(work, weights=judged.capacity_rps[at, place] * counts[at], minlength=self.pool_at)
+        whole = np.maximum(self.problem.rate_rps, 1e-12)
+        total[: self.pool_at] = np.where(self.problem.rate_rps > 0, served / whole, 1.0)
+        return np.asarray(total[: self.base], dtype=np.float64)
+
+    def reduced(self, columns: Columns, duals: Floats) -> Floats:
+        """Reduced cost of columns."""
+        worth = np.bincount(columns.number, weights=columns.value * duals[columns.row], minlength=len(columns))
+        return np.asarray(columns.cost - worth)
+
+    def item_prices(self, duals: Floats) -> ItemPrices:
+        """What these duals make of one replica."""
+        problem = self.problem
+        energy = 0.0 if problem.by_replica else problem.usd_per_wh
+        caps = duals[self.cap_at : self.quota_at] / self.cap_unit
+        watt = energy - caps @ self.cap_pools if len(caps) else np.full(len(problem.pools), energy)
+        quota = _at(duals, self._quota)
+        money = _at(duals, self.money)
+        base = self._pool_usd / 100 if problem.by_share else np.zeros(len(problem.pools))
+        share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(self._pool_usd, money) / 100
+        idle = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
+        return ItemPrices(
+            pi=np.where(self.wanted, duals[: self.pool_at], 0.0),
+            replica=_at(duals, self.fewest) + _at(duals, self.most),
+            watt=np.asarray(watt),
+            share=share,
+            fixed=idle - duals[self.pool_at : self.cap_at],
+            steps=self._steps(duals),
+        )
+
+    def _steps(self, duals: Floats) -> tuple[tuple[int, Floats], ...]:
+        found = []
+        for steps in np.unique(self.cut_steps).tolist():
+            chosen = np.flatnonzero(self.cut_steps == steps)
+            usd = np.zeros(self.pool_at)
+            usd[self.cut_work[chosen]] = duals[self.base + chosen]
+            if usd.any():
+                found.append((steps, usd))
+        return tuple(found)
+
+    def sides(self, duals: Floats) -> float:
+        """What the sides of all rows but the pools' are worth at these duals."""
+        side = np.where(duals > 0, self.lower, self.upper)
+        worth = np.where(duals == 0, 0.0, duals * np.where(np.isfinite(side), side, 0.0))
+        worth[self.pool_at : self.cap_at] = 0.0
+        return float(worth.sum())
+
+
+def steps_of(part: Floats, steps: int) -> Floats:
+    """Started parts of 1/(steps + eps) in some parts of a rate."""
+    return np.asarray(np.ceil(part * (steps + CUT_EPS) - 1e-9))
+
+
+def cut_slack(steps: Whole) -> Floats:
+    """What a whole unserved rate must count in cuts, so that they hold however little is unserved."""
+    return np.asarray((steps + CUT_EPS) / CUT_EPS)
+
+
+def _numbered(chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], after: int) -> tuple[Whole, int]:
+    """Rows from `after` on for what is chosen, -1 elsewhere; and the next free row."""
+    rows = np.where(chosen, after + np.cumsum(chosen) - 1, -1)
+    return rows, after + int(chosen.sum())
+
+
+def _at(duals: Floats, rows: Whole) -> Floats:
+    return np.asarray(np.where(rows >= 0, duals[rows], 0.0))
 
 
 class Master:
@@ -65,7 +259,10 @@ class Master:
         self.width = members_max(problem)
         self.judge = judge
         self.rows = Rows(problem, taken)
-        self.pool = Pool(judge.judge(Patterns.none(self.width)))
+        self._judged = [judge.judge(Patterns.none(self.width))]
+        self._seen: set[bytes] = set()
+        self.size = 0
+        """How many patterns there are."""
         self.programme = ColumnMaster(self.rows.lower, self.rows.upper)
         slack = self.rows.slack()
         self.slacks = len(slack)
@@ -74,20 +271,17 @@ class Master:
 
     def offer(self, found: Patterns, duals: Floats | None = None, tolerance: float = 1e-7) -> int:
         """Judge candidates and add the lawful new ones; with duals, only those that would improve the optimum."""
-        if not len(found):
+        if not len(found.kind):
             return 0
         judged = self.judge.judge(found)
         keep = judged.lawful & (judged.rows.variants[:, 0] >= 0)
         if duals is not None:
             keep &= self.rows.reduced(self.rows.columns(judged), duals) < -tolerance
-        chosen = np.flatnonzero(keep)
-        chosen = chosen[self.pool.fresh(judged.rows.take(chosen))]
-        self._append(judged.take(chosen))
-        return len(chosen)
+        return self._append(judged, np.flatnonzero(keep))
 
     def adopt(self, judged: Judged) -> None:
-        """Columns that were judged elsewhere; none of them here yet."""
-        self._append(judged.take(self.pool.fresh(judged.rows)))
+        """Columns that were judged elsewhere."""
+        self._append(judged, np.arange(len(judged.lawful)))
 
     def keep_standing(self, standing: tuple[Standing, ...], usd_per_s: float) -> None:
         """Columns for what stands: cheaper by its launches, as many as there are."""
@@ -100,39 +294,43 @@ class Master:
         devices = np.array([item.devices for item in standing], dtype=np.float64)
         ok = judged.lawful & (judged.rows.variants[:, 0] >= 0)
         columns = self.rows.columns(judged.take(ok))
-        bounded = Columns(
-            cost=columns.cost - usd_per_s * seconds[ok],
-            lower=columns.lower,
-            upper=devices[ok],
-            start=columns.start,
-            row=columns.row,
-            value=columns.value,
-        )
-        self.pool.add(judged.take(ok))
-        self.programme.add(bounded)
-        self._parts.append(bounded)
+        self._grow(judged.take(ok), replace(columns, cost=columns.cost - usd_per_s * seconds[ok], upper=devices[ok]))
 
     def of_patterns(self, patterns: tuple[Pattern, ...]) -> Patterns:
         """Patterns as candidates; those with more members than fit this problem's arrays are left out."""
         return Patterns.of([item for item in patterns if len(item.variants) <= self.width], self.width)
 
-    def _append(self, judged: Judged) -> None:
-        if not len(judged):
-            return
-        columns = self.rows.columns(judged)
-        self.pool.add(judged)
+    @property
+    def judged(self) -> Judged:
+        """All patterns, in the order of the columns."""
+        if len(self._judged) > 1:
+            self._judged = [Judged.joined(self._judged)]
+        return self._judged[0]
+
+    def _append(self, judged: Judged, chosen: Whole) -> int:
+        """Those of the chosen rows that are new, the first of equal ones only; how many."""
+        rows, fresh = judged.rows, []
+        keys = np.hstack([rows.kind[chosen, None], rows.variants[chosen], rows.shares_pct[chosen]]).astype(np.int32)
+        for number, key in zip(chosen.tolist(), keys, strict=True):
+            if (name := key.tobytes()) not in self._seen:
+                self._seen.add(name)
+                fresh.append(number)
+        if fresh:
+            found = judged.take(np.array(fresh))
+            self._grow(found, self.rows.columns(found))
+        return len(fresh)
+
+    def _grow(self, judged: Judged, columns: Columns) -> None:
+        self._judged.append(judged)
+        self.size += len(columns)
         self.programme.add(columns)
         self._parts.append(columns)
-
-    def solve(self, time_s: float | None = None, *, primal: bool = True) -> Relaxed | None:
-        """The relaxed optimum over all columns so far."""
-        return self.programme.solve(time_s, primal=primal)
 
     def tighten(self, relaxed: Relaxed) -> int:
         """Add the cuts that a relaxed optimum breaks; how many."""
         rows = self.rows
         used = np.flatnonzero(relaxed.values[self.slacks :] > DUST)
-        judged = self.pool.judged.take(used)
+        judged = self.judged.take(used)
         column, place = np.nonzero(judged.rows.variants >= 0)
         work = self.problem.variant_workload[judged.rows.variants[column, place]]
         part = np.minimum(judged.capacity_rps[column, place] / np.maximum(rows.rate[work], 1e-12), 1.0)
@@ -156,78 +354,56 @@ class Master:
         if not len(work):
             return
         rows.cut(work, steps)
-        column, row, value = rows.cut_entries(self.pool.judged, first)
+        entries = rows.cut_entries(self.judged, first)
         slack_of = np.full(rows.pool_at, -1, dtype=np.int64)
         slack_of[np.flatnonzero(rows.wanted)] = np.arange(int(rows.wanted.sum()))
-        column = np.concatenate([slack_of[work], self.slacks + column])
-        row = np.concatenate([rows.base + first + np.arange(len(work)), row])
-        value = np.concatenate([cut_slack(steps), value])
-        before = self.columns
-        self._parts = [_widened(before, column, row, value)]
-        order = np.lexsort((column, row))
-        start = np.searchsorted(row[order], rows.base + first + np.arange(len(work) + 1))
-        self.programme.add_rows((steps + 1).astype(np.float64), start=start, column=column[order], value=value[order])
+        new, before = rows.base + first, self.columns
+        entries.append((slack_of[work] - self.slacks, new + np.arange(len(work)), cut_slack(steps)))
+        column, row, value = (np.concatenate([part[index] for part in entries]) for index in range(3))
+        wide = Columns.of(
+            before.cost,
+            column=np.concatenate([before.number, self.slacks + column]),
+            row=np.concatenate([before.row, row]),
+            value=np.concatenate([before.value, value]),
+            upper=before.upper,
+        )
+        self._parts = [wide]
+        added, number = np.flatnonzero(wide.row >= new), wide.number
+        added = added[np.argsort(wide.row[added], kind="stable")]
+        start = np.searchsorted(wide.row[added], new + np.arange(len(work) + 1))
+        self.programme.add_rows(
+            (steps + 1).astype(np.float64), start=start, column=number[added], value=wide.value[added]
+        )
 
     def activity(self, counts: Whole) -> Floats:
-        """What whole counts of the pool's columns add to every row."""
+        """What whole counts of the patterns add to every row."""
         columns = self.columns
-        number = np.repeat(np.arange(len(columns)), np.diff(columns.start))
-        every = np.concatenate([np.zeros(self.slacks), counts])
-        return np.asarray(np.bincount(columns.row, weights=columns.value * every[number], minlength=self.rows.count))
+        every = np.concatenate([np.zeros(self.slacks), counts])[columns.number]
+        return np.asarray(np.bincount(columns.row, weights=columns.value * every, minlength=self.rows.count))
 
     @property
     def columns(self) -> Columns:
         """All columns, slacks first."""
         if len(self._parts) > 1:
-            self._parts = [_stacked(self._parts)]
+            self._parts = [Columns.joined(self._parts)]
         return self._parts[0]
 
-    def part_of(self, chosen: Whole) -> Columns:
-        """Some columns, by number among all of them."""
-        return picked(self.columns, chosen)
+    def taken_by(self, layout: Layout) -> Floats:
+        """What a layout owes to the rows."""
+        judged = self.judge.judge(self.of_patterns(layout.patterns))
+        return self.rows.activity(judged, np.array(layout.counts, dtype=np.int64))
 
-
-def _widened(columns: Columns, column: Whole, row: Whole, value: Floats) -> Columns:
-    """With more entries in rows behind all others."""
-    number = np.repeat(np.arange(len(columns)), np.diff(columns.start))
-    column, row, value = (
-        np.concatenate([old, new]) for old, new in ((number, column), (columns.row, row), (columns.value, value))
-    )
-    order = np.lexsort((row, column))
-    return Columns(
-        cost=columns.cost,
-        lower=columns.lower,
-        upper=columns.upper,
-        start=np.concatenate([[0], np.cumsum(np.bincount(column, minlength=len(columns)))]).astype(np.int64),
-        row=row[order],
-        value=value[order],
-    )
-
-
-def _stacked(parts: list[Columns]) -> Columns:
-    ends = np.cumsum([0] + [len(part.value) for part in parts])
-    starts = [part.start[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
-    return Columns(
-        cost=np.concatenate([part.cost for part in parts]),
-        lower=np.concatenate([part.lower for part in parts]),
-        upper=np.concatenate([part.upper for part in parts]),
-        start=np.concatenate([*starts, [ends[-1]]]).astype(np.int64),
-        row=np.concatenate([part.row for part in parts]),
-        value=np.concatenate([part.value for part in parts]),
-    )
-
-
-def picked(columns: Columns, chosen: Whole | Flags) -> Columns:
-    """Some columns."""
-    numbers = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-    sizes = np.diff(columns.start)[numbers]
-    start = np.concatenate([[0], np.cumsum(sizes)])
-    entries = np.repeat(columns.start[:-1][numbers] - start[:-1], sizes) + np.arange(start[-1])
-    return Columns(
-        cost=columns.cost[numbers],
-        lower=columns.lower[numbers],
-        upper=columns.upper[numbers],
-        start=start.astype(np.int64),
-        row=columns.row[entries],
-        value=columns.value[entries],
-    )
+    def prices(self, duals: Floats) -> Prices:
+        """Duals in words."""
+        rows, quotas = self.rows, self.rows.quota_at
+        cap_usd = np.zeros(len(self.problem.caps))
+        cap_usd[rows.cap_number] = np.maximum(0.0, -duals[rows.cap_at : quotas] / rows.cap_unit)
+        return Prices(
+            demand_usd=np.where(rows.wanted, duals[: rows.pool_at], 0.0),
+            pool_usd=np.maximum(0.0, -duals[rows.pool_at : rows.cap_at]),
+            cap_usd=cap_usd,
+            quota_usd=np.maximum(0.0, -duals[quotas : quotas + len(self.problem.quotas)]),
+            most_usd=np.maximum(0.0, -_at(duals, rows.most)),
+            fewest_usd=np.maximum(0.0, _at(duals, rows.fewest)),
+            budget_usd=np.maximum(0.0, -_at(duals, rows.money)),
+        )

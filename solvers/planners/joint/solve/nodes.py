@@ -5,6 +5,9 @@ certain and some options (a workload's network, share and batch) ruled out. Its 
 exceeds: shares, memory and pressure get multipliers, so that every workload can be asked by itself, and every replica
 is taken to feel the lower edge only. Options that would bring the ceiling below the target are ruled out, nodes whose
 ceiling is below it are closed, the others are cut in two.
+
+A *cell* is what one replica could be: a network at a percent of share and a batch on a kind of device. Its numbers do
+not change while prices do; `Priced` says what each is worth at prices beside neighbours that press so much.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from typing import TypeVar
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.planners.joint.solve.cells import NEVER, WHOLE_PCT, Cells, Priced, joined
+from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.master import ItemPrices, Rows, steps_of
 from solvers.problems.joint import JointProblem
 
+WHOLE_PCT = 100
+NEVER = -1e30
 STEP = 0.7
 TURNS_FIRST = 20
 BELOW = 1e-3
@@ -32,6 +38,84 @@ WIDTH_LEAST = 1e-5
 WIDTH_FIRST = 1 / 8
 """Of the highest pressure: nothing else is decided before pressures are so near."""
 PRUNE_PART = 0.85
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """One element each, ordered by kind, workload, variant, share and batch."""
+
+    kind: Whole
+    work: Whole
+    variant: Whole
+    share_pct: Whole
+    press: Floats
+    memory: Floats
+    """Part of the device's."""
+    mean_ms: Floats
+    tail_ms: Floats
+    batch: Floats
+    watts: Floats
+    """Never more than its share of what the device may draw: so they add up to no more than the device draws."""
+    served: Floats
+    """Part of the rate beside neighbours that do not press at all."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def take(self, some: Whole) -> Cells:
+        """Some of them."""
+        return Cells(**{item.name: getattr(self, item.name)[some] for item in fields(self)})
+
+
+def joined(parts: list[Cells]) -> Cells:
+    """All of several; at least one."""
+    return Cells(**{item.name: np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(Cells)})
+
+
+class Priced:
+    """Cells at prices."""
+
+    def __init__(self, problem: JointProblem, judge: Judge, rows: Rows, prices: ItemPrices) -> None:
+        self.problem, self.judge, self.prices = problem, judge, prices
+        self._rate = np.maximum(rows.rate, 1e-12)
+
+    def costs(self, cells: Cells, kind: int) -> Floats:
+        """What each of one kind takes of what has a price, whatever it serves, $/h."""
+        prices, pool = self.prices, int(self.problem.kind_pool[kind])
+        usd = prices.watt[pool] * cells.watts
+        if prices.share[pool].any():
+            usd += prices.share[pool][cells.work] * cells.share_pct
+        if self.problem.by_memory:
+            usd = usd + self.problem.held_usd(kind, cells.variant, cells.share_pct)
+        if prices.replica.any():
+            usd -= prices.replica[cells.work]
+        return np.asarray(usd)
+
+    def crowded(self, cells: Cells, costs: Floats) -> Floats:
+        """Value of each beside neighbours that do not press at all. `NEVER` where the promise cannot be kept."""
+        return np.asarray(np.where(cells.served > 0, self._value(cells.served, cells.work) - costs, NEVER))
+
+    def _value(self, part: Floats, work: Whole) -> Floats:
+        """Of parts of rates."""
+        value = part * self.prices.pi[work]
+        for steps, usd in self.prices.steps:
+            some = np.flatnonzero(usd[work])
+            value[some] += steps_of(part[some], steps) * usd[work[some]]
+        return value
+
+    def worth(self, cells: Cells, low: Floats, costs: Floats) -> Floats:
+        """Value of each beside neighbours that, with itself, press at least `low`; alone on its device where that is
+        negative. `NEVER` where the promise cannot be kept.
+        """
+        problem = self.problem
+        table = problem.kind_table[cells.kind]
+        felt = problem.sensitivity[table, cells.variant] * np.maximum(low - cells.press, 0.0)
+        slow = np.where(low < 0, 1.0, problem.crowd[table, cells.variant] * (1 + felt))
+        mean = cells.mean_ms * slow
+        tail = mean if problem.mean_ms is problem.tail_ms else cells.tail_ms * slow
+        rate = self.judge.rates(cells.variant, mean[:, None], tail[:, None], cells.batch[:, None])[:, 0]
+        value = self._value(np.minimum(rate / self._rate[cells.work], 1.0), cells.work) - costs
+        return np.asarray(np.where(rate > 0, value, NEVER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,12 @@
 
 Price patterns, dive, trim, make up what is short, polish where the problem is small, repair with what time is left.
 Every phase begins with the best so far and can only improve it. Bounds are proven elsewhere.
+
+Polishing: where only some dozens of devices are at stake, whole devices decide more than the relaxed optimum can see,
+so patterns are also priced at duals shaken at random, and an integer programme over everything that was found is given
+the best layout so far as a hint: it can only become better. Before it, two or three devices are swapped for two better
+ones: every pair of some hundred columns is tried for what some devices leave, which finds what an integer programme
+loses between thousands of nearly equal layouts.
 """
 
 from __future__ import annotations
@@ -9,30 +15,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 
-from solvers.engines.base import create
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.engines.base import Limits, Program, create
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.dive import Depth, Dive, Scene, promising
-from solvers.planners.joint.solve.generate import Generation, Pace, generate, singles, within_gap
-from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.layouts import (
-    added,
-    fewer_of,
-    judged_usd,
-    layout_of,
-    missing_of,
-    patterns_of,
-    prices_of,
-    taken_by,
-    value_of,
+from solvers.planners.joint.solve.generate import (
+    Depth,
+    Dive,
+    Generation,
+    Pace,
+    Scene,
+    generate,
+    promising,
+    singles,
+    within_gap,
 )
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.polish import polished, shake, small_enough
 from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
 from solvers.planners.joint.solve.repair import repair
+from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.planners.joint.solve.trim import thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
@@ -57,6 +63,26 @@ REPAIR_S_PER_DEVICE = 0.01
 COMPLETE_ROUNDS = 25
 URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
+TOLERANCE = 1e-9
+GAIN = 1e-7
+TRIES_MAX = 600
+PAIRS_PER_UNIT = 2_500_000
+DEVICES_MAX = 120.0
+WORKLOADS_MAX = 60
+SHAKES = 20
+SHAKE = 0.3
+SHAKE_UNTIL = 0.1
+COLUMNS_MAX = 700
+COLUMNS_LEAST = 50
+FIRST_PART = 0.4
+"""Of what is left, for the engine's first node where columns are many by design."""
+SWAP_PART = 0.2
+"""Of what is left of the deadline."""
+ENGINE_PART = 0.8
+ENGINE_GAP = 1e-4
+ENTRIES_PER_UNIT, NODE_UNITS = 30, 30
+"""Of work: the first node of an integer programme with all that comes before it, and another one."""
+WORTH_IT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +138,8 @@ class Phases:
     def run(self) -> Layout:
         """All phases, as far as the deadline lets them; the first layout at worst."""
         problem, deadline, begun_s = self.problem, self.deadline, self.deadline.elapsed_s
-        exact = Judge(problem)
+        rules = Rules(Judge(problem))
+        exact = rules.judge
         master = Master(problem, exact)
         tables = tables_of(problem, exact, levels_of(problem, master.width))
         pricing = Pricing(problem, tables, master.rows, master.width)
@@ -120,12 +147,12 @@ class Phases:
         master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
         relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
-        self.facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - begun_s}
+        self.facts |= {"columns": float(master.size), "generate_s": deadline.elapsed_s - begun_s}
         if relaxation is not None:
             found = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
             self.search = replace(found, relaxed=relaxation.plain or relaxation.best)
             self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search.relaxed.value}
-            scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
+            scene = Scene(problem=problem, rules=rules, tables=tables)
             self._dive(scene, found)
             self._finish(scene, found)
         return (
@@ -145,14 +172,14 @@ class Phases:
 
     def _dived(self, dive: Dive, begin: Generation, _before: Layout, *, trimmed: bool) -> Layout:
         """A dive begins at the relaxed optimum, whatever was found before."""
-        layout = layout_of(self.problem, dive.run(begin, self.deadline))
+        layout = dive.run(begin, self.deadline)
         return trim(self.problem, layout, portion(self.deadline, TRIM_PART)) if trimmed else layout
 
     def _finish(self, scene: Scene, search: Generation) -> None:
         master, relaxed = search.master, search.relaxed
         problem, deadline = self.problem, self.deadline
-        self._thin(scene, prices_of(master, relaxed.row_duals))
-        if self.found is not None and missing_of(problem, self.found).any():
+        self._thin(scene, master.prices(relaxed.row_duals))
+        if self.found is not None and self.found.missing(self.problem).any():
             self._try("complete_s", lambda layout: completed(scene, layout, deadline))
         if small_enough(master, relaxed) and not deadline.over:
             shake(search, deadline, np.random.default_rng(self.order.seed))
@@ -167,21 +194,21 @@ class Phases:
             )
             self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
         if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
-            rng, prices = np.random.default_rng(self.order.seed), prices_of(master, relaxed.row_duals)
+            rng, prices = np.random.default_rng(self.order.seed), master.prices(relaxed.row_duals)
             self._within(
                 "repair_s",
-                SERVE_PART if missing_of(problem, self.found).any() else repair_part(deadline, sum(self.found.counts)),
+                SERVE_PART if self.found.missing(self.problem).any() else repair_part(deadline, sum(self.found.counts)),
                 lambda layout, within: repair(problem, layout, prices, within, rng),
             )
-        self.columns = patterns_of(problem, master.pool.judged.rows.take(promising(master, relaxed, COLUMNS_KEPT)))
+        self.columns = tuple(master.judge.patterns(master.judged.take(promising(master, relaxed, COLUMNS_KEPT))))
 
     def _within_gap(self, master: Master, relaxed: Relaxed) -> Relaxed:
         """Give the integer programme all that may be in something better than what is found so far."""
-        best, before = self.first if self.found is None else self.found, len(master.pool)
+        best, before = self.first if self.found is None else self.found, master.size
         within = portion(self.deadline, REACH_PART)
-        best_usd = value_of(self.problem, best) + float(self.problem.unserved_usd @ fewer_of(self.problem, best))
+        best_usd = best.value(self.problem) + float(self.problem.unserved_usd @ best.fewer(self.problem))
         relaxed = within_gap(master, relaxed, best_usd, best.usd_per_h, within)
-        self.facts["reached"] = float(len(master.pool) - before)
+        self.facts["reached"] = float(master.size - before)
         charge(self.deadline, within)
         return relaxed
 
@@ -198,16 +225,12 @@ class Phases:
             before = self.deadline.left_part
             tried = self._within("trim_s", THIN_PART, partial(self._thinned, base, reserve))
             took = before - self.deadline.left_part
-            if missing_of(scene.problem, tried).any():
+            if tried.missing(self.problem).any():
                 short.append(tried)
         if not short:
             return
         cheapest = min(short, key=lambda item: item.usd_per_h)
-        if (
-            self.found is None
-            or cheapest.usd_per_h < self.found.usd_per_h
-            or missing_of(scene.problem, self.found).any()
-        ):
+        if self.found is None or cheapest.usd_per_h < self.found.usd_per_h or self.found.missing(self.problem).any():
             self._within("mend_s", MEND_PART, partial(self._served, scene, cheapest, prices))
 
     def _thinned(self, base: Layout, reserve: float, _before: Layout, deadline: Deadline) -> Layout:
@@ -218,7 +241,7 @@ class Phases:
         """What lacks a little is served by packing a few devices anew, else by another device."""
         problem, rng = self.problem, np.random.default_rng(self.order.seed)
         layout = repair(problem, short, prices, portion(deadline, MEND_PART), rng, until_served=True)
-        return completed(scene, layout, deadline) if missing_of(problem, layout).any() else layout
+        return completed(scene, layout, deadline) if layout.missing(self.problem).any() else layout
 
     def _try(self, name: str, phase: Callable[[Layout], Layout]) -> Layout:
         """Run a phase on the answer so far, and keep what it makes of it where that is better; what it made."""
@@ -238,7 +261,7 @@ class Phases:
         return after
 
     def _worth(self, layout: Layout) -> float:
-        return judged_usd(self.problem, layout) - kept_usd(self.problem, self.order, layout)
+        return layout.judged_usd(self.problem) - kept_usd(self.problem, self.order, layout)
 
 
 def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
@@ -284,13 +307,182 @@ def _urgent(problem: JointProblem) -> JointProblem:
 def completed(scene: Scene, layout: Layout, deadline: Deadline) -> Layout:
     """What is still short placed on devices that are still free."""
     scene = replace(scene, problem=_urgent(scene.problem))
-    whole = Master(scene.problem, scene.judge)
-    rest = Master(scene.problem, scene.judge, taken_by(whole, layout))
+    whole = Master(scene.problem, scene.rules.judge)
+    rest = Master(scene.problem, scene.rules.judge, whole.taken_by(layout))
     pricing = Pricing(scene.problem, scene.tables, rest.rows, rest.width)
     relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL, thorough=False))
     if relaxation is None:
         return layout
     depth = Depth(until_part=SERVE_UNTIL)
-    dive = Dive(scene, depth, taken_by(whole, layout))
+    dive = Dive(scene, depth, whole.taken_by(layout))
     begin = Generation(master=rest, pricing=pricing, relaxed=relaxation.best)
-    return added(layout, layout_of(scene.problem, dive.run(begin, deadline)))
+    return layout.and_also(dive.run(begin, deadline))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """Columns that go and columns that come."""
+
+    out: tuple[int, ...]
+    into: tuple[int, ...]
+
+
+class Swaps:
+    """Columns of a covering programme as a dense matrix; slack columns are left out."""
+
+    def __init__(self, program: Program) -> None:
+        self.whole = np.flatnonzero(program.integer)
+        """Of each column here: its number in the programme."""
+        column = np.repeat(np.arange(program.columns), np.diff(program.start))
+        dense = np.zeros((program.columns, program.rows))
+        np.add.at(dense, (column, program.row), program.value)
+        self.dense = dense[self.whole]
+        self.cost = program.cost[self.whole]
+        self.upper = program.upper[self.whole]
+        self.asked = np.flatnonzero(np.isfinite(program.row_lower) & (program.row_lower > 0))
+        self.limited = np.flatnonzero(np.isfinite(program.row_upper))
+        self.least, self.most = program.row_lower, program.row_upper
+
+    def improve(self, counts: Floats, deadline: Deadline, until_part: float, rng: np.random.Generator) -> Floats:
+        """Counts (of the columns here) that cost no more and leave nothing more undone."""
+        counts = counts.copy()
+        tried: set[tuple[int, ...]] = set()
+        for _ in range(TRIES_MAX):
+            held = np.flatnonzero(counts > 0).tolist()
+            devices = [column for column in held for _ in range(min(2, int(counts[column])))]
+            groups = sorted({*combinations(devices, 2), *combinations(devices, 3)} - tried)
+            if not groups or deadline.left_part <= until_part:
+                return counts
+            out = groups[int(rng.integers(len(groups)))]
+            tried.add(out)
+            deadline.spend(1 + self.dense.size * len(self.dense) // PAIRS_PER_UNIT)
+            swap = self._best(counts, out)
+            if swap is not None:
+                np.subtract.at(counts, list(swap.out), 1)
+                np.add.at(counts, list(swap.into), 1)
+                tried.clear()
+        return counts
+
+    def _best(self, counts: Floats, out: tuple[int, ...]) -> Swap | None:
+        """The cheapest pair, or single, that does what these devices do and is cheaper."""
+        rest = counts.copy()
+        np.subtract.at(rest, list(out), 1)
+        done = rest @ self.dense
+        need, room = self.least - done, self.most - done
+        budget = float(self.cost[list(out)].sum()) - GAIN
+        rows = self.asked[need[self.asked] > TOLERANCE]
+        able = (self.cost < budget) & (rest < self.upper)
+        able &= (self.dense[:, self.limited] <= room[self.limited] + TOLERANCE).all(axis=1)
+        some = np.flatnonzero(able)
+        if not len(some):
+            return None
+        alone = some[self._covers(self.dense[some][:, rows], need[rows])]
+        best: Swap | None = None
+        if len(alone):
+            pick = int(alone[np.argmin(self.cost[alone])])
+            best, budget = Swap(out=out, into=(pick,)), float(self.cost[pick]) - GAIN
+        pair = self._pair(some, rows, need, room, budget)
+        return Swap(out=out, into=pair) if pair is not None else best
+
+    def _pair(self, some: Whole, rows: Whole, need: Floats, room: Floats, budget: float) -> tuple[int, int] | None:
+        """`rows`: those that ask for something of `need`."""
+        cost = self.cost[some]
+        fine = (cost[:, None] + cost[None, :] < budget) & np.tri(len(some), dtype=np.bool_)
+        for row in rows.tolist():
+            part = self.dense[some, row]
+            fine &= part[:, None] + part[None, :] >= need[row] - TOLERANCE
+        for row in self.limited.tolist():
+            part = self.dense[some, row]
+            fine &= part[:, None] + part[None, :] <= room[row] + TOLERANCE
+        one, other = np.nonzero(fine)
+        if not len(one):
+            return None
+        pick = int(np.argmin(cost[one] + cost[other]))
+        return int(some[one[pick]]), int(some[other[pick]])
+
+    @staticmethod
+    def _covers(parts: Floats, need: Floats) -> Flags:
+        return np.asarray((parts >= need - TOLERANCE).all(axis=1))
+
+
+def small_enough(master: Master, relaxed: Relaxed) -> bool:
+    """Whether an integer programme has a chance."""
+    return len(master.problem.workloads) <= WORKLOADS_MAX and relaxed.values[master.slacks :].sum() <= DEVICES_MAX
+
+
+def shake(search: Generation, deadline: Deadline, rng: np.random.Generator) -> None:
+    """Patterns that would be best if demand were priced somewhat differently."""
+    master, pricing, relaxed = search.master, search.pricing, search.relaxed
+    for _ in range(SHAKES):
+        if deadline.left_part < SHAKE_UNTIL:
+            break
+        deadline.spend(pricing.units_of_work)
+        duals = relaxed.row_duals.copy()
+        duals[: master.rows.pool_at] *= np.exp(rng.normal(0.0, SHAKE, master.rows.pool_at))
+        duals[master.rows.pool_at :] *= rng.uniform()
+        found = pricing.price(master.rows.item_prices(duals), 2, everything=True)
+        pricing.learn(found)
+        master.offer(found.rows)
+
+
+def polished(scene: Scene, search: Generation, layout: Layout, deadline: Deadline, rng: np.random.Generator) -> Layout:
+    """The best layout that swaps and the engine find; the given one at worst."""
+    master, relaxed = search.master, search.relaxed
+    master.offer(master.of_patterns(layout.patterns))
+    number = {key.tobytes(): place for place, key in enumerate(master.judged.rows.keys)}
+    held = np.zeros(master.size, dtype=np.int64)
+    for key, count in zip(master.of_patterns(layout.patterns).keys, layout.counts, strict=True):
+        if key.tobytes() in number:
+            held[number[key.tobytes()]] += count
+    chosen = np.union1d(promising(master, relaxed, _columns_most(master, deadline)), np.flatnonzero(held))
+    program = _program(master, chosen)
+    swaps = Swaps(program)
+    counts = swaps.improve(held[chosen].astype(np.float64), deadline, deadline.left_part * (1 - SWAP_PART), rng)
+    hint = np.concatenate([np.zeros(master.slacks), counts])
+    short = np.maximum(0.0, program.row_lower - program.activity(hint))
+    hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
+    first = program.rows * len(chosen) // ENTRIES_PER_UNIT
+    limits = limits_of(deadline, ENGINE_PART, first)
+    if limits is not None:
+        answer = create("highs").solve(program, limits, hint)
+        deadline.spend(first + NODE_UNITS * int(answer.work))
+        if answer.values is not None and answer.objective < float(program.cost @ hint) - WORTH_IT:
+            counts = answer.values[master.slacks :]
+    rows = master.judged.rows.take(chosen)
+    return Solution.of_rows(scene.rules, rows, np.rint(counts).astype(np.int64)).layout()
+
+
+def _columns_most(master: Master, deadline: Deadline) -> int:
+    """How many columns the programme may have: where all that is within reach was added, no more than leaves work for
+    the nodes after the first.
+    """
+    if not master.problem.by_memory or deadline.work_units is None:
+        return COLUMNS_MAX
+    units = FIRST_PART * deadline.left_part * deadline.work_units
+    return max(COLUMNS_LEAST, min(COLUMNS_MAX, int(ENTRIES_PER_UNIT * units) // max(1, master.rows.count)))
+
+
+def _program(master: Master, chosen: Whole) -> Program:
+    numbers = np.concatenate([np.arange(master.slacks), chosen + master.slacks])
+    some = master.columns.take(numbers)
+    return Program(
+        cost=some.cost,
+        lower=np.zeros(len(numbers)),
+        upper=some.upper,
+        integer=numbers >= master.slacks,
+        start=some.start,
+        row=some.row,
+        value=some.value,
+        row_lower=master.rows.lower,
+        row_upper=master.rows.upper,
+    )
+
+
+def limits_of(deadline: Deadline, part: float, first: int) -> Limits | None:
+    """A part of what is left, for an engine: nodes where work is counted, else seconds. None where it is too little for
+    the first node, which takes so many units.
+    """
+    if deadline.work_units is None:
+        return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
+    units = part * deadline.left_part * deadline.work_units - first
+    return Limits(work=1 + units // NODE_UNITS, gap=ENGINE_GAP) if units > 0 else None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.planners.joint.solve.judge import Judge, Patterns, ordered
-from solvers.planners.joint.solve.rows import ItemPrices, Rows, steps_of
+from solvers.planners.joint.solve.master import ItemPrices, Rows, steps_of
 from solvers.problems.joint import JointProblem
 
 Singles = NDArray[np.float32]
@@ -177,12 +177,9 @@ class Pricing:
         self._copies = copies[self._workloads] if len(copies) else copies
         self._conflicts = _conflicts(problem, self._workloads)
         self._alone = np.array([item.dedicated for item in problem.workloads], dtype=np.bool_)[work]
-
-    @property
-    def units_of_work(self) -> int:
+        each = 8 * min(len(self._starts), ITEMS_USUAL) + len(self._starts)
+        self.units_of_work = 2 + len(self.kind) * each // CELLS_PER_UNIT
         """What asking for prices once takes."""
-        workloads = len(self._starts)
-        return 2 + len(self.kind) * (8 * min(workloads, ITEMS_USUAL) + workloads) // CELLS_PER_UNIT
 
     def follow(self, before: Pricing) -> None:
         """Begin with what another one, of the same problem, learned."""
@@ -204,7 +201,7 @@ class Pricing:
         if not found:
             return Found(rows=Patterns.none(self.width), value=np.zeros(0), of_class=np.zeros(0, dtype=np.int64))
         return Found(
-            rows=Patterns.joined([one.rows for one in found]),
+            rows=ordered(Patterns.joined([one.rows for one in found])),
             value=np.concatenate([one.value for one in found]),
             of_class=np.concatenate([one.of_class for one in found]),
         )
@@ -329,7 +326,7 @@ class Pricing:
             member = np.pad(member, ((0, 0), (0, fill)), constant_values=-1)
             share = np.pad(share, ((0, 0), (0, fill)))
         member, share = member[:, : self.width], share[:, : self.width]
-        return ordered(Patterns(kind=self.kind[classes], variants=member, shares_pct=share))
+        return Patterns(kind=self.kind[classes], variants=member, shares_pct=share)
 
     def learn(self, found: Found) -> None:
         """Move the multipliers towards patterns that keep memory and the level's pressure."""

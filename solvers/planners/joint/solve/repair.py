@@ -17,9 +17,7 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
-from solvers.planners.joint.solve.local_search import descend, neighbours
-from solvers.planners.joint.solve.solution import SERVED, Rules, Solution
-from solvers.planners.joint.solve.trim import summed
+from solvers.planners.joint.solve.solution import SERVED, Entries, Rules, Solution, descend, neighbours
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Prices
 
@@ -269,24 +267,18 @@ class Recreation:
         """Sides of the rows (demand, rules, least replicas), and what may lack at its price."""
         problem, rules = self.rules.judge.problem, self.rules
         demands, floors = len(ruin.workloads), len(ruin.floors)
-        lower = np.concatenate([ruin.asked, np.full(len(rules), -np.inf), ruin.floors])
+        lower = np.concatenate([ruin.asked, np.full(rules.size, -np.inf), ruin.floors])
         upper = np.concatenate([np.full(demands, np.inf), ruin.room, np.full(floors, np.inf)])
         short = problem.unserved_usd[rules.floored] / np.maximum(rules.floor, 1.0)
-        count = demands + floors
-        slack = Columns(
-            cost=np.concatenate([problem.unserved_usd[ruin.workloads], short]),
-            lower=np.zeros(count),
-            upper=np.full(count, np.inf),
-            start=np.arange(count + 1),
-            row=np.concatenate([np.arange(demands), demands + len(rules) + np.arange(floors)]),
-            value=np.ones(count),
-        )
+        row = np.concatenate([np.arange(demands), demands + rules.size + np.arange(floors)])
+        cost = np.concatenate([problem.unserved_usd[ruin.workloads], short])
+        slack = Columns.of(cost, column=np.arange(len(row)), row=row, value=np.ones(len(row)))
         return (lower, upper), slack
 
     def _columns(self, ruin: Ruin, judged: Judged) -> Columns:
         """Candidates; nothing counts for more than is asked."""
         problem, rules = self.rules.judge.problem, self.rules
-        demands, count = len(ruin.workloads), len(judged.rows)
+        demands = len(ruin.workloads)
         place_of = np.full(len(problem.workloads), -1, dtype=np.int64)
         place_of[ruin.workloads] = np.arange(demands)
         at, place = np.nonzero(judged.rows.variants >= 0)
@@ -296,20 +288,8 @@ class Recreation:
         part = judged.capacity_rps[at, place] / np.where(rate > 0, rate, np.inf)
         part = np.where(number >= 0, np.minimum(part, ruin.asked[number]), 0.0)
         asks = np.flatnonzero(part > _DUST)
-        used, floored = rules.entries(judged), rules.floor_entries(judged)
-        row, column, value = summed(
-            np.concatenate([number[asks], demands + used.rule, demands + len(rules) + floored.rule]),
-            np.concatenate([at[asks], used.pattern, floored.pattern]),
-            np.concatenate([part[asks], used.value, floored.value]),
-        )
-        return Columns(
-            cost=judged.usd_per_h,
-            lower=np.zeros(count),
-            upper=np.full(count, np.inf),
-            start=np.concatenate([[0], np.cumsum(np.bincount(column, minlength=count))]).astype(np.int64),
-            row=row,
-            value=value,
-        )
+        own = Entries(row=number[asks], pattern=at[asks], value=part[asks])
+        return rules.columns(judged, own, demands, np.ones(len(ruin.floors)))
 
 
 def _less(rules: Rules, ruin: Ruin, picked: Judged, times: Whole) -> Ruin:

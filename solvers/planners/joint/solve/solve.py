@@ -17,10 +17,9 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.bound import proven, proven_at, without_cuts
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.layouts import judged_usd, missing_of, prices_of, value_of, whole_rate_usd
+from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.phases import Phases, SolveOrder, charge, kept_usd, portion
 from solvers.planners.joint.solve.repair import repair
-from solvers.planners.joint.solve.rows import PartDuals, Rows, gathered
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
@@ -145,7 +144,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     was the best. Raises EngineError when an engine breaks.
     """
     first = first_layout(problem)
-    facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": value_of(problem, first)}
+    facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
     groups = groups_of(problem, whole_rate_usd(problem))
@@ -153,7 +152,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         found = _whole(problem, order, first, deadline)
     else:
         found = _grouped(problem, order, first, groups, deadline)
-    best = min(found, first, key=lambda item: judged_usd(problem, item) - kept_usd(problem, order, item))
+    best = min(found, first, key=lambda item: item.judged_usd(problem) - kept_usd(problem, order, item))
     return Layout(
         patterns=best.patterns,
         counts=best.counts,
@@ -175,7 +174,7 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
         search, begun_s = phases.search, deadline.elapsed_s
         uncut = replace(search, master=without_cuts(search.master))
         proof = proven(uncut, deadline, END) if order.proof else None
-        prices = prices_of(search.master, search.relaxed.row_duals if proof is None else proof.duals)
+        prices = search.master.prices(search.relaxed.row_duals if proof is None else proof.duals)
         phases.facts["bound_s"] = deadline.elapsed_s - begun_s
         if proof is not None:
             bound = proof.usd_per_h
@@ -203,14 +202,60 @@ def _grouped(
             rows, duals = phases.search.master.rows, phases.search.relaxed.row_duals
             priced.append(PartDuals(rows=rows, duals=duals, workloads=workloads))
     merged = together(done)
-    if missing_of(problem, merged).any() and not deadline.over:
+    if merged.missing(problem).any() and not deadline.over:
         rng = np.random.default_rng(order.seed)
         within = portion(deadline, MEND_PART)
         fixed = repair(problem, merged, first.prices, within, rng)
-        if judged_usd(problem, fixed) < judged_usd(problem, merged):
+        if fixed.judged_usd(problem) < merged.judged_usd(problem):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
         charge(deadline, within)
     if order.proof and len(priced) == len(groups):
         rows = Rows(problem)
         merged = replace(merged, bound_usd_per_h=proven_at(rows, Judge(problem), gathered(rows, priced), deadline, END))
     return merged
+
+
+def whole_rate_usd(problem: JointProblem) -> Floats:
+    """What each workload's rate would cost alone on whole devices of its best kind, roughly: for dealing loads out."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = (1000 * problem.batches / problem.mean_ms[:, :, -1, :]).max(axis=2)
+    usd = np.array([max(problem.pools[pool].usd_per_h, 1e-6) for pool in problem.kind_pool.tolist()])
+    per_rps = usd[:, None] / np.maximum(rate[problem.kind_table], 1e-9)
+    cheapest = np.full(len(problem.workloads), np.inf)
+    np.minimum.at(cheapest, problem.variant_workload, per_rps.min(axis=0))
+    return np.where(np.isfinite(cheapest), cheapest, 0.0) * problem.rate_rps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartDuals:
+    """Rows of a part of a problem with their duals, and which workloads they are about."""
+
+    rows: Rows
+    duals: Floats
+    workloads: Whole
+
+
+def gathered(rows: Rows, parts: list[PartDuals]) -> Floats:
+    """Duals for a whole problem from those of its parts: a workload's own as they are, those of what all share as the
+    mean by devices.
+    """
+    duals = np.zeros(rows.count)
+    devices = np.zeros(len(rows.problem.pools))
+    cap_usd = np.zeros(len(rows.problem.caps))
+    quotas = slice(rows.quota_at, rows.quota_at + len(rows.problem.quotas))
+    total = max(float(sum(item.rows.problem.pool_devices.sum() for item in parts)), 1.0)
+    for item in parts:
+        part, own, workloads = item.rows, item.duals, item.workloads
+        duals[workloads] = own[: part.pool_at]
+        for name in ("fewest", "most", "money"):
+            there, here = getattr(part, name), getattr(rows, name)[workloads]
+            both = (there >= 0) & (here >= 0)
+            duals[here[both]] = own[there[both]]
+        devices += part.problem.pool_devices
+        duals[rows.pool_at : rows.cap_at] += part.problem.pool_devices * own[part.pool_at : part.cap_at]
+        weight = float(part.problem.pool_devices.sum()) / total
+        cap_usd[part.cap_number] += weight * own[part.cap_at : part.quota_at] / part.cap_unit
+        duals[quotas] += weight * own[part.quota_at : part.quota_at + len(rows.problem.quotas)]
+    duals[rows.pool_at : rows.cap_at] /= np.maximum(devices, 1.0)
+    duals[rows.cap_at : rows.quota_at] = cap_usd[rows.cap_number] * rows.cap_unit
+    return duals

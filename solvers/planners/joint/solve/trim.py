@@ -14,16 +14,15 @@ not taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
-from solvers.planners.joint.solve.local_search import descend, neighbours
-from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.solution import Entries, Rules, Solution, descend, neighbours
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 
@@ -72,12 +71,12 @@ class LocalProgramme:
         self.devices_min = np.zeros(self.groups)
         self.devices_max = solution.counts.astype(np.float64)
         self._rule_at = self.demands + self.groups
-        self._floor_at = self._rule_at + len(self.rules)
+        self._floor_at = self._rule_at + self.rules.size
         floors = np.where(self.rules.floor > 0, 1.0, 0.0)
         wanted = np.where(problem.rate_rps > 0, 1.0, 0.0)
         # What already breaks a rule must not be made worse; it need not be made better.
         limit = np.maximum(self.rules.upper, self.rules.usage(solution.judged, solution.counts))
-        free = np.full(self.groups, -np.inf), np.full(len(self.rules), -np.inf)
+        free = np.full(self.groups, -np.inf), np.full(self.rules.size, -np.inf)
         open_end = np.full(self.demands, np.inf), np.full(len(floors), np.inf)
         self._programme = ColumnMaster(
             np.concatenate([wanted * (1 + reserve), *free, floors]),
@@ -96,7 +95,7 @@ class LocalProgramme:
     @property
     def units_of_work(self) -> int:
         """What solving it once more takes."""
-        rows = self.demands + self.groups + len(self.rules)
+        rows = self.demands + self.groups + self.rules.size
         return 1 + len(self.group) * rows // _ENTRIES_PER_UNIT
 
     def widen(self, rows: Patterns, group: Whole, steps_pct: tuple[int, ...]) -> int:
@@ -164,57 +163,27 @@ class LocalProgramme:
         usd = self.problem.unserved_usd
         demand = np.flatnonzero(self.problem.rate_rps > 0)
         floored = np.arange(len(self.rules.floored))
-        count = len(demand) + len(floored)
-        self._programme.add(
-            Columns(
-                cost=np.concatenate([usd[demand], usd[self.rules.floored]]),
-                lower=np.zeros(count),
-                upper=np.full(count, np.inf),
-                start=np.arange(count + 1),
-                row=np.concatenate([demand, self._floor_at + floored]),
-                value=np.ones(count),
-            )
-        )
-        return count
+        row = np.concatenate([demand, self._floor_at + floored])
+        cost, every = np.concatenate([usd[demand], usd[self.rules.floored]]), np.arange(len(row))
+        self._programme.add(Columns.of(cost, column=every, row=row, value=np.ones(len(row))))
+        return len(row)
 
     def _columns(self, judged: Judged, group: Whole) -> Columns:
-        rules, count = self.rules, len(group)
+        rules = self.rules
         at, place = np.nonzero(judged.rows.variants >= 0)
         work = rules.judge.workload[judged.rows.variants[at, place]]
         rate = self.problem.rate_rps[work]
         asked = np.flatnonzero(rate > 0)
-        used, floored = rules.entries(judged), rules.floor_entries(judged)
-        floor_part = floored.value / np.maximum(rules.floor[floored.rule], 1.0)
-        row = np.concatenate(
-            [work[asked], self.demands + group, self._rule_at + used.rule, self._floor_at + floored.rule]
+        own = Entries(
+            row=np.concatenate([work[asked], self.demands + group]),
+            pattern=np.concatenate([at[asked], np.arange(len(group))]),
+            value=np.concatenate([judged.capacity_rps[at, place][asked] / rate[asked], np.ones(len(group))]),
         )
-        column = np.concatenate([at[asked], np.arange(count), used.pattern, floored.pattern])
-        served = judged.capacity_rps[at, place][asked] / rate[asked]
-        value = np.concatenate([served, np.ones(count), used.value, floor_part])
-        row, column, value = summed(row, column, value)
-        return Columns(
-            cost=judged.usd_per_h,
-            lower=np.zeros(count),
-            upper=np.full(count, np.inf),
-            start=np.concatenate([[0], np.cumsum(np.bincount(column, minlength=count))]).astype(np.int64),
-            row=row,
-            value=value,
-        )
-
-
-def summed(row: Whole, column: Whole, value: Floats) -> tuple[Whole, Whole, Floats]:
-    """Entries by column and row, those of one place added up."""
-    if not len(row):
-        return row, column, value
-    order = np.lexsort((row, column))
-    row, column, value = row[order], column[order], value[order]
-    first = np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])])
-    begins = np.flatnonzero(first)
-    return row[begins], column[begins], np.add.reduceat(value, begins)
+        return rules.columns(judged, own, self._rule_at, np.maximum(rules.floor, 1.0))
 
 
 def _keys(rows: Patterns, group: Whole) -> Whole:
-    return np.ascontiguousarray(np.hstack([group[:, None], rows.keys]))
+    return np.hstack([group[:, None], rows.kind[:, None], rows.variants, rows.shares_pct])
 
 
 def trim(problem: JointProblem, layout: Layout, deadline: Deadline) -> Layout:
@@ -275,7 +244,7 @@ def _close(solution: Solution, reserve: Floats, deadline: Deadline) -> Solution:
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
         if not len(broken):
-            return settled(programme, compositions.of, programme.judged.rows.take(compositions.first))
+            return settled(programme, compositions.of, compositions.first)
         nearest = broken[np.argsort(-np.abs(fraction[broken] - _UP), kind="stable")]
         for composition in nearest[: max(1, int(_AT_ONCE * len(broken)))].tolist():
             if fraction[composition] > _UP:
@@ -307,7 +276,7 @@ def _shed(solution: Solution, reserve: Floats, deadline: Deadline) -> Solution:
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
         if not len(broken):
-            return settled(programme, programme.group, solution.judged.rows)
+            return settled(programme, programme.group, np.arange(programme.groups))
         most = max(1, int(_AT_ONCE * len(broken)))
         for group in broken[np.argsort(-fraction[broken], kind="stable")][:most].tolist():
             programme.bound(group, float(np.ceil(devices[group])), float(programme.devices_max[group]))
@@ -324,77 +293,56 @@ def _fine(solution: Solution, steps_pct: tuple[int, ...], reserve: Floats, deadl
     deadline.spend(2 + len(programme.group) // _COLUMNS_PER_UNIT)
     for group, count in enumerate(solution.counts.tolist()):
         programme.bound(group, float(count), float(count))
-    return settled(programme, programme.group, solution.judged.rows) if programme.solve(primal=True) else solution
+    return (
+        settled(programme, programme.group, np.arange(programme.groups)) if programme.solve(primal=True) else solution
+    )
 
 
-def settled(programme: LocalProgramme, unit: Whole, base: Patterns) -> Solution:
-    """Each unit's mixture (a group's or a composition's; by column, and its members) as whole devices with whole
-    percents: whole parts as they are, the rest as one average.
+def settled(programme: LocalProgramme, unit: Whole, first: Whole) -> Solution:
+    """Each unit's mixture (a group's or a composition's; by column, and its first column) as whole devices with whole
+    percents: whole parts as they are, the rest as one average, or as the heaviest of them where that is unlawful.
     """
-    parts, count = programme.parts, len(base)
+    parts, rows, count = programme.parts, programme.judged.rows, len(first)
     devices = np.rint(np.bincount(unit, weights=parts, minlength=count)).astype(np.int64)
     whole = np.floor(parts + DUST).astype(np.int64)
     rest = devices - np.bincount(unit, weights=whole, minlength=count).astype(np.int64)
     fraction = np.where(parts - whole > DUST, parts - whole, 0.0)
-    rows, counts = [programme.judged.rows.take(np.flatnonzero(whole))], [whole[whole > 0]]
-    mixed = np.flatnonzero(rest > 0)
-    if len(mixed):
-        heaviest = programme.judged.rows.take(_heaviest(unit, mixed, fraction))
-        members = replace(base.take(mixed), kind=heaviest.kind)
-        average = _averages(programme, _Mixtures(unit=unit, chosen=mixed, members=members, fraction=fraction))
-        lawful = programme.rules.judge.judge(average).lawful
-        rows.append(_either(lawful, average, heaviest))
-        counts.append(rest[mixed])
-    return Solution.of_rows(programme.rules, Patterns.joined(rows), np.concatenate(counts))
-
-
-def _either(chosen: Flags, one: Patterns, other: Patterns) -> Patterns:
-    return Patterns(
-        kind=np.where(chosen, one.kind, other.kind),
-        variants=np.where(chosen[:, None], one.variants, other.variants),
-        shares_pct=np.where(chosen[:, None], one.shares_pct, other.shares_pct),
-    )
-
-
-def _heaviest(unit: Whole, chosen: Whole, fraction: Floats) -> Whole:
-    """The column of each chosen unit with the largest fraction."""
+    used, mixed = np.flatnonzero(whole), np.flatnonzero(rest > 0)
     order = np.lexsort((-fraction, unit))
-    return np.asarray(order[np.searchsorted(unit[order], chosen)])
+    heaviest = order[np.searchsorted(unit[order], mixed)]
+    variants, shares_pct = rows.variants[heaviest], rows.shares_pct[heaviest]
+    if len(mixed):
+        members = rows.variants[first[mixed]]
+        average = _averages(programme, unit, fraction, mixed, members)
+        asked = Patterns(kind=rows.kind[heaviest], variants=members, shares_pct=average)
+        lawful = programme.rules.judge.judge(asked).lawful[:, None]
+        variants, shares_pct = np.where(lawful, members, variants), np.where(lawful, average, shares_pct)
+    found = Patterns(
+        kind=np.concatenate([rows.kind[used], rows.kind[heaviest]]),
+        variants=np.concatenate([rows.variants[used], variants]),
+        shares_pct=np.concatenate([rows.shares_pct[used], shares_pct]),
+    )
+    return Solution.of_rows(programme.rules, found, np.concatenate([whole[used], rest[mixed]]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mixtures:
-    """Units of which a part of a device is left."""
-
-    unit: Whole
-    """By column."""
-    chosen: Whole
-    members: Patterns
-    """Of each chosen unit, of the kind that it gets."""
-    fraction: Floats
-    """By column."""
-
-
-def _averages(programme: LocalProgramme, mixtures: _Mixtures) -> Patterns:
-    """Fractions of each chosen unit averaged into one row of whole steps."""
-    unit, chosen, members, fraction = mixtures.unit, mixtures.chosen, mixtures.members, mixtures.fraction
+def _averages(programme: LocalProgramme, unit: Whole, fraction: Floats, mixed: Whole, members: Whole) -> Whole:
+    """Shares, in whole steps, of what is left of the mixed units' members: the average over their columns."""
     place = np.full(int(unit.max()) + 1, -1, dtype=np.int64)
-    place[chosen] = np.arange(len(chosen))
+    place[mixed] = np.arange(len(mixed))
     used = np.flatnonzero((fraction > DUST) & (place[unit] >= 0))
     at, weight = place[unit[used]], fraction[used]
-    rows = programme.judged.rows.take(used)
-    total = np.zeros(members.shares_pct.shape)
-    taken = np.zeros((len(used), members.variants.shape[1]), dtype=bool)
-    for column in range(rows.variants.shape[1]):
+    variants, shares_pct = programme.judged.rows.variants[used], programme.judged.rows.shares_pct[used]
+    total = np.zeros(members.shape)
+    taken = np.zeros((len(used), members.shape[1]), dtype=bool)
+    for column in range(variants.shape[1]):
         # The first place of the unit's own row that holds the same network and is not spoken for.
-        same = (members.variants[at] == rows.variants[:, column, None]) & (rows.variants[:, column, None] >= 0) & ~taken
+        same = (members[at] == variants[:, column, None]) & (variants[:, column, None] >= 0) & ~taken
         hit = np.flatnonzero(same.any(axis=1))
         slot = np.argmax(same[hit], axis=1)
         taken[hit, slot] = True
-        np.add.at(total, (at[hit], slot), weight[hit] * rows.shares_pct[hit, column])
-    sums = np.bincount(at, weights=weight, minlength=len(chosen))
-    shares = total / np.maximum(sums, DUST)[:, None]
-    return replace(members, shares_pct=_whole_steps(shares, programme.problem.share_step_pct))
+        np.add.at(total, (at[hit], slot), weight[hit] * shares_pct[hit, column])
+    sums = np.bincount(at, weights=weight, minlength=len(mixed))
+    return _whole_steps(total / np.maximum(sums, DUST)[:, None], programme.problem.share_step_pct)
 
 
 def _whole_steps(shares_pct: Floats, step: int) -> Whole:

@@ -17,10 +17,10 @@ from solvers.planners.base import Budget
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.layouts import keys_of
 from solvers.problems.patterns import judge
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
+from tests.unit.solvers.planners.joint.solve.oracle import keys_of
 from tests.unit.solvers.planners.joint.solve.scenes import scene
 from tests.unit.solvers.planners.joint.solve.test_judge import drawn
 

@@ -8,8 +8,17 @@ import numpy as np
 
 from solvers.engines.base import EngineStatus, Limits, Program, create
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
-from solvers.planners.joint.solve.rows import Rows
+from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
+
+Key = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+def keys_of(found: Patterns) -> list[Key]:
+    """Kind, members and shares of every row, for judging each by itself."""
+    sizes = (found.variants >= 0).sum(axis=1).tolist()
+    rows = zip(found.kind.tolist(), found.variants.tolist(), found.shares_pct.tolist(), sizes, strict=True)
+    return [(kind, tuple(member[:size]), tuple(share[:size])) for kind, member, share, size in rows]
 
 
 def every_pattern(problem: JointProblem, step_pct: int) -> Judged:

@@ -11,9 +11,8 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.bound import Bound, lagrangian, proven, scale_of
 from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Master
+from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
-from solvers.planners.joint.solve.rows import Rows
 from solvers.problems.joint import JointProblem
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
 from tests.unit.solvers.planners.joint.solve.scenes import scene
@@ -43,7 +42,7 @@ def test_the_bound_is_below_the_optimum_and_near_the_relaxed_one(seed: int) -> N
     judge = Judge(problem)
     master = Master(problem, judge)
     master.offer(every_pattern(problem, 10).rows)
-    solved = master.solve()
+    solved = master.programme.solve()
     assert solved is not None
     pricing = Pricing(problem, tables_of(problem, judge, levels_of(problem, master.width)), master.rows, master.width)
     proof = proven(Generation(master=master, pricing=pricing, relaxed=solved), Deadline(ENDLESS, 10_000), 0.0)

@@ -8,9 +8,8 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import singles
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Master
+from solvers.planners.joint.solve.master import CUTS, Master, Rows, cut_slack
 from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.rows import CUTS, Rows, cut_slack
 from solvers.planners.joint.solve.solve import solve
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern
 from tests.unit.solvers.planners.joint.solve.scenes import scene
@@ -36,11 +35,11 @@ def test_a_relaxed_optimum_breaks_cuts_and_costs_more_with_them() -> None:
     problem = scene(1, services=6)
     master = Master(problem, Judge(problem))
     master.offer(singles(problem, master.width))
-    before = master.solve()
+    before = master.programme.solve()
     assert before is not None
     added = master.tighten(before)
     assert added > 0
-    after = master.solve(primal=False)
+    after = master.programme.solve(primal=False)
     assert after is not None
     assert len(after.row_duals) == len(before.row_duals) + added
     assert after.value > before.value

@@ -8,9 +8,8 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import solve as module
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.layouts import value_of, whole_rate_usd
 from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import GroupLayout, groups_of, solve, together
+from solvers.planners.joint.solve.solve import GroupLayout, groups_of, solve, together, whole_rate_usd
 from solvers.problems.patterns import Standing
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 
@@ -51,7 +50,7 @@ def test_a_solve_in_groups_keeps_every_rule_and_is_no_worse_than_the_first_answe
     layout = solve(problem, SolveOrder(), Deadline(1e9, 200))
     check_layout(problem, layout)
     assert layout.facts["groups"] == 3
-    assert value_of(problem, layout) <= value_of(problem, first_layout(problem)) + 1e-9
+    assert layout.value(problem) <= first_layout(problem).value(problem) + 1e-9
 
 
 def test_groups_prices_prove_a_bound_on_the_whole() -> None:
@@ -59,5 +58,5 @@ def test_groups_prices_prove_a_bound_on_the_whole() -> None:
     layout = solve(problem, SolveOrder(), Deadline(1e9, 1000))
     assert layout.facts["groups"] == 3
     assert layout.bound_usd_per_h is not None
-    assert layout.bound_usd_per_h <= value_of(problem, layout) + 1e-6
+    assert layout.bound_usd_per_h <= layout.value(problem) + 1e-6
     assert solve(problem, SolveOrder(proof=False), Deadline(1e9, 200)).bound_usd_per_h is None

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from solvers.planners.joint.solve.judge import Judge, Patterns, members_max, ordered
-from solvers.planners.joint.solve.layouts import keys_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import judge
+from tests.unit.solvers.planners.joint.solve.oracle import keys_of
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
 
 

@@ -54,7 +54,7 @@ def test_pricing_until_nothing_is_found_reaches_the_relaxed_optimum_of_all_patte
         solved = relaxation.best
         reached.append(solved.value)
         master.offer(every_pattern(problem, 20).rows)
-        everything = master.solve()
+        everything = master.programme.solve()
         assert everything is not None
         best.append(everything.value)
     assert np.array(reached) == pytest.approx(best, rel=0.02)

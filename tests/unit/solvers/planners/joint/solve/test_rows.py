@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.planners.joint.solve.rows import Rows
+from solvers.planners.joint.solve.master import Rows
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
 

@@ -9,7 +9,6 @@ import pytest
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.layouts import missing_of, value_of
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
@@ -27,9 +26,9 @@ def test_every_rule_is_kept_and_the_first_answer_is_beaten(seed: int) -> None:
     problem = scene(seed, basis=BASES[seed % 3 and 3 - seed % 3])
     layout = _solved(problem)
     check_layout(problem, layout)
-    assert value_of(problem, layout) <= value_of(problem, first_layout(problem)) + 1e-9
+    assert layout.value(problem) <= first_layout(problem).value(problem) + 1e-9
     assert layout.bound_usd_per_h is not None
-    assert layout.bound_usd_per_h <= value_of(problem, layout) + 1e-6
+    assert layout.bound_usd_per_h <= layout.value(problem) + 1e-6
     assert layout.prices is not None
     assert (layout.prices.demand_usd >= -1e-9).all()
     assert {"columns", "rounds", "relaxed_usd_per_h", "first_s", "generate_s", "dive_s"} <= set(layout.facts)
@@ -45,7 +44,7 @@ def test_small_problems_are_solved_as_well_as_by_enumeration(seed: int, basis: s
     )
     layout = _solved(problem, units=600)
     best = optimum(problem, 20)
-    assert value_of(problem, layout) == pytest.approx(best, rel=2e-3)
+    assert layout.value(problem) == pytest.approx(best, rel=2e-3)
     assert layout.bound_usd_per_h is not None
     assert layout.bound_usd_per_h <= best + 1e-6
 
@@ -73,7 +72,7 @@ def test_what_stands_is_kept_where_nothing_is_much_better() -> None:
     kept = sum(min(item.devices, dict(zip(after.patterns, after.counts, strict=True)).get(item.pattern, 0))
                for item in standing)  # fmt: skip
     assert kept >= 0.8 * sum(before.counts)
-    assert value_of(problem, after) <= value_of(problem, before) * 1.02
+    assert after.value(problem) <= before.value(problem) * 1.02
 
 
 def test_demand_nobody_can_serve_stays_unserved() -> None:
@@ -81,4 +80,4 @@ def test_demand_nobody_can_serve_stays_unserved() -> None:
     none = replace(problem, pools=tuple(replace(pool, devices=0) for pool in problem.pools), caps=())
     layout = _solved(none)
     assert layout.patterns == ()
-    assert missing_of(none, layout).tolist() == [1.0] * 4
+    assert layout.missing(none).tolist() == [1.0] * 4

@@ -10,8 +10,7 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.local_search import descend, neighbours
-from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.solution import Rules, Solution, descend, neighbours
 from solvers.planners.joint.solve.trim import LocalProgramme, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
