@@ -29,6 +29,7 @@ from app.records import plain
 from app.services.declared.tasks import TaskStatusLine
 from app.services.declared.tokens import Actor
 from app.services.explaining.sentences import hold_sentence
+from app.store.pages import PageOrder
 from app.store.tasks import TaskListing, TaskState
 from app.store.tokens import Role
 from solvers.cycle.record import Decision
@@ -191,7 +192,7 @@ class Board:
         ]
 
     def _cycles(self) -> list[Plain]:
-        page = self._services.history.cycles(CYCLES_SHOWN, None, None, None)
+        page = self._services.history.cycles(PageOrder(limit=CYCLES_SHOWN), None, None)
         return [
             {
                 "at": cycle.started_at.astimezone(UTC).strftime("%H:%M:%S"),

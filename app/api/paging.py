@@ -4,11 +4,12 @@ here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, ConfigDict
+
+from app.store.pages import PageOrder
 
 T = TypeVar("T")
 PAGE_SIZE = 100
@@ -21,14 +22,6 @@ class Page(BaseModel, Generic[T]):
 
     items: list[T]
     next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageOrder:
-    """What of a list is wanted: how many, and from where."""
-
-    limit: int
-    cursor: str | None
 
 
 def page_order(

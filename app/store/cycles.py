@@ -1,32 +1,35 @@
-"""Planning cycles: opened before they begin, drafted before they act, closed with the whole record.
+"""Planning cycles and what planners keep between them.
 
-Owns the stored form of a `CycleRecord` (its canonical JSON, compressed) and the columns that lists need. A cycle whose
-leader died is marked aborted by the next one and keeps its draft.
+A cycle is opened before it begins, drafted before it acts, closed with its whole record (canonical JSON, compressed);
+one whose leader died is marked aborted by the next and keeps its draft. Of a planner's states, bytes that only its own
+name and version can read, the newest stays always, and those before it, so that cycles can be repeated, as far as there
+is room.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-from sqlalchemy import delete as delete_from
-from sqlalchemy import func, insert, select, tuple_, update
-from sqlalchemy.engine import Row
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.tables.planning import cycles, plans
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import DAY_S, ago, changed, one, put_over, record_of
+from app.store.tables import cycles, planner_states, plans
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, Lane
-from solvers.domain.codec import canonical_json, from_json, from_plain, to_plain
-from solvers.domain.ids import CycleId
+from solvers.domain.codec import bytes_digest, canonical_json, from_json, to_plain
+from solvers.domain.ids import CycleId, Digest
 from solvers.errors import LeaseLostError, NotFoundError, StateError
 
-LISTING = "cycles"
 COMPRESSION_LEVEL = 6
+STATES_BYTES_MAX = 64 * 2**20
+"""Of all states of one planner and version together."""
 
 
 class CycleState(StrEnum):
@@ -79,25 +82,20 @@ class StoredCycle(CycleSummary):
 
 
 _SUMMARY = [column for column in cycles.c if column.name != "record"]
+_LISTING = Listing(
+    name="cycles", by=(cycles.c.started_at, cycles.c.id), made=partial(record_of, CycleSummary), newest_first=True
+)
+_RUNNING = cycles.c.state == CycleState.RUNNING
 
 
 def begin(session: Session, new: NewCycle) -> None:
     """Remember that a cycle runs."""
-    session.execute(
-        insert(cycles).values(
-            id=new.id,
-            lane=new.lane.value,
-            state=CycleState.RUNNING.value,
-            holder=new.holder,
-            fencing_token=new.fencing_token,
-            software_version=new.software_version,
-        )
-    )
+    session.execute(insert(cycles).values(**asdict(new), state=CycleState.RUNNING))
 
 
 def note_step(session: Session, cycle_id: str, step: CycleStep) -> None:
     """Remember that a step begins. Raises LeaseLostError when a newer leader has marked the cycle aborted."""
-    _write(session, cycle_id, {"step": step.value})
+    _write(session, cycle_id, {"step": step})
 
 
 def draft(session: Session, record: CycleRecord) -> None:
@@ -108,16 +106,16 @@ def draft(session: Session, record: CycleRecord) -> None:
 def close(session: Session, record: CycleRecord) -> None:
     """Keep the finished record. Raises LeaseLostError as `note_step` does."""
     elapsed_ms = sum(timing.elapsed_ms for timing in record.timings)
-    ended = {"state": CycleState.CLOSED.value, "ended_at": func.now(), "elapsed_ms": elapsed_ms}
+    ended = {"state": CycleState.CLOSED, "ended_at": func.now(), "elapsed_ms": elapsed_ms}
     _write(session, record.id, {**_values(record), **ended})
 
 
 def abort_older(session: Session, fencing_token: int) -> tuple[CycleId, ...]:
     """Mark running cycles of older leaders aborted; one that had promoted its plan learns its generation."""
     promoted = select(func.max(plans.c.generation)).where(plans.c.cycle_id == cycles.c.id).scalar_subquery()
-    statement = update(cycles).where(cycles.c.state == CycleState.RUNNING.value, cycles.c.fencing_token < fencing_token)
+    statement = update(cycles).where(_RUNNING, cycles.c.fencing_token < fencing_token)
     statement = statement.values(
-        state=CycleState.ABORTED.value,
+        state=CycleState.ABORTED,
         ended_at=func.now(),
         generation=func.coalesce(cycles.c.generation, promoted),
     )
@@ -126,24 +124,21 @@ def abort_older(session: Session, fencing_token: int) -> tuple[CycleId, ...]:
 
 def abort(session: Session, cycle_id: str) -> bool:
     """Mark one running cycle aborted; False when it does not run any more."""
-    statement = update(cycles).where(cycles.c.id == cycle_id, cycles.c.state == CycleState.RUNNING.value)
-    statement = statement.values(state=CycleState.ABORTED.value, ended_at=func.now())
-    return session.execute(statement.returning(cycles.c.id)).one_or_none() is not None
+    statement = update(cycles).where(cycles.c.id == cycle_id, _RUNNING)
+    return changed(session, statement.values(state=CycleState.ABORTED, ended_at=func.now())) > 0
 
 
 def delete_older(session: Session, days: float) -> int:
     """Delete cycles that began longer ago and do not run; returns how many."""
-    old = cycles.c.started_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)
-    statement = delete_from(cycles).where(old, cycles.c.state != CycleState.RUNNING.value)
-    return len(session.execute(statement.returning(cycles.c.id)).all())
+    return changed(session, delete(cycles).where(cycles.c.started_at < ago(days * DAY_S), ~_RUNNING))
 
 
 def get(session: Session, cycle_id: str) -> CycleSummary:
     """A cycle's summary. Raises NotFoundError."""
-    row = session.execute(select(*_SUMMARY).where(cycles.c.id == cycle_id)).one_or_none()
-    if row is None:
+    found = one(session, CycleSummary, select(*_SUMMARY).where(cycles.c.id == cycle_id))
+    if found is None:
         raise NotFoundError(f"no cycle {cycle_id}", cycle=cycle_id)
-    return _summary(row)
+    return found
 
 
 def load(session: Session, cycle_id: str) -> CycleRecord:
@@ -157,25 +152,15 @@ def load(session: Session, cycle_id: str) -> CycleRecord:
 
 
 def page(
-    session: Session,
-    *,
-    limit: int,
-    cursor: str | None = None,
-    lane: Lane | None = None,
-    state: CycleState | None = None,
+    session: Session, order: PageOrder, *, lane: Lane | None = None, state: CycleState | None = None
 ) -> StoredPage[CycleSummary]:
     """Cycles, newest first."""
-    query = select(*_SUMMARY).order_by(cycles.c.started_at.desc(), cycles.c.id.desc()).limit(limit + 1)
+    query = select(*_SUMMARY)
     if lane is not None:
-        query = query.where(cycles.c.lane == lane.value)
+        query = query.where(cycles.c.lane == lane)
     if state is not None:
-        query = query.where(cycles.c.state == state.value)
-    if cursor is not None:
-        at, cycle_id = decode_cursor(LISTING, cursor, (str, str))
-        after = tuple_(datetime.fromisoformat(str(at)), cycle_id)
-        query = query.where(tuple_(cycles.c.started_at, cycles.c.id) < after)
-    found = [_summary(row) for row in session.execute(query)]
-    return cut(LISTING, found, limit, lambda summary: (summary.started_at.isoformat(), summary.id))
+        query = query.where(cycles.c.state == state)
+    return read_page(session, _LISTING, query, order)
 
 
 def pack(record: CycleRecord) -> bytes:
@@ -203,20 +188,54 @@ def _values(record: CycleRecord) -> dict[str, Any]:
 
 
 def _write(session: Session, cycle_id: str, values: dict[str, Any]) -> None:
-    statement = update(cycles).where(cycles.c.id == cycle_id, cycles.c.state == CycleState.RUNNING.value)
-    if session.execute(statement.values(**values).returning(cycles.c.id)).one_or_none() is None:
+    if not changed(session, update(cycles).where(cycles.c.id == cycle_id, _RUNNING).values(**values)):
         found = get(session, cycle_id)
         kind = LeaseLostError if found.state is CycleState.ABORTED else StateError
         raise kind(f"cycle {cycle_id} is {found.state.value} already", cycle=cycle_id)
 
 
-def _summary(row: Row[Any]) -> CycleSummary:
-    return CycleSummary(
-        **{
-            **row._mapping,
-            "id": CycleId(row.id),
-            "lane": Lane(row.lane),
-            "state": CycleState(row.state),
-            "decision": None if row.decision is None else from_plain(Decision, row.decision),
-        }
+# --- States of planners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerState:
+    """A stored state and its digest, which records name."""
+
+    planner: str
+    version: str
+    state: bytes
+    digest: str
+    updated_at: datetime
+
+
+def find_state(session: Session, planner: str, version: str, digest: str | None = None) -> PlannerState | None:
+    """The newest state of a planner, or the one of this digest; None when there is none (any more)."""
+    query = select(planner_states).where(*_of_planner(planner, version))
+    if digest is not None:
+        query = query.where(planner_states.c.digest == digest)
+    return one(session, PlannerState, query.order_by(planner_states.c.updated_at.desc()).limit(1))
+
+
+def put_state(session: Session, planner: str, version: str, state: bytes) -> Digest:
+    """Make this a planner's newest state; returns its digest. The oldest ones go where there are too many."""
+    digest = bytes_digest(state)
+    now = func.clock_timestamp()
+    row = {"planner": planner, "version": version, "digest": digest, "state": state, "updated_at": now}
+    session.execute(put_over(planner_states, row, ("planner", "version", "digest")))
+    newest_first = planner_states.c.updated_at.desc()
+    sizes = (
+        select(
+            planner_states.c.digest,
+            func.sum(func.length(planner_states.c.state)).over(order_by=newest_first).label("size"),
+            func.row_number().over(order_by=newest_first).label("place"),
+        )
+        .where(*_of_planner(planner, version))
+        .subquery()
     )
+    beyond = select(sizes.c.digest).where(sizes.c.size > STATES_BYTES_MAX, sizes.c.place > 1)
+    session.execute(delete(planner_states).where(*_of_planner(planner, version), planner_states.c.digest.in_(beyond)))
+    return digest
+
+
+def _of_planner(planner: str, version: str) -> tuple[Any, ...]:
+    return (planner_states.c.planner == planner, planner_states.c.version == version)

@@ -1,7 +1,7 @@
 """Declarative documents: one repository for every kind of thing that users and agents declare.
 
-Owns versions, preconditions and paging. A document's spec is the plain form of its domain value, already checked by
-whoever puts it; this module refuses lost updates and dangling references.
+A document's spec is the plain form of its domain value, already checked by whoever puts it; lost updates and dangling
+references are refused here. Built-in documents are made once, and never again after somebody deleted them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from psycopg import errors as postgres
 from sqlalchemy import delete as delete_from
-from sqlalchemy import func, insert, select, text, tuple_, update
+from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.engine import Row
 from sqlalchemy.exc import IntegrityError
@@ -21,8 +22,10 @@ from sqlalchemy.orm import Session
 
 from app.errors import PreconditionError, ReferencedError
 from app.kinds import Kind
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.tables.documents import TABLES
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import changed
+from app.store.tables import TABLES
+from app.store.tables import library_documents as offered
 from solvers.domain.codec import Plain
 from solvers.errors import InputError, NotFoundError
 
@@ -79,22 +82,16 @@ def find(session: Session, kind: Kind, key: Key) -> Stored | None:
     return _find(session, kind, key, lock=False)
 
 
-def page(
-    session: Session, kind: Kind, *, limit: int, cursor: str | None = None, project: str | None = None
-) -> StoredPage[Stored]:
+def page(session: Session, kind: Kind, order: PageOrder, project: str | None = None) -> StoredPage[Stored]:
     """Documents by key; of one project only when named (the kind must be in projects, or be the projects themselves).
 
     Raises FieldError for a foreign cursor.
     """
     columns = _key_columns(kind)
-    query = select(*_selected(kind)).order_by(*columns).limit(limit + 1)
+    query = select(*_selected(kind))
     if project is not None:
         query = query.where(columns[0] == project)
-    if cursor is not None:
-        after = decode_cursor(kind.plural, cursor, (str,) * len(columns))
-        query = query.where(tuple_(*columns) > tuple_(*after))
-    found = [_stored(kind, row) for row in session.execute(query)]
-    return cut(kind.plural, found, limit, lambda stored: stored.key)
+    return read_page(session, Listing(name=kind.plural, by=columns, made=partial(_stored, kind)), query, order)
 
 
 def all_specs(session: Session, kind: Kind) -> list[Stored]:
@@ -140,8 +137,18 @@ def put_absent(session: Session, kind: Kind, specs: Sequence[Spec]) -> int:
     rows = [_values(kind, key_of(kind, spec), spec) for spec in specs]
     if not rows:
         return 0
-    statement = upsert(TABLES[kind]).values(rows).on_conflict_do_nothing().returning(TABLES[kind].c.version)
-    return len(session.execute(statement).all())
+    return changed(session, upsert(TABLES[kind]).values(rows).on_conflict_do_nothing())
+
+
+def offer(session: Session, kind: Kind, specs: Sequence[Spec]) -> int:
+    """Make those built-in documents that were never offered before and are not there; returns how many that were."""
+    known = set(session.execute(select(offered.c.name).where(offered.c.kind == kind.plural)).scalars())
+    fresh = [spec for spec in specs if spec["name"] not in known]
+    if not fresh:
+        return 0
+    rows = [{"kind": kind.plural, "name": spec["name"]} for spec in fresh]
+    session.execute(upsert(offered).values(rows).on_conflict_do_nothing())
+    return put_absent(session, kind, fresh)
 
 
 def delete(session: Session, kind: Kind, key: Key, precondition: Precondition = ANY) -> Stored:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import insert, select
-from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.tables.edge import events
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import record_of
+from app.store.tables import events
 from solvers.domain.codec import Plain
-
-LISTING = "events"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,33 +44,22 @@ class EventLine:
     facts: dict[str, Any]
 
 
+_LISTING = Listing(name="events", by=(events.c.id,), made=partial(record_of, EventLine), newest_first=True)
+
+
 def append(session: Session, event: Event) -> int:
     """Add to the trail; returns the event's id."""
-    statement = insert(events).values(
-        name=event.name,
-        actor=event.actor,
-        subject=event.subject,
-        project=event.project,
-        request_id=event.request_id,
-        facts=dict(event.facts),
-    )
+    statement = insert(events).values(**asdict(event))
     return int(session.execute(statement.returning(events.c.id)).scalar_one())
 
 
 def page(
-    session: Session, *, limit: int, cursor: str | None = None, subject: str | None = None, project: str | None = None
+    session: Session, order: PageOrder, *, subject: str | None = None, project: str | None = None
 ) -> StoredPage[EventLine]:
     """Events, newest first, of one subject or project where named."""
-    query = select(events).order_by(events.c.id.desc()).limit(limit + 1)
+    query = select(events)
     if subject is not None:
         query = query.where(events.c.subject == subject)
     if project is not None:
         query = query.where(events.c.project == project)
-    if cursor is not None:
-        (before,) = decode_cursor(LISTING, cursor, (int,))
-        query = query.where(events.c.id < before)
-    return cut(LISTING, [_stored(row) for row in session.execute(query)], limit, lambda stored: (stored.id,))
-
-
-def _stored(row: Row[Any]) -> EventLine:
-    return EventLine(**row._mapping)
+    return read_page(session, _LISTING, query, order)

@@ -1,7 +1,6 @@
 """Answers to POSTs that may be sent again: the first request under a key does the work, repeats get its answer.
 
-Owns the reservation of (token, key). It refuses a key that comes back with another body, and one whose first request is
-still running.
+A key that comes back with another body is refused, and one whose first request is still running.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, select, update
-from sqlalchemy import delete as delete_from
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.errors import InProgressError, KeyReusedError
-from app.store.tables.edge import idempotency_keys as keys
+from app.store.sql import ago, changed
+from app.store.tables import idempotency_keys as keys
 from solvers.errors import InvariantError
 
 IN_FLIGHT_MAX_S = 120.0
@@ -61,9 +60,9 @@ def reserve(session: Session, request: Request) -> StoredAnswer | None:
         path=request.path,
         body_hash=request.body_hash,
     )
-    if session.execute(fresh.on_conflict_do_nothing().returning(keys.c.key)).one_or_none() is not None:
+    if changed(session, fresh.on_conflict_do_nothing()):
         return None
-    expired = (keys.c.reserved_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, IN_FLIGHT_MAX_S)).label("expired")
+    expired = (keys.c.reserved_at < ago(IN_FLIGHT_MAX_S)).label("expired")
     found = session.execute(select(keys, expired).where(*_is(request)).with_for_update()).one_or_none()
     if found is None:
         raise InProgressError("the first request under this Idempotency-Key was just given up; try again")
@@ -83,19 +82,18 @@ def finish(session: Session, request: Request, answer: StoredAnswer) -> None:
     statement = statement.values(
         finished_at=func.now(), status=answer.status, headers=dict(answer.headers), body=answer.body
     )
-    if session.execute(statement.returning(keys.c.key)).one_or_none() is None:
+    if not changed(session, statement):
         raise InvariantError("an idempotency key was finished that is not in flight", key=request.key)
 
 
 def abandon(session: Session, request: Request) -> None:
     """Give an unfinished key back, so that a repeat may do the work after a failure."""
-    session.execute(delete_from(keys).where(*_is(request), keys.c.finished_at.is_(None)))
+    session.execute(delete(keys).where(*_is(request), keys.c.finished_at.is_(None)))
 
 
 def delete_older(session: Session, ttl_s: float) -> int:
     """Forget keys older than `ttl_s`; returns how many."""
-    old = keys.c.reserved_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)
-    return len(session.execute(delete_from(keys).where(old).returning(keys.c.key)).all())
+    return changed(session, delete(keys).where(keys.c.reserved_at < ago(ttl_s)))
 
 
 def _is(request: Request) -> tuple[ColumnElement[bool], ...]:

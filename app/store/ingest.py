@@ -1,7 +1,7 @@
 """Taking in telemetry: many reports in one transaction, through COPY, each stored exactly once.
 
-Owns the judgement of a report against the newest one of its source (repeats are acknowledged but not stored again,
-clocks that run backwards are refused) and the live state that reports carry. It refuses to aggregate.
+A report is judged against the newest one of its source (repeats are acknowledged but not stored again, clocks that run
+backwards are refused), and the live state that it carries is brought up to date.
 """
 
 from __future__ import annotations
@@ -15,79 +15,37 @@ from operator import attrgetter
 from typing import Any
 
 import psycopg
+from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Table, Text
 
 from agents.wire import EdgeReport, Report
+from app.store.tables import device_samples, rate_samples, replica_samples, report_log
 
 # --- Rows of telemetry as binary COPY takes them: columns with their types, and the values of a report in that order
 
 
 Row = tuple[Any, ...]
-DEVICE_TYPES = {
-    "uuid": "text",
-    "power_w": "float8",
-    "energy_j": "float8",
-    "utilisation_pct": "float8",
-    "memory_mib_used": "float8",
-    "clock_mhz_sm": "int4",
-    "temperature_c": "float8",
-    "share_pct_sm_total": "int4",
-    "throttle": "text",
-    "healthy": "bool",
+_COPY_TYPES = {
+    Text: "text",
+    Double: "float8",
+    Integer: "int4",
+    BigInteger: "int8",
+    Boolean: "bool",
+    DateTime: "timestamptz",
 }
-REPLICA_TYPES = {
-    "replica": "text",
-    "kind": "text",
-    "workload": "text",
-    "project": "text",
-    "model": "text",
-    "uuid": "text",
-    "state": "text",
-    "share_pct_sm": "int4",
-    "sm_count": "int4",
-    "memory_mib_limit": "int4",
-    "memory_mib_used": "float8",
-    "batch": "int4",
-    "held_s": "float8",
-    "arrived": "float8",
-    "completed": "float8",
-    "violated": "float8",
-    "dropped": "float8",
-    "queue_length": "float8",
-    "batch_mean": "float8",
-    "latency_ms_p50": "float8",
-    "latency_ms_p95": "float8",
-    "latency_ms_p99": "float8",
-    "energy_j": "float8",
-    "iterations_done": "int8",
-    "executions": "float8",
-    "execution_ms_mean": "float8",
-}
+
+
+def _types(table: Table) -> dict[str, str]:
+    """Columns that a report fills, with their types."""
+    return {column.name: _COPY_TYPES[type(column.type)] for column in table.c if column.name != "received_at"}
+
+
 NODE_TYPES = {
-    "observed_at": "timestamptz",
-    "node_id": "text",
-    "boot_id": "text",
-    "sequence": "int8",
-    "interval_s": "float8",
+    name: _types(device_samples)[name] for name in ("observed_at", "node_id", "boot_id", "sequence", "interval_s")
 }
-RATE_TYPES = {
-    "observed_at": "timestamptz",
-    "gateway": "text",
-    "boot_id": "text",
-    "sequence": "int8",
-    "service": "text",
-    "project": "text",
-    "arrived": "float8",
-    "interval_s": "float8",
-    "unrouted": "float8",
-}
-LOG_TYPES = {
-    "source": "text",
-    "boot_id": "text",
-    "sequence": "int8",
-    "observed_at": "timestamptz",
-    "interval_s": "float8",
-    "rows": "int4",
-}
+DEVICE_TYPES = {name: kind for name, kind in _types(device_samples).items() if name not in NODE_TYPES}
+REPLICA_TYPES = {name: kind for name, kind in _types(replica_samples).items() if name not in NODE_TYPES}
+RATE_TYPES = _types(rate_samples)
+LOG_TYPES = _types(report_log)
 device_values = attrgetter(*DEVICE_TYPES)
 replica_values = attrgetter(*REPLICA_TYPES)
 _device_int4s = attrgetter(*(name for name, kind in DEVICE_TYPES.items() if kind == "int4"))

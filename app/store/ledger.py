@@ -1,35 +1,111 @@
-"""The ledger from Python: bring it up to date, correct it, read it.
+"""The ledger from Python: roll-ups of telemetry by minute and hour, accounting, correction, cost reports, retention.
 
-Owns the order of one accounting run (late minutes, new minutes, hours, closing) and the grouping of cost reports. It
-refuses to know prices or how a minute is split: that is SQL. Functions take a session first and never commit.
+One run accounts late minutes, then new ones, then hours, and closes what is old enough. What a minute means, prices,
+and how a bill is split are SQL in the migrations and nowhere else. Functions take a session first and never commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
 from sqlalchemy.orm import Session
 
-from app.store.rollups import (
-    HOUR,
-    MINUTE,
-    Marks,
-    MinuteSpan,
-    late_spans,
-    load_marks,
-    lock_accounting,
-    roll_hours,
-    roll_minutes,
-    save_marks,
-)
-from app.store.sql import named
+from app.records import with_more
+from app.store.sql import named, records
 
+# --- Roll-ups, how far accounting has come, and retention
+
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
 CHUNK = 5 * MINUTE
 """Minutes per SQL statement, far below the statement timeout."""
+BACKLOG_MAX = timedelta(days=7)
+"""How far back the very first accounting reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinuteSpan:
+    """Minutes [start, end)."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """How far accounting has come: minutes written, reports looked at (by arrival), hours closed."""
+
+    accounted_until: datetime
+    seen_until: datetime
+    closed_until: datetime
+
+
+def lock_accounting(session: Session) -> None:
+    """Wait until no other transaction rolls up, accounts or drops; held until this transaction ends."""
+    session.execute(named("lock_accounting"))
+
+
+def roll_minutes(session: Session, start: datetime, end: datetime) -> int:
+    """Make the minutes of [start, end) again from telemetry; answers the number of rows."""
+    return int(session.execute(named("roll_minutes"), {"start": start, "end": end}).scalar_one())
+
+
+def roll_hours(session: Session, start: datetime, end: datetime) -> int:
+    """Make every hour that [start, end) touches again from its minutes; answers the rows."""
+    return int(session.execute(named("roll_hours"), {"start": start, "end": end}).scalar_one())
+
+
+def load_marks(session: Session, now: datetime) -> Marks:
+    """Where accounting stands; before the first run, where it begins: the first report or bill, a week ago at most."""
+    found = {row.name: row.at for row in session.execute(named("marks"))}
+    if "accounted_until" in found:
+        return Marks(**{name: found[name] for name in ("accounted_until", "seen_until", "closed_until")})
+    first = session.execute(named("first_moment"), {"now": now}).scalar_one()
+    start = max(first, now - BACKLOG_MAX)
+    return Marks(
+        accounted_until=start.replace(second=0, microsecond=0),
+        seen_until=now,
+        closed_until=start.replace(minute=0, second=0, microsecond=0),
+    )
+
+
+def save_marks(session: Session, marks: Marks) -> None:
+    """Remember where accounting stands."""
+    for name in ("accounted_until", "seen_until", "closed_until"):
+        session.execute(named("save_mark"), {"name": name, "at": getattr(marks, name)})
+
+
+def late_spans(session: Session, marks: Marks, now: datetime) -> list[MinuteSpan]:
+    """Accounted minutes of open hours that reports arriving since `seen_until` cover; neighbours are joined."""
+    minutes = session.execute(
+        named("late_minutes"),
+        {"seen": marks.seen_until, "now": now, "closed": marks.closed_until, "accounted": marks.accounted_until},
+    ).scalars()
+    spans: list[MinuteSpan] = []
+    for minute in minutes:
+        if spans and spans[-1].end == minute:
+            spans[-1] = MinuteSpan(start=spans[-1].start, end=minute + MINUTE)
+        else:
+            spans.append(MinuteSpan(start=minute, end=minute + MINUTE))
+    return spans
+
+
+def drop_raw_telemetry(session: Session, now: datetime, days: int) -> int:
+    """Drop raw telemetry older than `days` days whose hours are closed; answers the partitions dropped."""
+    return int(session.execute(named("drop_raw"), {"now": now, "days": days}).scalar_one())
+
+
+def drop_minutes(session: Session, now: datetime, days: int) -> int:
+    """Drop minutes (roll-ups, bills, ledger) older than `days` days whose hours are closed; hours stay for good."""
+    return int(session.execute(named("drop_minutes"), {"now": now, "days": days}).scalar_one())
+
+
+# --- Accounting and cost reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +170,9 @@ class CostQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostReport:
+class CostReport(CostQuery):
     """Costs of the whole hours [start, end), dearest group first (times: in order)."""
 
-    by: CostBy
-    accounting: Accounting
-    start: datetime
-    end: datetime
-    project: str | None
     usd: Decimal
     rows: tuple[CostRow, ...]
 
@@ -177,26 +248,9 @@ def cost_report(session: Session, query: CostQuery) -> CostReport:
     """What was spent, from the ledger's hours (the running one included)."""
     start = _hour_of(query.start)
     end = query.end if query.end == _hour_of(query.end) else _hour_of(query.end) + HOUR
-    found = session.execute(
-        named("cost_report"),
-        {
-            "by": query.by.value,
-            "accounting": query.accounting.value,
-            "start": start,
-            "end": end,
-            "project": query.project,
-        },
-    )
-    rows = tuple(CostRow(**row._mapping) for row in found)
-    return CostReport(
-        by=query.by,
-        accounting=query.accounting,
-        start=start,
-        end=end,
-        project=query.project,
-        usd=sum((row.usd for row in rows), Decimal(0)),
-        rows=rows,
-    )
+    rows = records(session, CostRow, named("cost_report"), **{**asdict(query), "start": start, "end": end})
+    usd = sum((row.usd for row in rows), Decimal(0))
+    return with_more(CostReport, replace(query, start=start, end=end), usd=usd, rows=rows)
 
 
 def _hour_of(moment: datetime) -> datetime:

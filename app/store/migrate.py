@@ -1,7 +1,6 @@
 """Schema migrations from code: up, down, and which revision a database has.
 
-Owns finding the migration scripts, which lie beside this package in an installed wheel and at the top level of a
-checkout.
+The scripts lie beside this package in an installed wheel and at the top level of a checkout.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from app.store.engine import normalise_url, translated
+from app.store.sql import named
 
 VERSION_TABLE = "schema_version"
 
@@ -69,4 +70,12 @@ def head() -> str:
     found = ScriptDirectory.from_config(_config()).get_current_head()
     if found is None:
         raise FileNotFoundError("there are no migrations")
+    return found
+
+
+def schema_revision(session: Session) -> str | None:
+    """Revision of the connected database; None when it was never migrated."""
+    if session.execute(named("migrated")).scalar_one() is None:
+        return None
+    found: str | None = session.execute(named("schema_revision")).scalar_one_or_none()
     return found

@@ -1,20 +1,31 @@
-"""The live side of nodes and devices: who joined, how to reach them, what drivers allow, when a device costs money.
+"""The live side of nodes and devices: who joined, what each node read back after applying a target, what its
+controllers ask for, when a device costs money.
 
-What people declare about nodes and devices is a document; this module refuses to touch it.
+What people declare about nodes and devices is a document. Receipts are history, each stored once; the read-back is the
+newest of them, and nothing in it is older than the agent that runs now, unless that has not said anything yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
-from sqlalchemy import Double, case, cast, func, select, update
+from sqlalchemy import Double, case, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from app.store.tables.documents import devices, node_states
+from agents.wire import NodeReceipt, RepartitionReport, encode
+from app.records import record
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import DAY_S, ago, changed, named, one, record_of, records
+from app.store.tables import devices, node_read_backs, node_states, receipts
 from solvers.errors import NotFoundError
+
+ROUTES_CHANNEL = "headroom_routes"
+"""Notified of every new read-back, for whoever serves routes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +70,7 @@ def join(session: Session, node_id: str, boot_id: str, *, endpoint: str | None, 
 
 def find(session: Session, node_id: str) -> NodeState | None:
     """A node's live state; None when it never joined."""
-    row = session.execute(select(node_states, _AGE_S).where(node_states.c.node_id == node_id)).one_or_none()
-    return None if row is None else NodeState(**row._mapping)
+    return one(session, NodeState, select(node_states, _AGE_S).where(node_states.c.node_id == node_id))
 
 
 def get(session: Session, node_id: str) -> NodeState:
@@ -73,8 +83,7 @@ def get(session: Session, node_id: str) -> NodeState:
 
 def all_states(session: Session) -> tuple[NodeState, ...]:
     """Live state of every node that joined, by id."""
-    query = select(node_states, _AGE_S).order_by(node_states.c.node_id)
-    return tuple(NodeState(**row) for row in session.execute(query).mappings())
+    return records(session, NodeState, select(node_states, _AGE_S).order_by(node_states.c.node_id))
 
 
 def raise_generation(session: Session, node_id: str, boot_id: str, generation: int) -> bool:
@@ -84,8 +93,7 @@ def raise_generation(session: Session, node_id: str, boot_id: str, generation: i
         node_states.c.boot_id == boot_id,
         node_states.c.generation_applied < generation,
     )
-    raised = session.execute(statement.values(generation_applied=generation).returning(node_states.c.node_id))
-    return raised.one_or_none() is not None
+    return changed(session, statement.values(generation_applied=generation)) > 0
 
 
 def devices_of(session: Session, node_id: str) -> tuple[str, ...]:
@@ -96,10 +104,11 @@ def devices_of(session: Session, node_id: str) -> tuple[str, ...]:
 
 def note_device(session: Session, uuid: str, *, driver_version: str, capabilities: Mapping[str, str]) -> None:
     """Remember what an agent found about a device. A device that came back is billed again, from now."""
-    statement = update(devices).where(devices.c.uuid == uuid)
     gone = devices.c.billed_until.is_not(None)
     session.execute(
-        statement.values(
+        update(devices)
+        .where(devices.c.uuid == uuid)
+        .values(
             driver_version=driver_version,
             capabilities=dict(capabilities),
             billed_from=case((gone, func.now()), else_=devices.c.billed_from),
@@ -111,6 +120,155 @@ def note_device(session: Session, uuid: str, *, driver_version: str, capabilitie
 def stop_billing(session: Session, uuid: str) -> bool:
     """Note that a device is gone as of now; False when it was gone already or is unknown."""
     statement = update(devices).where(devices.c.uuid == uuid, devices.c.billed_until.is_(None))
-    return (
-        session.execute(statement.values(billed_until=func.now()).returning(devices.c.uuid)).one_or_none() is not None
+    return changed(session, statement.values(billed_until=func.now())) > 0
+
+
+# --- Receipts
+
+
+@record
+class ReceiptLine:
+    """What a node read back; `document` is its NodeReceipt."""
+
+    id: int
+    node_id: str
+    boot_id: str
+    generation: int
+    plan_id: str | None
+    outcome: str
+    observed_at: datetime
+    received_at: datetime
+    elapsed_ms: float
+    problems: tuple[str, ...]
+    document: dict[str, Any]
+
+
+_LISTING = Listing(name="receipts", by=(receipts.c.id,), made=partial(record_of, ReceiptLine), newest_first=True)
+
+
+def put_receipt(session: Session, receipt: NodeReceipt) -> bool:
+    """Store a receipt; False when it was stored before."""
+    statement = insert(receipts).values(
+        node_id=receipt.node,
+        boot_id=receipt.boot_id,
+        generation=receipt.generation,
+        plan_id=receipt.plan,
+        outcome=receipt.outcome,
+        observed_at=datetime.fromtimestamp(receipt.observed_at_s, UTC),
+        elapsed_ms=receipt.elapsed_ms,
+        problems=list(receipt.problems),
+        document=encode(receipt),
     )
+    return changed(session, statement.on_conflict_do_nothing()) > 0
+
+
+def receipts_page(
+    session: Session, order: PageOrder, *, node: str | None = None, generation: int | None = None
+) -> StoredPage[ReceiptLine]:
+    """Receipts, newest first, of one node or generation where named."""
+    query = select(receipts)
+    if node is not None:
+        query = query.where(receipts.c.node_id == node)
+    if generation is not None:
+        query = query.where(receipts.c.generation == generation)
+    return read_page(session, _LISTING, query, order)
+
+
+def delete_older_receipts(session: Session, days: float) -> int:
+    """Delete receipts that came in longer ago; returns how many."""
+    return changed(session, delete(receipts).where(receipts.c.received_at < ago(days * DAY_S)))
+
+
+# --- Read-backs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBackRow:
+    """A process as its node last read it back."""
+
+    replica: str
+    uuid: str
+    share_pct_sm: int
+    memory_mib_limit: int
+    batch: int
+    ready: bool
+    endpoint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReadBack:
+    """What one node read back; `age_s` by the database's clock."""
+
+    node_id: str
+    boot_id: str
+    generation: int
+    observed_at_s: float
+    age_s: float
+    replicas: tuple[ReadBackRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportHead:
+    """The newest report of a node."""
+
+    node_id: str
+    boot_id: str
+    observed_at_s: float
+
+
+def keep_read_back(session: Session, receipt: NodeReceipt) -> bool:
+    """Keep what a receipt read back and tell of it; False when it is of another boot than the node's or not newer."""
+    current = select(node_states.c.boot_id).where(node_states.c.node_id == receipt.node)
+    if session.execute(current).scalar_one_or_none() != receipt.boot_id:
+        return False
+    statement = insert(node_read_backs).values(
+        node_id=receipt.node,
+        boot_id=receipt.boot_id,
+        generation=receipt.generation,
+        observed_at=datetime.fromtimestamp(receipt.observed_at_s, UTC),
+        replicas=[
+            {name: getattr(replica, name) for name in ReadBackRow.__dataclass_fields__} for replica in receipt.replicas
+        ],
+        wishes=[asdict(wish) for wish in receipt.wishes],
+    )
+    fresh = {name: statement.excluded[name] for name in ("boot_id", "generation", "observed_at", "replicas", "wishes")}
+    newer = or_(
+        node_read_backs.c.boot_id != statement.excluded.boot_id,
+        node_read_backs.c.observed_at <= statement.excluded.observed_at,
+    )
+    stored = statement.on_conflict_do_update(
+        index_elements=["node_id"], set_={**fresh, "received_at": func.now()}, where=newer
+    )
+    if not changed(session, stored):
+        return False
+    session.execute(select(func.pg_notify(ROUTES_CHANNEL, receipt.node)))
+    return True
+
+
+def read_backs(session: Session) -> tuple[NodeReadBack, ...]:
+    """The newest read-back of every node that ever sent one, by node."""
+    kept = node_read_backs.c
+    query = select(
+        kept.node_id,
+        kept.boot_id,
+        kept.generation,
+        cast(func.extract("epoch", kept.observed_at), Double).label("observed_at_s"),
+        cast(func.extract("epoch", func.now() - kept.received_at), Double).label("age_s"),
+        kept.replicas,
+    ).order_by(kept.node_id)
+    return tuple(
+        NodeReadBack(**{**row, "replicas": tuple(ReadBackRow(**item) for item in row["replicas"])})
+        for row in session.execute(query).mappings()
+    )
+
+
+def wishes(session: Session, generation: int) -> dict[str, RepartitionReport]:
+    """What controllers ask for under a generation, by device: what they asked for before is answered by it."""
+    query = select(node_read_backs.c.wishes).where(node_read_backs.c.generation == generation)
+    found = (RepartitionReport(**item) for listed in session.execute(query).scalars() for item in listed)
+    return {wish.uuid: wish for wish in found}
+
+
+def report_heads(session: Session) -> dict[str, ReportHead]:
+    """The newest report of each node that ever sent one, by node."""
+    return {head.node_id: head for head in records(session, ReportHead, named("report_heads"))}

@@ -1,9 +1,8 @@
 """What was learned from outcomes: a point for each configuration, what is watched of each model on a GPU type, counts
 by hour, and how far learning has come.
 
-Owns the stored forms and their bounds, and the one write that makes learning happen once: whoever moves the mark from
-where it was found, under a token not older than the last one's, may write the rest in the same transaction. Functions
-take a session first and never commit.
+Learning happens once: whoever moves the mark from where it was found, under a token not older than the last one's, may
+write the rest in the same transaction. Functions take a session first and never commit.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete as delete_from
-from sqlalchemy import func, select, tuple_, update
+from sqlalchemy import Select, Table, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from app.store.sql import named
-from app.store.tables.learning import belief_monitors, learning_marks, outcome_hours, outcome_points
+from app.store.sql import changed, named, put_over
+from app.store.tables import belief_monitors, learning_marks, outcome_hours, outcome_points
 from solvers.domain.codec import from_plain, to_plain
 from solvers.errors import LeaseLostError
 from solvers.models.online.monitor import Monitor
@@ -92,7 +90,7 @@ def advance(session: Session, progress: LearningProgress) -> None:
     counted = {"admitted": progress.admitted, "rejected": progress.rejected, "rebuilt": progress.rebuilt}
     if progress.found is None:
         first = insert(learning_marks).values(name=MARK, **values, **told, **counted).on_conflict_do_nothing()
-        moved = session.execute(first.returning(learning_marks.c.name)).one_or_none()
+        moved = changed(session, first)
     else:
         added = {name: learning_marks.c[name] + more for name, more in counted.items()}
         statement = update(learning_marks).where(
@@ -100,19 +98,15 @@ def advance(session: Session, progress: LearningProgress) -> None:
             learning_marks.c.seen_until == progress.found,
             learning_marks.c.fencing_token <= progress.fencing_token,
         )
-        moved = session.execute(
-            statement.values(**values, **told, **added).returning(learning_marks.c.name)
-        ).one_or_none()
-    if moved is None:
+        moved = changed(session, statement.values(**values, **told, **added))
+    if not moved:
         raise LeaseLostError("another leader has learned from these outcomes", token=progress.fencing_token)
 
 
 def points_of(session: Session, keys: Collection[ModelKey]) -> tuple[Point, ...]:
     """Every point of these models on these GPU types."""
-    if not keys:
-        return ()
-    wanted = tuple_(outcome_points.c.model, outcome_points.c.gpu_type).in_(sorted(keys))
-    return tuple(from_plain(Point, row.state) for row in session.execute(_ordered().where(wanted)))
+    query = _ordered().where(_about(outcome_points, keys))
+    return tuple(from_plain(Point, row.state) for row in session.execute(query))
 
 
 def all_points(session: Session) -> tuple[Point, ...]:
@@ -124,31 +118,21 @@ def belief_mark(session: Session) -> str:
     """A text that changes when outcomes have something new to teach: a belief was due to be built anew, a
     configuration became known, or outcomes have doubled.
     """
-    row = session.execute(
-        named("belief_mark"),
-        {"mark": MARK, "taught": TAUGHT},
-    )
-    return str(row.scalar_one())
+    return str(session.execute(named("belief_mark"), {"mark": MARK, "taught": TAUGHT}).scalar_one())
 
 
 def put_points(session: Session, points: Sequence[Point]) -> None:
     """Store points, each in its configuration's row."""
     rows = [_point_row(point) for point in points]
     for start in range(0, len(rows), ROWS_PER_STATEMENT):
-        statement = insert(outcome_points).values(rows[start : start + ROWS_PER_STATEMENT])
-        fresh = {
-            name: statement.excluded[name] for name in ("latency_ms", "outcomes", "values_kept", "state", "seen_at")
-        }
-        session.execute(
-            statement.on_conflict_do_update(index_elements=_KEY, set_={**fresh, "batch": statement.excluded.batch})
-        )
+        session.execute(put_over(outcome_points, rows[start : start + ROWS_PER_STATEMENT], _KEY))
 
 
 def forget_points(session: Session, configurations: Iterable[Configuration]) -> None:
     """Delete the points of these configurations."""
     for configuration in configurations:
         key = [outcome_points.c[name] == value for name, value in _key(configuration).items()]
-        session.execute(delete_from(outcome_points).where(*key))
+        session.execute(delete(outcome_points).where(*key))
 
 
 def trim_points(session: Session, keys: Collection[ModelKey]) -> int:
@@ -164,24 +148,15 @@ def trim_points(session: Session, keys: Collection[ModelKey]) -> int:
 
 def monitors_of(session: Session, keys: Collection[ModelKey]) -> dict[ModelKey, Monitor]:
     """What is watched of these models on these GPU types; those never seen are missing."""
-    if not keys:
-        return {}
-    wanted = tuple_(belief_monitors.c.model, belief_monitors.c.gpu_type).in_(sorted(keys))
-    found = session.execute(select(belief_monitors).where(wanted))
+    found = session.execute(select(belief_monitors).where(_about(belief_monitors, keys)))
     return {(row.model, row.gpu_type): from_plain(Monitor, row.state) for row in found}
 
 
 def put_monitors(session: Session, monitors: Sequence[Monitor]) -> None:
     """Store what is watched."""
-    if not monitors:
-        return
     rows = [{"model": each.model, "gpu_type": each.gpu_type, "state": to_plain(each)} for each in monitors]
-    statement = insert(belief_monitors).values(rows)
-    session.execute(
-        statement.on_conflict_do_update(
-            index_elements=["model", "gpu_type"], set_={"state": statement.excluded.state, "updated_at": func.now()}
-        )
-    )
+    if rows:
+        session.execute(put_over(belief_monitors, rows, ("model", "gpu_type"), updated_at=func.now()))
 
 
 def add_hours(session: Session, counts: Sequence[HourCounts]) -> None:
@@ -200,7 +175,11 @@ def add_hours(session: Session, counts: Sequence[HourCounts]) -> None:
     )
 
 
-def _ordered() -> Any:
+def _about(table: Table, keys: Collection[ModelKey]) -> Any:
+    return tuple_(table.c.model, table.c.gpu_type).in_(sorted(keys))
+
+
+def _ordered() -> Select[Any]:
     return select(outcome_points.c.state).order_by(*(outcome_points.c[name] for name in _KEY))
 
 

@@ -1,6 +1,6 @@
 """Keyset pages: a bounded list of items and the opaque cursor after the last of them.
 
-Owns the cursor's form. It refuses cursors of another list and cursors that were edited.
+A cursor of another list, and one that was edited, is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ import binascii
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Select, tuple_
+from sqlalchemy.engine import Row
+from sqlalchemy.orm import Session
 
 from app.records import record
 from solvers.errors import FieldError
@@ -26,6 +32,49 @@ class StoredPage(Generic[T]):
 
     items: tuple[T, ...]
     next_cursor: str | None
+
+
+@record
+class PageOrder:
+    """What of a list is wanted: how many items at most, and after which cursor."""
+
+    limit: int
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Generic[T]):
+    """A list by the columns that name its rows, from the highest down if `newest_first`, and what is made of a row."""
+
+    name: str
+    by: Sequence[Any]
+    made: Callable[[Row[Any]], T]
+    newest_first: bool = False
+
+
+def read_page(session: Session, listing: Listing[T], query: Select[Any], order: PageOrder) -> StoredPage[T]:
+    """A page of what a query finds. Raises FieldError for a cursor of another list."""
+    by, down = listing.by, listing.newest_first
+    query = query.order_by(*(column.desc() if down else column for column in by)).limit(order.limit + 1)
+    if order.cursor is not None:
+        kinds = [column.type.python_type for column in by]
+        key = decode_cursor(listing.name, order.cursor, tuple(int if kind is int else str for kind in kinds))
+        after = tuple_(*(_READ.get(kind, kind)(part) for kind, part in zip(kinds, key, strict=True)))
+        query = query.where(tuple_(*by) < after if down else tuple_(*by) > after)
+    found = session.execute(query).all()
+    page = cut(listing.name, found, order.limit, lambda row: tuple(_part(row._mapping[column]) for column in by))
+    return StoredPage(items=tuple(listing.made(row) for row in page.items), next_cursor=page.next_cursor)
+
+
+_READ: dict[type, Callable[[Any], Any]] = {datetime: datetime.fromisoformat}
+"""Types that a cursor holds as text which they do not read themselves."""
+
+
+def _part(value: Any) -> str | int:
+    """A part of a key as cursors hold it: moments and fractions as text."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, str | int) else repr(value)
 
 
 def encode_cursor(listing: str, key: Key) -> str:

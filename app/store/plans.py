@@ -11,17 +11,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from functools import partial
 
-from sqlalchemy import delete as delete_from
-from sqlalchemy import func, or_, select, tuple_, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.tables.planning import cluster_state, plans, target_history
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import DAY_S, ago, changed, one, record_of
+from app.store.tables import cluster_state, plans, target_history
 from solvers.cycle.record import Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
 from solvers.domain.evidence import Insight
@@ -29,7 +28,6 @@ from solvers.domain.ids import Digest
 from solvers.domain.plan import Plan, PlanPart
 from solvers.errors import NotFoundError, StateError, SupersededError
 
-LISTING = "plans"
 COMPRESSION_LEVEL = 6
 
 
@@ -86,7 +84,10 @@ class StoredPlan(PlanSummary):
 
 
 _SUMMARY = [column for column in plans.c if column.name not in ("document", "insight")]
-_UNDECIDED = (PlanState.SHADOW.value, PlanState.PROPOSED.value)
+_LISTING = Listing(
+    name="plans", by=(plans.c.created_at, plans.c.id), made=partial(record_of, PlanSummary), newest_first=True
+)
+_UNDECIDED = (PlanState.SHADOW, PlanState.PROPOSED)
 
 
 def put(session: Session, new: NewPlan) -> PlanSummary:
@@ -94,8 +95,8 @@ def put(session: Session, new: NewPlan) -> PlanSummary:
     plan_id = digest(new.plan)
     statement = insert(plans).values(
         id=plan_id,
-        lane=new.lane.value,
-        state=new.state.value,
+        lane=new.lane,
+        state=new.state,
         parent_generation=new.plan.parent,
         cycle_id=new.cycle_id,
         planner=new.plan.planner,
@@ -105,7 +106,7 @@ def put(session: Session, new: NewPlan) -> PlanSummary:
         bound_usd_per_h=new.plan.bound_usd_per_h,
         unplaced_count=len(new.plan.unplaced),
         created_by=new.created_by,
-        insight=None if new.insight is None else _pack(new.insight),
+        insight=None if new.insight is None else zlib.compress(canonical_json(new.insight).encode(), COMPRESSION_LEVEL),
     )
     again = {
         name: statement.excluded[name] for name in ("lane", "state", "cycle_id", "policy", "created_by", "insight")
@@ -118,10 +119,10 @@ def put(session: Session, new: NewPlan) -> PlanSummary:
 
 def get(session: Session, plan_id: str) -> PlanSummary:
     """A plan's summary. Raises NotFoundError."""
-    row = session.execute(select(*_SUMMARY).where(plans.c.id == plan_id)).one_or_none()
-    if row is None:
+    found = one(session, PlanSummary, select(*_SUMMARY).where(plans.c.id == plan_id))
+    if found is None:
         raise _missing(plan_id)
-    return _summary(row)
+    return found
 
 
 def load(session: Session, plan_id: str) -> Plan:
@@ -158,24 +159,15 @@ def load_insight(session: Session, plan_id: str, workload: str | None = None) ->
 
 
 def page(
-    session: Session,
-    *,
-    limit: int,
-    cursor: str | None = None,
-    lane: Lane | None = None,
-    state: PlanState | None = None,
+    session: Session, order: PageOrder, *, lane: Lane | None = None, state: PlanState | None = None
 ) -> StoredPage[PlanSummary]:
     """Plans, newest first."""
-    query = select(*_SUMMARY).order_by(plans.c.created_at.desc(), plans.c.id.desc()).limit(limit + 1)
+    query = select(*_SUMMARY)
     if lane is not None:
-        query = query.where(plans.c.lane == lane.value)
+        query = query.where(plans.c.lane == lane)
     if state is not None:
-        query = query.where(plans.c.state == state.value)
-    if cursor is not None:
-        at, plan_id = decode_cursor(LISTING, cursor, (str, str))
-        query = query.where(tuple_(plans.c.created_at, plans.c.id) < tuple_(datetime.fromisoformat(str(at)), plan_id))
-    found = [_summary(row) for row in session.execute(query)]
-    return cut(LISTING, found, limit, lambda summary: (summary.created_at.isoformat(), summary.id))
+        query = query.where(plans.c.state == state)
+    return read_page(session, _LISTING, query, order)
 
 
 def decide(
@@ -185,11 +177,11 @@ def decide(
 
     Raises NotFoundError, SupersededError when a newer plan took its place, StateError for any other state.
     """
-    statement = update(plans).where(plans.c.id == plan_id, plans.c.state.in_([each.value for each in among]))
-    statement = statement.values(state=state.value, decided_at=func.now(), decided_by=decided_by)
-    row = session.execute(statement.returning(*_SUMMARY)).one_or_none()
-    if row is not None:
-        return _summary(row)
+    statement = update(plans).where(plans.c.id == plan_id, plans.c.state.in_(among))
+    statement = statement.values(state=state, decided_at=func.now(), decided_by=decided_by)
+    decided = one(session, PlanSummary, statement.returning(*_SUMMARY))
+    if decided is not None:
+        return decided
     found = get(session, plan_id)
     kind = SupersededError if found.state is PlanState.SUPERSEDED else StateError
     raise kind(f"the plan is {found.state.value}, so it cannot become {state.value}", state=found.state.value)
@@ -197,9 +189,9 @@ def decide(
 
 def supersede_awaiting(session: Session, keep: str, decided_by: str) -> int:
     """Set aside every plan that awaits approval but `keep`, since there is a newer one; returns how many."""
-    statement = update(plans).where(plans.c.state == PlanState.AWAITING_APPROVAL.value, plans.c.id != keep)
-    statement = statement.values(state=PlanState.SUPERSEDED.value, decided_at=func.now(), decided_by=decided_by)
-    return len(session.execute(statement.returning(plans.c.id)).all())
+    statement = update(plans).where(plans.c.state == PlanState.AWAITING_APPROVAL, plans.c.id != keep)
+    values = {"state": PlanState.SUPERSEDED, "decided_at": func.now(), "decided_by": decided_by}
+    return changed(session, statement.values(values))
 
 
 def mark_promoted(session: Session, plan_id: str, generation: int, promoted_by: str) -> None:
@@ -211,28 +203,19 @@ def mark_promoted(session: Session, plan_id: str, generation: int, promoted_by: 
     decide(session, plan_id, PlanState.PROMOTED, promoted_by, among=open_states)
     session.execute(update(plans).where(plans.c.id == plan_id).values(generation=generation))
     overtaken = or_(
-        plans.c.state == PlanState.PROMOTED.value,
-        plans.c.state.in_([state.value for state in open_states]) & (plans.c.parent_generation < generation),
+        plans.c.state == PlanState.PROMOTED,
+        plans.c.state.in_(open_states) & (plans.c.parent_generation < generation),
     )
-    session.execute(update(plans).where(overtaken, plans.c.id != plan_id).values(state=PlanState.SUPERSEDED.value))
+    session.execute(update(plans).where(overtaken, plans.c.id != plan_id).values(state=PlanState.SUPERSEDED))
 
 
 def delete_older(session: Session, days: float) -> int:
     """Delete plans made longer ago with their place in history, but for the standing target's; returns how many."""
-    old = plans.c.created_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)
     standing = select(cluster_state.c.plan_id).where(cluster_state.c.plan_id.is_not(None))
-    doomed = select(plans.c.id).where(old, plans.c.id.not_in(standing))
-    session.execute(delete_from(target_history).where(target_history.c.plan_id.in_(doomed)))
-    return len(session.execute(delete_from(plans).where(plans.c.id.in_(doomed)).returning(plans.c.id)).all())
-
-
-def _pack(insight: Insight) -> bytes:
-    return zlib.compress(canonical_json(insight).encode(), COMPRESSION_LEVEL)
+    doomed = select(plans.c.id).where(plans.c.created_at < ago(days * DAY_S), plans.c.id.not_in(standing))
+    session.execute(delete(target_history).where(target_history.c.plan_id.in_(doomed)))
+    return changed(session, delete(plans).where(plans.c.id.in_(doomed)))
 
 
 def _missing(plan_id: str) -> NotFoundError:
     return NotFoundError(f"no plan {plan_id}", plan=plan_id)
-
-
-def _summary(row: Row[Any]) -> PlanSummary:
-    return PlanSummary(**{**row._mapping, "lane": Lane(row.lane), "state": PlanState(row.state), "id": Digest(row.id)})

@@ -1,25 +1,22 @@
-"""Profile runs: ordered, carried out by a node, ended. A device has one at a time.
-
-Owns their states and when one counts as given up. What a run may be ordered for is the service's to judge.
-"""
+"""Profile runs: ordered, carried out by a node, ended or given up. A device has one at a time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from sqlalchemy import case, func, insert, select, update
-from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.tables.profiles import profile_runs as runs
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import changed, interval, one, record_of, records
+from app.store.tables import profile_runs as runs
 from solvers.errors import NotFoundError
 
-LISTING = "profile-runs"
 GIVEN_UP = "its node did not tell of an end in time"
 DETAIL_MAX = 2000
 
@@ -34,7 +31,7 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
-ACTIVE = (RunState.QUEUED.value, RunState.RUNNING.value)
+ACTIVE = (RunState.QUEUED, RunState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +70,9 @@ class ProfileRunLine:
     expires_at: datetime
 
 
+_LISTING = Listing(name="profile-runs", by=(runs.c.id,), made=partial(record_of, ProfileRunLine), newest_first=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRunProgress:
     """What a node tells of a run. Counts are totals of the run."""
@@ -85,42 +85,30 @@ class ProfileRunProgress:
 
 def create(session: Session, new: NewRun) -> ProfileRunLine:
     """Store a run."""
-    expires_at = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, new.patience_s)
-    statement = insert(runs).values(
-        node_id=new.node_id,
-        uuid=new.uuid,
-        service=new.service,
-        beside=new.beside,
-        budget_s=new.budget_s,
-        drain=new.drain,
-        created_by=new.created_by,
-        expires_at=expires_at,
-    )
-    return _run(session.execute(statement.returning(*runs.c)).one())
+    values = asdict(new)
+    expires_at = func.now() + interval(values.pop("patience_s"))
+    (run,) = records(session, ProfileRunLine, insert(runs).values(**values, expires_at=expires_at).returning(runs))
+    return run
 
 
 def get(session: Session, run_id: int) -> ProfileRunLine:
     """One run. Raises NotFoundError."""
-    row = session.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
-    if row is None:
+    run = one(session, ProfileRunLine, select(runs).where(runs.c.id == run_id))
+    if run is None:
         raise NotFoundError(f"no profile run {run_id}", run=run_id)
-    return _run(row)
+    return run
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> StoredPage[ProfileRunLine]:
+def page(session: Session, order: PageOrder) -> StoredPage[ProfileRunLine]:
     """All runs, the newest first."""
-    query = select(runs).order_by(runs.c.id.desc()).limit(limit + 1)
-    if cursor is not None:
-        (after,) = decode_cursor(LISTING, cursor, (int,))
-        query = query.where(runs.c.id < after)
-    found = [_run(row) for row in session.execute(query)]
-    return cut(LISTING, found, limit, lambda run: (run.id,))
+    return read_page(session, _LISTING, select(runs), order)
 
 
 def of_node(session: Session, node_id: str) -> tuple[ProfileRunLine, ...]:
     """What a node has to carry out, the oldest first."""
-    query = select(runs).where(runs.c.node_id == node_id, *_alive()).order_by(runs.c.id)
-    return tuple(_run(row) for row in session.execute(query))
+    return records(
+        session, ProfileRunLine, select(runs).where(runs.c.node_id == node_id, *_alive()).order_by(runs.c.id)
+    )
 
 
 def held_devices(session: Session) -> frozenset[str]:
@@ -131,36 +119,29 @@ def held_devices(session: Session) -> frozenset[str]:
 def end_overdue(session: Session) -> None:
     """Give up runs whose nodes fell silent."""
     overdue = (runs.c.state.in_(ACTIVE), runs.c.expires_at <= func.now())
-    session.execute(
-        update(runs).where(*overdue).values(state=RunState.FAILED.value, detail=GIVEN_UP, ended_at=func.now())
-    )
+    session.execute(update(runs).where(*overdue).values(state=RunState.FAILED, detail=GIVEN_UP, ended_at=func.now()))
 
 
 def advance(session: Session, run_id: int, told: ProfileRunProgress) -> bool:
     """Note what a node tells; False when the run has ended already."""
-    ended = told.state.value not in ACTIVE
     statement = update(runs).where(runs.c.id == run_id, runs.c.state.in_(ACTIVE))
     values = {
-        "state": told.state.value,
+        "state": told.state,
         "measured": told.measured,
         "doubtful": told.doubtful,
         "detail": told.detail[:DETAIL_MAX],
         "started_at": case((runs.c.started_at.is_(None), func.now()), else_=runs.c.started_at),
-        "ended_at": func.now() if ended else None,
+        "ended_at": None if told.state in ACTIVE else func.now(),
     }
-    return session.execute(statement.values(values).returning(runs.c.id)).one_or_none() is not None
+    return changed(session, statement.values(values)) > 0
 
 
 def cancel(session: Session, run_id: int) -> bool:
     """End a run that goes on; False when it has ended already."""
     statement = update(runs).where(runs.c.id == run_id, runs.c.state.in_(ACTIVE))
-    values = {"state": RunState.CANCELLED.value, "ended_at": func.now()}
-    return session.execute(statement.values(values).returning(runs.c.id)).one_or_none() is not None
+    values = {"state": RunState.CANCELLED, "ended_at": func.now()}
+    return changed(session, statement.values(values)) > 0
 
 
 def _alive() -> tuple[Any, ...]:
     return (runs.c.state.in_(ACTIVE), runs.c.expires_at > func.now())
-
-
-def _run(row: Row[Any]) -> ProfileRunLine:
-    return ProfileRunLine(**{**row._mapping, "state": RunState(row.state)})

@@ -1,35 +1,33 @@
-"""Profile points, imported in bulk and read as whole profiles.
+"""Profile points, imported in bulk and read as whole profiles, and pairs of models measured side by side.
 
-A point of the same configuration replaces the older one.
+A point, or a pair, of the same configuration replaces the older one. Pairs are stored with their members in rising
+order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, cast, func, select, tuple_
-from sqlalchemy import delete as delete_from
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import BigInteger, ColumnElement, Select, Table, cast, delete, func, or_, select
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.tables.profiles import profile_points as points
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import changed, put_over, record_of
+from app.store.tables import pair_points as pairs
+from app.store.tables import profile_points as points
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.profile import Profile, ProfileOrigin, ProfilePoint
+from solvers.domain.profile import PairPoint, Profile, ProfileOrigin, ProfilePoint
 from solvers.errors import NotFoundError
 
-LISTING = "profiles"
 ROWS_PER_STATEMENT = 1_000
-_KEY = ("model", "gpu_type", "neighbours", "clock_mhz_sm", "share_pct_sm", "batch")
-_MEASURED = (
-    "latency_ms_mean", "latency_ms_p99", "memory_mib", "power_w", "throughput_rps", "l2_util_pct", "dram_util_pct",
-    "origin", "source",
-)  # fmt: skip
+_POINT_KEY = ("model", "gpu_type", "neighbours", "clock_mhz_sm", "share_pct_sm", "batch")
+_PAIR_KEY = ("gpu_type", "model_a", "batch_a", "share_pct_a", "model_b", "batch_b", "share_pct_b")
 
 
 @record
@@ -47,22 +45,12 @@ def put_points(session: Session, new: Sequence[ProfilePoint]) -> int:
 
     Returns how many configurations were written.
     """
-    rows = {tuple(row[name] for name in _KEY): row for row in (_row(point) for point in new)}
-    ordered = [rows[key] for key in sorted(rows)]
-    for start in range(0, len(ordered), ROWS_PER_STATEMENT):
-        statement = insert(points).values(
-            [{**row, "neighbours": list(row["neighbours"])} for row in ordered[start : start + ROWS_PER_STATEMENT]]
-        )
-        replaced = {name: statement.excluded[name] for name in _MEASURED}
-        session.execute(
-            statement.on_conflict_do_update(index_elements=_KEY, set_={**replaced, "imported_at": func.now()})
-        )
-    return len(ordered)
+    return _put(session, points, _POINT_KEY, [_values(points, point) for point in new])
 
 
 def get(session: Session, model: str, gpu_type: str) -> Profile:
     """All points of a model on a GPU type. Raises NotFoundError."""
-    found = _profiles(session, _ordered().where(points.c.model == model, points.c.gpu_type == gpu_type))
+    found = _profiles(session, _of_points().where(points.c.model == model, points.c.gpu_type == gpu_type))
     if not found:
         raise NotFoundError(f"no profile of {model} on {gpu_type}", model=model, gpu_type=gpu_type)
     return found[0]
@@ -70,57 +58,37 @@ def get(session: Session, model: str, gpu_type: str) -> Profile:
 
 def all_profiles(session: Session) -> tuple[Profile, ...]:
     """Every profile, by model and GPU type."""
-    return _profiles(session, _ordered())
+    return _profiles(session, _of_points())
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> StoredPage[ProfileLine]:
+def page(session: Session, order: PageOrder) -> StoredPage[ProfileLine]:
     """What there is, by model and GPU type."""
-    query = (
-        select(
-            points.c.model,
-            points.c.gpu_type,
-            func.count().label("points"),
-            func.max(points.c.imported_at).label("imported_at"),
-        )
-        .group_by(points.c.model, points.c.gpu_type)
-        .order_by(points.c.model, points.c.gpu_type)
-        .limit(limit + 1)
-    )
-    if cursor is not None:
-        after = decode_cursor(LISTING, cursor, (str, str))
-        query = query.where(tuple_(points.c.model, points.c.gpu_type) > tuple_(*after))
-    found = [ProfileLine(**row) for row in session.execute(query).mappings()]
-    return cut(LISTING, found, limit, lambda summary: (summary.model, summary.gpu_type))
+    by = (points.c.model, points.c.gpu_type)
+    newest = func.max(points.c.imported_at).label("imported_at")
+    query = select(*by, func.count().label("points"), newest).group_by(*by)
+    return read_page(session, Listing(name="profiles", by=by, made=partial(record_of, ProfileLine)), query, order)
 
 
 def count(session: Session, *, model: str | None = None, gpu_type: str | None = None) -> int:
     """How many points there are, of one model or GPU type where named."""
-    query = select(func.count()).select_from(points)
-    if model is not None:
-        query = query.where(points.c.model == model)
-    if gpu_type is not None:
-        query = query.where(points.c.gpu_type == gpu_type)
-    return int(session.execute(query).scalar_one())
+    return _count(session, points, () if model is None else (points.c.model == model,), gpu_type)
 
 
 def state(session: Session) -> tuple[int, int]:
     """Changes whenever a point does: how many there are, and the sum of the moments at which they were stored."""
-    moments_us = cast(func.extract("epoch", points.c.imported_at) * 1_000_000, BigInteger)
-    row = session.execute(select(func.count(), func.coalesce(func.sum(moments_us), 0))).one()
-    return int(row[0]), int(row[1])
+    return _state(session, points)
 
 
-def delete(session: Session, model: str, gpu_type: str) -> int:
+def delete_profile(session: Session, model: str, gpu_type: str) -> int:
     """Delete a profile; returns how many points it had. Raises NotFoundError."""
-    statement = delete_from(points).where(points.c.model == model, points.c.gpu_type == gpu_type)
-    deleted = len(session.execute(statement.returning(points.c.batch)).all())
+    deleted = changed(session, delete(points).where(points.c.model == model, points.c.gpu_type == gpu_type))
     if not deleted:
         raise NotFoundError(f"no profile of {model} on {gpu_type}", model=model, gpu_type=gpu_type)
     return deleted
 
 
-def _ordered() -> Select[Any]:
-    return select(points).order_by(*(points.c[name] for name in _KEY))
+def _of_points() -> Select[Any]:
+    return select(points).order_by(*(points.c[name] for name in _POINT_KEY))
 
 
 def _profiles(session: Session, query: Select[Any]) -> tuple[Profile, ...]:
@@ -131,13 +99,83 @@ def _profiles(session: Session, query: Select[Any]) -> tuple[Profile, ...]:
     )
 
 
-def _row(point: ProfilePoint) -> dict[str, Any]:
-    row = {name: getattr(point, name) for name in (*_KEY, *_MEASURED)}
-    return {**row, "neighbours": tuple(point.neighbours), "origin": point.origin.value}
-
-
 def _point(row: Row[Any]) -> ProfilePoint:
-    values = {name: getattr(row, name) for name in (*_KEY, *_MEASURED)}
-    values["neighbours"] = tuple(ModelName(name) for name in row.neighbours)
-    values["origin"] = ProfileOrigin(row.origin)
-    return ProfilePoint(**values)
+    values = {column.name: row._mapping[column] for column in _stored(points)}
+    return ProfilePoint(**{**values, "neighbours": tuple(row.neighbours), "origin": ProfileOrigin(row.origin)})
+
+
+# --- Pairs
+
+
+def put_pairs(session: Session, new: Sequence[PairPoint]) -> int:
+    """Store pairs; of equal configurations in `new` the last one wins. Returns how many were written."""
+    return _put(session, pairs, _PAIR_KEY, [_values(pairs, point.in_order()) for point in new])
+
+
+def all_pairs(session: Session) -> tuple[PairPoint, ...]:
+    """Every pair, by key."""
+    query = select(pairs).order_by(*(pairs.c[name] for name in _PAIR_KEY))
+    return tuple(_pair(row) for row in session.execute(query))
+
+
+def pairs_page(session: Session, model: str, gpu_type: str, order: PageOrder) -> StoredPage[PairPoint]:
+    """Pairs on a GPU type that a model is part of."""
+    query = select(pairs).where(pairs.c.gpu_type == gpu_type, _with(model))
+    by = [pairs.c[name] for name in _PAIR_KEY[1:]]
+    return read_page(session, Listing(name="pair-points", by=by, made=_pair), query, order)
+
+
+def count_pairs(session: Session, *, model: str | None = None, gpu_type: str | None = None) -> int:
+    """How many pairs there are, with one model or on one GPU type where named."""
+    return _count(session, pairs, () if model is None else (_with(model),), gpu_type)
+
+
+def pairs_state(session: Session) -> tuple[int, int]:
+    """Changes whenever a pair does, as `state` does with points."""
+    return _state(session, pairs)
+
+
+def delete_pairs(session: Session, model: str, gpu_type: str) -> int:
+    """Delete the pairs on a GPU type that a model is part of; returns how many there were."""
+    return changed(session, delete(pairs).where(pairs.c.gpu_type == gpu_type, _with(model)))
+
+
+def _with(model: str) -> ColumnElement[bool]:
+    return or_(pairs.c.model_a == model, pairs.c.model_b == model)
+
+
+def _pair(row: Row[Any]) -> PairPoint:
+    values = {column.name: row._mapping[column] for column in _stored(pairs)}
+    return PairPoint(**{**values, "origin": ProfileOrigin(row.origin)})
+
+
+# --- What points and pairs have in common
+
+
+def _stored(table: Table) -> list[Any]:
+    return [column for column in table.c if column.name != "imported_at"]
+
+
+def _values(table: Table, point: object) -> dict[str, Any]:
+    return {column.name: getattr(point, column.name) for column in _stored(table)}
+
+
+def _put(session: Session, table: Table, key: tuple[str, ...], new: Sequence[Mapping[str, Any]]) -> int:
+    by_key = {tuple(row[name] for name in key): row for row in new}
+    rows = [by_key[each] for each in sorted(by_key)]
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        session.execute(put_over(table, rows[start : start + ROWS_PER_STATEMENT], key, imported_at=func.now()))
+    return len(rows)
+
+
+def _count(session: Session, table: Table, where: Sequence[ColumnElement[bool]], gpu_type: str | None) -> int:
+    query = select(func.count()).select_from(table).where(*where)
+    if gpu_type is not None:
+        query = query.where(table.c.gpu_type == gpu_type)
+    return int(session.execute(query).scalar_one())
+
+
+def _state(session: Session, table: Table) -> tuple[int, int]:
+    moments_us = cast(func.extract("epoch", table.c.imported_at) * 1_000_000, BigInteger)
+    row = session.execute(select(func.count(), func.coalesce(func.sum(moments_us), 0))).one()
+    return int(row[0]), int(row[1])

@@ -1,8 +1,10 @@
-"""The target: which plan the fleet must hold, as a generation that rises by exactly one.
+"""The target: which plan the fleet must hold, as a generation that rises by exactly one; and the lease of whoever may
+change it.
 
-Owns promotion, the one write that everything else serves: compare-and-set on the parent generation under a fencing
-token, together with what every node must hold, the plan's state, the audit event and the notification. It refuses half
-of that.
+Promotion is the one write that everything else serves: compare-and-set on the parent generation under a fencing token,
+together with what every node must hold, the plan's state, the audit event and the notification, and never half of that.
+The token rises at every change of holder, also when a holder comes back after its lease ran out, and never falls, since
+a lease's row outlives every release. Leases end by the database's clock.
 """
 
 from __future__ import annotations
@@ -10,24 +12,69 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
-from sqlalchemy import delete as delete_from
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store import events, leases, plans
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.sql import named
-from app.store.tables.planning import cluster_state, node_targets, target_history
+from app.store import events, plans
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import changed, interval, named, one, put_over, record_of, records
+from app.store.tables import cluster_state, leases, node_targets, target_history
 from solvers.domain.change import Target
 from solvers.domain.codec import Plain
 from solvers.domain.ids import Digest, Generation
 from solvers.errors import LeaseLostError, NotFoundError, SupersededError
 
 CHANNEL = "headroom_generation"
-LISTING = "targets"
+PLANNER = "planner"
+"""Name of the lease whose holder may promote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A lease as it stands.
+
+    `holder` is None after a release; `held` says whether it has neither ended nor been released.
+    """
+
+    name: str
+    holder: str | None
+    token: int
+    acquired_at: datetime
+    expires_at: datetime
+    held: bool
+
+
+def acquire_lease(session: Session, name: str, holder: str, ttl_s: float) -> Lease | None:
+    """Take or renew the lease; None while somebody else holds it."""
+    end = func.clock_timestamp() + interval(ttl_s)
+    first = insert(leases).values(name=name, holder=holder, token=1, expires_at=end)
+    if changed(session, first.on_conflict_do_nothing()):
+        return read_lease(session, name)
+    # The row lock orders rivals; the clock is read after it is granted.
+    now = func.clock_timestamp()
+    session.execute(select(leases.c.name).where(leases.c.name == name).with_for_update())
+    mine = update(leases).where(leases.c.name == name)
+    renewed = mine.where(leases.c.holder == holder, leases.c.expires_at > now).values(expires_at=end)
+    taken = mine.where(or_(leases.c.holder.is_(None), leases.c.expires_at <= now)).values(
+        holder=holder, token=leases.c.token + 1, acquired_at=now, expires_at=end
+    )
+    return read_lease(session, name) if changed(session, renewed) or changed(session, taken) else None
+
+
+def release_lease(session: Session, name: str, holder: str) -> bool:
+    """Give the lease back, if `holder` has it; the token stays."""
+    statement = update(leases).where(leases.c.name == name, leases.c.holder == holder)
+    return changed(session, statement.values(holder=None, expires_at=func.now())) > 0
+
+
+def read_lease(session: Session, name: str) -> Lease | None:
+    """The lease as it stands; None when nobody ever held it."""
+    held = (leases.c.holder.is_not(None) & (leases.c.expires_at > func.clock_timestamp())).label("held")
+    return one(session, Lease, select(leases, held).where(leases.c.name == name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +88,7 @@ class Promotion:
     node_documents: Mapping[str, Mapping[str, Plain]]
     """What each node must hold, as plain `NodeTarget`s of generation `parent_generation + 1`."""
     fencing_token: int | None = None
-    lease: str = leases.PLANNER
+    lease: str = PLANNER
 
 
 @record
@@ -54,6 +101,11 @@ class TargetLine:
     promoted_at: datetime
     promoted_by: str
     fencing_token: int | None
+
+
+_LISTING = Listing(
+    name="targets", by=(target_history.c.generation,), made=partial(record_of, TargetLine), newest_first=True
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +175,7 @@ def promote(session: Session, wish: Promotion) -> Generation:
 def _check_fence(session: Session, wish: Promotion, token_seen: int) -> None:
     if wish.fencing_token is None:
         return
-    lease = leases.read(session, wish.lease)
+    lease = read_lease(session, wish.lease)
     token_newest = max(token_seen, lease.token if lease is not None else 0)
     if wish.fencing_token < token_newest:
         raise LeaseLostError(
@@ -133,18 +185,12 @@ def _check_fence(session: Session, wish: Promotion, token_seen: int) -> None:
 
 def _write_node_documents(session: Session, generation: int, documents: Mapping[str, Mapping[str, Plain]]) -> None:
     if documents:
-        statement = insert(node_targets).values(
-            [
-                {"node_id": node, "generation": generation, "document": dict(documents[node])}
-                for node in sorted(documents)
-            ]
-        )
-        fresh = {name: statement.excluded[name] for name in ("generation", "document")}
-        session.execute(
-            statement.on_conflict_do_update(index_elements=["node_id"], set_={**fresh, "updated_at": func.now()})
-        )
+        rows = [
+            {"node_id": node, "generation": generation, "document": dict(documents[node])} for node in sorted(documents)
+        ]
+        session.execute(put_over(node_targets, rows, ("node_id",), updated_at=func.now()))
     # Nodes that are gone hold nothing any more.
-    session.execute(delete_from(node_targets).where(node_targets.c.generation < generation))
+    session.execute(delete(node_targets).where(node_targets.c.generation < generation))
 
 
 def generation(session: Session, cluster: str) -> Generation:
@@ -176,14 +222,9 @@ def at(session: Session, wanted: int) -> Target:
     )
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> StoredPage[TargetLine]:
+def page(session: Session, order: PageOrder) -> StoredPage[TargetLine]:
     """Generations, newest first."""
-    query = select(target_history).order_by(target_history.c.generation.desc()).limit(limit + 1)
-    if cursor is not None:
-        (before,) = decode_cursor(LISTING, cursor, (int,))
-        query = query.where(target_history.c.generation < before)
-    found = [TargetLine(**row) for row in session.execute(query).mappings()]
-    return cut(LISTING, found, limit, lambda promoted: (promoted.generation,))
+    return read_page(session, _LISTING, select(target_history), order)
 
 
 def documents_with_retiring(session: Session) -> tuple[dict[str, Plain], ...]:
@@ -212,16 +253,15 @@ class Governed:
 
 def governors_told(session: Session) -> tuple[Governed, ...]:
     """Which controller every device with a workload was told."""
-    return tuple(Governed(**row._mapping) for row in session.execute(named("told_governors")))
+    return records(session, Governed, named("told_governors"))
 
 
 def workloads_told(session: Session) -> tuple[ToldWorkload, ...]:
     """What nodes were told of every workload that stands; one told differently on two nodes comes twice."""
-    return tuple(ToldWorkload(**row._mapping) for row in session.execute(named("told_workloads")))
+    return records(session, ToldWorkload, named("told_workloads"))
 
 
 def node_document(session: Session, node_id: str) -> NodeDocument | None:
     """What a node must hold, as a plain `NodeTarget`; None when the standing target was made without it."""
     query = select(node_targets.c.node_id, node_targets.c.generation, node_targets.c.document)
-    row = session.execute(query.where(node_targets.c.node_id == node_id)).one_or_none()
-    return None if row is None else NodeDocument(**row._mapping)
+    return one(session, NodeDocument, query.where(node_targets.c.node_id == node_id))

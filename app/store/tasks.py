@@ -1,7 +1,7 @@
-"""Offline tasks with how far they are, read for people: pages by key, filtered by what has become of them.
+"""How far offline tasks and training jobs are: tasks as people list them, and the progress that reports bring in.
 
-Owns the query and the words for a task's state, the same as those of the view `task_outcomes`: done; late (its deadline
-has passed before); running (the standing plan has a place for it); waiting. It refuses to know plans beyond that.
+The words for a task's state are those of the view `task_outcomes`: done; late (its deadline has passed before); running
+(the standing plan has a place for it); waiting.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.sql import named
+from app.store.pages import PageOrder, StoredPage, cut, decode_cursor
+from app.store.sql import changed, named, one, records
+from app.store.tables import job_progress
+from solvers.domain.workload import WorkloadKind
 
 LISTING = "task-statuses"
 
@@ -48,11 +52,9 @@ class TaskRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskListing:
+class TaskListing(PageOrder):
     """What of the list is wanted."""
 
-    limit: int
-    cursor: str | None = None
     project: str | None = None
     state: TaskState | None = None
 
@@ -64,20 +66,19 @@ def page(session: Session, cluster: str, listing: TaskListing) -> StoredPage[Tas
         "cluster": cluster,
         "project": listing.project,
         "name": None,
-        "state": None if listing.state is None else listing.state.value,
+        "state": listing.state,
         "after_project": after[0],
         "after_name": after[1],
         "most": listing.limit + 1,
     }
-    found = [_row(row) for row in session.execute(named("tasks"), wanted).mappings()]
+    found = records(session, TaskRow, named("tasks"), **wanted)
     return cut(LISTING, found, listing.limit, lambda row: (row.project, row.name))
 
 
 def find(session: Session, cluster: str, project: str, name: str) -> TaskRow | None:
     """One task; None when there is no such document."""
     wanted = {"cluster": cluster, "project": project, "name": name, "state": None, "most": 1}
-    row = session.execute(named("tasks"), {**wanted, "after_project": "", "after_name": ""}).mappings().one_or_none()
-    return None if row is None else _row(row)
+    return one(session, TaskRow, named("tasks"), **wanted, after_project="", after_name="")
 
 
 def standing_plan(session: Session, cluster: str) -> str | None:
@@ -85,5 +86,44 @@ def standing_plan(session: Session, cluster: str) -> str | None:
     return session.execute(named("standing_plan"), {"cluster": cluster}).scalar_one_or_none()
 
 
-def _row(row: Any) -> TaskRow:
-    return TaskRow(**{**row, "state": TaskState(row["state"])})
+# --- Progress of tasks and jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkProgress:
+    """Iterations of a job, or inputs of a task, that are done, in how many batches of how long together."""
+
+    kind: WorkloadKind
+    project: str
+    name: str
+    done: float
+    evictions: int
+    updated_at: datetime
+    begun_at: datetime | None = None
+    finished_at: datetime | None = None
+    executions: float = 0.0
+    executed_ms: float = 0.0
+
+
+def progress_of(session: Session, kind: WorkloadKind, project: str, name: str) -> WorkProgress | None:
+    """Progress of one job or task; None before it ever ran."""
+    return one(session, WorkProgress, select(job_progress).where(*_is(kind, project, name)))
+
+
+def count_eviction(session: Session, kind: WorkloadKind, project: str, name: str) -> int:
+    """Count one more time that a job or task lost its place; returns the count."""
+    statement = insert(job_progress).values(kind=kind, project=project, name=name, evictions=1)
+    statement = statement.on_conflict_do_update(
+        index_elements=["kind", "project", "name"],
+        set_={"evictions": job_progress.c.evictions + 1, "updated_at": func.now()},
+    )
+    return int(session.execute(statement.returning(job_progress.c.evictions)).scalar_one())
+
+
+def forget(session: Session, kind: WorkloadKind, project: str, name: str) -> bool:
+    """Drop the progress of a deleted job or task, so that a new one of its name starts at nothing."""
+    return changed(session, delete(job_progress).where(*_is(kind, project, name))) > 0
+
+
+def _is(kind: WorkloadKind, project: str, name: str) -> tuple[ColumnElement[bool], ...]:
+    return (job_progress.c.kind == kind, job_progress.c.project == project, job_progress.c.name == name)

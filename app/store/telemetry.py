@@ -1,18 +1,230 @@
-"""Stored telemetry read for people: series of a device or service in even steps, and the partitions that hold the rows.
+"""Telemetry read back: the newest readings for planning, minutes of execution for learning, counts and series for
+people; and the partitions that hold the rows.
 
-Owns bucketing. What planning reads is in `observations`, what costs are made of in `ledger`.
+Ages are the database's, so that one clock judges all. Rows come out as they were reported; what costs are made of is in
+`ledger`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
+from sqlalchemy import ColumnElement, Table, func, select, union_all
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.sql import named
+from app.store.sql import named, records
+from app.store.tables import TABLES, profile_points
 from solvers.errors import FieldError
+
+# --- What was seen lately, for planning: its results become a snapshot, or decide that a new one is due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandRow:
+    """Requests per second of a service at the edge: mean over the short window, mean of the busiest bin of the long."""
+
+    service: str
+    rate_rps_mean: float
+    rate_rps_upper: float
+    window_s: float
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """Newest reading of a device."""
+
+    uuid: str
+    power_w: float
+    utilisation_pct: float
+    memory_mib_used: float
+    clock_mhz_sm: int
+    temperature_c: float | None
+    healthy: bool
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRow:
+    """Newest reading of a replica on a device."""
+
+    replica: str
+    kind: str
+    workload: str
+    model: str
+    uuid: str
+    state: str
+    share_pct_sm: int
+    memory_mib_limit: int
+    batch: int
+    interval_s: float
+    arrived: float
+    completed: float
+    violated: float
+    dropped: float
+    queue_length: float
+    batch_mean: float
+    latency_ms_p50: float | None
+    latency_ms_p99: float | None
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressRow:
+    """How far a job or task is."""
+
+    kind: str
+    project: str
+    name: str
+    done: float
+    evictions: int
+
+
+def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float) -> tuple[DemandRow, ...]:
+    """Offered load of every service seen at any edge in the last `window_s` seconds: its mean over them, and its
+    busiest bin over the last `lookback_s`.
+    """
+    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s}
+    return records(session, DemandRow, named("offered_load"), **spans)
+
+
+def devices(session: Session, silent_s: float) -> tuple[DeviceRow, ...]:
+    """Newest reading of each device whose node reported in the last `silent_s` seconds."""
+    return records(session, DeviceRow, named("newest_of_devices"), silent_s=silent_s)
+
+
+def replicas(session: Session, silent_s: float) -> tuple[ReplicaRow, ...]:
+    """Replicas that stand by the newest report of each node that reported in the last `silent_s` seconds."""
+    return records(session, ReplicaRow, named("newest_of_replicas"), silent_s=silent_s)
+
+
+def progress(session: Session) -> tuple[ProgressRow, ...]:
+    """Progress of every job and task that ever ran."""
+    return records(session, ProgressRow, named("progress"))
+
+
+def intent_mark(session: Session) -> str:
+    """A text that changes whenever any document or profile does."""
+    # Sums beside counts: versions come from one sequence, so any change moves the sum, also one that commits after a
+    # later version.
+    newest: dict[Table, ColumnElement[Any]] = {table: func.sum(table.c.version) for table in TABLES.values()}
+    newest[profile_points] = func.max(profile_points.c.imported_at)
+    marks = (
+        select(func.concat(f"{table.name} ", func.count(), "/", mark)).select_from(table)
+        for table, mark in newest.items()
+    )
+    return " ".join(sorted(session.execute(union_all(*marks)).scalars()))
+
+
+def live_nodes(session: Session, silent_s: float) -> tuple[str, ...]:
+    """Nodes that reported in the last `silent_s` seconds."""
+    return tuple(session.execute(named("live_nodes"), {"silent_s": silent_s}).scalars())
+
+
+# --- Executions by minute of arrival, for learning: a row per replica and minute whatever the interval of reports.
+# Starting, failed and throttled ones come out as such
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaMinute:
+    """One process of a replica over the reports that arrived within a minute. `batch` is its limit, `batch_mean` the
+    mean size of what it executed, `executed_ms` the time of all executions; both are 0 without any.
+    """
+
+    minute: datetime
+    uuid: str
+    replica: str
+    kind: str
+    model: str
+    share_pct_sm: int
+    sm_count: int
+    batch: int
+    ready: bool
+    failed: bool
+    held_s: float
+    completed: float
+    dropped: float
+    executions: float
+    executed_ms: float
+    batch_mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMinute:
+    """One device over the reports that arrived within a minute."""
+
+    minute: datetime
+    uuid: str
+    seconds: float
+    clock_mhz_sm_min: int
+    clock_mhz_sm_max: int
+    throttled: bool
+    healthy: bool
+
+
+def replica_minutes(session: Session, start: datetime, end: datetime) -> tuple[ReplicaMinute, ...]:
+    """Every process of every replica in the minutes of [start, end)."""
+    return records(session, ReplicaMinute, named("replica_minutes"), start=start, end=end)
+
+
+def device_minutes(session: Session, start: datetime, end: datetime) -> tuple[DeviceMinute, ...]:
+    """Every device in the minutes of [start, end)."""
+    return records(session, DeviceMinute, named("device_minutes"), start=start, end=end)
+
+
+def clocks_asked(session: Session) -> dict[str, int]:
+    """The SM clock in MHz that devices are told to hold now; those left to their driver are missing."""
+    return {row.uuid: row.clock_mhz_sm for row in session.execute(named("clocks_asked"))}
+
+
+# --- The fleet in numbers, and how well services were served lately, for people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCounts:
+    """The fleet in numbers. `ledger_age_s` is the age of the newest minute accounted; None before the first."""
+
+    generation: int
+    nodes_known: int
+    nodes_up: int
+    devices: int
+    replicas_ready: int
+    replicas_planned: int
+    plan_cost_usd_per_h: float
+    ledger_age_s: float | None
+    outcomes_admitted: int
+    outcomes_rejected: int
+    beliefs_rebuilt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRow:
+    """How a service was served over a window. `unserved` are requests that were dropped or found nobody."""
+
+    service: str
+    completed: float
+    violated: float
+    unserved: float
+    latency_ms_p99: float | None
+    rate_rps: float
+
+
+def counts(session: Session, cluster: str, silent_s: float) -> FleetCounts:
+    """The fleet in numbers; nodes silent for longer than `silent_s` are not up."""
+    (found,) = records(session, FleetCounts, named("fleet_counts"), cluster=cluster, silent_s=silent_s)
+    return found
+
+
+def served(session: Session, window_s: float) -> tuple[ServedRow, ...]:
+    """How every service was served over the last `window_s` seconds."""
+    return records(session, ServedRow, named("served"), window_s=window_s)
+
+
+# --- Series in even steps, for people
+
 
 BUCKETS_MAX = 2_000
 DAYS_AHEAD = 7
@@ -75,20 +287,14 @@ class ServicePoint:
 
 def device_series(session: Session, uuid: str, window: TelemetryWindow) -> tuple[DevicePoint, ...]:
     """A device's readings in the window's steps; steps without a report are left out."""
-    rows = session.execute(named("device_series"), {"uuid": uuid, **_parameters(window)}).mappings()
-    return tuple(DevicePoint(**row) for row in rows)
+    return records(session, DevicePoint, named("device_series"), uuid=uuid, **asdict(window))
 
 
 def service_series(session: Session, service: str, window: TelemetryWindow) -> tuple[ServicePoint, ...]:
     """A service's (or any workload's) offered and served load in the window's steps; empty steps are left out."""
-    rows = session.execute(named("service_series"), {"service": service, **_parameters(window)}).mappings()
-    return tuple(ServicePoint(**row) for row in rows)
+    return records(session, ServicePoint, named("service_series"), service=service, **asdict(window))
 
 
 def ensure_partitions(session: Session, days_ahead: int = DAYS_AHEAD) -> int:
     """Make the missing partitions of today and the coming days; returns how many were made."""
     return int(session.execute(named("ensure_partitions"), {"days": days_ahead}).scalar_one())
-
-
-def _parameters(window: TelemetryWindow) -> dict[str, object]:
-    return {"since": window.since, "until": window.until, "step_s": window.step_s}

@@ -1,27 +1,26 @@
 """Access tokens. Only the SHA-256 of a secret is stored; the secret is shown once, when it is made.
 
-Owns finding, expiry and revocation. What a role may do is decided at the edge.
+What a role may do is decided at the edge.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from functools import partial
 
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select, text, update
-from sqlalchemy.engine import Row
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import StoredPage, cut, decode_cursor
-from app.store.tables.edge import tokens
+from app.store.pages import Listing, PageOrder, StoredPage, read_page
+from app.store.sql import ago, changed, interval, one, record_of, records
+from app.store.tables import tokens
 from solvers.errors import NotFoundError
 
-LISTING = "tokens"
-LAST_USED_PRECISION = text("interval '1 minute'")
+LAST_USED_PRECISION_S = 60.0
 
 
 class Role(StrEnum):
@@ -77,6 +76,10 @@ class Token:
     last_used_at: datetime | None
 
 
+_COLUMNS = [column for column in tokens.c if column.name != "secret_hash"]
+_LISTING = Listing(name="tokens", by=(tokens.c.id,), made=partial(record_of, Token))
+
+
 def secret_hash(secret: str) -> bytes:
     """What is stored of a secret. Secrets carry 256 random bits, so a plain hash cannot be guessed back."""
     return hashlib.sha256(secret.encode()).digest()
@@ -84,89 +87,58 @@ def secret_hash(secret: str) -> bytes:
 
 def create(session: Session, new: TokenDraft, secret: str) -> Token:
     """Store a token under its secret's hash."""
-    expires_at = None if new.ttl_s is None else func.now() + func.make_interval(0, 0, 0, 0, 0, 0, new.ttl_s)
-    statement = insert(tokens).values(
-        id=new.id,
-        name=new.name,
-        role=new.role.value,
-        purpose=None if new.purpose is None else new.purpose.value,
-        project=new.project,
-        subject=new.subject,
-        secret_hash=secret_hash(secret),
-        created_by=new.created_by,
-        expires_at=expires_at,
-    )
-    return _token(session.execute(statement.returning(*_COLUMNS)).one())
+    values = asdict(new)
+    ttl_s = values.pop("ttl_s")
+    expires_at = None if ttl_s is None else func.now() + interval(ttl_s)
+    statement = insert(tokens).values(**values, secret_hash=secret_hash(secret), expires_at=expires_at)
+    (token,) = records(session, Token, statement.returning(*_COLUMNS))
+    return token
 
 
 def find_by_secret(session: Session, secret: str) -> Token | None:
     """The live token with this secret; None when there is none or it is expired or revoked."""
-    row = session.execute(select(*_COLUMNS).where(tokens.c.secret_hash == secret_hash(secret), _live())).one_or_none()
-    return None if row is None else _token(row)
+    return one(session, Token, select(*_COLUMNS).where(tokens.c.secret_hash == secret_hash(secret), _live()))
 
 
 def get(session: Session, token_id: str) -> Token:
     """One token, dead or alive. Raises NotFoundError."""
-    row = session.execute(select(*_COLUMNS).where(tokens.c.id == token_id)).one_or_none()
-    if row is None:
-        raise NotFoundError(f"no token {token_id}", token=token_id)
-    return _token(row)
+    return _known(token_id, one(session, Token, select(*_COLUMNS).where(tokens.c.id == token_id)))
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> StoredPage[Token]:
+def page(session: Session, order: PageOrder) -> StoredPage[Token]:
     """All tokens, dead ones too, by id."""
-    query = select(*_COLUMNS).order_by(tokens.c.id).limit(limit + 1)
-    if cursor is not None:
-        (after,) = decode_cursor(LISTING, cursor, (str,))
-        query = query.where(tokens.c.id > after)
-    return cut(LISTING, [_token(row) for row in session.execute(query)], limit, lambda token: (token.id,))
+    return read_page(session, _LISTING, select(*_COLUMNS), order)
 
 
 def revoke(session: Session, token_id: str) -> Token:
     """End a token now; revoking twice keeps the first time. Raises NotFoundError."""
     statement = update(tokens).where(tokens.c.id == token_id)
     statement = statement.values(revoked_at=func.coalesce(tokens.c.revoked_at, func.now()))
-    row = session.execute(statement.returning(*_COLUMNS)).one_or_none()
-    if row is None:
-        raise NotFoundError(f"no token {token_id}", token=token_id)
-    return _token(row)
+    return _known(token_id, one(session, Token, statement.returning(*_COLUMNS)))
 
 
 def revoke_of_subject(session: Session, purpose: Purpose, subject: str, *, keep: str | None = None) -> int:
     """End every live token of a node or gateway but `keep`; returns how many."""
-    statement = update(tokens).where(tokens.c.purpose == purpose.value, tokens.c.subject == subject, _live())
+    statement = update(tokens).where(tokens.c.purpose == purpose, tokens.c.subject == subject, _live())
     if keep is not None:
         statement = statement.where(tokens.c.id != keep)
-    return len(session.execute(statement.values(revoked_at=func.now()).returning(tokens.c.id)).all())
+    return changed(session, statement.values(revoked_at=func.now()))
 
 
 def touch(session: Session, token_id: str) -> bool:
     """Remember that a token was used, at most once a minute; tells whether it wrote."""
     statement = update(tokens).where(
         tokens.c.id == token_id,
-        or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at < func.now() - LAST_USED_PRECISION),
+        or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at < ago(LAST_USED_PRECISION_S)),
     )
-    return session.execute(statement.values(last_used_at=func.now()).returning(tokens.c.id)).one_or_none() is not None
+    return changed(session, statement.values(last_used_at=func.now())) > 0
 
 
 def _live() -> ColumnElement[bool]:
     return and_(tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > func.now()))
 
 
-_COLUMNS = [column for column in tokens.c if column.name != "secret_hash"]
-
-
-def _token(row: Row[Any]) -> Token:
-    return Token(
-        id=row.id,
-        name=row.name,
-        role=Role(row.role),
-        purpose=None if row.purpose is None else Purpose(row.purpose),
-        project=row.project,
-        subject=row.subject,
-        created_at=row.created_at,
-        created_by=row.created_by,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
-    )
+def _known(token_id: str, found: Token | None) -> Token:
+    if found is None:
+        raise NotFoundError(f"no token {token_id}", token=token_id)
+    return found

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 
 from app.logs import EventLog
-from app.store import leases
+from app.store import targets
 from app.store.engine import Database
 from solvers.cycle.ports import Clock
 from solvers.errors import HeadroomError
@@ -51,7 +51,7 @@ class LeaseKeeper:
         self._term = None
         try:
             with self._database.transaction() as session:
-                released = leases.release(session, leases.PLANNER, self.holder)
+                released = targets.release_lease(session, targets.PLANNER, self.holder)
         except HeadroomError as error:
             _log.warning("lease.left", error, holder=self.holder)
             return
@@ -76,7 +76,7 @@ class LeaseKeeper:
     def _renew(self) -> None:
         asked_ms = self._clock.elapsed_ms()
         with self._database.transaction() as session:
-            lease = leases.acquire(session, leases.PLANNER, self.holder, self._ttl_s)
+            lease = targets.acquire_lease(session, targets.PLANNER, self.holder, self._ttl_s)
         before = self._term
         self._term = LeaseTerm(lease.token, asked_ms + self._ttl_s * 1000.0) if lease is not None else None
         if lease is None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.logs import EventLog
 from app.services.planning.planning import Leader
 from app.settings import Settings
-from app.store import cycles, idempotency, ledger, plans, receipts, rollups, telemetry
+from app.store import cycles, idempotency, ledger, nodes, plans, telemetry
 from app.store.engine import Database
 
 ACCOUNT_RUNS_MAX = 20
@@ -54,15 +54,15 @@ class Housekeeping:
         # One transaction each: a step that must wait for a lock holds up no other.
         steps: dict[str, Callable[[Session], int]] = {
             "partitions_made": lambda session: telemetry.ensure_partitions(session, PARTITION_DAYS_AHEAD),
-            "raw_dropped": lambda session: rollups.drop_raw_telemetry(
+            "raw_dropped": lambda session: ledger.drop_raw_telemetry(
                 session, _now(session), settings.retention_raw_days
             ),
-            "minutes_dropped": lambda session: rollups.drop_minutes(
+            "minutes_dropped": lambda session: ledger.drop_minutes(
                 session, _now(session), settings.retention_minute_days
             ),
             "cycles_deleted": lambda session: cycles.delete_older(session, days),
             "plans_deleted": lambda session: plans.delete_older(session, days),
-            "receipts_deleted": lambda session: receipts.delete_older(session, days),
+            "receipts_deleted": lambda session: nodes.delete_older_receipts(session, days),
             "keys_deleted": lambda session: idempotency.delete_older(session, settings.idempotency_ttl_s),
         }
         done: dict[str, int] = {}

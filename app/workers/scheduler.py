@@ -21,7 +21,7 @@ from app.services.planning import snapshots
 from app.services.planning.planning import Leader, Planning
 from app.settings import Settings
 from app.signals import asked_to_end
-from app.store import observations, targets
+from app.store import targets, telemetry
 from app.store.engine import Database
 from app.workers.leadership import LeaseKeeper
 from app.workers.pace import (
@@ -176,7 +176,7 @@ class PlannerWorker:
         with self._parts.database.reading() as session:
             silent_s = snapshots.read_policy(session).device_silent_after_s
             return DatabaseSight(
-                intent=observations.intent_mark(session), live_nodes=observations.live_nodes(session, silent_s)
+                intent=telemetry.intent_mark(session), live_nodes=telemetry.live_nodes(session, silent_s)
             )
 
     def _cycle(self, leader: Leader, cause: CycleCause, sight: DatabaseSight) -> None:

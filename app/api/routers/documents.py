@@ -18,7 +18,6 @@ from app.api.deps import deed_of, services_of
 from app.api.openapi import json_body
 from app.api.paging import Page, Paging
 from app.kinds import Audience, Kind
-from app.services.declared.documents import Listing
 from app.services.declared.tokens import Actor
 from solvers.domain.value import NAME_PATTERN
 
@@ -90,8 +89,7 @@ def _add_reads(router: APIRouter, kind: Kind) -> None:
         wanted: str | None = Depends(_project_filter if kind.in_project else _no_filter),
     ) -> Any:
         project = visible_project(actor, wanted) if _is_owned(kind) else None
-        listing = Listing(limit=order.limit, cursor=order.cursor, project=project)
-        page = services_of(request).documents.page(kind, listing)
+        page = services_of(request).documents.page(kind, order, project)
         return JSONResponse({"items": [stored.spec for stored in page.items], "next_cursor": page.next_cursor})
 
     @router.get(

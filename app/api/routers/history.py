@@ -14,7 +14,7 @@ from app.api.paging import Page, Paging
 from app.api.rules import ClusterReader
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.events import EventLine
-from app.store.receipts import ReceiptLine
+from app.store.nodes import ReceiptLine
 from app.store.targets import TargetLine
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
@@ -33,7 +33,7 @@ GenerationFilter = Annotated[int | None, Query(ge=0, le=INT8_MAX, description="O
 @router.get("/v1/targets", operation_id="list_targets", summary="List targets", response_model=Page[TargetLine])
 def list_targets(request: Request, actor: ClusterReader, order: Paging) -> Any:  # noqa: ARG001 - the actor is the guard
     """Every generation there was."""
-    page = services_of(request).history.targets(order.limit, order.cursor)
+    page = services_of(request).history.targets(order)
     return answer(page)
 
 
@@ -63,7 +63,7 @@ def list_receipts(
     generation: GenerationFilter = None,
 ) -> Any:
     """What nodes read back after applying a target."""
-    page = services_of(request).history.receipts(order.limit, order.cursor, node, generation)
+    page = services_of(request).history.receipts(order, node, generation)
     return answer(page)
 
 
@@ -76,7 +76,7 @@ def list_cycles(
     state: CycleState | None = None,
 ) -> Any:
     """Planning cycles with their decisions."""
-    page = services_of(request).history.cycles(order.limit, order.cursor, lane, state)
+    page = services_of(request).history.cycles(order, lane, state)
     return answer(page)
 
 
@@ -95,5 +95,5 @@ def list_events(
     project: ProjectFilter = None,
 ) -> Any:
     """Who did what to what."""
-    page = services_of(request).history.events(order.limit, order.cursor, subject, project)
+    page = services_of(request).history.events(order, subject, project)
     return answer(page)

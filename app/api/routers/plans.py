@@ -43,7 +43,7 @@ def list_plans(
     state: PlanState | None = None,
 ) -> Any:
     """Newest first."""
-    page = services_of(request).plans.page(order.limit, order.cursor, lane, state)
+    page = services_of(request).plans.page(order, lane, state)
     return answer(page)
 
 

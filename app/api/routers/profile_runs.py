@@ -44,7 +44,7 @@ def list_profile_runs(
     order: Paging,
 ) -> Any:
     """The newest first."""
-    page = services_of(request).profile_runs.page(order.limit, order.cursor)
+    page = services_of(request).profile_runs.page(order)
     return answer(page)
 
 

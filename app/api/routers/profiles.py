@@ -42,7 +42,7 @@ _BODY = request_body(
 @router.get("/v1/profiles", operation_id="list_profiles", summary="List profiles", response_model=Page[ProfileLine])
 def list_profiles(request: Request, actor: ClusterReader, order: Paging) -> Any:  # noqa: ARG001 - the actor is the guard
     """What is known, by model and GPU type."""
-    page = services_of(request).profiles.page(order.limit, order.cursor)
+    page = services_of(request).profiles.page(order)
     return answer(page)
 
 
@@ -73,7 +73,7 @@ def list_pairs(
     order: Paging,
 ) -> Any:
     """What was measured of a model beside another one on the same GPU; members stand in rising order."""
-    page = services_of(request).profiles.pairs(model, gpu_type, order.limit, order.cursor)
+    page = services_of(request).profiles.pairs(model, gpu_type, order)
     return answer(page)
 
 

@@ -24,7 +24,7 @@ router = APIRouter(tags=["tokens"])
 @router.get("/v1/tokens", operation_id="list_tokens", summary="List tokens", response_model=Page[Token])
 def list_tokens(request: Request, actor: ClusterAdmin, order: Paging) -> Any:  # noqa: ARG001 - the actor is the guard
     """Revoked and expired ones too; never a secret."""
-    page = services_of(request).tokens.page(order.limit, order.cursor)
+    page = services_of(request).tokens.page(order)
     return answer(page)
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from app import kinds, library
 from app.kinds import Kind
 from app.logs import EventLog
-from app.store import documents, outcomes, pair_points, profiles
+from app.store import documents, outcomes, profiles
 from app.store.engine import Database
 from solvers.domain.arrays import Floats
 from solvers.domain.codec import from_plain
@@ -113,7 +113,7 @@ def read_evidence(session: Session) -> Evidence:
     return Evidence(
         facts=read_facts(session),
         samples=samples_of([point for point in points if not point.neighbours and point.origin in _SEEN]),
-        groups=groups_of([pair for pair in pair_points.all_pairs(session) if pair.origin in _SEEN]),
+        groups=groups_of([pair for pair in profiles.all_pairs(session) if pair.origin in _SEEN]),
     )
 
 
@@ -361,7 +361,7 @@ class Beliefs:
 def _state(session: Session) -> object:
     return (
         profiles.state(session),
-        pair_points.state(session),
+        profiles.pairs_state(session),
         documents.state(session, kinds.GPU_TYPE),
         documents.state(session, kinds.MODEL),
     )

@@ -24,11 +24,11 @@ from app import kinds
 from app.kinds import Kind
 from app.logs import EventLog
 from app.services.planning.planning import Leader
-from app.store import documents, events, executions, outcomes
+from app.store import documents, events, outcomes, telemetry
 from app.store.engine import Database
 from app.store.events import Event
-from app.store.executions import DeviceMinute, ReplicaMinute
 from app.store.outcomes import HourCounts, LearningProgress, Mark, ModelKey
+from app.store.telemetry import DeviceMinute, ReplicaMinute
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import Device, GpuType
 from solvers.domain.workload import Service, SloKind, WorkloadKind
@@ -390,14 +390,14 @@ def _read(session: Session) -> _RunStart | None:
     fleet = ReportedFleet(
         devices={device.id: device for device in _specs(session, kinds.DEVICE, Device)},
         gpu_types={gpu_type.name: gpu_type for gpu_type in _specs(session, kinds.GPU_TYPE, GpuType)},
-        clocks_mhz_asked=executions.clocks_asked(session),
+        clocks_mhz_asked=telemetry.clocks_asked(session),
         token_services=frozenset(
             service.id for service in _specs(session, kinds.SERVICE, Service) if service.slo.kind is SloKind.TOKENS
         ),
     )
     found = outcomes_of(
-        executions.replica_minutes(session, start - MINUTE, until),
-        executions.device_minutes(session, start - MINUTE, until),
+        telemetry.replica_minutes(session, start - MINUTE, until),
+        telemetry.device_minutes(session, start - MINUTE, until),
         fleet,
         start,
     )

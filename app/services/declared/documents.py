@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -27,10 +26,10 @@ from app.services.declared.ownership import (
     workload_faults,
 )
 from app.services.declared.tokens import Deed
-from app.store import documents, events, pair_points, profiles, progress, targets, tokens
+from app.store import documents, events, profiles, targets, tasks, tokens
 from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
-from app.store.pages import StoredPage
+from app.store.pages import PageOrder, StoredPage
 from solvers.control import controllers
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Device, Node, PowerCap, PowerScope
@@ -146,19 +145,19 @@ def _names(said: Plain, name: str) -> bool:
 
 
 def _profiles_of_gpu_type(session: Session, name: str) -> Iterator[str]:
-    if profiles.count(session, gpu_type=name) or pair_points.count(session, gpu_type=name):
+    if profiles.count(session, gpu_type=name) or profiles.count_pairs(session, gpu_type=name):
         yield "its profiles; delete them first"
 
 
 def _profiles_of_model(session: Session, name: str) -> Iterator[str]:
-    if profiles.count(session, model=name) or pair_points.count(session, model=name):
+    if profiles.count(session, model=name) or profiles.count_pairs(session, model=name):
         yield "its profiles; delete them first"
 
 
 def _tokens_of_project(session: Session, name: str) -> Iterator[str]:
     cursor: str | None = None
     while True:
-        page = tokens.page(session, limit=PAGE, cursor=cursor)
+        page = tokens.page(session, PageOrder(limit=PAGE, cursor=cursor))
         for token in page.items:
             if token.project == name and token.revoked_at is None:
                 yield f"the token {token.id}"
@@ -188,16 +187,7 @@ def release(session: Session, kind: Kind, key: Key) -> None:
     if kind is kinds.NODE:
         tokens.revoke_of_subject(session, tokens.Purpose.NODE, key[0])
     elif kind in (kinds.JOB, kinds.TASK):
-        progress.forget(session, WorkloadKind.JOB if kind is kinds.JOB else WorkloadKind.TASK, *key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """What of a list is wanted."""
-
-    limit: int
-    cursor: str | None = None
-    project: str | None = None
+        tasks.forget(session, WorkloadKind.JOB if kind is kinds.JOB else WorkloadKind.TASK, *key)
 
 
 class Documents:
@@ -212,10 +202,10 @@ class Documents:
         with self._database.reading() as session:
             return documents.get(session, kind, key)
 
-    def page(self, kind: Kind, listing: Listing) -> StoredPage[Stored]:
+    def page(self, kind: Kind, order: PageOrder, project: str | None) -> StoredPage[Stored]:
         """A page of a kind. Raises FieldError for a foreign cursor."""
         with self._database.reading() as session:
-            return documents.page(session, kind, limit=listing.limit, cursor=listing.cursor, project=listing.project)
+            return documents.page(session, kind, order, project)
 
     def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutResult:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""

@@ -15,8 +15,8 @@ from app.clock import new_id, new_secret
 from app.errors import Fault, FieldsError, ForbiddenError, NodeTakenError
 from app.services.declared.documents import put_audited
 from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed
-from app.store import built_in as built_in_store
-from app.store import documents, events, migrate, nodes, summaries, targets, tokens
+from app.store import documents, events, migrate, nodes, targets, tokens
+from app.store import documents as built_in_store
 from app.store.documents import Precondition
 from app.store.engine import Database
 from app.store.tokens import Purpose, Role, TokenDraft
@@ -253,7 +253,7 @@ class Fleet:
             if self._schema_checked:
                 targets.generation(session, self._cluster)
                 return
-            found, needed = summaries.schema_revision(session), migrate.head()
+            found, needed = migrate.schema_revision(session), migrate.head()
         # Migrations only ever add, so a schema of a newer release will do.
         if found is None or found < needed:
             raise TransientError(f"the database schema is at {found or 'nothing'}, this release needs {needed}")

@@ -13,7 +13,7 @@ from app.errors import Fault, FieldsError
 from app.records import record, with_more
 from app.store import documents, events, tokens
 from app.store.engine import Database
-from app.store.pages import StoredPage
+from app.store.pages import PageOrder, StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
 from solvers.errors import HeadroomError
 
@@ -98,10 +98,10 @@ class Tokens:
         with self._database.reading() as session:
             return tokens.get(session, token_id)
 
-    def page(self, limit: int, cursor: str | None) -> StoredPage[Token]:
+    def page(self, order: PageOrder) -> StoredPage[Token]:
         """A page of tokens, revoked ones too."""
         with self._database.reading() as session:
-            return tokens.page(session, limit=limit, cursor=cursor)
+            return tokens.page(session, order)
 
     def issue(self, request: TokenRequest, deed: Deed) -> IssuedToken:
         """Make a token. Raises FieldsError for a combination that makes no sense or a project that does not exist."""

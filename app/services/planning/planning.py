@@ -21,9 +21,10 @@ from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
 from app.services.planning.rollout import Author, StoreActuator, outdated, promote
 from app.services.planning.snapshots import StoreObserver, read_policy
-from app.store import cycles, documents, planner_states, plans, targets
+from app.store import cycles, documents, plans, targets
 from app.store.cycles import NewCycle
 from app.store.engine import Database
+from app.store.pages import PageOrder
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.cycle import replay, run_cycle
 from solvers.cycle.gate import fatal_codes
@@ -145,7 +146,7 @@ def _end_state(record: CycleRecord) -> PlanState:
 
 def _stands_already(session: Session, record: CycleRecord, plan: Plan, state: PlanState) -> bool:
     """Whether the lane's newest plan wishes the very same: it stays, so that people can approve what they read."""
-    newest = next(iter(plans.page(session, limit=1, lane=record.lane).items), None)
+    newest = next(iter(plans.page(session, PageOrder(limit=1), lane=record.lane).items), None)
     if newest is None or newest.state is not state or newest.parent_generation != plan.parent:
         return False
     standing = plans.load(session, newest.id)
@@ -173,7 +174,7 @@ class StoreMemory:
         if version is None:
             return None
         with self._database.reading() as session:
-            found = planner_states.find(session, planner, version)
+            found = cycles.find_state(session, planner, version)
         return None if found is None else found.state
 
     def keep(self, planner: str, state: bytes) -> None:
@@ -181,7 +182,7 @@ class StoreMemory:
         version = _version(planner)
         if version is not None:
             with self._database.transaction() as session:
-                planner_states.put(session, planner, version, state)
+                cycles.put_state(session, planner, version, state)
 
     def recall_exactly(self, record: CycleRecord) -> bytes | None:
         """What the planner of a record's plan was handed. Raises StateError when that is kept no more."""
@@ -203,7 +204,7 @@ class StoreMemory:
 
     def _exactly(self, record: CycleRecord, key: str, version: str, digest: Digest) -> bytes:
         with self._database.reading() as session:
-            found = planner_states.find(session, key, version, digest)
+            found = cycles.find_state(session, key, version, digest)
         if found is None:
             raise StateError(
                 f"what {key} remembered in cycle {record.id} is kept no more", cycle=record.id, state=digest

@@ -29,7 +29,7 @@ from app.services.explaining.sentences import mode_sentence, owner_sentences, pl
 from app.services.explaining.solves import Forced, SloPoint
 from app.store import documents, events, plans
 from app.store.engine import Database
-from app.store.pages import StoredPage
+from app.store.pages import PageOrder, StoredPage
 from app.store.plans import PlanState, PlanSummary, StoredPlan
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
@@ -71,12 +71,10 @@ class Plans:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def page(
-        self, limit: int, cursor: str | None, lane: Lane | None, state: PlanState | None
-    ) -> StoredPage[PlanSummary]:
+    def page(self, order: PageOrder, lane: Lane | None, state: PlanState | None) -> StoredPage[PlanSummary]:
         """Plans, newest first."""
         with self._database.reading() as session:
-            return plans.page(session, limit=limit, cursor=cursor, lane=lane, state=state)
+            return plans.page(session, order, lane=lane, state=state)
 
     def get(self, plan_id: str, project: str | None) -> StoredPlan:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
@@ -161,7 +159,7 @@ _WAITS_AS = {ServiceMode.APPROVE: PlanState.AWAITING_APPROVAL, ServiceMode.SHADO
 def _waiting(session: Session, workload: str, mode: ServiceMode) -> Waiting | None:
     plan_id = None
     if mode in _WAITS_AS:
-        newest = plans.page(session, limit=1, state=_WAITS_AS[mode]).items
+        newest = plans.page(session, PageOrder(limit=1), state=_WAITS_AS[mode]).items
         plan_id = next((plan.id for plan in newest if _has_part(plans.load(session, plan.id), workload)), None)
     sentence = mode_sentence(workload, mode, plan_id)
     return Waiting(mode=mode, plan_id=plan_id, sentence=sentence) if sentence is not None else None

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode, encode
 from app import kinds
-from app.store import documents, progress, targets
+from app.store import documents, targets, tasks
 from app.store.engine import Database
 from app.store.targets import ToldWorkload
 from solvers.cycle.record import CycleRecord
@@ -180,7 +180,7 @@ def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, au
         )
         generation = targets.promote(session, promotion)
         for kind, project, name in evicted(plan, snapshot):
-            progress.count_eviction(session, kind, project, name)
+            tasks.count_eviction(session, kind, project, name)
         return generation
 
 

@@ -18,9 +18,9 @@ from app import kinds, library
 from app.kinds import Kind
 from app.services.beliefs.completion import Completion, with_token_profiles
 from app.services.profiles.runs import held_by_runs
-from app.store import documents, nodes, observations, profiles, read_backs, targets
+from app.store import documents, nodes, profiles, targets, telemetry
 from app.store.engine import Database
-from app.store.observations import DemandRow, DeviceRow, ReplicaRow
+from app.store.telemetry import DemandRow, DeviceRow, ReplicaRow
 from solvers.cycle.ports import Clock
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap
@@ -83,11 +83,11 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
     silent_s = max(item.device_silent_after_s for item in (policy, *bound))
     devices = held_by_runs(session, _specs(session, kinds.DEVICE, Device))
     services = read_services(session)
-    replica_rows = sorted(observations.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
-    device_rows = sorted(observations.devices(session, silent_s), key=lambda row: row.uuid)
+    replica_rows = sorted(telemetry.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
+    device_rows = sorted(telemetry.devices(session, silent_s), key=lambda row: row.uuid)
     known_devices = {device.id for device in devices}
     target = targets.current(session, cluster)
-    wished = read_backs.wishes(session, target.generation)
+    wished = nodes.wishes(session, target.generation)
     return Snapshot(
         cluster=cluster,
         taken_at_s=taken_at_s,
@@ -169,7 +169,7 @@ def read_demands(session: Session, services: tuple[Service, ...], lookback_s: fl
     been lower for so long.
     """
     window_s = min(DEMAND_WINDOW_S, lookback_s)
-    rows = observations.demand(session, window_s=window_s, lookback_s=lookback_s, bin_s=DEMAND_BIN_S)
+    rows = telemetry.demand(session, window_s=window_s, lookback_s=lookback_s, bin_s=DEMAND_BIN_S)
     observed = {row.service: row for row in rows}
     return tuple(_demand(service, observed.get(service.id)) for service in services)
 
@@ -204,7 +204,7 @@ def _node_statuses(session: Session) -> tuple[NodeStatus, ...]:
 def _job_statuses(session: Session) -> tuple[JobStatus, ...]:
     statuses = (
         JobStatus(workload=WorkloadId(f"{row.project}/{row.name}"), done=int(row.done), evictions=row.evictions)
-        for row in observations.progress(session)
+        for row in telemetry.progress(session)
     )
     return tuple(sorted(statuses, key=lambda status: status.workload))
 

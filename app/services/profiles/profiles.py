@@ -21,9 +21,9 @@ from app.errors import Fault, FieldsError
 from app.records import record
 from app.services.declared.tokens import Deed
 from app.services.profiles.forms import CsvForm, Sheet, SheetError, form_of, header_of, read_sheet
-from app.store import documents, events, pair_points, profiles
+from app.store import documents, events, profiles
 from app.store.engine import Database
-from app.store.pages import StoredPage
+from app.store.pages import PageOrder, StoredPage
 from app.store.profiles import ProfileLine
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, Profile, ProfileOrigin, ProfilePoint
@@ -275,15 +275,15 @@ class Profiles:
         with self._database.reading() as session:
             return profiles.get(session, model, gpu_type)
 
-    def page(self, limit: int, cursor: str | None) -> StoredPage[ProfileLine]:
+    def page(self, order: PageOrder) -> StoredPage[ProfileLine]:
         """What there is, by model and GPU type."""
         with self._database.reading() as session:
-            return profiles.page(session, limit=limit, cursor=cursor)
+            return profiles.page(session, order)
 
-    def pairs(self, model: str, gpu_type: str, limit: int, cursor: str | None) -> StoredPage[PairPoint]:
+    def pairs(self, model: str, gpu_type: str, order: PageOrder) -> StoredPage[PairPoint]:
         """Pairs measured on a GPU type with a model in them."""
         with self._database.reading() as session:
-            return pair_points.page(session, model, gpu_type, limit=limit, cursor=cursor)
+            return profiles.pairs_page(session, model, gpu_type, order)
 
     def import_points(self, reading: BodyReading, deed: Deed, *, skip_bad: bool = False) -> Imported:
         """Store everything or nothing, or with `skip_bad` everything that is right.
@@ -303,7 +303,7 @@ class Profiles:
             if not points and not pairs:
                 nothing = Fault(pointer="", code="count-out-of-range", detail="there is no point in it")
                 raise FieldsError((*faults[: FAULTS_MAX - 1], nothing))
-            written = profiles.put_points(session, points) + pair_points.put(session, pairs)
+            written = profiles.put_points(session, points) + profiles.put_pairs(session, pairs)
             for model, gpu_type in sorted(_touched(points, pairs)):
                 events.append(session, _event("profile.imported", model, gpu_type, deed))
         return Imported(
@@ -317,10 +317,10 @@ class Profiles:
     def delete(self, model: str, gpu_type: str, deed: Deed) -> None:
         """Forget all points of a model on a GPU type and the pairs it is part of there. Raises NotFoundError."""
         with self._database.transaction() as session:
-            if not pair_points.delete(session, model, gpu_type) or profiles.count(
+            if not profiles.delete_pairs(session, model, gpu_type) or profiles.count(
                 session, model=model, gpu_type=gpu_type
             ):
-                profiles.delete(session, model, gpu_type)
+                profiles.delete_profile(session, model, gpu_type)
             events.append(session, _event("profile.deleted", model, gpu_type, deed))
 
 

@@ -18,7 +18,7 @@ from app.services.declared.tokens import Deed
 from app.services.planning.rollout import worker_target
 from app.store import documents, events, nodes, profile_runs, targets
 from app.store.engine import Database
-from app.store.pages import StoredPage
+from app.store.pages import PageOrder, StoredPage
 from app.store.profile_runs import NewRun, ProfileRunLine, ProfileRunProgress
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, Taint
@@ -56,10 +56,10 @@ class ProfileRuns:
         with self._database.reading() as session:
             return profile_runs.get(session, run_id)
 
-    def page(self, limit: int, cursor: str | None) -> StoredPage[ProfileRunLine]:
+    def page(self, order: PageOrder) -> StoredPage[ProfileRunLine]:
         """All runs, the newest first."""
         with self._database.reading() as session:
-            return profile_runs.page(session, limit=limit, cursor=cursor)
+            return profile_runs.page(session, order)
 
     def order(self, wanted: WantedProfileRun, deed: Deed) -> ProfileRunLine:
         """Order a run. Raises FieldsError for what does not exist or says too little, StateError for a device that is

@@ -12,13 +12,13 @@ from datetime import datetime
 import psycopg
 
 from app.records import record, with_more
-from app.store import cycles, events, ledger, receipts, targets
+from app.store import cycles, events, ledger, nodes, targets
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
 from app.store.events import EventLine
 from app.store.ledger import Accounting, CostBy, CostQuery, CostRow
-from app.store.pages import StoredPage
-from app.store.receipts import ReceiptLine
+from app.store.nodes import ReceiptLine
+from app.store.pages import PageOrder, StoredPage
 from app.store.targets import TargetLine
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
@@ -108,24 +108,20 @@ class History:
         with self._database.reading() as session:
             return targets.current(session, self._cluster)
 
-    def targets(self, limit: int, cursor: str | None) -> StoredPage[TargetLine]:
+    def targets(self, order: PageOrder) -> StoredPage[TargetLine]:
         """Generations, newest first."""
         with self._database.reading() as session:
-            return targets.page(session, limit=limit, cursor=cursor)
+            return targets.page(session, order)
 
-    def receipts(
-        self, limit: int, cursor: str | None, node: str | None, generation: int | None
-    ) -> StoredPage[ReceiptLine]:
+    def receipts(self, order: PageOrder, node: str | None, generation: int | None) -> StoredPage[ReceiptLine]:
         """Receipts, newest first."""
         with self._database.reading() as session:
-            return receipts.page(session, limit=limit, cursor=cursor, node=node, generation=generation)
+            return nodes.receipts_page(session, order, node=node, generation=generation)
 
-    def cycles(
-        self, limit: int, cursor: str | None, lane: Lane | None, state: CycleState | None
-    ) -> StoredPage[CycleSummary]:
+    def cycles(self, order: PageOrder, lane: Lane | None, state: CycleState | None) -> StoredPage[CycleSummary]:
         """Cycles, newest first."""
         with self._database.reading() as session:
-            return cycles.page(session, limit=limit, cursor=cursor, lane=lane, state=state)
+            return cycles.page(session, order, lane=lane, state=state)
 
     def cycle(self, cycle_id: str) -> StoredCycle:
         """A cycle and its record; None for a record that was never drafted. Raises NotFoundError."""
@@ -136,10 +132,10 @@ class History:
             except StateError:
                 return with_more(StoredCycle, summary, record=None)
 
-    def events(self, limit: int, cursor: str | None, subject: str | None, project: str | None) -> StoredPage[EventLine]:
+    def events(self, order: PageOrder, subject: str | None, project: str | None) -> StoredPage[EventLine]:
         """Audit events, newest first."""
         with self._database.reading() as session:
-            return events.page(session, limit=limit, cursor=cursor, subject=subject, project=project)
+            return events.page(session, order, subject=subject, project=project)
 
 
 CHANNEL = "headroom_generation"

@@ -21,10 +21,10 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.records import record
-from app.store import documents, nodes, observations, read_backs, targets
+from app.store import documents, nodes, targets, telemetry
 from app.store.engine import Database
-from app.store.observations import ReplicaRow
-from app.store.read_backs import NodeReadBack, ReadBackRow, ReportHead
+from app.store.nodes import NodeReadBack, ReadBackRow, ReportHead
+from app.store.telemetry import ReplicaRow
 from solvers.domain.change import Target
 from solvers.domain.ids import ReplicaId
 from solvers.domain.plan import Assignment
@@ -208,10 +208,10 @@ def _ready(session: Session, services: Iterable[str], planned: Iterable[Assignme
     """Every process that its node found ready when it was last heard of."""
     states = {state.node_id: state for state in nodes.all_states(session)}
     homes = {stored.key[0]: str(stored.spec["node"]) for stored in documents.all_specs(session, kinds.DEVICE)}
-    heads = read_backs.report_heads(session)
-    kept = {item.node_id: item for item in read_backs.newest(session) if item.node_id in states}
+    heads = nodes.report_heads(session)
+    kept = {item.node_id: item for item in nodes.read_backs(session) if item.node_id in states}
     reported: dict[str, list[ReplicaRow]] = defaultdict(list)
-    for row in observations.replicas(session, ROUTE_SILENT_S):
+    for row in telemetry.replicas(session, ROUTE_SILENT_S):
         reported[homes.get(row.uuid, "")].append(row)
     kind_of = dict.fromkeys(services, WorkloadKind.SERVICE.value)
     kind_of |= {item.replica: item.kind.value for item in planned}
@@ -299,7 +299,7 @@ Changed = Callable[[float], bool]
 @contextmanager
 def route_changes(database: Database) -> Iterator[Changed]:
     """Listen. Raises TransientError when the database goes away."""
-    with database.listening(read_backs.CHANNEL) as connection:
+    with database.listening(nodes.ROUTES_CHANNEL) as connection:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(targets.CHANNEL)))
         yield lambda timeout_s: _announced(connection, timeout_s)
 

@@ -19,12 +19,11 @@ from app.records import record
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
 from app.services.explaining.sentences import owner_words
 from app.services.planning.snapshots import read_policy
-from app.store import documents, nodes, observations, plans, summaries, targets
+from app.store import documents, nodes, plans, targets, telemetry
 from app.store.documents import Stored
 from app.store.engine import Database
-from app.store.observations import DeviceRow, ReplicaRow
 from app.store.plans import PlanSummary
-from app.store.summaries import FleetCounts, ServedRow
+from app.store.telemetry import DeviceRow, FleetCounts, ReplicaRow, ServedRow
 from solvers.cycle.owners import StandingOwners, knob_owners
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain
@@ -201,14 +200,14 @@ class StatusReader:
     def gauges(self) -> FleetCounts:
         """The fleet in numbers. Raises TransientError when the database is away."""
         with self._database.reading() as session:
-            return summaries.counts(session, self._cluster, read_policy(session).device_silent_after_s)
+            return telemetry.counts(session, self._cluster, read_policy(session).device_silent_after_s)
 
     def fleet(self, project: str | None) -> FleetSummary:
         """Summary of the fleet, or of what one project holds of it."""
         with self._database.reading() as session:
             world = _world(session, self._cluster)
             workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
-            progress = {(row.kind, f"{row.project}/{row.name}"): row for row in observations.progress(session)}
+            progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
         mine = _Sight(world, project)
         return FleetSummary(
             cluster=self._cluster,
@@ -247,11 +246,11 @@ def _world(session: Session, cluster: str) -> _World:
             )
             for uuid, spec in devices.items()
         },
-        readings={row.uuid: row for row in observations.devices(session, silent_s)},
-        replicas=observations.replicas(session, silent_s),
+        readings={row.uuid: row for row in telemetry.devices(session, silent_s)},
+        replicas=telemetry.replicas(session, silent_s),
         target=target,
         plan=plans.get(session, PlanId(target.plan)) if target.plan is not None else None,
-        served={row.service: row for row in summaries.served(session, ATTAINMENT_WINDOW_S)},
+        served={row.service: row for row in telemetry.served(session, ATTAINMENT_WINDOW_S)},
         silent_s=silent_s,
         owners=owners,
         standing=standing_of(session, target),
@@ -423,7 +422,7 @@ class _Sight:
         owners, named = self._world.owners, spec.get("policy")
         return str(named) if named in owners.bound else owners.default.name
 
-    def work(self, kind: WorkloadKind, spec: Plain, progress: observations.ProgressRow | None) -> WorkLine:
+    def work(self, kind: WorkloadKind, spec: Plain, progress: telemetry.ProgressRow | None) -> WorkLine:
         workload = f"{spec['project']}/{spec['name']}"
         return WorkLine(
             id=workload,

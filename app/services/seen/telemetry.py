@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from agents.wire import EdgeReport, NodeReceipt, Report
 from app.errors import ClockBackwardsError, Fault, FieldsError
 from app.records import record
-from app.store import ingest, nodes, read_backs, receipts, telemetry
+from app.store import ingest, nodes, telemetry
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
 from app.store.telemetry import DevicePoint, ServicePoint, TelemetryWindow
@@ -204,8 +204,8 @@ class Telemetry:
         """Keep what a node read back; tells whether it was new. Raises FieldsError for times from the future."""
         self._check_time("", receipt.observed_at_s)
         with self._database.transaction() as session:
-            new = receipts.put(session, receipt)
-            read_backs.keep(session, receipt)
+            new = nodes.put_receipt(session, receipt)
+            nodes.keep_read_back(session, receipt)
             if receipt.outcome == APPLIED:
                 nodes.raise_generation(session, receipt.node, receipt.boot_id, receipt.generation)
         return new

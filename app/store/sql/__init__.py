@@ -1,18 +1,30 @@
-"""Named statements: every `*.sql` file of this folder in blocks that begin with `-- name: <name>` and a comment.
+"""Statements, named ones from the `*.sql` files of this folder, and what comes back: rows as records, writes counted.
 
-A statement is complete as it stands there; what varies are its parameters.
+A file is made of blocks that begin with `-- name: <name>` and a comment. A statement is complete as it stands there;
+what varies are its parameters.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
 from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import ColumnElement, Delete, Executable, Insert, Table, TextClause, Update, func, literal_column, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.engine import Row
+from sqlalchemy.orm import Session
 
+from solvers.domain.codec import from_plain
+
+T = TypeVar("T")
 FOLDER = Path(__file__).parent
+DAY_S = 86_400
 _HEADER = re.compile(r"^-- name: (\w+)\n(?:-- .+\n)+", re.MULTILINE)
 
 
@@ -40,3 +52,67 @@ def load(folder: Path) -> Mapping[str, TextClause]:
             raise ValueError(f"{path.name}: blocks begin with `-- name: <name>`, once for each, and a comment")
         found |= {name: text(body.strip()) for name, body in zip(names, bodies, strict=True)}
     return found
+
+
+def records(session: Session, kind: type[T], statement: Executable, **parameters: object) -> tuple[T, ...]:
+    """What a statement answers, a record for each row."""
+    return tuple(record_of(kind, row) for row in session.execute(statement, parameters))
+
+
+def one(session: Session, kind: type[T], statement: Executable, **parameters: object) -> T | None:
+    """The record of the only row, or None."""
+    row = session.execute(statement, parameters).one_or_none()
+    return None if row is None else record_of(kind, row)
+
+
+def record_of(kind: type[T], row: Row[Any]) -> T:
+    """A row as a record whose fields are its columns, each in the form that the field declares."""
+    values = dict(row._mapping)
+    for name, made in _formed(cast("Hashable", kind)).items():
+        if values[name] is not None:
+            values[name] = made(values[name])
+    return kind(**values)
+
+
+@cache
+def _formed(kind: Any) -> Mapping[str, Callable[[Any], object]]:
+    """The fields that are not as the driver gives them."""
+    hints = get_type_hints(kind)
+    found = {field.name: _former(hints[field.name]) for field in fields(kind)}
+    return {name: former for name, former in found.items() if former is not None}
+
+
+def _former(hint: Any) -> Callable[[Any], object] | None:
+    if get_origin(hint) in (Union, UnionType):
+        given = [part for part in get_args(hint) if part is not type(None)]
+        hint = given[0] if len(given) == 1 else None
+    if get_origin(hint) is tuple:
+        return tuple
+    if isinstance(hint, type) and issubclass(hint, Enum | bytes):
+        return hint
+    return partial(from_plain, cast("type", hint)) if is_dataclass(hint) else None
+
+
+def changed(session: Session, write: Insert | Update | Delete) -> int:
+    """Carry out a write; how many rows it made, changed or deleted."""
+    return len(session.execute(write.returning(literal_column("1"))).all())
+
+
+def put_over(
+    table: Table, rows: Mapping[str, object] | Sequence[Mapping[str, object]], key: Iterable[str], **more: object
+) -> Insert:
+    """Insert rows; what is there under their key takes their values, and `more`."""
+    statement = insert(table).values(rows)
+    given = rows if isinstance(rows, Mapping) else rows[0]
+    replaced = {name: statement.excluded[name] for name in given if name not in key}
+    return statement.on_conflict_do_update(index_elements=list(key), set_={**replaced, **more})
+
+
+def interval(seconds: float) -> ColumnElement[Any]:
+    """A span of time for the database's clock."""
+    return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+def ago(seconds: float) -> ColumnElement[Any]:
+    """The moment so long before now, by the database's clock."""
+    return func.now() - interval(seconds)

@@ -14,7 +14,7 @@ from app import kinds
 from app.services.beliefs.learning import SETTLED_S
 from app.services.planning.planning import Leader
 from app.store.engine import Database
-from app.store.tables.telemetry import device_samples, replica_samples
+from app.store.tables import device_samples, replica_samples
 from solvers.models.online.forecasts import Belief
 from tests.integration.store.samples import device, gpu_type, put, put_node
 from tests.unit.solvers.models.told import Formula

@@ -15,9 +15,8 @@ from app import kinds
 from app.store import migrate
 from app.store.engine import Database
 from app.store.ingest import gateway_source, node_source
-from app.store.tables.documents import TABLES
-from app.store.tables.documents import devices as devices_table
-from app.store.tables.telemetry import device_samples, rate_samples, replica_samples, report_log
+from app.store.tables import TABLES, device_samples, rate_samples, replica_samples, report_log
+from app.store.tables import devices as devices_table
 from solvers.domain.codec import to_plain
 from solvers.domain.device import Device, DeviceMode, GpuType, MigSlice, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.store.ledger import account, account_again
-from app.store.tables.documents import TABLES
+from app.store.tables import TABLES
 from solvers.domain.codec import to_plain
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import NodeId, PolicyName

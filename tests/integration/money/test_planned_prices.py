@@ -22,8 +22,7 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.store.engine import Database
-from app.store.tables.documents import TABLES
-from app.store.tables.planning import node_targets
+from app.store.tables import TABLES, node_targets
 from solvers.domain.codec import to_plain
 from solvers.domain.device import Device, DeviceMode, Label, MigSlice, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName

@@ -12,7 +12,7 @@ import pytest
 from app.services.beliefs import beliefs as module
 from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress, fitted
 from app.services.declared.fleet import Fleet
-from app.store import pair_points, profiles
+from app.store import profiles
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint
 from solvers.errors import EngineError, TransientError
@@ -173,7 +173,7 @@ def test_what_is_deleted_while_it_is_learned_is_not_believed(house: House) -> No
     house.beliefs.belief()
     wait_until(lambda: house.slow.asked, "learning began")
     with house.world.database.transaction() as session:
-        profiles.delete(session, MODEL, GPU_TYPE)
+        profiles.delete_profile(session, MODEL, GPU_TYPE)
     then = house.beliefs.belief()
     assert (then.progress, then.evidence.points_of(MODEL, GPU_TYPE)) == (Progress.LEARNED, 0)
     house.slow.let.set()
@@ -230,7 +230,7 @@ def test_pairs_are_learned_and_taken_in_like_points(house: House) -> None:
         for batch in (1, 2, 4, 8)
     ]  # fmt: skip
     with house.world.database.transaction() as session:
-        pair_points.put(session, pairs)
+        profiles.put_pairs(session, pairs)
     meanwhile = house.beliefs.belief()
     assert meanwhile.progress is Progress.LEARNING
     assert len(meanwhile.evidence) == len(before.evidence) + len(pairs)

@@ -13,7 +13,7 @@ from app.services.beliefs.completion import Completion
 from app.services.declared.fleet import Fleet
 from app.services.planning.planning import Leader, Planning, PlanningParts
 from app.services.planning.snapshots import StoreObserver
-from app.store import leases, plans, profiles, targets
+from app.store import plans, profiles, targets
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord
 from solvers.domain.evidence import SilentReporter
@@ -60,7 +60,7 @@ def planning(bare: World, pool: SolvePool) -> Planning:
 
 def lead(world: World) -> Leader:
     with world.database.transaction() as session:
-        lease = leases.acquire(session, leases.PLANNER, "planner-1", 60.0)
+        lease = targets.acquire_lease(session, targets.PLANNER, "planner-1", 60.0)
     assert lease is not None
     return Leader(holder="planner-1", fencing=lease.token)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.services.planning.planning import Leader, Planning
-from app.store import leases
+from app.store import targets
 from tests.integration.planner import dying_planner
 from tests.integration.planner.dying_planner import MOMENTS, PROMOTED
 from tests.integration.planner.processes import alive, children_of
@@ -57,12 +57,12 @@ def build(world: World, planning: Planning) -> int:
     world.policy = SWIFT
     world.build()
     with world.database.transaction() as session:
-        lease = leases.acquire(session, leases.PLANNER, "first", 60.0)
+        lease = targets.acquire_lease(session, targets.PLANNER, "first", 60.0)
     assert lease is not None
     planning.run_lanes(Leader(holder="first", fencing=lease.token))
     check_history(world, [1])
     with world.database.transaction() as session:
-        assert leases.release(session, leases.PLANNER, "first")
+        assert targets.release_lease(session, targets.PLANNER, "first")
     world.declare(service("labels", rate_rps=150.0))
     return lease.token
 
@@ -85,7 +85,7 @@ def test_the_next_planner_goes_on(world: World, planning: Planning, launch: Laun
 
     expire_lease(world)
     with world.database.transaction() as session:
-        lease = leases.acquire(session, leases.PLANNER, "next", 60.0)
+        lease = targets.acquire_lease(session, targets.PLANNER, "next", 60.0)
     assert lease is not None
     planning.run_lanes(Leader(holder="next", fencing=lease.token))
     assert world.column(f"SELECT count(*) FROM cycles WHERE state = 'closed' AND fencing_token > {dead[2]}") == [1]

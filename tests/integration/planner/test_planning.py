@@ -10,7 +10,7 @@ from agents.wire import NodeTarget, decode
 from app import kinds
 from app.services.planning.planning import Leader, Planning
 from app.services.planning.rollout import StoreActuator
-from app.store import cycles, documents, leases, plans, targets
+from app.store import cycles, documents, plans, targets
 from app.store.plans import PlanState
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 def lead(world: World, holder: str = "planner-1") -> Leader:
     with world.database.transaction() as session:
-        lease = leases.acquire(session, leases.PLANNER, holder, 60.0)
+        lease = targets.acquire_lease(session, targets.PLANNER, holder, 60.0)
     assert lease is not None
     return Leader(holder=holder, fencing=lease.token)
 

@@ -10,7 +10,7 @@ import pytest
 
 from agents.wire import NodeTarget, decode
 from app.services.planning.planning import Leader, Planning
-from app.store import leases, profiles, targets
+from app.store import profiles, targets
 from app.store.engine import Database
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord, Lane
@@ -42,7 +42,7 @@ class Site:
         self.fleet = Fleet(world)
         with world.database.transaction() as session:
             profiles.put_points(session, profile(T4).points)
-            lease = leases.acquire(session, leases.PLANNER, "test", 600.0)
+            lease = targets.acquire_lease(session, targets.PLANNER, "test", 600.0)
         assert lease is not None
         self.fencing = lease.token
         # Nodes report before anything is planned.

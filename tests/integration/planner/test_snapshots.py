@@ -10,7 +10,7 @@ from agents.wire import NodeReceipt, RepartitionReport
 from app import kinds
 from app.clock import SystemClock
 from app.services.planning.snapshots import StoreObserver, read_snapshot
-from app.store import documents, read_backs
+from app.store import documents, nodes
 from app.store.engine import Database
 from solvers.domain.codec import digest
 from solvers.domain.ids import ClusterName, ReplicaId
@@ -207,7 +207,7 @@ def test_what_controllers_ask_for_is_shown_until_the_next_generation(world: Worl
         wishes=(wish,),
     )
     with world.database.transaction() as session:
-        assert read_backs.keep(session, receipt)
+        assert nodes.keep_read_back(session, receipt)
     asked = {each.device: each.repartition for each in observed(world).device_telemetry}
     told = RepartitionWish(
         cause=BrokenLimit.LATENCY,
@@ -217,5 +217,5 @@ def test_what_controllers_ask_for_is_shown_until_the_next_generation(world: Worl
     )
     assert asked == {"GPU-a0": None, "GPU-a1": told, "GPU-b0": None}
     with world.database.transaction() as session:
-        assert read_backs.keep(session, replace(receipt, generation=1, observed_at_s=1_001.0))
+        assert nodes.keep_read_back(session, replace(receipt, generation=1, observed_at_s=1_001.0))
     assert {each.repartition for each in observed(world).device_telemetry} == {None}

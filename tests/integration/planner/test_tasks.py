@@ -13,7 +13,7 @@ from app.services.declared.tasks import Tasks, TaskStatusLine
 from app.services.declared.tokens import Deed
 from app.services.planning.planning import Leader, Planning
 from app.services.planning.plans import Plans
-from app.store import leases, planner_states
+from app.store import cycles, targets
 from app.store.tasks import TaskListing, TaskState
 from solvers.domain.ids import ModelName, ProjectName
 from solvers.domain.policy import PlannerSetting
@@ -51,7 +51,7 @@ def submit(tasks: Tasks, name: str, **changes: Any) -> None:
 
 def plan(world: World, planning: Planning) -> None:
     with world.database.transaction() as session:
-        lease = leases.acquire(session, leases.PLANNER, "planner-1", 60.0)
+        lease = targets.acquire_lease(session, targets.PLANNER, "planner-1", 60.0)
     assert lease is not None
     planning.run_lanes(Leader(holder="planner-1", fencing=lease.token))
 
@@ -78,7 +78,7 @@ def work(world: World, status: TaskStatusLine, done: int, batches: int) -> None:
 def memory(world: World) -> OltunesMemory:
     spec = registry.create("oltunes").spec
     with world.database.reading() as session:
-        stored = planner_states.find(session, spec.name, spec.version)
+        stored = cycles.find_state(session, spec.name, spec.version)
     assert stored is not None
     return OltunesMemory.of(stored.state, "fm_ftrl", WindowPace.first(OltunesParameters()))
 

@@ -13,6 +13,7 @@ from app.kinds import Kind
 from app.store import documents
 from app.store.documents import Precondition
 from app.store.engine import Database
+from app.store.pages import PageOrder
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Node, PowerCap, PowerScope
 from solvers.domain.ids import ModelName, NodeId, PolicyName, ProjectName
@@ -174,28 +175,28 @@ def test_pages_walk_everything_once_in_key_order(database: Database) -> None:
     with database.reading() as session:
         seen, cursor = [], None
         while True:
-            page = documents.page(session, kinds.SERVICE, limit=2, cursor=cursor)
+            page = documents.page(session, kinds.SERVICE, PageOrder(limit=2, cursor=cursor))
             seen += [stored.key for stored in page.items]
             cursor = page.next_cursor
             if cursor is None:
                 break
         assert seen == [(project, name) for project in ("audio", "vision") for name in ("a", "b", "c")]
-        own = documents.page(session, kinds.SERVICE, limit=9, project="vision")
+        own = documents.page(session, kinds.SERVICE, PageOrder(limit=9), project="vision")
         assert [stored.key for stored in own.items] == [("vision", name) for name in ("a", "b", "c")]
         assert own.next_cursor is None
-        assert [stored.key for stored in documents.page(session, kinds.PROJECT, limit=9, project="audio").items] == [
-            ("audio",)
-        ]
+        assert [
+            stored.key for stored in documents.page(session, kinds.PROJECT, PageOrder(limit=9), project="audio").items
+        ] == [("audio",)]
 
 
 def test_a_cursor_of_another_list_is_refused(database: Database) -> None:
     with database.transaction() as session:
         for name in ("a", "b"):
             put_project(session, name)
-        foreign = documents.page(session, kinds.PROJECT, limit=1).next_cursor
+        foreign = documents.page(session, kinds.PROJECT, PageOrder(limit=1)).next_cursor
         assert foreign is not None
         with pytest.raises(FieldError):
-            documents.page(session, kinds.GPU_TYPE, limit=1, cursor=foreign)
+            documents.page(session, kinds.GPU_TYPE, PageOrder(limit=1, cursor=foreign))
 
 
 @pytest.mark.parametrize("bad", ["nul \x00", "surrogate \ud800"])

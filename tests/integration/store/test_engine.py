@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.store import events
 from app.store.engine import Database, core_error, libpq_url, normalise_url
 from app.store.events import Event
+from app.store.pages import PageOrder
 from solvers.errors import InputError, StateError, TransientError
 from tests.integration.postgres import Server
 
@@ -35,7 +36,7 @@ def _fail_after(session: Session) -> None:
 
 def _names(database: Database) -> list[str]:
     with database.reading() as session:
-        return [stored.name for stored in events.page(session, limit=10).items]
+        return [stored.name for stored in events.page(session, PageOrder(limit=10)).items]
 
 
 def test_commits_at_the_end(database: Database) -> None:
@@ -66,10 +67,10 @@ def test_raw_connection_commits_or_rolls_back(database: Database) -> None:
 
 def test_reading_sees_one_moment_and_writes_nothing(database: Database) -> None:
     with database.reading() as session:
-        before = events.page(session, limit=10).items
+        before = events.page(session, PageOrder(limit=10)).items
         with database.transaction() as other:
             events.append(other, _event("a.happened"))
-        assert events.page(session, limit=10).items == before == ()
+        assert events.page(session, PageOrder(limit=10)).items == before == ()
     with pytest.raises(DBAPIError, match="read-only transaction"), database.reading() as session:
         events.append(session, _event("a.happened"))
 
@@ -151,7 +152,7 @@ def test_an_exhausted_pool_is_transient(database_url: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("bad", ["nul \x00 inside", "lone surrogate \ud800"])
 def test_text_that_no_column_takes_is_the_callers_fault(database: Database, bad: str) -> None:
     with pytest.raises(InputError), database.transaction() as session:
-        events.page(session, limit=1, subject=bad)
+        events.page(session, PageOrder(limit=1), subject=bad)
 
 
 def test_broken_constraints_are_conflicts(database: Database) -> None:

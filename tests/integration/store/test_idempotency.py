@@ -14,6 +14,7 @@ from app.store import events, idempotency
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.idempotency import Request, StoredAnswer
+from app.store.pages import PageOrder
 from solvers.errors import InvariantError
 
 pytestmark = pytest.mark.integration
@@ -101,7 +102,7 @@ def test_rivals_in_the_working_transaction_do_the_work_once(database: Database) 
     assert outcomes.count(None) == 1
     assert outcomes.count(ANSWER) == 4
     with database.reading() as session:
-        assert len(events.page(session, limit=9).items) == 1
+        assert len(events.page(session, PageOrder(limit=9)).items) == 1
 
 
 def test_rivals_in_transactions_of_their_own_start_the_work_once(database: Database) -> None:

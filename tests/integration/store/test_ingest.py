@@ -11,10 +11,10 @@ from sqlalchemy import select
 
 from agents.wire import EdgeReport, RateSample
 from app import kinds
-from app.store import ingest, nodes, progress
+from app.store import ingest, nodes, tasks
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
-from app.store.tables.telemetry import device_samples, rate_samples, replica_samples, report_heads, report_log
+from app.store.tables import device_samples, rate_samples, replica_samples, report_heads, report_log
 from solvers.domain.workload import WorkloadKind
 from tests.integration.store.samples import (
     count,
@@ -187,13 +187,13 @@ def test_work_done_adds_up_and_repeats_do_not_count(fleet: Database) -> None:
     _send(fleet, first, report("n1", 2, replicas=[training]), report("n2", 1, replicas=[training]))
     _send(fleet, first)
     with fleet.reading() as session:
-        found = progress.find(session, WorkloadKind.JOB, "vision", "train")
+        found = tasks.progress_of(session, WorkloadKind.JOB, "vision", "train")
         assert found is not None
         assert found.done == 36
-        embedded = progress.find(session, WorkloadKind.TASK, "vision", "embed")
+        embedded = tasks.progress_of(session, WorkloadKind.TASK, "vision", "embed")
         assert embedded is not None
         assert embedded.done == 7
-        assert progress.find(session, WorkloadKind.JOB, "vision", "ghost") is None
+        assert tasks.progress_of(session, WorkloadKind.JOB, "vision", "ghost") is None
 
 
 def test_rivals_sending_the_same_reports_store_them_once(fleet: Database) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.store import leases
+from app.store import targets
 from app.store.engine import Database
 
 pytestmark = pytest.mark.integration
@@ -15,32 +15,32 @@ pytestmark = pytest.mark.integration
 
 def _acquire(database: Database, holder: str, ttl_s: float = 60.0) -> int | None:
     with database.transaction() as session:
-        lease = leases.acquire(session, "planner", holder, ttl_s)
+        lease = targets.acquire_lease(session, "planner", holder, ttl_s)
     return None if lease is None else lease.token
 
 
 def _release(database: Database, holder: str) -> bool:
     with database.transaction() as session:
-        return leases.release(session, "planner", holder)
+        return targets.release_lease(session, "planner", holder)
 
 
 def test_the_first_comer_gets_it_and_others_wait(database: Database) -> None:
     assert _acquire(database, "a") == 1
     assert _acquire(database, "b") is None
     with database.reading() as session:
-        lease = leases.read(session, "planner")
+        lease = targets.read_lease(session, "planner")
         assert lease is not None
         assert (lease.holder, lease.token, lease.held) == ("a", 1, True)
-        assert leases.read(session, "other") is None
+        assert targets.read_lease(session, "other") is None
 
 
 def test_renewing_keeps_the_token_and_moves_the_end(database: Database) -> None:
     assert _acquire(database, "a", 1.0) == 1
     with database.reading() as session:
-        before = leases.read(session, "planner")
+        before = targets.read_lease(session, "planner")
     assert _acquire(database, "a", 60.0) == 1
     with database.reading() as session:
-        after = leases.read(session, "planner")
+        after = targets.read_lease(session, "planner")
     assert before is not None
     assert after is not None
     assert after.expires_at > before.expires_at
@@ -72,7 +72,7 @@ def test_time_is_the_databases(database: Database) -> None:
     while _acquire(database, "b") is None:
         assert time.monotonic() < deadline
     with database.reading() as session:
-        lease = leases.read(session, "planner")
+        lease = targets.read_lease(session, "planner")
         assert lease is not None
         assert (lease.holder, lease.token) == ("b", 2)
 
@@ -83,7 +83,7 @@ def test_only_the_holder_releases_and_the_token_survives(database: Database) -> 
     assert not _release(database, "b")
     assert _release(database, "a")
     with database.reading() as session:
-        lease = leases.read(session, "planner")
+        lease = targets.read_lease(session, "planner")
         assert lease is not None
         assert (lease.holder, lease.token, lease.held) == (None, 1, False)
 

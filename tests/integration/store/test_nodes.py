@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, ReplicaReadBack, encode
 from app import kinds
-from app.store import events, nodes, planner_states, profiles, progress, receipts
+from app.store import cycles, events, nodes, profiles, tasks
 from app.store.engine import Database
 from app.store.events import Event
-from app.store.tables.documents import devices
+from app.store.pages import PageOrder
+from app.store.tables import devices
 from solvers.domain.ids import ModelName
 from solvers.domain.profile import ProfileOrigin
 from solvers.domain.workload import WorkloadKind
@@ -72,15 +73,15 @@ def test_devices_are_billed_from_when_they_came_until_they_left(database: Databa
 
 def test_evictions_are_counted_and_progress_can_be_forgotten(database: Database) -> None:
     with database.transaction() as session:
-        assert progress.find(session, WorkloadKind.JOB, "vision", "train") is None
-        assert progress.count_eviction(session, WorkloadKind.JOB, "vision", "train") == 1
-        assert progress.count_eviction(session, WorkloadKind.JOB, "vision", "train") == 2
-        found = progress.find(session, WorkloadKind.JOB, "vision", "train")
+        assert tasks.progress_of(session, WorkloadKind.JOB, "vision", "train") is None
+        assert tasks.count_eviction(session, WorkloadKind.JOB, "vision", "train") == 1
+        assert tasks.count_eviction(session, WorkloadKind.JOB, "vision", "train") == 2
+        found = tasks.progress_of(session, WorkloadKind.JOB, "vision", "train")
         assert found is not None
         assert (found.kind, found.done, found.evictions) == (WorkloadKind.JOB, 0.0, 2)
-        assert progress.find(session, WorkloadKind.TASK, "vision", "train") is None
-        assert progress.forget(session, WorkloadKind.JOB, "vision", "train")
-        assert not progress.forget(session, WorkloadKind.JOB, "vision", "train")
+        assert tasks.progress_of(session, WorkloadKind.TASK, "vision", "train") is None
+        assert tasks.forget(session, WorkloadKind.JOB, "vision", "train")
+        assert not tasks.forget(session, WorkloadKind.JOB, "vision", "train")
 
 
 RECEIPT = NodeReceipt(
@@ -97,22 +98,22 @@ RECEIPT = NodeReceipt(
 
 def test_receipts_are_kept_once_and_read_newest_first(database: Database) -> None:
     with database.transaction() as session:
-        assert receipts.put(session, RECEIPT)
-        assert not receipts.put(session, RECEIPT)
-        assert receipts.put(session, replace(RECEIPT, observed_at_s=1_001.5, outcome="applied"))
-        assert receipts.put(session, replace(RECEIPT, node="n2", generation=4))
+        assert nodes.put_receipt(session, RECEIPT)
+        assert not nodes.put_receipt(session, RECEIPT)
+        assert nodes.put_receipt(session, replace(RECEIPT, observed_at_s=1_001.5, outcome="applied"))
+        assert nodes.put_receipt(session, replace(RECEIPT, node="n2", generation=4))
     with database.transaction() as session:
-        first = receipts.page(session, limit=2)
-        rest = receipts.page(session, limit=2, cursor=first.next_cursor)
+        first = nodes.receipts_page(session, PageOrder(limit=2))
+        rest = nodes.receipts_page(session, PageOrder(limit=2, cursor=first.next_cursor))
         found = [(item.node_id, item.outcome) for item in (*first.items, *rest.items)]
         assert found == [("n2", "partial"), ("n1", "applied"), ("n1", "partial")]
-        assert [item.generation for item in receipts.page(session, limit=9, generation=4).items] == [4]
-        own = receipts.page(session, limit=9, node="n1").items
+        assert [item.generation for item in nodes.receipts_page(session, PageOrder(limit=9), generation=4).items] == [4]
+        own = nodes.receipts_page(session, PageOrder(limit=9), node="n1").items
         assert [item.node_id for item in own] == ["n1", "n1"]
         assert own[-1].problems == ("GPU-1 is gone",)
         assert own[-1].document["replicas"] == [encode(RECEIPT.replicas[0])]
         session.execute(text("UPDATE receipts SET received_at = now() - interval '2 days' WHERE node_id = 'n1'"))
-        assert receipts.delete_older(session, 1.0) == 2
+        assert nodes.delete_older_receipts(session, 1.0) == 2
 
 
 def test_profiles_come_back_whole_and_newer_points_replace_older(database: Database) -> None:
@@ -162,45 +163,45 @@ def test_profiles_are_listed_and_deleted(database: Database) -> None:
     with database.transaction() as session:
         for name in ("l4", "t4", "v100"):
             profiles.put_points(session, profile("resnet50", name).points)
-        first = profiles.page(session, limit=2)
-        rest = profiles.page(session, limit=2, cursor=first.next_cursor)
+        first = profiles.page(session, PageOrder(limit=2))
+        rest = profiles.page(session, PageOrder(limit=2, cursor=first.next_cursor))
         assert [item.gpu_type for item in (*first.items, *rest.items)] == ["l4", "t4", "v100"]
         assert first.items[0].points == len(profile("resnet50", "l4").points)
-        assert profiles.delete(session, "resnet50", "l4") == first.items[0].points
-        for call in (profiles.delete, profiles.get):
+        assert profiles.delete_profile(session, "resnet50", "l4") == first.items[0].points
+        for call in (profiles.delete_profile, profiles.get):
             with pytest.raises(NotFoundError):
                 call(session, "resnet50", "l4")
 
 
 def test_the_newest_planner_state_counts_and_older_ones_are_found_by_digest(database: Database) -> None:
     with database.transaction() as session:
-        assert planner_states.find(session, "learner", "1") is None
-        first = planner_states.put(session, "learner", "1", b"\x00one")
-        second = planner_states.put(session, "learner", "1", b"two")
-        found = planner_states.find(session, "learner", "1")
+        assert cycles.find_state(session, "learner", "1") is None
+        first = cycles.put_state(session, "learner", "1", b"\x00one")
+        second = cycles.put_state(session, "learner", "1", b"two")
+        found = cycles.find_state(session, "learner", "1")
         assert found is not None
         assert (found.state, found.digest) == (b"two", second)
-        older = planner_states.find(session, "learner", "1", first)
+        older = cycles.find_state(session, "learner", "1", first)
         assert older is not None
         assert older.state == b"\x00one"
-        assert planner_states.find(session, "learner", "2") is None
-        planner_states.put(session, "learner", "1", b"\x00one")
-        again = planner_states.find(session, "learner", "1")
+        assert cycles.find_state(session, "learner", "2") is None
+        cycles.put_state(session, "learner", "1", b"\x00one")
+        again = cycles.find_state(session, "learner", "1")
         assert again is not None
         assert again.digest == first
 
 
 def test_the_oldest_planner_states_make_room(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_states, "KEPT_BYTES_MAX", 10)
+    monkeypatch.setattr(cycles, "STATES_BYTES_MAX", 10)
     with database.transaction() as session:
-        kept = [planner_states.put(session, "learner", "1", letter * 4) for letter in (b"a", b"b", b"c")]
-        found = [planner_states.find(session, "learner", "1", digest) is not None for digest in kept]
+        kept = [cycles.put_state(session, "learner", "1", letter * 4) for letter in (b"a", b"b", b"c")]
+        found = [cycles.find_state(session, "learner", "1", digest) is not None for digest in kept]
         assert found == [False, True, True]
-        largest = planner_states.put(session, "learner", "1", b"d" * 99)
-        newest = planner_states.find(session, "learner", "1")
+        largest = cycles.put_state(session, "learner", "1", b"d" * 99)
+        newest = cycles.find_state(session, "learner", "1")
         assert newest is not None
         assert newest.digest == largest
-        assert planner_states.find(session, "learner", "1", kept[-1]) is None
+        assert cycles.find_state(session, "learner", "1", kept[-1]) is None
 
 
 def test_the_audit_trail_is_read_newest_first_by_subject_and_project(database: Database) -> None:
@@ -216,8 +217,8 @@ def test_the_audit_trail_is_read_newest_first_by_subject_and_project(database: D
                 facts={"n": number},
             )
             events.append(session, event)
-        first = events.page(session, limit=3)
-        rest = events.page(session, limit=3, cursor=first.next_cursor)
+        first = events.page(session, PageOrder(limit=3))
+        rest = events.page(session, PageOrder(limit=3, cursor=first.next_cursor))
         assert [item.facts["n"] for item in (*first.items, *rest.items)] == [3, 2, 1, 0]
-        assert [item.facts["n"] for item in events.page(session, limit=9, subject="s0").items] == [2, 0]
-        assert [item.facts["n"] for item in events.page(session, limit=9, project="vision").items] == [3, 1]
+        assert [item.facts["n"] for item in events.page(session, PageOrder(limit=9), subject="s0").items] == [2, 0]
+        assert [item.facts["n"] for item in events.page(session, PageOrder(limit=9), project="vision").items] == [3, 1]

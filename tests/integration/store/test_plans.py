@@ -10,6 +10,7 @@ from sqlalchemy import text
 from app.store import cycles, plans
 from app.store.cycles import CycleState, NewCycle
 from app.store.engine import Database
+from app.store.pages import PageOrder
 from app.store.plans import PlanState
 from solvers.cycle.record import CycleStep, HoldReason, Lane
 from solvers.domain.codec import digest
@@ -67,23 +68,26 @@ def test_plans_are_listed_newest_first_by_lane_and_state(database: Database) -> 
             state = PlanState.SHADOW if seed % 2 else PlanState.PROPOSED
             ids.append(keep(session, plan(seed=seed), lane=lane, state=state))
     with database.reading() as session:
-        first = plans.page(session, limit=2)
-        second = plans.page(session, limit=2, cursor=first.next_cursor)
-        third = plans.page(session, limit=2, cursor=second.next_cursor)
+        first = plans.page(session, PageOrder(limit=2))
+        second = plans.page(session, PageOrder(limit=2, cursor=first.next_cursor))
+        third = plans.page(session, PageOrder(limit=2, cursor=second.next_cursor))
         assert [item.id for page in (first, second, third) for item in page.items] == ids[::-1]
         assert third.next_cursor is None
-        assert [item.id for item in plans.page(session, limit=9, lane=Lane.SHADOW).items] == [ids[3], ids[1]]
-        assert [item.id for item in plans.page(session, limit=9, state=PlanState.SHADOW).items] == [ids[3], ids[1]]
+        assert [item.id for item in plans.page(session, PageOrder(limit=9), lane=Lane.SHADOW).items] == [ids[3], ids[1]]
+        assert [item.id for item in plans.page(session, PageOrder(limit=9), state=PlanState.SHADOW).items] == [
+            ids[3],
+            ids[1],
+        ]
         with pytest.raises(FieldError):
-            plans.page(session, limit=2, cursor=str(first.next_cursor)[:-2])
+            plans.page(session, PageOrder(limit=2, cursor=str(first.next_cursor)[:-2]))
 
 
 def test_plans_of_one_moment_are_all_listed(database: Database) -> None:
     with database.transaction() as session:
         ids = {keep(session, plan(seed=seed)) for seed in range(5)}
     with database.reading() as session:
-        first = plans.page(session, limit=3)
-        second = plans.page(session, limit=3, cursor=first.next_cursor)
+        first = plans.page(session, PageOrder(limit=3))
+        second = plans.page(session, PageOrder(limit=3, cursor=first.next_cursor))
     assert {item.id for item in (*first.items, *second.items)} == ids
 
 
@@ -94,7 +98,7 @@ def test_old_plans_go_but_the_standing_one_stays(database: Database) -> None:
         assert plans.delete_older(session, 1.0) == 0
         session.execute(text("UPDATE plans SET created_at = now() - interval '2 days'"))
         assert plans.delete_older(session, 1.0) == 2
-        assert [item.generation for item in plans.page(session, limit=9).items] == [3]
+        assert [item.generation for item in plans.page(session, PageOrder(limit=9)).items] == [3]
 
 
 def _begin(database: Database, cycle_id: str = "cycle-1", token: int = 1) -> None:
@@ -177,11 +181,13 @@ def test_cycles_are_listed_newest_first_and_old_ones_go(database: Database) -> N
         _begin(database, f"cycle-{number}")
     with database.transaction() as session:
         cycles.close(session, record("cycle-1"))
-        first = cycles.page(session, limit=2)
-        rest = cycles.page(session, limit=2, cursor=first.next_cursor)
+        first = cycles.page(session, PageOrder(limit=2))
+        rest = cycles.page(session, PageOrder(limit=2, cursor=first.next_cursor))
         assert [item.id for item in (*first.items, *rest.items)] == ["cycle-2", "cycle-1", "cycle-0"]
-        assert [item.id for item in cycles.page(session, limit=9, state=CycleState.CLOSED).items] == ["cycle-1"]
-        assert cycles.page(session, limit=9, lane=Lane.SHADOW).items == ()
+        assert [item.id for item in cycles.page(session, PageOrder(limit=9), state=CycleState.CLOSED).items] == [
+            "cycle-1"
+        ]
+        assert cycles.page(session, PageOrder(limit=9), lane=Lane.SHADOW).items == ()
         session.execute(text("UPDATE cycles SET started_at = now() - interval '2 days'"))
         assert cycles.delete_older(session, 1.0) == 1
-        assert {item.id for item in cycles.page(session, limit=9).items} == {"cycle-0", "cycle-2"}
+        assert {item.id for item in cycles.page(session, PageOrder(limit=9)).items} == {"cycle-0", "cycle-2"}

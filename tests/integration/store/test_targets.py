@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import text
 
 from agents.wire import NodeTarget, decode
-from app.store import events, leases, plans, targets
+from app.store import events, plans, targets
 from app.store.engine import Database
+from app.store.pages import PageOrder
 from app.store.plans import PlanState
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
@@ -46,7 +47,7 @@ def test_a_promotion_writes_everything_together(database: Database) -> None:
         assert decode(NodeTarget, held.document) == expected
         summary = plans.get(session, digest(chosen))
         assert (summary.state, summary.generation, summary.decided_by) == (PlanState.PROMOTED, 1, "somebody")
-        (event,) = events.page(session, limit=5).items
+        (event,) = events.page(session, PageOrder(limit=5)).items
         assert (event.name, event.facts["generation"]) == ("plan.promoted", 1)
 
 
@@ -64,8 +65,8 @@ def test_a_rollback_leaves_nothing_and_rings_nothing(database: Database) -> None
         assert [rung.payload for rung in bell.notifies(timeout=10, stop_after=1)] == ["end"]
     with database.reading() as session:
         assert targets.generation(session, CLUSTER) == 0
-        assert targets.page(session, limit=5).items == ()
-        assert plans.page(session, limit=5).items == ()
+        assert targets.page(session, PageOrder(limit=5)).items == ()
+        assert plans.page(session, PageOrder(limit=5)).items == ()
 
 
 def test_generations_rise_by_one_and_keep_their_history(database: Database) -> None:
@@ -73,9 +74,9 @@ def test_generations_rise_by_one_and_keep_their_history(database: Database) -> N
         with database.transaction() as session:
             assert promote(session, plan(parent)) == parent + 1
     with database.reading() as session:
-        first = targets.page(session, limit=2)
+        first = targets.page(session, PageOrder(limit=2))
         assert [item.generation for item in first.items] == [3, 2]
-        second = targets.page(session, limit=2, cursor=first.next_cursor)
+        second = targets.page(session, PageOrder(limit=2, cursor=first.next_cursor))
         assert [item.generation for item in second.items] == [1]
         assert second.next_cursor is None
         assert targets.at(session, 2).plan == digest(plan(1))
@@ -84,7 +85,7 @@ def test_generations_rise_by_one_and_keep_their_history(database: Database) -> N
         with pytest.raises(NotFoundError):
             targets.at(session, 9)
         with pytest.raises(FieldError):
-            targets.page(session, limit=2, cursor="nonsense")
+            targets.page(session, PageOrder(limit=2, cursor="nonsense"))
 
 
 def test_a_plan_for_an_older_generation_is_superseded(database: Database) -> None:
@@ -117,14 +118,14 @@ def test_of_many_rivals_exactly_one_wins(database: Database) -> None:
     assert sorted(map(str, outcomes)) == sorted(["1"] + [str(SupersededError)] * (rivals - 1))
     with database.reading() as session:
         assert targets.generation(session, CLUSTER) == 1
-        assert len(targets.page(session, limit=9).items) == 1
+        assert len(targets.page(session, PageOrder(limit=9)).items) == 1
 
 
 def test_a_replaced_leader_cannot_promote(database: Database) -> None:
     with database.transaction() as session:
-        old = leases.acquire(session, leases.PLANNER, "old", 60.0)
-        leases.release(session, leases.PLANNER, "old")
-        new = leases.acquire(session, leases.PLANNER, "new", 60.0)
+        old = targets.acquire_lease(session, targets.PLANNER, "old", 60.0)
+        targets.release_lease(session, targets.PLANNER, "old")
+        new = targets.acquire_lease(session, targets.PLANNER, "new", 60.0)
     assert old is not None
     assert new is not None
     with pytest.raises(LeaseLostError) as caught, database.transaction() as session:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.store import ingest, nodes, observations, telemetry
+from app.store import ingest, nodes, telemetry
 from app.store.engine import Database
 from app.store.telemetry import TelemetryWindow
 from solvers.errors import FieldError
@@ -152,12 +152,12 @@ def test_windows_that_make_no_sense_are_refused(seconds: float, step_s: float) -
 def test_planning_sees_only_each_nodes_newest_report(database: Database) -> None:
     _send(database)
     with database.reading() as session:
-        assert [(row.uuid, row.power_w) for row in observations.devices(session, 60.0)] == [("GPU-1", 100.0)]
-        assert [row.replica for row in observations.replicas(session, 60.0)] == ["vision/a#0"]
+        assert [(row.uuid, row.power_w) for row in telemetry.devices(session, 60.0)] == [("GPU-1", 100.0)]
+        assert [row.replica for row in telemetry.replicas(session, 60.0)] == ["vision/a#0"]
         node = nodes.get(session, "n1")
         assert node.generation_applied == 4
         assert node.age_s is not None
         assert 0 <= node.age_s < 60
-        seen = observations.demand(session, window_s=60.0, lookback_s=180.0, bin_s=10.0)
+        seen = telemetry.demand(session, window_s=60.0, lookback_s=180.0, bin_s=10.0)
         demand = {row.service: row.rate_rps_mean for row in seen}
         assert demand == {"vision/a": 35.0, "vision/b": 1.0}

@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from app.store import tokens
 from app.store.engine import Database
+from app.store.pages import PageOrder
 from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.errors import NotFoundError
 
@@ -81,7 +82,7 @@ def test_pages_list_every_token(database: Database) -> None:
     for number in range(5):
         _create(database, replace(VIEWER, id=f"t{number}"), f"secret {number}")
     with database.reading() as session:
-        first = tokens.page(session, limit=3)
-        rest = tokens.page(session, limit=3, cursor=first.next_cursor)
+        first = tokens.page(session, PageOrder(limit=3))
+        rest = tokens.page(session, PageOrder(limit=3, cursor=first.next_cursor))
     assert [token.id for token in (*first.items, *rest.items)] == [f"t{number}" for number in range(5)]
     assert rest.next_cursor is None

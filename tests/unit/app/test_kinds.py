@@ -25,7 +25,7 @@ from app.errors import FieldsError, ReferencedError
 from app.kinds import Kind, Reference
 from app.services.declared import documents as declared
 from app.store import documents
-from app.store.tables.documents import TABLES
+from app.store.tables import TABLES
 from solvers.domain.codec import to_plain
 from solvers.domain.value import value
 

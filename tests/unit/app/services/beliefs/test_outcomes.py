@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from app.services.beliefs.learning import ReportedFleet, outcomes_of
-from app.store.executions import DeviceMinute, ReplicaMinute
+from app.store.telemetry import DeviceMinute, ReplicaMinute
 from tests import builders
 
 T4 = builders.device("a", 0, "t4")

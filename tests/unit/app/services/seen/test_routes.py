@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.services.seen.routes import ReadyProcess, choose_routes, from_report, speaks
-from app.store.observations import ReplicaRow
-from app.store.read_backs import NodeReadBack, ReadBackRow, ReportHead
+from app.store.nodes import NodeReadBack, ReadBackRow, ReportHead
+from app.store.telemetry import ReplicaRow
 from solvers.domain.plan import Assignment
 from tests.unit.app.services.whatif.small_fleet import assignment
 
