@@ -53,7 +53,7 @@ def main() -> int:
             print(missing, file=sys.stderr)
             return 2
     if not (asked.write or asked.report):
-        print(tables.document_part(found))
+        print(tables.whole_part(found), tables.document_part(found), sep="\n\n")
         print(f"\n{time.perf_counter() - began:.0f} s")
         return 0
     results.save(found)
