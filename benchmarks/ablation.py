@@ -23,7 +23,7 @@ from benchmarks.instances.family import CAP_PART, Family, family, problem_of
 from benchmarks.instances.family_snapshot import snapshot_of
 from benchmarks.peers.planned import everything, planned
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.change.narrowing import narrow
+from solvers.planners.joint.change import narrow
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem

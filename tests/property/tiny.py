@@ -8,7 +8,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
-from solvers.planners.joint.reading.problem import split
+from solvers.planners.joint.reading.work import split
 from solvers.problems.joint import Cap, JointProblem, Pool, Variant, Workload
 
 STEP_PCT = 25

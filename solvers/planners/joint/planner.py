@@ -15,16 +15,13 @@ from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
-from solvers.planners.joint.change.remembering import remember
-from solvers.planners.joint.change.solving import Solve, solved
+from solvers.planners.joint.change import Solve, remember, solved
 from solvers.planners.joint.explain.explaining import explained
-from solvers.planners.joint.propose.attempt import Attempt, affords_first
-from solvers.planners.joint.propose.choosing import Rivals, rivals_of
-from solvers.planners.joint.propose.seated import Found, counted_for, seats_of
+from solvers.planners.joint.propose import Attempt, Found, Rivals, affords_first, counted_for, rivals_of, seats_of
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.solve import solve
-from solvers.planners.joint.spare.filling import open_ended
-from solvers.planners.joint.write.writing import Seated
+from solvers.planners.joint.spare import open_ended
+from solvers.planners.joint.write import Seated
 from solvers.problems.patterns import Layout
 
 SPEC = PlannerSpec(

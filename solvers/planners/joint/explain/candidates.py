@@ -19,8 +19,7 @@ from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.reading.problem import Names
+from solvers.planners.joint.reading.formulation import Names, Reading
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Prices

@@ -4,26 +4,32 @@ It never delays a plan: what there is no time for is left out, and that is said.
 GPU, watt, quota, request, replica and budget, and two that are no row's dual: of a looser promise and of more memory.
 Those are found by judging the devices in use again with a little more of either; patterns that only become possible
 then are not looked at, so both are careful.
+
+For workloads that are short every single thing that is enough is told, and the least for all. Beside the elastic
+programme two questions are asked that it knows nothing of: how much longer a promise would have to be, and which
+workload of lower priority could yield. What is told is enough while all else stays as planned; with everything planned
+anew it may be less. What does not serve a workload wholly is not told.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.evidence import Fact, Insight, Resource, ShadowPrice
-from solvers.domain.ids import GpuTypeName
-from solvers.domain.plan import Plan
+from solvers.domain.evidence import Fact, Insight, ReasonCode, Relaxation, Resource, ShadowPrice
+from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
+from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.candidates import candidates_of
-from solvers.planners.joint.explain.short import SHORT_MAX, relaxations_of
+from solvers.planners.joint.explain.elastic import Ask, Give, Room, configs_of, rooms_of, settle
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import JointProblem
+from solvers.problems.needs import Need
 from solvers.problems.patterns import Layout, Prices
 
 AT_UNSERVED_PART = 0.999
@@ -174,3 +180,293 @@ def _gained(before: JointProblem, after: JointProblem, layout: Layout, prices: P
 def _price(resource: Resource, subject: str, usd_per_h: float) -> ShadowPrice:
     usd = round(max(0.0, usd_per_h), DIGITS)
     return ShadowPrice(resource=resource, subject=subject, usd_per_h=usd, binding=usd > DUST_USD)
+
+
+SHORT_MAX = 8
+"""So many are explained; by priority, then by what is short."""
+LOOSER_MAX = 64.0
+"""Times a promise."""
+HALVINGS = 12
+YIELD_MAX = 4
+"""So many workloads of lower priority are asked whether they could yield."""
+FULLY = 1e-6
+_EVERYTHING = frozenset(
+    {
+        Resource.GPU,
+        Resource.POWER_W,
+        Resource.QUOTA_GPU,
+        Resource.BUDGET_USD,
+        Resource.REPLICA,
+        Resource.GPU_TYPE,
+    }
+)
+
+
+def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple[Relaxation, ...]:
+    """What would have to give for workloads that are short in a plan; nothing where none is."""
+    needs = {need.workload: need for need in reading.needs if need.refusal is None}
+    gaps = [gap for gap in plan.unplaced if gap.workload in needs and gap.kind is not WorkloadKind.JOB]
+    gaps.sort(key=lambda gap: (-needs[gap.workload].priority, -gap.rate_rps_short, gap.workload))
+    told = gaps[:most]
+    if not told:
+        return ()
+    rooms = rooms_of(reading, plan, [gap.workload for gap in told])
+    found: list[Relaxation] = []
+    for gap in told:
+        for anew in ((gap.workload,), ()):
+            teller = _Teller(reading=reading, plan=plan, room=rooms.room(anew), needs=needs)
+            ways = [*teller.ways(gap)]
+            if ways:
+                # With its own replicas as they are only where anew nothing would have to give: a better plan would do.
+                found += ways
+                break
+    if 1 < len(gaps) <= most:
+        together = rooms.room(gap.workload for gap in told)
+        found += _Teller(reading=reading, plan=plan, room=together, needs=needs).together(told)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Teller:
+    reading: Reading
+    """Of the plan."""
+    plan: Plan
+    room: Room
+    needs: dict[WorkloadId, Need]
+
+    @property
+    def problem(self) -> JointProblem:
+        """Of the short workloads alone."""
+        return self.room.elastic.problem
+
+    def ways(self, gap: Unplaced) -> Iterator[Relaxation]:
+        """Every single thing that is enough, numbered; else the least of several together."""
+        need, ask = self.needs[gap.workload], self._ask(gap, 1.0)
+        if ask is None:
+            yield from self._more_memory(need)
+            return
+        if settle(self.room, [ask], frozenset()) is not None:
+            # Nothing has to give: a better plan would serve it.
+            return
+        number = 0
+        for kind in sorted(_EVERYTHING, key=list(Resource).index):
+            given = settle(self.room, [ask], frozenset({kind}))
+            if given:
+                number += 1
+                yield from self._told(given, gap.workload, number)
+        for way in (self._looser(gap, need, None), self._more_memory(need), self._yielding(need, ask)):
+            if way:
+                number += 1
+                yield from (replace(item, way=number) for item in way)
+        if number == 0:
+            given = settle(self.room, [ask], _EVERYTHING)
+            yield from self._told(given, gap.workload, 1) if given else self._looser_and_more(gap, need)
+
+    def together(self, gaps: Sequence[Unplaced]) -> Iterator[Relaxation]:
+        """The least for all; nothing where one of them cannot be served in any of these ways."""
+        asks: list[Ask] = []
+        promises: list[Relaxation] = []
+        for gap in gaps:
+            ask = self._ask(gap, 1.0)
+            if ask is not None and not len(ask.configs.pool):
+                need = self.needs[gap.workload]
+                way = self._looser(gap, need, None) or self._looser(gap, need, _EVERYTHING)
+                promises += way
+                ask = self._ask(gap, way[0].value_needed / way[0].value_now) if way else None
+            if ask is None:
+                return
+            asks.append(ask)
+        given = settle(self.room, asks, _EVERYTHING)
+        if given is not None:
+            for item in (*promises, *self._told(given, None, 0)):
+                yield replace(item, workload=None, way=0)
+
+    def _told(self, given: dict[Give, float], workload: WorkloadId | None, way: int) -> Iterator[Relaxation]:
+        for give, amount in given.items():
+            now = self._now(give)
+            whole = give.resource in (Resource.GPU, Resource.REPLICA, Resource.GPU_TYPE)
+            needed = now + (math.ceil(amount - FULLY) if whole else amount)
+            yield Relaxation(
+                resource=give.resource,
+                subject=give.subject,
+                workload=workload,
+                value_now=round(now, 6),
+                value_needed=needed if whole else math.ceil(needed * 1e4 - FULLY) / 1e4,
+                way=way,
+            )
+
+    def _now(self, give: Give) -> float:
+        room, subject = self.room, give.subject
+        match give.resource:
+            case Resource.GPU:
+                return float(room.types[GpuTypeName(subject)])
+            case Resource.POWER_W:
+                return next(cap.limit_w for cap in room.caps if cap.name == subject)
+            case Resource.QUOTA_GPU:
+                return room.quotas[ProjectName(subject)].whole
+            case Resource.REPLICA:
+                return float(self.needs[WorkloadId(subject)].replicas_max)
+            case Resource.BUDGET_USD:
+                return self.needs[WorkloadId(subject)].budget_usd_per_h or 0.0
+            case _:
+                return 0.0
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def _ask(self, gap: Unplaced, looser: float) -> Ask | None:
+        """What is still short at a promise so many times as long; None when it could not be served by anything."""
+        need = self.needs[gap.workload]
+        number = next((n for n, work in enumerate(self.problem.workloads) if work.id == gap.workload), None)
+        if number is None:
+            return None
+        limit_ms = math.inf if need.limit_ms is None else need.limit_ms * looser
+        judge = Judge(_promised(self.problem, number, limit_ms))
+        held = self.room.held.get(gap.workload, [])
+        missing = max(0, need.replicas_floor - len(held))
+        served = sum(item.capacity_rps for item in held)
+        spent = self.room.spent_usd_per_h.get(gap.workload, 0.0)
+        gained = 0.0 if looser == 1.0 else self._gained_rps(need, number, limit_ms)
+        return Ask(
+            workload=need.workload,
+            project=need.project,
+            rate_rps=max(0.0, need.rate_rps_least - served - gained),
+            replicas=missing,
+            configs=configs_of(judge, number),
+            allowed=frozenset(need.gpu_types_allowed),
+            budget_left=math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - spent,
+            replicas_left=float(need.replicas_max - len(held)),
+        )
+
+    def _gained_rps(self, need: Need, number: int, limit_ms: float) -> float:
+        """What the replicas that are there could serve more with a longer promise, their shares unchanged."""
+        problem = self.problem
+        pool_of = {device: pool for pool, names in enumerate(self.room.elastic.pool_devices) for device in names}
+        variants = {problem.variants[v].model: int(v) for v in np.flatnonzero(problem.variant_workload == number)}
+        held = [
+            item
+            for item in self.room.held.get(need.workload, [])
+            if item.device in pool_of and item.model in variants and item.capacity_rps > 0
+        ]
+        if not held or need.limit_ms is None:
+            return 0.0
+        clocks = {item.device: item.clock_mhz_sm for item in self.plan.settings}
+        kinds = []
+        for item in held:
+            here = np.flatnonzero(problem.kind_pool == pool_of[item.device])
+            at = problem.like(pool_of[item.device], clocks.get(item.device) or 0)
+            kinds.append(at[-1] if at else int(here[-1]))
+        rows = Patterns(
+            kind=np.array(kinds, dtype=np.int64),
+            variants=np.array([[variants[item.model]] for item in held], dtype=np.int64),
+            shares_pct=np.array([[item.share_pct_sm] for item in held], dtype=np.int64),
+        )
+        before, after = (
+            Judge(_promised(problem, number, limit)).judge(rows).capacity_rps[:, 0]
+            for limit in (need.limit_ms, limit_ms)
+        )
+        factor = np.where(before > 0, after / np.maximum(before, 1e-12), 1.0)
+        return float(sum(item.capacity_rps * max(0.0, more - 1) for item, more in zip(held, factor, strict=True)))
+
+    # -- what the programme cannot be asked ---------------------------------------------------------------------------
+
+    def _looser(self, gap: Unplaced, need: Need, may_give: frozenset[Resource] | None) -> list[Relaxation]:
+        """The shortest promise that lets it be served with what there is, or, where others may give as well, with no
+        more things giving than at any promise.
+        """
+        most = self._things(gap, LOOSER_MAX, may_give)
+        if need.limit_ms is None or most is None:
+            return []
+        low, high = 0.0, math.log(LOOSER_MAX)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            things = self._things(gap, math.exp(middle), may_give)
+            low, high = (low, middle) if things is not None and things <= most else (middle, high)
+        needed = _rounded_up(need.limit_ms * math.exp(high))
+        return [
+            Relaxation(
+                resource=Resource.LATENCY_MS,
+                subject=need.workload,
+                workload=need.workload,
+                value_now=need.limit_ms,
+                value_needed=needed,
+            )
+        ]
+
+    def _looser_and_more(self, gap: Unplaced, need: Need) -> Iterator[Relaxation]:
+        """A longer promise and what else has to give with it."""
+        for promise in self._looser(gap, need, _EVERYTHING):
+            ask = self._ask(gap, promise.value_needed / promise.value_now)
+            given = None if ask is None else settle(self.room, [ask], _EVERYTHING)
+            if given is not None:
+                yield promise
+                yield from self._told(given, gap.workload, 1)
+
+    def _things(self, gap: Unplaced, looser: float, may_give: frozenset[Resource] | None) -> float | None:
+        """How much would have to give at a longer promise; None where it is not served."""
+        ask = self._ask(gap, looser)
+        given = None if ask is None else settle(self.room, [ask], may_give or frozenset())
+        return None if given is None else sum(given.values()) + FULLY
+
+    def _more_memory(self, need: Need) -> list[Relaxation]:
+        """Where memory alone rules a type out: what a device of it would have to have."""
+        lacking = [
+            (facts["memory_mib_needed"], gpu_type, facts["memory_mib_device"], reason)
+            for (workload, gpu_type), reason in sorted(self.reading.refusals.items())
+            if workload == need.workload and reason.code is ReasonCode.NO_MEMORY_LEFT
+            for facts in [{fact.name: float(fact.value) for fact in reason.facts}]
+        ]
+        if not lacking:
+            return []
+        needed, gpu_type, has, reason = min(lacking, key=lambda item: item[:2])
+        return [
+            Relaxation(
+                resource=Resource.MEMORY_GIB,
+                subject=gpu_type,
+                workload=need.workload,
+                value_now=round(has / MIB_PER_GIB, 3),
+                value_needed=math.ceil(needed / MIB_PER_GIB * 1000) / 1000,
+                reason=reason,
+            )
+        ]
+
+    def _yielding(self, need: Need, ask: Ask) -> list[Relaxation]:
+        """The workload of lowest priority below it that could leave it devices of its own, and what it would lose."""
+        others = {item.workload: item for item in self.needs.values() if item.priority < need.priority}
+        on: dict[DeviceId, set[WorkloadId]] = {}
+        for item in self.plan.assignments:
+            on.setdefault(item.device, set()).add(item.workload)
+        asked = sorted(
+            (other for other in others.values() if other.workload in self.room.held),
+            key=lambda item: (item.priority, item.workload),
+        )
+        for other in asked[:YIELD_MAX]:
+            own = [item for item in self.room.held[other.workload] if on[item.device] == {other.workload}]
+            own.sort(key=lambda item: (item.capacity_rps, item.replica))
+            for count in sorted({1, len(own) // 2, len(own)} - {0}):
+                cells = self.room.cells_of(item.device for item in own[:count])
+                if cells and settle(self.room, [ask], frozenset(), cells) is not None:
+                    lost = sum(item.capacity_rps for item in own[:count])
+                    served = sum(item.capacity_rps for item in self.room.held[other.workload])
+                    return [
+                        Relaxation(
+                            resource=Resource.RATE_RPS,
+                            subject=other.workload,
+                            workload=need.workload,
+                            value_now=round(other.rate_rps_least, 4),
+                            value_needed=round(max(0.0, min(other.rate_rps_least, served - lost)), 4),
+                        )
+                    ]
+        return []
+
+
+def _promised(problem: JointProblem, number: int, limit_ms: float) -> JointProblem:
+    """The problem with one workload's promise set."""
+    works = list(problem.workloads)
+    works[number] = replace(works[number], limit_ms=limit_ms)
+    return replace(problem, workloads=tuple(works))
+
+
+def _rounded_up(milliseconds: float) -> float:
+    """To three digits, never shorter."""
+    unit = 10.0 ** (math.floor(math.log10(milliseconds)) - 2)
+    return round(math.ceil(milliseconds / unit - FULLY) * unit, 9)

@@ -1,34 +1,48 @@
-"""Needs as the joint problem's workloads and variants: what is asked, what it is worth, on which tables it could run.
+"""Needs as the joint problem's workloads and variants: what stays, what is left to plan, what it is worth, where it
+runs.
 
 A service is each of its permitted networks; a training job is one network whose requests are iterations, so that its
-value counts by progress. What stands beside pinned replicas stays there and is taken off what is asked. To leave a
-whole rate unserved costs in proportion to priority x rate, as the objective counts it, and for every workload a
-multiple of what serving it could cost; a job that waits costs its value.
+value counts by progress. To leave a whole rate unserved costs in proportion to priority x rate, as the objective counts
+it, and for every workload a multiple of what serving it could cost; a job that waits costs its value. An LLM's replica
+has a whole GPU at its highest clock. What `token_plans` says of it is written as cells at the full share, so that
+`patterns.serve` grants exactly that: the promise bounds the execution alone, the tail is the planned time to the first
+token, the mean is what makes the utilisation granted the rate that was found, and sequences at once are the batch.
 
-An LLM's replica has a whole GPU at its highest clock. What `token_plans` says of it is written as cells at the full
-share, so that `patterns.serve` grants exactly that: the promise bounds the execution alone, the tail is the planned
-time to the first token, the mean is what makes the utilisation granted the rate that was found, and sequences at once
-are the batch.
+Where memory is what is paid, a network is a variant for every batch that may be worth it: a larger batch serves more
+and uses more memory, and which is cheaper depends on what one replica more costs. Limits of memory cost nothing, and a
+batch is changed in place while the limit bears it, so all have the limit of the largest, as far as a device full of
+replicas would bear it. Where shares or whole devices are paid the batch that serves most is right.
+
+Pinned replicas stay to the letter. A job that was evicted as often as it bears stays as if it were pinned, and movable
+replicas beside either stay too, as long as today's rules allow it, they keep their promise and their owner can pay:
+what is beside them cannot be planned anew. Everything that stays is on the fleet's books afterwards and is taken off
+what is asked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import ColocationClass, GpuType
-from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
+from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
+from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, WorkloadKind
+from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import TokenPromise, choices
 from solvers.planners.joint.reading.pools import Pools, PoolTraits
 from solvers.planners.joint.reading.tables import Arrays, Table
-from solvers.problems.joint import Variant, Workload
-from solvers.problems.needs import Need, iterations_per_s, job_memory_mib, utilisation_open
+from solvers.planners.seating import standing_seat
+from solvers.problems.fleet import Fleet, RoomSearch
+from solvers.problems.joint import JointProblem, Variant, Workload
+from solvers.problems.needs import Need, iterations_per_s, job_memory_mib, pinned_assignments, utilisation_open
 from solvers.problems.patterns import promises_of
 from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN, bearable
 
@@ -43,6 +57,10 @@ UNSERVED_QUANTILE = 95
 """One odd workload must not drive all others to the ceiling."""
 RATE_RPS_LEAST = 1e-6
 """Stands for a rate of nothing, where replicas are wanted all the same."""
+DUST = 1e-9
+GAIN_PART_MIN = 0.01
+"""A batch that serves hardly more than a smaller one is no choice."""
+VARIANTS_MAX = 2000
 VALUE_USD_LEAST = 1e-3
 """What a job without a declared value is worth: spare share, but no device of its own."""
 
@@ -257,3 +275,189 @@ def put_tokens(cells: Cells, row: int, model: ModelName, need: Need, policy: Pol
                 arrays.tail_ms[index, row, -1, column] = found.first_token_ms
                 arrays.power_w[index, row, -1, column] = gpu_type.power_limit_w_max - gpu_type.idle_w
             arrays.memory_mib[index, row, column] = found.memory_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staying:
+    """Replicas by id, and what every need that can be planned still wants."""
+
+    pinned: tuple[Assignment, ...]
+    """Exhausted jobs included."""
+    kept: tuple[Assignment, ...]
+    left: tuple[Left, ...]
+
+    @property
+    def devices(self) -> frozenset[DeviceId]:
+        """Those that cannot be planned anew."""
+        return frozenset(item.device for item in self.pinned)
+
+
+def staying_of(picture: Snapshot, movable: tuple[WorkloadId, ...], needs: tuple[Need, ...], fleet: Fleet) -> Staying:
+    """Decide, and put what stays on the books."""
+    books = _Books(picture, fleet)
+    pinned = list(pinned_assignments(picture, movable))
+    for item in pinned:
+        books.put(item)
+    planned = tuple(need for need in needs if need.refusal is None)
+    jobs = {WorkloadId(job.id): job for job in picture.jobs}
+    standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
+    for item in sorted(picture.target.assignments, key=lambda item: item.replica):
+        standing[item.workload].append(item)
+    exhausted = set(_exhausted(picture, jobs))
+    settled = {need.workload for need in planned if need.workload in exhausted}
+    for need in planned:
+        if need.workload in settled:
+            stays = books.let_job_stay(need, standing[need.workload], jobs[need.workload])
+            pinned.extend(stays)
+            if not stays:
+                settled.discard(need.workload)
+    beside = {item.device for item in pinned}
+    kept: list[Assignment] = []
+    left: list[Left] = []
+    for need in planned:
+        if need.workload in settled:
+            continue
+        mine = [item for item in standing[need.workload] if item.device in beside]
+        if need.kind is WorkloadKind.JOB:
+            good = [(item, 0.0) for item in books.let_job_stay(need, mine, jobs[need.workload])]
+        else:
+            good = list(books.let_stay(need, mine))
+        kept.extend(item for item, _ in good)
+        usd_per_h = sum(books.usd_per_h(item) for item, _ in good)
+        left.append(left_of(need, len(good), sum(capacity for _, capacity in good), usd_per_h))
+    return Staying(
+        pinned=tuple(sorted(pinned, key=lambda item: item.replica)),
+        kept=tuple(sorted(kept, key=lambda item: item.replica)),
+        left=tuple(left),
+    )
+
+
+def _exhausted(picture: Snapshot, jobs: Mapping[WorkloadId, TrainingJob]) -> Iterator[WorkloadId]:
+    for status in picture.job_statuses:
+        job = jobs.get(status.workload)
+        if job is not None and status.evictions >= job.evictions_max:
+            yield status.workload
+
+
+class _Books:
+    """The fleet's books, and what stands judged beside everything that stands."""
+
+    def __init__(self, picture: Snapshot, fleet: Fleet) -> None:
+        settings = {item.device: item for item in picture.target.settings}
+        self.fleet = fleet
+        self.appraisal = Appraisal.of(
+            fleet, picture.profiles_by_key(), picture.policy, picture.target.assignments, settings
+        )
+        self.dedicated: set[str] = {item.id for item in picture.services if item.affinity.dedicated}
+
+    def put(self, item: Assignment) -> None:
+        """Take its room, whether or not it fits."""
+        alone = item.workload in self.dedicated
+        seat = standing_seat(self.fleet, item, dedicated=alone, power_w=item.power_w_planned)
+        if seat is not None:
+            self.fleet.put(seat)
+
+    def usd_per_h(self, item: Assignment) -> float:
+        """The bill by share."""
+        return self.fleet.class_at(self.fleet.index[item.device]).usd_per_h * item.share_pct_sm / 100
+
+    def let_job_stay(self, need: Need, standing: list[Assignment], job: TrainingJob) -> tuple[Assignment, ...]:
+        """The job's replica if it may stay exactly as it is."""
+        for item in standing[:1]:
+            inside = job.share_pct_sm_min <= item.share_pct_sm <= job.share_pct_sm_max
+            if (
+                item.model == job.model
+                and inside
+                and item.memory_mib_limit >= job.memory_mib
+                and self._fits(need, item)
+            ):
+                self.put(item)
+                return (item,)
+        return ()
+
+    def let_stay(self, need: Need, standing: list[Assignment]) -> Iterator[tuple[Assignment, float]]:
+        """Replicas that may stay exactly as they are, with what they can be shown to serve."""
+        budget = math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h
+        count = 0
+        known = [item for item in standing if item.device in self.fleet.index]
+        for item, shown_rps in zip(known, self.appraisal.capacities_rps(need, known), strict=True):
+            price = self.usd_per_h(item)
+            if shown_rps is None or count >= need.replicas_max or price > budget + DUST or not self._fits(need, item):
+                continue
+            self.put(item)
+            count, budget = count + 1, budget - price
+            yield item, min(shown_rps, item.capacity_rps)
+
+    def _fits(self, need: Need, item: Assignment) -> bool:
+        device = self.fleet.index.get(item.device)
+        if device is None:
+            return False
+        quota = self.fleet.quota_left.get(need.project, math.inf)
+        search = RoomSearch(
+            need=need,
+            share_pct=item.share_pct_sm,
+            memory_mib=item.memory_mib_limit,
+            power_w=item.power_w_planned,
+        )
+        return self.fleet.gpus(device, item.share_pct_sm) <= quota + DUST and self.fleet.fits(search, device)
+
+
+def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
+    """The same problem with a variant for every batch worth choosing: batches up to that one. `used_mib`: table x
+    variant x batch, what is used with it.
+    """
+    if not problem.by_memory or not len(problem.variants):
+        return problem
+    most = max(1, VARIANTS_MAX // len(problem.variants))
+    ceilings = [_ceilings(problem, number, used_mib[:, number], most) for number in range(len(problem.variants))]
+    chosen = np.array([number for number, found in enumerate(ceilings) for _ in found], dtype=np.int64)
+    columns = np.array([column for found in ceilings for column in found], dtype=np.int64)
+    largest = np.array([found[-1] for found in ceilings for _ in found], dtype=np.int64)
+    wide, every = problem.of_variants(chosen), np.arange(len(chosen))
+    beyond = np.arange(len(problem.batches))[None, :] > columns[:, None]
+
+    def below(cells: Floats) -> Floats:
+        return np.where(beyond[None, :, None, :], np.inf, cells)
+
+    mean_ms = below(wide.mean_ms)
+    billed = used_mib[:, chosen][:, every, columns]
+    ample = np.minimum(wide.memory_mib[:, every, largest], _full_mib(problem)[:, None])
+    return replace(
+        wide,
+        variants=tuple(
+            replace(item, batch_max=int(problem.batches[column]))
+            for item, column in zip(wide.variants, columns.tolist(), strict=True)
+        ),
+        mean_ms=mean_ms,
+        tail_ms=mean_ms if wide.tail_ms is wide.mean_ms else below(wide.tail_ms),
+        power_w=below(wide.power_w),
+        memory_mib=np.maximum(wide.memory_mib, ample[:, :, None]),
+        billed_mib=np.where(np.isfinite(billed), billed, 0.0),
+    )
+
+
+def _full_mib(problem: JointProblem) -> Floats:
+    """By table: what each has of a device that carries as many replicas as it may."""
+    found = np.full(len(problem.mean_ms), np.inf)
+    pools = problem.kind_pool
+    even = np.array([item.memory_mib / max(1, item.clients) for item in problem.pools])
+    np.minimum.at(found, problem.kind_table, even[pools])
+    return found
+
+
+def _ceilings(problem: JointProblem, number: int, used_mib: Floats, most: int) -> list[int]:
+    """Columns of batches, rising: each serves more than the one before; the largest, and of the others those that
+    serve most for their memory, if there are too many.
+    """
+    with np.errstate(divide="ignore"):
+        rate: Floats = np.max(problem.batches / problem.mean_ms[:, number].min(axis=1), axis=0)
+    used: Floats = used_mib.min(axis=0)
+    found: list[int] = []
+    for column in range(len(rate)):
+        if rate[column] > (1 + GAIN_PART_MIN) * max((rate[item] for item in found), default=0.0):
+            found.append(column)
+    if problem.workloads[problem.variants[number].workload].limit_fixed or not found:
+        return found[-1:] or [len(rate) - 1]
+    worth: Floats = rate / np.maximum(used, 1.0)
+    best = sorted(found[:-1], key=lambda column: -float(worth[column]))[: most - 1]
+    return sorted([*best, found[-1]])

@@ -15,14 +15,13 @@ nothing that they need is taken, and no GPU is opened that would have to be rent
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from solvers.domain.device import OFFERED
-from solvers.engines.deadline import Deadline
-from solvers.planners.joint.seat.seats import DUST, Move, Seats, judged, members_of, reshared
+from solvers.planners.joint.seat.seats import DUST, Move, Seats, Terms, judged, members_of, reshared
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
 
@@ -37,16 +36,6 @@ RESTARTS_WORTH = 5.0
 """So many times its launch a standing job must save by more share."""
 PART_EXPONENT = 0.74
 """With half of a GPU's SMs a job is taken to do 0.6 of what it does with all: few networks fill a GPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobTerms:
-    """What jobs may have, by workload."""
-
-    most_pct: Mapping[int, int]
-    """The share that each may grow to."""
-    left_s: Mapping[int, float] = field(default_factory=dict)
-    """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +55,12 @@ class _Option:
     halves: bool = False
 
 
-def seat_jobs(seats: Seats, terms: JobTerms, deadline: Deadline) -> None:
+def seat_jobs(seats: Seats, terms: Terms) -> None:
     """Seat what waits and widen what is seated, where cost counts first."""
     jobs = _Jobs(seats=seats, terms=terms)
-    order = sorted(terms.most_pct, key=lambda job: (-seats.floor.problem.workloads[job].priority, job))
+    order = sorted(terms.job_most_pct, key=lambda job: (-seats.floor.problem.workloads[job].priority, job))
     for job in order:
-        if deadline.over:
+        if terms.deadline.over:
             return
         if not seats.replicas[job] and not jobs.seat(job):
             jobs.halve(job)
@@ -79,22 +68,22 @@ def seat_jobs(seats: Seats, terms: JobTerms, deadline: Deadline) -> None:
         jobs.widen(job)
 
 
-def spread_jobs(seats: Seats, terms: JobTerms, deadline: Deadline) -> None:
+def spread_jobs(seats: Seats, terms: Terms) -> None:
     """Seat all jobs anew, starting from where they stand, where training counts first."""
     works = seats.floor.problem.workloads
-    order = sorted(terms.most_pct, key=lambda job: (-works[job].priority, terms.left_s.get(job, 0.0), job))
+    order = sorted(terms.job_most_pct, key=lambda job: (-works[job].priority, terms.job_left_s.get(job, 0.0), job))
     jobs = _Jobs(seats=seats, terms=terms)
     for device in range(len(seats.patterns)):
         jobs.clear(device)
     for job in order:
         jobs.stay(job)
     for job in order:
-        if deadline.over:
+        if terms.deadline.over:
             return
         if not seats.replicas[job]:
             jobs.place(job)
     for _ in range(PASSES_MAX):
-        moved = [job for job in reversed(order) if not deadline.over and jobs.hasten(job)]
+        moved = [job for job in reversed(order) if not terms.deadline.over and jobs.hasten(job)]
         if not moved:
             return
 
@@ -104,7 +93,7 @@ class _Jobs:
     """The jobs of one floor in the making."""
 
     seats: Seats
-    terms: JobTerms
+    terms: Terms
     at: dict[int, _Place] = field(default_factory=dict)
     """Seated jobs."""
     stood: dict[int, _Place] = field(default_factory=dict)
@@ -116,32 +105,27 @@ class _Jobs:
         for device, items in self.seats.floor.held.items():
             for item in items:
                 job = self._problem.variants[item.variant].workload
-                if job in self.terms.most_pct:
+                if job in self.terms.job_most_pct:
                     self.stood[job] = _Place(device=device, share_pct=item.share_pct)
 
     # Where cost counts first.
 
     def seat(self, job: int) -> bool:
         """A place in what is spare; whether there is one."""
-        seats, most_pct = self.seats, self.terms.most_pct[job]
-        familiar = {
-            device
-            for device, items in seats.floor.held.items()
-            if any(self._problem.variants[item.variant].workload == job for item in items)
-        }
-        spare = {device: seats.spare_pct(device) for device in range(len(seats.floor.names))}
+        seats, home = self.seats, self.stood.get(job)
+        spare = [self._most(job, device) for device in range(len(seats.patterns))]
         order = sorted(
-            spare,
+            range(len(spare)),
             key=lambda device: (
-                device not in familiar,
+                home is None or device != home.device,
                 seats.patterns[device] is None,
-                -min(spare[device], most_pct),
+                -spare[device],
                 self._problem.pools[int(seats.floor.pool_of[device])].usd_per_h,
                 device,
             ),
         )
         for device in order:
-            steps = self._steps(job, device, min(spare[device], most_pct))
+            steps = self._steps(job, device, spare[device])
             for share_pct in dict.fromkeys((steps[-1], steps[0])) if steps else ():
                 if self._put(job, _Place(device=device, share_pct=share_pct)):
                     return True
@@ -162,7 +146,7 @@ class _Jobs:
 
     def widen(self, job: int) -> None:
         """More share for a seated job."""
-        seats, problem, most_pct = self.seats, self._problem, self.terms.most_pct[job]
+        seats, problem, most_pct = self.seats, self._problem, self.terms.job_most_pct[job]
         for device, pattern in enumerate(seats.patterns):
             if pattern is None or self._variant(job) not in pattern.variants:
                 continue
@@ -170,12 +154,9 @@ class _Jobs:
             share_pct = pattern.shares_pct[place]
             most = min(most_pct, share_pct + seats.spare_pct(device))
             steps = [int(step) for step in problem.shares_pct if share_pct < step <= most]
-            saved_s = self.terms.left_s.get(job, 0.0) * (100 / share_pct - 100 / steps[-1]) if steps else 0.0
+            saved_s = self.terms.job_left_s.get(job, 0.0) * (100 / share_pct - 100 / steps[-1]) if steps else 0.0
             worth_s = RESTARTS_WORTH * problem.variants[pattern.variants[place]].launch_s
-            stands = any(
-                problem.variants[item.variant].workload == job and item.share_pct == share_pct
-                for item in seats.floor.held.get(device, ())
-            )
+            stands = self.stood.get(job) == _Place(device=device, share_pct=share_pct)
             if not steps or (stands and saved_s < worth_s):
                 continue
             after = judged(problem, pattern.kind, reshared(pattern, {place: steps[-1]}))
@@ -190,7 +171,9 @@ class _Jobs:
         seats, problem, before = self.seats, self._problem, self.seats.patterns[device]
         if before is None or not self._jobs(before):
             return
-        members = [item for item in members_of(before) if problem.variants[item[0]].workload not in self.terms.most_pct]
+        members = [
+            item for item in members_of(before) if problem.variants[item[0]].workload not in self.terms.job_most_pct
+        ]
         kinds = problem.like(int(seats.floor.pool_of[device]), int(problem.kind_clock_mhz[before.kind]))
         moves = (Move(device=device, after=judged(problem, kind, members)) for kind in kinds)
         able = (item for item in moves if item.after is not None and not seats.hurts(item, -1))
@@ -220,7 +203,7 @@ class _Jobs:
         if job not in self.at:
             return False
         at, seats = self.at[job], self.seats
-        most = min(self.terms.most_pct[job], at.share_pct + seats.spare_pct(at.device))
+        most = min(self.terms.job_most_pct[job], at.share_pct + seats.spare_pct(at.device))
         wider = [_Place(device=at.device, share_pct=step) for step in self._steps(job, at.device, most)[-1:]]
         moves = [
             _Option(place=place, worth=self._saved_s(job, place)) for place in wider if place.share_pct > at.share_pct
@@ -238,7 +221,7 @@ class _Jobs:
         """By how much sooner a job ends there, less what its restart must be worth."""
         now = self._speed(job, self.at[job])
         then = self._speed(job, place)
-        left_s = self.terms.left_s.get(job, 0.0)
+        left_s = self.terms.job_left_s.get(job, 0.0)
         launch_s = self._problem.variants[self._variant(job)].launch_s
         worth_s = RESTARTS_WORTH * launch_s if self.stood.get(job) == self.at[job] else 0.0
         return left_s / now - left_s / then - worth_s
@@ -248,9 +231,9 @@ class _Jobs:
         others = [item for item in self._jobs(self.seats.patterns[home]) if item[0] != job]
         if not others:
             return None
-        heir, share_pct = max(others, key=lambda item: (self.terms.left_s.get(item[0], 0.0), item))
+        heir, share_pct = max(others, key=lambda item: (self.terms.job_left_s.get(item[0], 0.0), item))
         most = share_pct + self.seats.spare_pct(home) + self.at[job].share_pct
-        steps = self._steps(heir, home, min(self.terms.most_pct[heir], most))
+        steps = self._steps(heir, home, min(self.terms.job_most_pct[heir], most))
         return (heir, _Place(device=home, share_pct=steps[-1])) if steps and steps[-1] > share_pct else None
 
     def _order(self, option: _Option) -> tuple[object, ...]:
@@ -281,7 +264,7 @@ class _Jobs:
                 continue
             other, share_pct = max(others, key=lambda item: (item[1], item[0]))
             kept = [step for step in self._steps(other, device, share_pct) if 2 * step <= share_pct][-1:]
-            steps = self._steps(job, device, min(self.terms.most_pct[job], share_pct - kept[0])) if kept else []
+            steps = self._steps(job, device, min(self.terms.job_most_pct[job], share_pct - kept[0])) if kept else []
             if steps:
                 now = self._speed(other, _Place(device=device, share_pct=share_pct))
                 lost = now - self._speed(other, _Place(device=device, share_pct=kept[0]))
@@ -340,7 +323,7 @@ class _Jobs:
         assert before is not None
         whole = before.shares_pct[place]
         steps = [int(step) for step in problem.shares_pct if 2 * step <= whole]
-        most = min(self.terms.most_pct[job], whole - steps[-1]) if steps else 0
+        most = min(self.terms.job_most_pct[job], whole - steps[-1]) if steps else 0
         rest = [int(step) for step in problem.shares_pct if step <= most]
         members = [*reshared(before, {place: steps[-1]}), (self._variant(job), rest[-1])] if rest else []
         return Move(device=device, after=judged(problem, self._careful_kind(device), members))
@@ -353,7 +336,7 @@ class _Jobs:
 
     def _most(self, job: int, device: int) -> int:
         """The share that a job may have of what is spare."""
-        return min(self.terms.most_pct[job], self.seats.spare_pct(device))
+        return min(self.terms.job_most_pct[job], self.seats.spare_pct(device))
 
     def _open(self, device: int) -> bool:
         floor = self.seats.floor
@@ -362,7 +345,9 @@ class _Jobs:
     def _jobs(self, pattern: Pattern | None) -> list[tuple[int, int]]:
         """Jobs of a pattern with their shares."""
         of = self._problem.variant_workload
-        return [(int(of[item]), share) for item, share in members_of(pattern) if int(of[item]) in self.terms.most_pct]
+        return [
+            (int(of[item]), share) for item, share in members_of(pattern) if int(of[item]) in self.terms.job_most_pct
+        ]
 
     def _variant(self, job: int) -> int:
         """The one variant of a job."""

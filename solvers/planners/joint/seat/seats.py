@@ -1,27 +1,151 @@
-"""A seating in the making: what each device carries, what power is left, what is served, and what a move would change.
+"""The devices behind a problem's pools, and a seating of them in the making.
 
-A move is new contents for one device. Every step of seating weighs its moves here: `loss_usd` says what a move leaves
-unserved in dollars, `accepts` whether power, memory, the other workloads' rates, budgets and quotas bear a move that
-gives one workload more.
+The named side of a joint problem as numbers: device `n` of the floor, pools in a row, each device with what stands on
+it in the problem's terms and the watts that its power domains leave above idle. `Seats` are the books of what each
+device is to carry: what power is left, what is served, and what a move, new contents for one device, would change.
+Every step of seating weighs its moves here: `loss_usd` says what a move leaves unserved in dollars, `accepts` whether
+power, memory, the other workloads' rates, budgets and quotas bear a move that gives one workload more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
-from solvers.planners.joint.seat.floor import NO_DOMAIN, Floor
+from solvers.domain.arrays import Floats, Whole
+from solvers.domain.device import PowerScope
+from solvers.domain.ids import DeviceId
+from solvers.domain.snapshot import Snapshot
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.solve.judge import Judge
+from solvers.problems.fleet import Fleet
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern, judge
+
+NO_DOMAIN = -1
+_SCOPES = (PowerScope.NODE, PowerScope.RACK, PowerScope.CLUSTER)
+"""A cap on one device is its power limit, which pools know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A standing replica of a workload that may move."""
+
+    variant: int
+    share_pct: int
+    memory_mib: int
+    launch_s: float
+    capacity_rps: float
+    """As it was planned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """All devices of all pools, numbered pool by pool in the order of their ids."""
+
+    problem: JointProblem
+    names: tuple[DeviceId, ...]
+    pool_of: Whole
+    starts: Whole
+    """First device of each pool, and the number of all."""
+    held: Mapping[int, tuple[Held, ...]]
+    """What stands, ordered by (variant, share); devices where nothing stands are left out."""
+    domain_of: Whole
+    """Device x scope: number of the power domain, or NO_DOMAIN."""
+    room_w: Floats
+    """Of each power domain: what the pools' devices in it may draw above their idle power."""
+
+    @cached_property
+    def judge(self) -> Judge:
+        """For judging many patterns at once."""
+        return Judge(self.problem)
+
+    def devices(self, pool: int) -> range:
+        """Device numbers of a pool."""
+        return range(int(self.starts[pool]), int(self.starts[pool + 1]))
+
+    def dynamic_w(self, pattern: Pattern) -> float:
+        """What a device with this pattern draws above idle."""
+        return pattern.draw_w - self.problem.pools[int(self.problem.kind_pool[pattern.kind])].idle_w
+
+
+def floor_of(reading: Reading) -> Floor:
+    """The floor of a reading."""
+    problem, pools = reading.problem, reading.pool_devices
+    names = tuple(name for pool in pools for name in pool)
+    number = {name: index for index, name in enumerate(names)}
+    held: dict[int, tuple[Held, ...]] = {}
+    for device, stands in reading.standing.items():
+        found = [
+            Held(
+                variant=int(problem.network[item.variant]),
+                share_pct=item.assignment.share_pct_sm,
+                memory_mib=item.assignment.memory_mib_limit,
+                launch_s=problem.variants[item.variant].launch_s,
+                capacity_rps=item.assignment.capacity_rps,
+            )
+            for item in stands
+            if item.variant is not None
+        ]
+        if found:
+            held[number[device]] = tuple(
+                sorted(found, key=lambda item: (item.variant, item.share_pct, item.memory_mib))
+            )
+    domain_of, room_w = _domains(reading.snapshot, reading.fleet, number)
+    return Floor(
+        problem=problem,
+        names=names,
+        pool_of=np.repeat(np.arange(len(pools)), [len(pool) for pool in pools]),
+        starts=np.concatenate([[0], np.cumsum([len(pool) for pool in pools])]).astype(np.int64),
+        held=dict(sorted(held.items())),
+        domain_of=domain_of,
+        room_w=room_w,
+    )
+
+
+def _domains(snapshot: Snapshot, fleet: Fleet, number: Mapping[DeviceId, int]) -> tuple[Whole, Floats]:
+    nodes = snapshot.nodes_by_id()
+    caps = [cap for cap in snapshot.power_caps if cap.scope in _SCOPES]
+    place = {(cap.scope, cap.subject): index for index, cap in enumerate(caps)}
+    room_w = np.array([cap.limit_w for cap in caps], dtype=np.float64)
+    domain_of = np.full((len(number), len(_SCOPES)), NO_DOMAIN, dtype=np.int64)
+    for index, device in enumerate(fleet.devices):
+        subjects = (device.node, nodes[device.node].rack, snapshot.cluster)
+        drawn_w = float(min(fleet.limit_w[index], fleet.idle_w[index] + fleet.dynamic_w[index]))
+        for column, (scope, subject) in enumerate(zip(_SCOPES, subjects, strict=True)):
+            domain = place.get((scope, subject))
+            if domain is None:
+                continue
+            room_w[domain] -= drawn_w
+            if device.id in number:
+                domain_of[number[device.id], column] = domain
+    return domain_of, room_w
+
 
 DUST = 1e-6
 DUST_W = 1e-6
 DUST_USD = 1e-9
 Member = tuple[int, int]
 """Variant and share, in percent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What seating is bound to beside the floor: time, what a launch may cost, quotas, and how far jobs may grow."""
+
+    deadline: Deadline
+    launch_usd_per_s: float
+    quotas: Mapping[str, float]
+    job_most_pct: Mapping[int, int]
+    """By workload, the share that each job may grow to."""
+    job_left_s: Mapping[int, float] = field(default_factory=dict)
+    """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
+    jobs_first: bool = False
+    """Whether how fast jobs run counts before what devices cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,8 @@ from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
-from solvers.verify.checks import is_fatal, verify
+from solvers.verify.checks import verify
+from solvers.verify.picture import is_fatal
 from tests import builders
 
 SERVICES = (

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from solvers.domain.ids import ProjectName
-from solvers.planners.joint.change import narrowing
-from solvers.planners.joint.change.narrowing import narrow
-from solvers.planners.joint.change.solving import held
+from solvers.planners.joint import change
+from solvers.planners.joint.change import held, narrow
 from solvers.planners.joint.solve.first import first_layout
 from solvers.problems.joint import Cap, JointProblem
 from solvers.problems.patterns import Layout, Standing
@@ -21,7 +20,7 @@ from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is opened but what must be."""
-    monkeypatch.setattr(narrowing, "LOOSE_DEVICES_MAX", 0)
+    monkeypatch.setattr(change, "LOOSE_DEVICES_MAX", 0)
 
 
 def world() -> tuple[JointProblem, tuple[Standing, ...]]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from solvers.domain.ids import WorkloadId
-from solvers.planners.joint.change import remembering
-from solvers.planners.joint.change.remembering import NOTHING, recall, remember
+from solvers.planners.joint import change
+from solvers.planners.joint.change import NOTHING, recall, remember
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem
 
 
@@ -51,14 +51,14 @@ def test_bytes_of_another_kind_are_nothing(state: bytes) -> None:
 def test_an_older_form_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
     with monkeypatch.context() as patched:
-        patched.setattr(remembering, "_FORM", "joint-0")
+        patched.setattr(change, "_FORM", "joint-0")
         state = remember(made, (pattern(made, (0, 20)),), 7.5)
     assert recall(state, made) == NOTHING
 
 
 def test_no_more_is_kept_than_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
-    monkeypatch.setattr(remembering, "KEPT_MAX", 1)
+    monkeypatch.setattr(change, "KEPT_MAX", 1)
     first = pattern(made, (3, 100))
     assert recall(remember(made, (first, pattern(made, (0, 20))), None), made).patterns == (first,)
 

@@ -17,8 +17,7 @@ from solvers.domain.ids import CycleId, Generation, ModelName
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.change.remembering import remember
-from solvers.planners.joint.change.solving import FULL_EVERY_S, restless_of, scope_of, solved
+from solvers.planners.joint.change import FULL_EVERY_S, remember, restless_of, scope_of, solved
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
@@ -48,8 +47,7 @@ def world(**changes: Any) -> Snapshot:
 
 def opened(picture: Snapshot, full_at_s: float | None = FULL_AT_S) -> set[str] | None:
     reading = read(picture, builders.everything_movable(picture))
-    standing = reading.standing_patterns()
-    scope = scope_of(reading, standing, restless_of(reading, standing), full_at_s)
+    scope = scope_of(reading, restless_of(reading), full_at_s)
     return None if scope is None else {reading.problem.workloads[number].id for number in scope}
 
 

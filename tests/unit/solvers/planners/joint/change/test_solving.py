@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.change import narrowing, solving
+from solvers.planners.joint import change
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.problems.joint import JointProblem
@@ -30,7 +30,7 @@ class Engine:
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is opened but what must be."""
-    monkeypatch.setattr(narrowing, "LOOSE_DEVICES_MAX", 0)
+    monkeypatch.setattr(change, "LOOSE_DEVICES_MAX", 0)
 
 
 def world(devices: int) -> tuple[JointProblem, SolveOrder]:
@@ -50,7 +50,7 @@ def served(made: JointProblem, layout: Layout) -> list[bool]:
 def test_where_nobody_is_short_the_narrow_solve_is_enough() -> None:
     made, order = world(devices=6)
     engine = Engine()
-    found = solving._narrowly(engine, made, order, frozenset({1}), Deadline(10.0))
+    found = change._narrowly(engine, made, order, frozenset({1}), Deadline(10.0))
     assert engine.asked == [1]
     assert served(made, found) == [True] * 4
 
@@ -58,7 +58,7 @@ def test_where_nobody_is_short_the_narrow_solve_is_enough() -> None:
 def test_somebody_short_has_the_whole_solved() -> None:
     made, order = world(devices=6)
     engine = Engine(blind_below=2)
-    found = solving._narrowly(engine, made, order, frozenset({1}), Deadline(10.0))
+    found = change._narrowly(engine, made, order, frozenset({1}), Deadline(10.0))
     assert engine.asked == [1, 4]
     assert served(made, found) == [True] * 4
 
@@ -68,13 +68,13 @@ def test_what_need_not_be_served_solves_nothing_anew() -> None:
     one = replace(made.workloads[1], rate_least_rps=0.0)
     works = (made.workloads[0], one, *made.workloads[2:])
     engine = Engine(blind_below=2)
-    solving._narrowly(engine, replace(made, workloads=works), order, frozenset({1}), Deadline(10.0))
+    change._narrowly(engine, replace(made, workloads=works), order, frozenset({1}), Deadline(10.0))
     assert engine.asked == [1]
 
 
 def test_a_whole_solve_that_serves_no_more_is_not_taken() -> None:
     made, order = world(devices=6)
     engine = Engine(blind_below=9)
-    found = solving._narrowly(engine, made, order, frozenset({1}), Deadline(10.0))
+    found = change._narrowly(engine, made, order, frozenset({1}), Deadline(10.0))
     assert engine.asked == [1, 4]
     assert served(made, found) == [True, False, True, True]

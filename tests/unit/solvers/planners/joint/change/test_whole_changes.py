@@ -15,10 +15,9 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
-from solvers.planners.joint.change.whole_devices import ChangeTerms, Gentle, gentle, slights_usd
 from solvers.planners.joint.planner import Joint
-from solvers.planners.joint.seat.floor import Floor, Held
-from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.seats import Floor, Held, Seats
+from solvers.planners.joint.whole_devices import ChangeTerms, Gentle, gentle, slights_usd
 from solvers.problems.joint import JointProblem
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import CLOCKS, floor, held, pattern, problem, workload

@@ -15,12 +15,13 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
-from solvers.planners.joint.change.whole_devices import WORKLOADS_COUNTED_MAX, counted
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
+from solvers.planners.joint.whole_devices import WORKLOADS_COUNTED_MAX, counted
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import judge
-from solvers.verify.checks import is_fatal, verify
+from solvers.verify.checks import verify
+from solvers.verify.picture import is_fatal
 from tests import builders
 
 ALONE = Affinity(anti_affinity=AntiAffinity.OFF, dedicated=True)

@@ -16,7 +16,7 @@ from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project, Service, WorkloadKind
 from solvers.planners.base import Budget
-from solvers.planners.joint.explain.short import relaxations_of
+from solvers.planners.joint.explain.explaining import relaxations_of
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
 from tests import builders, chats

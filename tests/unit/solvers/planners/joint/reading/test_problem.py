@@ -15,8 +15,8 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.reading.problem import Names, split
+from solvers.planners.joint.reading.formulation import Names, read
+from solvers.planners.joint.reading.work import split
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from tests import builders

@@ -19,7 +19,8 @@ from solvers.planners.base import Budget
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.problems.patterns import Pattern, judge
-from solvers.verify.checks import is_fatal, verify
+from solvers.verify.checks import verify
+from solvers.verify.picture import is_fatal
 from tests import builders
 
 HOST = builders.device("a", 0, "v100")
@@ -183,7 +184,7 @@ def test_only_the_largest_rests_are_looked_at(monkeypatch: pytest.MonkeyPatch) -
 
     alike = (fleet[1].id, fleet[3].id)
     assert rests() == [alike, (fleet[2].id,), (fleet[0].id,)]
-    monkeypatch.setattr("solvers.planners.joint.reading.staying.POOLS_MAX", 2)
+    monkeypatch.setattr("solvers.planners.joint.reading.pools.POOLS_MAX", 2)
     assert rests() == [alike, (fleet[2].id,)]
-    monkeypatch.setattr("solvers.planners.joint.reading.staying.DEVICES_MAX", 1)
+    monkeypatch.setattr("solvers.planners.joint.reading.pools.DEVICES_MAX", 1)
     assert rests() == [(fleet[1].id,)]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileGrid
 from solvers.models.options import memory_limit_mib
-from solvers.planners.joint.reading.colocation import pressures
-from solvers.planners.joint.reading.tables import Arrays, Axes, Table, clocks_of, fill, layers_of
+from solvers.planners.joint.reading.tables import Arrays, Axes, Table, clocks_of, fill, layers_of, pressures
 from solvers.verify.proof import ColumnProof
 from tests import builders
 

@@ -67,7 +67,7 @@ def test_a_standing_replica_is_a_standing_pattern() -> None:
     device = builders.device("c", 0, "a100")
     stands: Assignment = chats.assignment("demo/chat#0", device)
     picture = chats.lab([chats.service()], target=builders.target([stands]))
-    (standing,) = read(picture, builders.everything_movable(picture)).standing_patterns()
+    (standing,) = read(picture, builders.everything_movable(picture)).standing_patterns
     assert (standing.devices, standing.pattern.shares_pct) == (1, (100,))
 
 

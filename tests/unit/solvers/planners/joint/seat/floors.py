@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ProjectName, WorkloadId
-from solvers.planners.joint.seat.floor import Floor, Held
+from solvers.planners.joint.seat.seats import Floor, Held
 from solvers.problems.joint import JointProblem, Pool, Variant, Workload
 from solvers.problems.patterns import Pattern, judge
 

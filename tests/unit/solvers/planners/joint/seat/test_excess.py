@@ -14,9 +14,9 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
-from solvers.planners.joint.seat.excess import within_budgets
-from solvers.planners.joint.seat.seating import Terms, seat
-from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.seating import seat
+from solvers.planners.joint.seat.seats import Seats, Terms
+from solvers.planners.joint.seat.standing import within_budgets
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern

@@ -7,8 +7,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from solvers.planners.joint.seat import match as seating_match
-from solvers.planners.joint.seat.match import Copies, match, saved_s
+from solvers.planners.joint.seat import seating
+from solvers.planners.joint.seat.seating import Copies, match, saved_s
 from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem
 
@@ -40,7 +40,7 @@ def test_too_small_a_memory_limit_is_another_process() -> None:
     assert saved_s(wanted, wanted.variants, [held(1, 40)]) == 0
 
 
-def crowd(seed: int) -> tuple[list[tuple[tuple[int, int], ...]], dict[int, list[seating_match.Held]]]:
+def crowd(seed: int) -> tuple[list[tuple[tuple[int, int], ...]], dict[int, list[seating.Held]]]:
     rng = np.random.default_rng(seed)
     wanted, stands = [], {}
     for device in range(4):
@@ -69,7 +69,7 @@ def test_many_devices_are_matched_greedily_and_each_once(monkeypatch: pytest.Mon
     wanted, stands = crowd(3)
     patterns = [pattern(made, *members) for members in wanted]
     counts = {item: patterns.count(item) for item in patterns}
-    monkeypatch.setattr(seating_match, "EXACT_CELLS_MAX", 0)
+    monkeypatch.setattr(seating, "EXACT_CELLS_MAX", 0)
     found = match(floor(made, stands), Layout(patterns=tuple(counts), counts=tuple(counts.values())))
     loose = sum(item.count for item in found.loose)
     assert len(found.seated) + loose == len(patterns)

@@ -10,9 +10,8 @@ import pytest
 
 from solvers.domain.ids import ProjectName
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.seat.floor import Floor
-from solvers.planners.joint.seat.seating import Terms, seat
-from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.seating import seat
+from solvers.planners.joint.seat.seats import Floor, Seats, Terms
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload

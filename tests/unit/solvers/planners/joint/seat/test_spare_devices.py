@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from solvers.planners.joint.seat.floor import Floor
-from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.seats import Floor, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, take_spare_devices
 from solvers.problems.patterns import Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload

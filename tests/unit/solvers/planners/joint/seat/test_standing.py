@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from solvers.planners.joint.seat.floor import Floor
-from solvers.planners.joint.seat.seats import Reserved, Seats
-from solvers.planners.joint.seat.shortage import add
+from solvers.planners.joint.seat.seating import add
+from solvers.planners.joint.seat.seats import Floor, Reserved, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced
 from solvers.problems.patterns import Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.planners.joint.seat.floor import Held
-from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.seats import Held, Seats
 from solvers.planners.joint.seat.standing import widen
 from solvers.problems.joint import JointProblem
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.cycle.cycle import CycleOrder, run_cycle
+from solvers.cycle.cycle import run_cycle
+from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Lane
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import FindingCode
@@ -18,13 +19,13 @@ from solvers.domain.workload import SloScope
 from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.seat.floor import Held
-from solvers.planners.joint.seat.seats import Seats
-from solvers.planners.joint.spare.filling import fill, open_ended
-from solvers.planners.joint.write.members import Batches, Member
+from solvers.planners.joint.seat.seats import Held, Seats
+from solvers.planners.joint.spare import fill, open_ended
+from solvers.planners.joint.write import Batches, Member
 from solvers.problems.joint import JointProblem
 from solvers.problems.needs import UTILISATION_OPEN
-from solvers.verify.checks import is_fatal, verify
+from solvers.verify.checks import verify
+from solvers.verify.picture import is_fatal
 from tests import builders
 from tests.memory import World
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
@@ -121,7 +122,7 @@ def test_under_a_controller_the_clock_is_open_as_far_as_promises_keep() -> None:
 
 
 def clocks_mhz(members: list[Member]) -> list[tuple[int, int]]:
-    return [(item.clock_mhz_min, item.clock_mhz_max) for item in members]
+    return [(item.envelope.clock_mhz_sm_min, item.envelope.clock_mhz_sm_max) for item in members]
 
 
 def order(name: str) -> CycleOrder:

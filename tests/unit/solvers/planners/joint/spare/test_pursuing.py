@@ -16,8 +16,9 @@ from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.spare.pursuing import contents_of, pursues
-from solvers.verify.checks import is_fatal, verify
+from solvers.planners.joint.spare import contents_of, pursues
+from solvers.verify.checks import verify
+from solvers.verify.picture import is_fatal
 from tests import builders
 
 ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.CAPACITY)

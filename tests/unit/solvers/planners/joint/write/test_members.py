@@ -11,7 +11,7 @@ from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.reading.formulation import Stands
 from solvers.planners.joint.seat.seats import Seats
-from solvers.planners.joint.write.members import Batches, Member
+from solvers.planners.joint.write import Batches, Member
 from solvers.problems.joint import JointProblem
 from tests.unit.solvers.planners.joint.seat.floors import floor, pattern, problem, workload
 
@@ -49,7 +49,7 @@ def one(rate_rps: float, **changes: object) -> JointProblem:
 
 def test_what_starts_anew_has_the_best_batch_and_the_least_memory() -> None:
     found = member(one(20.0), None)
-    assert (found.batch, found.batch_min, found.batch_max, found.memory_mib) == (4, 1, 4, 1400)
+    assert (found.batch, found.envelope.batch_min, found.envelope.batch_max, found.memory_mib) == (4, 1, 4, 1400)
     assert found.standing is None
 
 
@@ -60,7 +60,7 @@ def test_a_batch_that_stands_and_serves_enough_stays() -> None:
 
 def test_less_memory_is_kept_with_a_batch_that_fits_and_serves_enough() -> None:
     found = member(one(20.0), stands(memory_mib=1100))
-    assert (found.batch, found.batch_max, found.memory_mib) == (1, 1, 1100)
+    assert (found.batch, found.envelope.batch_max, found.memory_mib) == (1, 1, 1100)
     assert found.standing is not None
     anew = member(one(30.0), stands(memory_mib=1100))
     assert (anew.standing, anew.batch, anew.memory_mib) == (None, 4, 1400)
@@ -80,4 +80,4 @@ def test_another_share_is_another_process() -> None:
 
 def test_the_envelope_ends_where_the_promise_does() -> None:
     found = member(one(20.0, limit_ms=60.0), None)
-    assert (found.batch, found.batch_min, found.batch_max) == (1, 1, 1)
+    assert (found.batch, found.envelope.batch_min, found.envelope.batch_max) == (1, 1, 1)

@@ -1,0 +1,498 @@
+"""Layouts for one reading: everything anew, or only what has a reason to change; and what is remembered between solves.
+
+From the snapshot and the moment of the last full solve, so that a repeated cycle decides alike at whatever moments
+cycles run: a workload has a reason to change when what stands of it is short, breaks a rule or a promise, or could do
+with notably less (but for services that can always use more). A full solve is due when nothing stands, when many have
+reasons, or when the last one is long past or unknown.
+
+A narrowed solve proves nothing about the whole. Devices that host a workload that is to change, devices that host
+nothing, and some of the worst filled ones are open; all others stay, and what they serve, draw, spend and hold is taken
+off what is asked and allowed. The layout that changes least is offered beside it: workloads that are to change and
+serve more than they are sized for lose replicas, those first whose going saves most.
+
+Remembered are patterns, members by the names of workload and network, kinds by pool and clock, so that they survive
+whatever comes and goes between two snapshots. What no longer exists is left out; other bytes are as good as none.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.domain.arrays import Floats, Whole
+from solvers.engines.deadline import Deadline
+from solvers.planners.base import PlanRequest
+from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.seat.seats import judged, members_of, without
+from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.phases import SolveOrder
+from solvers.planners.joint.spare import open_ended
+from solvers.problems.joint import Cap, JointProblem, Workload
+from solvers.problems.patterns import Layout, Pattern, Standing
+
+FULL_EVERY_S = 300.0
+"""So long after the last full solve the next cycle is one again."""
+OPEN_PART_MAX = 0.3
+"""With more workloads open than this, all are."""
+SURPLUS = 1.5
+"""What serves so many times what it is sized for could be smaller."""
+DUST = 1e-6
+LOOSE_DEVICES_MAX = 150
+"""Devices that are opened beside those that must be, the worst filled first."""
+LOOSE_PART = 1.0
+"""But no more than so many for each device that must be."""
+RESIDUE = 1e-6
+"""Part of a rate that is no reason for a replica."""
+SHORT_LEAST = 50.0
+"""However little is left of a rate: leaving it unserved counts so many of the dearest devices at least."""
+KEPT_MAX = 20_000
+"""Patterns; the first ones win, so the most useful come first."""
+_FORM = "joint-4"
+_TAB = "\t"
+Solve = Callable[[JointProblem, SolveOrder, Deadline], Layout]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """What came out, and what to begin with next time, the most useful first."""
+
+    found: Layout
+    """The solve's."""
+    held: Layout | None
+    """What changes least, where something stands; which of both is better shows when they are seated."""
+    patterns: tuple[Pattern, ...]
+    full_at_s: float | None
+    """When the last full solve was, this one or an earlier one."""
+
+
+def solved(solve: Solve, request: PlanRequest, reading: Reading, state: bytes, deadline: Deadline) -> Solved:
+    """Raises EngineError as `solve` does."""
+    policy, problem, standing = request.snapshot.policy, reading.problem, reading.standing_patterns
+    kept = recall(state, problem) if state else NOTHING
+    order = SolveOrder(
+        standing=standing,
+        warm=kept.patterns,
+        gap=policy.gap_pct_target / 100,
+        seed=request.seed,
+        launch_usd_per_s=policy.launch_usd_per_s,
+    )
+    restless = restless_of(reading)
+    opened = scope_of(reading, restless, kept.full_at_s)
+    found = solve(problem, order, deadline) if opened is None else _narrowly(solve, problem, order, opened, deadline)
+    count = len(problem.workloads) if opened is None else len(opened)
+    found = replace(found, facts=found.facts | {"workloads_open": float(count)})
+    return Solved(
+        found=found,
+        held=held(problem, standing, restless) if standing else None,
+        patterns=(*found.patterns, *found.columns, *order.warm),
+        full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
+    )
+
+
+def _narrowly(
+    solve: Solve, problem: JointProblem, order: SolveOrder, opened: frozenset[int], deadline: Deadline
+) -> Layout:
+    part = narrow(problem, order.standing, opened)
+    layout = Layout(patterns=(), counts=())
+    if part.problem.workloads and part.problem.kinds:
+        warm = part.inside(order.warm)
+        inner = replace(order, standing=part.open_standing(order.standing), warm=warm, proof=False)
+        layout = solve(part.problem, inner, deadline)
+    found = part.widened(layout)
+    missing_usd = _missing_usd(problem, found)
+    if missing_usd <= 0.0 or len(opened) == len(problem.workloads):
+        return found
+    # What is missing may be held by workloads that were not opened: a device, a quota, a cap.
+    whole = solve(problem, replace(order, proof=False), deadline)
+    return whole if _missing_usd(problem, whole) < missing_usd else found
+
+
+def _missing_usd(problem: JointProblem, layout: Layout) -> float:
+    """What the demand counts, $/h, that must be served and is not; headroom and dust are nothing."""
+    least = np.array([work.rate_least_rps for work in problem.workloads])
+    short = least - layout.served_rps(problem)
+    return float(np.where(short > DUST * least, problem.unserved_usd * short / problem.rate_rps, 0.0).sum())
+
+
+def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None) -> frozenset[int] | None:
+    """Workloads that may change, by number; None for all. `full_at_s`: when the last full solve was, as snapshots
+    count; None: that is not known.
+    """
+    if not reading.standing_patterns or full_at_s is None:
+        return None
+    if not 0.0 <= reading.snapshot.taken_at_s - full_at_s < FULL_EVERY_S:
+        return None  # also where the clock was put back: the last one would be ahead for ever
+    if len(restless) > max(1.0, OPEN_PART_MAX * len(reading.problem.workloads)):
+        return None
+    return restless
+
+
+def restless_of(reading: Reading) -> frozenset[int]:
+    """Workloads that have a reason to change, by number."""
+    problem, works, rows = (
+        reading.problem,
+        reading.problem.workloads,
+        _Rows.of(reading.problem, reading.standing_patterns),
+    )
+    served, replicas = rows.served_rps(), rows.replicas()
+    smallest_rps, widest_pct = np.full(len(works), np.inf), np.zeros(len(works))
+    np.minimum.at(smallest_rps, rows.workload, rows.capacity_rps)
+    np.maximum.at(widest_pct, rows.workload, rows.share_pct)
+    least = np.array([work.rate_least_rps for work in works])
+    fewest, most = (np.array([getattr(work, name) for work in works]) for name in ("replicas_min", "replicas_max"))
+    # Short, or more replicas than it may have.
+    needs = (served < least * (1 - DUST)) | (replicas < fewest) | (replicas > most)
+    # It could do with notably less.
+    fewer = (replicas > np.maximum(1, fewest)) & (served - smallest_rps >= problem.rate_rps)
+    smaller = (replicas > 0) & (served > SURPLUS * problem.rate_rps) & (widest_pct > problem.shares_pct[:1])
+    # Unlawful, or of a network that may not serve any more.
+    each = [item for stands in reading.standing.values() for item in stands]
+    known = problem.variant_workload[[item.variant for item in each if item.variant is not None]]
+    lost = {item.assignment.workload for item in each if item.variant is None}
+    broken = (np.bincount(known, minlength=len(works)) != replicas) | [work.id in lost for work in works]
+    more = open_ended(reading.snapshot)
+    plenty = (fewer | smaller) & [work.id not in more for work in works]
+    return frozenset(np.flatnonzero(broken | needs | plenty).tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """What stands, member by member of its patterns."""
+
+    problem: JointProblem
+    devices: Whole
+    """So many have it."""
+    pool: Whole
+    workload: Whole
+    share_pct: Whole
+    capacity_rps: Floats
+
+    @staticmethod
+    def of(problem: JointProblem, standing: Iterable[Standing]) -> _Rows:
+        """In the order of the patterns."""
+        found = [(item, place) for item in standing for place in range(len(item.pattern.variants))]
+        kinds = np.array([item.pattern.kind for item, _ in found], dtype=np.int64)
+        variants = np.array([item.pattern.variants[place] for item, place in found], dtype=np.int64)
+        return _Rows(
+            problem=problem,
+            devices=np.array([item.devices for item, _ in found], dtype=np.int64),
+            pool=problem.kind_pool[kinds],
+            workload=problem.variant_workload[variants],
+            share_pct=np.array([item.pattern.shares_pct[place] for item, place in found], dtype=np.int64),
+            capacity_rps=np.array([item.pattern.capacity_rps[place] for item, place in found], dtype=np.float64),
+        )
+
+    def served_rps(self) -> Floats:
+        """By workload."""
+        return self._sum(self.devices * self.capacity_rps)
+
+    def replicas(self) -> Whole:
+        """By workload."""
+        return self._sum(self.devices).astype(np.int64)
+
+    def usd_per_h(self) -> Floats:
+        """By workload, by share, as budgets count."""
+        return self._sum(self.devices * self.problem.pool_usd[self.pool] * self.share_pct / 100)
+
+    def gpus(self) -> dict[str, float]:
+        """By project, as quotas count."""
+        part = np.array([item.gpu_part for item in self.problem.pools])
+        total: dict[str, float] = defaultdict(float)
+        for workload, gpus in enumerate(self._sum(self.devices * part[self.pool] * self.share_pct / 100).tolist()):
+            total[self.problem.workloads[workload].project] += gpus
+        return total
+
+    def _sum(self, each: Floats | Whole) -> Floats:
+        works = len(self.problem.workloads)
+        return np.bincount(self.workload, weights=each, minlength=works).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stand:
+    """Patterns by count, with what they serve and how many replicas they are."""
+
+    problem: JointProblem
+    counts: Counter[Pattern]
+    served_rps: Floats
+    replicas: Whole
+
+    def count(self, pattern: Pattern, devices: int) -> None:
+        """So many devices more with this pattern."""
+        self.counts[pattern] += devices
+        workloads = self.problem.variant_workload[list(pattern.variants)]
+        np.add.at(self.served_rps, workloads, devices * np.array(pattern.capacity_rps))
+        np.add.at(self.replicas, workloads, devices)
+
+    def lighter(self, workload: int) -> tuple[Pattern, Pattern | None] | None:
+        """The device that saves most when it loses one replica of no more capacity than is spare, and what is left."""
+        work, replicas = self.problem.workloads[workload], int(self.replicas[workload])
+        if replicas <= work.replicas_min:
+            return None
+        spare_rps = float(self.served_rps[workload]) - work.rate_rps * (1 - DUST)
+        best: tuple[tuple[float, float], Pattern, Pattern | None] | None = None
+        for pattern in (pattern for pattern, count in self.counts.items() if count > 0):
+            for place, variant in enumerate(pattern.variants):
+                enough = replicas > work.replicas_max or pattern.capacity_rps[place] <= spare_rps
+                if self.problem.variant_workload[variant] != workload or not enough:
+                    continue
+                after = judged(self.problem, pattern.kind, without(members_of(pattern), place))
+                if after is None and len(pattern.variants) > 1:
+                    continue
+                saved = pattern.usd_per_h - (0.0 if after is None else after.usd_per_h)
+                key = (-saved, -float(pattern.shares_pct[place]))
+                if best is None or key < best[0]:
+                    best = key, pattern, after
+        return None if best is None else best[1:]
+
+
+def held(problem: JointProblem, standing: tuple[Standing, ...], restless: Iterable[int]) -> Layout:
+    """The standing layout without its surplus."""
+    rows = _Rows.of(problem, standing)
+    counts = Counter({item.pattern: item.devices for item in standing})
+    stand = _Stand(problem=problem, counts=counts, served_rps=rows.served_rps(), replicas=rows.replicas())
+    for workload in sorted(restless):
+        while (change := stand.lighter(workload)) is not None:
+            before, after = change
+            stand.count(before, -1)
+            if after is not None:
+                stand.count(after, 1)
+    left = {pattern: count for pattern, count in stand.counts.items() if count > 0}
+    return Layout(patterns=tuple(left), counts=tuple(left.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrowed:
+    """The smaller problem with its way back."""
+
+    problem: JointProblem
+    fixed: tuple[Standing, ...]
+    """What stays; numbers of the whole problem."""
+    kinds: Whole
+    variants: Whole
+    """Numbers of the smaller problem's kinds and variants in the whole one."""
+
+    def inside(self, patterns: Iterable[Pattern]) -> tuple[Pattern, ...]:
+        """Those patterns of the whole problem that the smaller one knows, in its numbers."""
+        kind_of = {int(number): place for place, number in enumerate(self.kinds)}
+        variant_of = {int(number): place for place, number in enumerate(self.variants)}
+        return tuple(
+            replace(item, kind=kind_of[item.kind], variants=tuple(variant_of[member] for member in item.variants))
+            for item in patterns
+            if item.kind in kind_of and all(member in variant_of for member in item.variants)
+        )
+
+    def open_standing(self, standing: Iterable[Standing]) -> tuple[Standing, ...]:
+        """What stands on open devices, in the smaller problem's numbers."""
+        stays = {item.pattern.key: item.devices for item in self.fixed}
+        found = []
+        for item in standing:
+            left = item.devices - stays.get(item.pattern.key, 0)
+            for pattern in self.inside((item.pattern,)) if left > 0 else ():
+                found.append(Standing(pattern=pattern, devices=left))
+        return tuple(found)
+
+    def widened(self, layout: Layout) -> Layout:
+        """A layout of the smaller problem, and all that stays, as one of the whole. Nothing is proven of it."""
+        counts: Counter[Pattern] = Counter({item.pattern: item.devices for item in self.fixed})
+        for pattern, count in zip(self._outside(layout.patterns), layout.counts, strict=True):
+            counts[pattern] += count
+        return Layout(
+            patterns=tuple(counts),
+            counts=tuple(counts.values()),
+            columns=self._outside(layout.columns),
+            facts=layout.facts,
+        )
+
+    def _outside(self, patterns: Iterable[Pattern]) -> tuple[Pattern, ...]:
+        return tuple(
+            replace(
+                item,
+                kind=int(self.kinds[item.kind]),
+                variants=tuple(int(self.variants[member]) for member in item.variants),
+            )
+            for item in patterns
+        )
+
+
+def narrow(problem: JointProblem, standing: tuple[Standing, ...], open_workloads: frozenset[int]) -> Narrowed:
+    """Cut out what may change."""
+    fixed = _fixed(problem, standing, open_workloads)
+    rows = _Rows.of(problem, fixed)
+    works = _residual(problem, rows)
+    closed = np.array([int(problem.kind_pool[item.pattern.kind]) for item in fixed], dtype=np.int64)
+    count = np.array([item.devices for item in fixed], dtype=np.int64)
+    drawn = count * np.array([item.pattern.draw_w for item in fixed], dtype=np.float64)
+    draw_w = np.bincount(closed, weights=drawn, minlength=len(problem.pools)).astype(np.float64)
+    left = problem.pool_devices - np.bincount(closed, weights=count, minlength=len(problem.pools)).astype(np.int64)
+    pools = np.flatnonzero(left > 0)
+    kinds = np.flatnonzero(np.isin(problem.kind_pool, pools))
+    wanted = np.array([work is not None for work in works], dtype=bool)
+    variants = np.flatnonzero(wanted[problem.variant_workload])
+    place = np.cumsum(wanted) - 1
+    own, gpus = problem.of_variants(variants), rows.gpus()
+    small = replace(
+        own,
+        pools=tuple(replace(problem.pools[pool], devices=int(left[pool])) for pool in pools),
+        kind_pool=np.searchsorted(pools, problem.kind_pool[kinds]),
+        kind_clock_mhz=problem.kind_clock_mhz[kinds],
+        kind_table=problem.kind_table[kinds],
+        workloads=tuple(
+            replace(work, avoids=tuple(int(place[other]) for other in work.avoids if wanted[other]))
+            for work in works
+            if work is not None
+        ),
+        variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
+        allowed=own.allowed[pools],
+        caps=tuple(_cap(cap, draw_w, left, pools) for cap in problem.caps),
+        quotas=tuple((name, max(0.0, most - gpus.get(name, 0.0))) for name, most in problem.quotas),
+    )
+    return Narrowed(problem=small, fixed=fixed, kinds=kinds, variants=variants)
+
+
+def _fixed(
+    problem: JointProblem, standing: tuple[Standing, ...], open_workloads: frozenset[int]
+) -> tuple[Standing, ...]:
+    """What stays: patterns without a workload that is to change, but for the worst filled devices."""
+    of = problem.variant_workload
+    resting = [item for item in standing if open_workloads.isdisjoint(of[list(item.pattern.variants)].tolist())]
+    must = sum(item.devices for item in standing) - sum(item.devices for item in resting)
+    loose = min(LOOSE_DEVICES_MAX, int(np.ceil(LOOSE_PART * must)))
+    kept: list[Standing] = []
+    for item in sorted(resting, key=lambda item: (-_waste_usd(problem, item.pattern), item.pattern.key)):
+        opened = min(loose, item.devices)
+        loose -= opened
+        if item.devices > opened:
+            kept.append(replace(item, devices=item.devices - opened))
+    return tuple(sorted(kept, key=lambda item: item.pattern.key))
+
+
+def _waste_usd(problem: JointProblem, pattern: Pattern) -> float:
+    """Price of the share, or of the memory, that is not planned."""
+    pool = problem.pools[int(problem.kind_pool[pattern.kind])]
+    if problem.by_memory:
+        return pool.usd_per_h - pattern.usd_per_h
+    return pool.usd_per_h * (1 - sum(pattern.shares_pct) / 100)
+
+
+def _residual(problem: JointProblem, rows: _Rows) -> list[Workload | None]:
+    """What every workload still wants; None where nothing."""
+    dearest = max((pool.usd_per_h for pool in problem.pools), default=0.0)
+    held = zip(rows.served_rps().tolist(), rows.replicas().tolist(), rows.usd_per_h().tolist(), strict=True)
+    found: list[Workload | None] = []
+    for work, (served_rps, replicas, usd_per_h) in zip(problem.workloads, held, strict=True):
+        rate = work.rate_rps - served_rps
+        fewest, most = max(0, work.replicas_min - replicas), work.replicas_max - replicas
+        if most <= 0 or (rate <= RESIDUE * work.rate_rps and not fewest):
+            found.append(None)
+            continue
+        rate = max(rate, RESIDUE * work.rate_rps)
+        left = replace(
+            work,
+            rate_rps=rate,
+            rate_least_rps=max(0.0, work.rate_least_rps - served_rps),
+            unserved_usd=max(work.unserved_usd * rate / work.rate_rps, min(work.unserved_usd, SHORT_LEAST * dearest)),
+            replicas_min=fewest,
+            replicas_max=most,
+            budget_usd_per_h=max(0.0, work.budget_usd_per_h - usd_per_h),
+        )
+        found.append(left)
+    return found
+
+
+def _cap(cap: Cap, draw_w: Floats, left: Whole, pools: Whole) -> Cap:
+    """What a power domain leaves to the open devices in it. By pool, `draw_w` of what stays and devices `left`."""
+    inside = np.array(cap.devices, dtype=np.int64) > 0
+    return Cap(
+        name=cap.name,
+        limit_w=max(0.0, cap.limit_w - float(draw_w[inside].sum())),
+        devices=tuple(int(left[pool]) if inside[pool] else 0 for pool in pools),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the solves before have left."""
+
+    patterns: tuple[Pattern, ...] = ()
+    full_at_s: float | None = None
+    """Of the snapshot of the last full solve; None: there was none that is known."""
+
+
+NOTHING = Kept()
+
+
+def remember(problem: JointProblem, patterns: Iterable[Pattern], full_at_s: float | None) -> bytes:
+    """These patterns, each once, and the moment."""
+    chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
+    kinds = list(_kinds(problem))
+    variants = list(_variants(problem))
+    store = io.BytesIO()
+    np.savez_compressed(
+        store,
+        form=np.array(_FORM),
+        full_at_s=np.array([] if full_at_s is None else [full_at_s], dtype=np.float64),
+        kinds=np.array(kinds, dtype=np.str_),
+        variants=np.array(variants, dtype=np.str_),
+        kind=np.array([item.kind for item in chosen], dtype=np.int32),
+        size=np.array([len(item.variants) for item in chosen], dtype=np.int32),
+        member=np.array([member for item in chosen for member in item.variants], dtype=np.int32),
+        share=np.array([share for item in chosen for share in item.shares_pct], dtype=np.int16),
+    )
+    return store.getvalue()
+
+
+def recall(state: bytes, problem: JointProblem) -> Kept:
+    """The moment, and those of the kept patterns that this problem still knows and that keep its rules."""
+    try:
+        with np.load(io.BytesIO(state), allow_pickle=False) as kept:
+            if "form" not in kept or str(kept["form"]) != _FORM:
+                return NOTHING
+            rows = _rows({name: np.asarray(kept[name]) for name in kept.files}, problem)
+            moments = kept["full_at_s"].tolist()
+    except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
+        return NOTHING
+    judge = Judge(problem)
+    judged = judge.judge(rows)
+    good = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
+    return Kept(patterns=tuple(judge.patterns(judged.take(good))), full_at_s=moments[0] if moments else None)
+
+
+def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], problem: JointProblem) -> Patterns:
+    """Kept patterns in this problem's numbers, those left out that it does not know."""
+    kind_of = _kinds(problem)
+    variant_of = _variants(problem)
+    kinds = np.array([kind_of.get(str(name), -1) for name in kept["kinds"]], dtype=np.int64)
+    variants = np.array([variant_of.get(str(name), -1) for name in kept["variants"]], dtype=np.int64)
+    size = kept["size"].astype(np.int64)
+    width = max((pool.clients for pool in problem.pools), default=1)
+    member: Whole = np.full((len(size), max(width, int(size.max(initial=1)))), -1, dtype=np.int64)
+    share = np.zeros_like(member)
+    inside = np.arange(member.shape[1])[None, :] < size[:, None]
+    member[inside] = variants[kept["member"].astype(np.int64)] if len(kept["member"]) else 0
+    share[inside] = kept["share"].astype(np.int64)
+    kind = kinds[kept["kind"].astype(np.int64)] if len(size) else np.zeros(0, dtype=np.int64)
+    known = (kind >= 0) & (~inside | (member >= 0)).all(axis=1) & (size <= width) & (size > 0)
+    return Patterns(kind=kind[known], variants=member[known][:, :width], shares_pct=share[known][:, :width])
+
+
+def _variants(problem: JointProblem) -> dict[str, int]:
+    """Variants by name: workload, network, largest batch."""
+    return {
+        _TAB.join((problem.workloads[item.workload].id, item.model, str(item.batch_max))): number
+        for number, item in enumerate(problem.variants)
+    }
+
+
+def _kinds(problem: JointProblem) -> dict[str, int]:
+    """Kinds by name: pool, type, clock, and which of the kinds that are alike in these."""
+    found: dict[str, int] = {}
+    for number, (pool, clock) in enumerate(zip(problem.kind_pool, problem.kind_clock_mhz, strict=True)):
+        item = problem.pools[int(pool)]
+        after = len(problem.like(int(pool), int(clock))) - problem.like(int(pool), int(clock)).index(number)
+        found[_TAB.join((item.name, item.gpu_type, str(int(clock)), str(after)))] = number
+    return found

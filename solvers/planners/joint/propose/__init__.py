@@ -1,1 +1,0 @@
-"""What stands around a solve: its time, its seats, its rivals and its bound."""

@@ -1,0 +1,494 @@
+"""What is done with spare capacity: contents of devices that serve more, beside the cheapest plan or instead of it.
+
+`fill`: a service whose demand is not counted and whose promise says nothing of waiting (execution time alone, or a
+floor under the rate) is open-ended: its declared rate is a floor, and whatever more it serves counts by its priority.
+On devices that carry nothing but such services, and on which nothing stands yet, contents are exchanged for contents
+that serve more in all, copies of a service included; declared rates come first, and no cap is exceeded. What was filled
+once stays. Whole devices are never added, and a device is paid whole, so only energy is spent. Services with budgets,
+quotas or spread are left alone.
+
+`pursued`, for operators whose policy names capacity before cost: of every pool, sets of workloads in partings of the
+device that leave less than a step, each judged twice, with the batches of the highest granted rate and with the largest
+that keep the promise. An integer programme over whole devices then leaves least of what must be served unserved and
+carries most in full batches, with a bonus for devices that stay as they are. Where devices are coupled (caps, quotas,
+budgets, failure domains), with training jobs and with very many workloads, the cheapest layout is all there is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, combinations_with_replacement, pairwise, product
+from math import comb
+from types import MappingProxyType
+
+import numpy as np
+
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.policy import CostBasis, Term
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import WorkloadKind
+from solvers.engines.base import Limits, Program, create
+from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.write import CEILING_PART
+from solvers.problems.joint import JointProblem
+from solvers.problems.needs import open_ended_services
+from solvers.problems.patterns import Layout, Pattern, Standing, judge
+
+MEMBERS_MAX = 4
+JUDGED_MAX = 4000
+"""Contents that are looked at, over all kinds of a pool."""
+PAIRS_MAX = 8
+"""Devices of a pool up to which two are exchanged at a time."""
+KEPT_MAX = 250
+"""Contents of a pool that are remembered."""
+GAIN_PART_MIN = 1e-3
+DECLARED_FACTOR = 20.0
+"""What is declared counts so many times as much as what comes on top."""
+ROWS_MAX = 12_000
+"""Contents of one size and pool that are looked at."""
+SHORT_FULL_RPS = 1000.0
+"""Full requests/s that one request/s is worth that must be served and is not."""
+HEADROOM_FULL_RPS = 3.0
+"""The same, of what is only sized for."""
+STAY_PART = 0.15
+"""Of what a device carries: so much more it counts where it stays as it is."""
+WORKLOADS_MAX = 100
+"""Beyond, contents of more than one replica are too many to look at."""
+COLUMNS_MAX = 1600
+SHAKES = 30
+SHAKE = 0.5
+"""How often, and how far, the relaxed prices are shaken."""
+NODES = 400.0
+GAP = 2e-3
+ENGINE = "highs"
+_NO_CLOCKS: Mapping[DeviceId, int] = MappingProxyType({})
+
+
+def open_ended(snapshot: Snapshot) -> frozenset[WorkloadId]:
+    """Services that can always use more, as far as filling may serve them."""
+    if snapshot.policy.cost_basis is not CostBasis.DEVICE:
+        return frozenset()
+    endless = open_ended_services(snapshot)
+    bounded = {item.name for item in snapshot.projects if item.quota_gpus is not None}
+    return frozenset(
+        WorkloadId(item.id)
+        for item in snapshot.services
+        if item.id in endless
+        and item.project not in bounded
+        and item.budget_usd_per_h is None
+        and item.affinity.failure_domains_min < 2
+    )
+
+
+def fill(seats: Seats, open_to: Collection[WorkloadId], clocks_mhz: Mapping[DeviceId, int] = _NO_CLOCKS) -> bool:
+    """Keep what was filled before, and exchange other contents until nothing serves more; whether anything changed.
+    `clocks_mhz`: clocks of devices, as they stand.
+    """
+    problem = seats.floor.problem
+    mine = frozenset(number for number, item in enumerate(problem.workloads) if item.id in open_to)
+    changed = _keep_standing(seats, mine, clocks_mhz)
+    for pool in range(len(problem.pools) if mine else 0):
+        devices = [
+            device
+            for device in seats.floor.devices(pool)
+            if device not in seats.floor.held and _all_of(problem, seats.patterns[device], mine)
+        ]
+        if devices:
+            table = _Table.of(seats, list(_contents(problem, pool, sorted(mine))))
+            while _improve(seats, table, devices):
+                changed = True
+    return changed
+
+
+def _all_of(problem: JointProblem, pattern: Pattern | None, mine: Collection[int]) -> bool:
+    return pattern is not None and all(problem.variants[item].workload in mine for item in pattern.variants)
+
+
+def _contents(problem: JointProblem, pool: int, mine: Sequence[int]) -> Iterator[Pattern]:
+    """Few replicas first, in as many partings of the device as there is time for, at the highest clock that power and
+    promises bear.
+    """
+    variants = [
+        number
+        for number, item in enumerate(problem.variants)
+        if item.workload in mine and problem.allowed[pool, number]
+    ]
+    clocks = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
+    left = JUDGED_MAX
+    for size in range(1, MEMBERS_MAX + 1):
+        groups = list(combinations_with_replacement(variants, size))
+        partings = _partings(problem.shares_pct.tolist(), size, left // max(1, len(groups)))
+        left -= len(groups) * len(partings)
+        for members, parting in product(groups, partings):
+            kinds = (kind for clock in clocks for kind in problem.like(pool, clock))
+            found = (judge(problem, kind, members, parting) for kind in kinds)
+            best = next((pattern for pattern in found if pattern is not None), None)
+            if best is not None:
+                yield best
+
+
+def _partings(shares_pct: Sequence[int], size: int, most: int) -> list[tuple[int, ...]]:
+    """Shares of so many members that leave nothing: all of them, else in steps of ten, else even ones; never more than
+    so many.
+    """
+    coarse = [share for share in shares_pct if share % 10 == 0]
+    for steps in (shares_pct, coarse):
+        made = [parts for parts in product(steps, repeat=size) if sum(parts) == 100] if len(steps) ** size < 1e5 else []
+        if made and len(made) <= most:
+            return made
+    even = max((share for share in shares_pct if share * size <= 100), default=0)
+    return [(even,) * size] if even and most else []
+
+
+def _keep_standing(seats: Seats, mine: Collection[int], clocks_mhz: Mapping[DeviceId, int]) -> bool:
+    """Give devices their standing contents back, as far as these are of such workloads alone; whether anything changed.
+    A solve sees declared rates alone, so it would take away what fills a device, for the energy it draws, cycle after
+    cycle.
+    """
+    changed = False
+    for device in sorted(seats.floor.held):
+        now, stood = seats.patterns[device], _standing(seats, device, mine, clocks_mhz)
+        if now is None or stood is None or stood.key == now.key or not _all_of(seats.floor.problem, now, mine):
+            continue
+        move = Move(device=device, after=stood)
+        if seats.powers(move) and _keeps_bounds(seats, move):
+            seats.make(move)
+            changed = True
+    return changed
+
+
+def _standing(seats: Seats, device: int, mine: Collection[int], clocks_mhz: Mapping[DeviceId, int]) -> Pattern | None:
+    """What stands on a device at its clock, or at the highest that bears it; None where it may not go on so."""
+    floor, problem = seats.floor, seats.floor.problem
+    held, pool = floor.held[device], int(floor.pool_of[device])
+    if not all(problem.variants[item.variant].workload in mine for item in held):
+        return None
+    listed = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
+    stands = clocks_mhz.get(floor.names[device], listed[0])
+    clocks = [stands] * (stands in listed) + [clock for clock in listed if clock != stands]
+    variants, shares = [item.variant for item in held], [item.share_pct for item in held]
+    judged = (judge(problem, kind, variants, shares) for clock in clocks for kind in problem.like(pool, clock))
+    return next((pattern for pattern in judged if pattern is not None), None)
+
+
+def _keeps_bounds(seats: Seats, move: Move) -> bool:
+    """Whether no workload falls short by it, or below or above its numbers of replicas, further than it is."""
+    for number, delta in seats.change(move).items():
+        work, served, count = seats.floor.problem.workloads[number], seats.served_rps[number], seats.replicas[number]
+        if served + delta.rps < min(work.rate_least_rps, served) * (1 - DUST):
+            return False
+        if not min(work.replicas_min, count) <= count + delta.replicas <= max(work.replicas_max, count):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """Contents of one pool, none worse than another in everything: what they serve, in all and by workload."""
+
+    patterns: tuple[Pattern, ...]
+    value: Floats
+    rates_rps: Floats
+    """Contents x workload."""
+    replicas: Floats
+    dynamic_w: Floats
+
+    @staticmethod
+    def of(seats: Seats, found: Sequence[Pattern]) -> _Table:
+        """The best of what was found, the most valuable first."""
+        rates, replicas = _sums(seats.floor.problem, found)
+        value = rates @ _weights(seats.floor.problem)
+        watts = np.array([seats.floor.dynamic_w(pattern) for pattern in found])
+        kept: list[int] = []
+        matters = [*rates.T, *([-watts] if len(seats.floor.room_w) else [])]
+        merits = np.stack(matters, axis=1) if len(found) else np.zeros((0, 1))
+        for index in np.argsort(-value, kind="stable").tolist():
+            if len(kept) == KEPT_MAX:
+                break
+            if not kept or not (merits[kept] >= merits[index] - DUST).all(axis=1).any():
+                kept.append(index)
+        return _Table(
+            patterns=tuple(found[index] for index in kept),
+            value=value[kept],
+            rates_rps=rates[kept],
+            replicas=replicas[kept],
+            dynamic_w=watts[kept],
+        )
+
+
+def _sums(problem: JointProblem, patterns: Sequence[Pattern]) -> tuple[Floats, Floats]:
+    """Rates and replicas: pattern x workload."""
+    rates, replicas = (np.zeros((len(patterns), len(problem.workloads))) for _ in range(2))
+    for row, pattern in enumerate(patterns):
+        for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True):
+            rates[row, problem.variants[variant].workload] += capacity
+            replicas[row, problem.variants[variant].workload] += 1
+    return rates, replicas
+
+
+def _weights(problem: JointProblem) -> Floats:
+    return np.array([float(max(1, item.priority)) for item in problem.workloads])
+
+
+def _improve(seats: Seats, table: _Table, devices: Sequence[int]) -> bool:
+    """The one exchange, on one device or else on two, that gains most."""
+    for size in (1, 2) if len(devices) <= PAIRS_MAX else (1,):
+        best: tuple[float, tuple[int, ...], tuple[int, ...]] | None = None
+        seen: set[tuple[object, ...]] = set()
+        for at in combinations(devices, size):
+            # Devices that are equal in this need be tried once.
+            now = [seats.patterns[device] for device in at]
+            key = (*(item and item.key for item in now), *seats.floor.domain_of[list(at)].ravel().tolist())
+            if key in seen:
+                continue
+            seen.add(key)
+            found = _exchange(seats, table, at)
+            if found is not None and (best is None or found[0] > best[0] + DUST):
+                best = found[0], at, found[1]
+        if best is not None:
+            for device, number in zip(best[1], best[2], strict=True):
+                seats.put(device, table.patterns[number])
+            return True
+    return False
+
+
+def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, tuple[int, ...]] | None:
+    """What the best contents of these devices gain, and which they are."""
+    problem, weights = seats.floor.problem, _weights(seats.floor.problem)
+    before = _sums(problem, [pattern for device in at if (pattern := seats.patterns[device]) is not None])
+    rates, replicas = (item.sum(axis=0) for item in before)
+    served, count = np.asarray(seats.served_rps), np.array(seats.replicas, dtype=np.float64)
+    floors = np.array([item.rate_least_rps for item in problem.workloads])
+    # A replica under a controller begins with a batch that serves a little less than the best.
+    least = np.minimum(floors / CEILING_PART, served) * (1 - DUST) - served + rates
+    fewest = np.minimum(np.array([item.replicas_min for item in problem.workloads]), count) - count + replicas
+    most = np.maximum(np.array([item.replicas_max for item in problem.workloads]), count) - count + replicas
+    fits = [table.dynamic_w <= seats.left_at(device) + seats.dynamic_w(device) + DUST_W for device in at]
+    if len(at) == 1:
+        made_rates, made_count, value = table.rates_rps, table.replicas, table.value
+        able = fits[0]
+    else:
+        made_rates = table.rates_rps[:, None] + table.rates_rps[None]
+        made_count = table.replicas[:, None] + table.replicas[None]
+        value, able = table.value[:, None] + table.value[None], fits[0][:, None] & fits[1][None]
+    able = able & (made_rates >= least).all(axis=-1) & (made_count >= fewest).all(axis=-1)
+    able = able & (made_count <= most).all(axis=-1)
+    short = np.maximum(0.0, floors - served + rates - made_rates) @ weights
+    short_now = float(np.maximum(0.0, floors - served) @ weights)
+    gain = np.where(able, value - float(rates @ weights) + DECLARED_FACTOR * (short_now - short), -np.inf)
+    chosen = int(np.argmax(gain)) if gain.size else 0
+    if not gain.size or gain.flat[chosen] <= GAIN_PART_MIN * float(rates @ weights):
+        return None
+    numbers = np.unravel_index(chosen, gain.shape)
+    return float(gain.flat[chosen]), tuple(int(number) for number in numbers)
+
+
+def pursues(reading: Reading) -> bool:
+    """Whether capacity counts before cost, and `pursued` may choose."""
+    terms, problem = reading.snapshot.policy.terms, reading.problem
+    first = Term.CAPACITY in terms and terms.index(Term.CAPACITY) < terms.index(Term.COST)
+    coupled = (
+        bool(problem.caps or problem.quotas)
+        or any(need.kind is WorkloadKind.JOB for need in reading.needs)
+        or any(item.domains_min > 1 or math.isfinite(item.budget_usd_per_h) for item in problem.workloads)
+        or any(pool.rest or pool.capped for pool in problem.pools)
+    )
+    return first and 0 < len(problem.workloads) <= WORKLOADS_MAX and not coupled
+
+
+def pursued(reading: Reading, cheapest: Layout) -> Layout | None:
+    """What carries most, the cheapest layout for a beginning; None when none was found. Raises EngineError when the
+    engine fails.
+    """
+    problem, standing = reading.problem, reading.standing_patterns
+    found = contents_of(problem, (*(item.pattern for item in standing), *cheapest.patterns))
+    stays = _stays(found, standing)
+    rows = np.concatenate([np.arange(len(found)), np.array(sorted(stays), dtype=np.int64)])
+    most = np.concatenate([problem.pool_devices[found.pool], [float(stays[row]) for row in sorted(stays)]])
+    bonus = np.concatenate([np.zeros(len(found)), np.full(len(stays), STAY_PART)])
+    worth = found.full_rps[rows] * (1 + bonus)
+    sheet = _Sheet(problem, found, rows, most, worth)
+    chosen = _promising(sheet, found, rows)
+    answer = create(ENGINE).solve(sheet.program(chosen, integer=True), Limits(work=NODES, gap=GAP))
+    if answer.values is None:
+        return None
+    counts = np.rint(answer.values[sheet.slacks :]).astype(np.int64)
+    kept = np.flatnonzero(counts)
+    patterns = Judge(problem).patterns(found.judged.take(rows[chosen[kept]]))
+    return Layout(patterns=tuple(patterns), counts=tuple(counts[kept].tolist()))
+
+
+def _promising(sheet: _Sheet, found: Contents, rows: Whole) -> Whole:
+    """The best columns at the relaxed prices and at prices shaken, for few whole devices decide more than those see."""
+    relaxed = create(ENGINE).solve(sheet.program(np.arange(len(rows)), integer=False), Limits())
+    if relaxed.row_duals is None or len(rows) <= COLUMNS_MAX:
+        return np.arange(len(rows))
+    rng, pool = np.random.default_rng(1), found.pool[rows]
+    chosen = [np.flatnonzero(found.fixed), np.arange(len(found), len(rows))]
+    pools = np.unique(pool)
+    each = max(1, COLUMNS_MAX // ((1 + SHAKES) * len(pools)))
+    for shake in range(1 + SHAKES):
+        factor = np.exp(rng.normal(0.0, SHAKE * (shake > 0), len(relaxed.row_duals)))
+        reduced = sheet.reduced(relaxed.row_duals * factor)
+        for number in pools.tolist():
+            mine = np.flatnonzero(pool == number)
+            chosen.append(mine[np.argsort(reduced[mine], kind="stable")[:each]])
+    return np.unique(np.concatenate(chosen))
+
+
+def _stays(found: Contents, standing: Sequence[Standing]) -> dict[int, int]:
+    """Rows that stand, with how often."""
+    count = {item.pattern.key: item.devices for item in standing}
+    rows, made = found.judged.rows, {}
+    for row in range(len(found)) if count else ():
+        size = int(np.count_nonzero(rows.variants[row] >= 0))
+        members = tuple(rows.variants[row, :size].tolist()), tuple(rows.shares_pct[row, :size].tolist())
+        if (int(rows.kind[row]), *members) in count:
+            made[row] = count[int(rows.kind[row]), *members]
+    return made
+
+
+class _Sheet:
+    """Contents as columns. Rows: what must be served, what is sized for, fewest replicas, most of them, devices."""
+
+    def __init__(self, problem: JointProblem, found: Contents, rows: Whole, most: Floats, worth: Floats) -> None:
+        work = problem.workloads
+        self.slacks = 3 * len(work)
+        self.most, self.worth = most, worth
+        self.least = np.array([item.rate_least_rps for item in work])
+        self.sized = np.array([item.rate_rps for item in work])
+        self.fewest = np.array([float(item.replicas_min) for item in work])
+        self.highest = np.array([float(item.replicas_max) for item in work])
+        self.devices = problem.pool_devices.astype(np.float64)
+        pools = np.zeros((len(rows), len(problem.pools)))
+        pools[np.arange(len(rows)), found.pool[rows]] = 1.0
+        granted, replicas = found.granted_rps[rows], found.replicas[rows]
+        self.cells = np.concatenate([granted, granted, replicas, replicas, pools], axis=1)
+        weight = _weights(problem) / _weights(problem).mean()
+        self.price = np.concatenate([SHORT_FULL_RPS * weight, HEADROOM_FULL_RPS * weight, SHORT_FULL_RPS * weight])
+
+    def program(self, chosen: Whole, *, integer: bool) -> Program:
+        """The programme over some of the contents."""
+        works, cells = len(self.least), self.cells[chosen]
+        column, row = np.nonzero(cells)
+        count = np.bincount(column, minlength=len(chosen))
+        slack_rows = np.arange(self.slacks)
+        return Program(
+            cost=np.concatenate([self.price, -self.worth[chosen]]),
+            lower=np.zeros(self.slacks + len(chosen)),
+            upper=np.concatenate([np.full(self.slacks, np.inf), self.most[chosen]]),
+            integer=np.concatenate([np.zeros(self.slacks, dtype=bool), np.full(len(chosen), integer)]),
+            start=np.concatenate([slack_rows, self.slacks + np.concatenate([[0], np.cumsum(count)])]).astype(np.int64),
+            row=np.concatenate([slack_rows, row]).astype(np.int64),
+            value=np.concatenate([np.ones(self.slacks), cells[column, row]]),
+            row_lower=np.concatenate(
+                [self.least, self.sized, self.fewest, np.full(works + len(self.devices), -np.inf)]
+            ),
+            row_upper=np.concatenate([np.full(self.slacks, np.inf), self.highest, self.devices]),
+        )
+
+    def reduced(self, duals: Floats) -> Floats:
+        """Reduced cost of every column."""
+        return np.asarray(-self.worth - self.cells @ duals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Rows that keep every promise. Rates are row x workload."""
+
+    judged: Judged
+    """With what is granted at the batches chosen."""
+    pool: Whole
+    granted_rps: Floats
+    replicas: Floats
+    full_rps: Floats
+    """Of the row."""
+    fixed: Flags
+    """What was not drawn here but handed in."""
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+
+def contents_of(problem: JointProblem, given: tuple[Pattern, ...]) -> Contents:
+    """Everything that is looked at, what is handed in first."""
+    width = max(MEMBERS_MAX, max((len(item.variants) for item in given), default=0))
+    rows = Patterns.joined([Patterns.of(given, width), *_rows(problem, width)])
+    parts = [_judged(problem, rows, len(given), eager=eager) for eager in (True, False)]
+    return Contents(
+        judged=Judged.joined([item.judged for item in parts]),
+        pool=np.concatenate([item.pool for item in parts]),
+        granted_rps=np.concatenate([item.granted_rps for item in parts]),
+        replicas=np.concatenate([item.replicas for item in parts]),
+        full_rps=np.concatenate([item.full_rps for item in parts]),
+        fixed=np.concatenate([item.fixed for item in parts]),
+    )
+
+
+def _judged(problem: JointProblem, rows: Patterns, given: int, *, eager: bool) -> Contents:
+    judged = Judge(problem, eager=eager).judge(rows)
+    lawful = np.flatnonzero(judged.lawful)
+    taken = judged.take(lawful)
+    workloads = len(problem.workloads)
+    rates, replicas = np.zeros((len(lawful), workloads)), np.zeros((len(lawful), workloads))
+    for place in range(taken.rows.variants.shape[1]):
+        stands = np.flatnonzero(taken.rows.variants[:, place] >= 0)
+        number = problem.variant_workload[taken.rows.variants[stands, place]]
+        np.add.at(rates, (stands, number), taken.capacity_rps[stands, place])
+        np.add.at(replicas, (stands, number), 1.0)
+    return Contents(
+        judged=taken,
+        pool=problem.kind_pool[taken.rows.kind],
+        granted_rps=rates,
+        replicas=replicas,
+        full_rps=taken.full_rps.sum(axis=1),
+        fixed=lawful < given,
+    )
+
+
+def _rows(problem: JointProblem, width: int) -> Iterator[Patterns]:
+    """Of every pool at its highest clock: few members first, in as many partings as there is room for."""
+    for pool, place in enumerate(problem.pools):
+        clock = int(problem.kind_clock_mhz[problem.kind_pool == pool].max(initial=0))
+        kinds = problem.like(pool, clock)
+        able = np.flatnonzero(problem.allowed[pool])
+        for size in range(1, min(MEMBERS_MAX, place.clients, len(able)) + 1):
+            most = ROWS_MAX // max(1, comb(len(able), size) * len(kinds))
+            partings = _partings_of(problem, size, most)
+            if not len(partings):
+                break
+            groups = np.array(list(combinations(able.tolist(), size)), dtype=np.int64)
+            yield _crossed(kinds, groups, partings, width)
+
+
+def _crossed(kinds: list[int], groups: Whole, partings: Whole, width: int) -> Patterns:
+    """Every kind with every group in every parting."""
+    size, each = groups.shape[1], len(groups) * len(partings)
+    variants = np.full((each, width), -1, dtype=np.int64)
+    shares = np.zeros((each, width), dtype=np.int64)
+    variants[:, :size] = np.repeat(groups, len(partings), axis=0)
+    shares[:, :size] = np.tile(partings, (len(groups), 1))
+    return Patterns(
+        kind=np.repeat(np.array(kinds, dtype=np.int64), each),
+        variants=np.tile(variants, (len(kinds), 1)),
+        shares_pct=np.tile(shares, (len(kinds), 1)),
+    )
+
+
+def _partings_of(problem: JointProblem, size: int, most: int) -> Whole:
+    """Shares of so many members that leave less than a step, in the finest steps of the grid that stay few enough."""
+    grid = problem.shares_pct.tolist()
+    for stride in range(1, len(grid) + 1):
+        shares = sorted({*grid[stride - 1 :: stride], 100}) if grid[-1] == 100 else grid[stride - 1 :: stride]
+        step = max((high - low for low, high in pairwise(shares)), default=100)
+        if len(shares) ** size > 100 * ROWS_MAX:
+            continue
+        made = [parts for parts in product(shares, repeat=size) if 100 - step < sum(parts) <= 100]
+        if made and len(made) <= most:
+            return np.array(made, dtype=np.int64)
+    return np.zeros((0, size), dtype=np.int64)

@@ -1,0 +1,470 @@
+"""A seated fleet as a plan: what goes on as it stands, each replica's last small choices, its reasons, and what is
+short.
+
+What is pinned or kept stays to the letter, but for the numbers believed of it today. Batch, memory limit and what a
+governor may move between change no process: a replica that stands keeps its batch as long as its workload is still
+served what it is sized for, and its memory limit as long as that is enough. Where a device's controller is to seek the
+best clock under a cap, replicas begin with the smallest batch that serves nearly as much as the best, go no higher, and
+the clock may fall as far as these batches keep every promise. Shares stay as seated. Where another planner found the
+same workload short, its reasons are told; else the owner's own bounds, else what every pool lacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.domain.arrays import Flags, Floats
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import WorkloadId
+from solvers.domain.plan import Assignment, Envelope, Plan, Unplaced
+from solvers.domain.workload import WorkloadKind
+from solvers.models.serving.token_plans import token_facts
+from solvers.planners.base import PlannerSpec, PlanRequest
+from solvers.planners.joint.reading.formulation import Reading, Stands
+from solvers.planners.joint.seat.seats import DUST, NO_DOMAIN, Seats
+from solvers.planners.writer import (
+    RATE_STEPS,
+    Basis,
+    Contents,
+    Lack,
+    PlannedReplica,
+    pinned_as,
+    rounded_ms,
+    rounded_rps,
+    unplaced_of,
+    write_plan,
+)
+from solvers.problems.joint import JointProblem
+from solvers.problems.needs import Need
+from solvers.problems.patterns import Pattern, at_share, serve, slowdown, watts_at_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seated:
+    """What is written: a reading with its seats."""
+
+    request: PlanRequest
+    reading: Reading
+    seats: Seats
+    first: Plan | None = None
+    """Another planner's plan for the same request: whoever is short there too has the same reasons."""
+    open_ended: frozenset[WorkloadId] = frozenset()
+    """Services that can always use more."""
+
+
+def write(spec: PlannerSpec, seated: Seated) -> Plan:
+    """The complete plan, its bound left open."""
+    reading, snapshot = seated.reading, seated.reading.snapshot
+    known = {need.workload for need in reading.needs}
+    staying = tuple(
+        pinned_as(item, ReasonCode.KEPT_STANDING if item.workload in known else ReasonCode.PINNED_BY_MODE)
+        for item in (*reading.pinned, *reading.kept)
+    )
+    replicas = tuple(_replicas(seated))
+    on_devices = {item.device for item in staying}
+    contents = Contents(
+        replicas=replicas,
+        staying=staying,
+        held={item.device: item for item in snapshot.target.settings if item.device in on_devices},
+        unplaced=tuple(_unplaced(seated, staying, replicas)),
+        picture=None if seated.first is None else seated.first.snapshot,
+    )
+    return write_plan(seated.request, spec, contents)
+
+
+def _replicas(seated: Seated) -> Iterator[PlannedReplica]:
+    """Of every device, by workload."""
+    reading, floor, problem = seated.reading, seated.seats.floor, seated.seats.floor.problem
+    batches = Batches(seated.seats)
+    found: dict[WorkloadId, list[Member]] = defaultdict(list)
+    for device, name in enumerate(floor.names):
+        standing = reading.standing.get(name, ())
+        for member in batches.members(device, standing, governed=_governed(seated, device)):
+            found[problem.workloads[problem.variants[member.variant].workload].id].append(member)
+    needs, basis = {need.workload: need for need in reading.needs}, Basis(reading.snapshot.profiles_by_key())
+    for workload, members in sorted(found.items()):
+        need = needs[workload]
+        for item in members:
+            pattern = seated.seats.patterns[item.device]
+            assert pattern is not None
+            pool, clock = problem.pools[int(floor.pool_of[item.device])], int(problem.kind_clock_mhz[pattern.kind])
+            model = problem.variants[item.variant].model
+            facts = [
+                Fact(name="usd_per_h", value=round(pool.usd_per_h * item.share_pct / 100, 6)),
+                Fact(name="share_pct_sm", value=float(item.share_pct)),
+                Fact(name="clock_mhz_sm", value=float(clock)),
+            ]
+            if need.kind is WorkloadKind.JOB:
+                facts.append(Fact(name="iterations_per_s", value=rounded_rps(item.capacity_rps)))
+            else:
+                sm_part = reading.fleet.class_at(reading.fleet.index[floor.names[item.device]]).sm_part
+                facts += [
+                    Fact(name="latency_ms", value=rounded_ms(item.latency_ms)),
+                    Fact(name="capacity_rps", value=rounded_rps(item.capacity_rps)),
+                    Fact(name="batch", value=float(item.batch)),
+                    Fact(name="replicas", value=float(len(members))),
+                    Fact(name="rate_rps", value=round(need.rate_rps, 4)),
+                    *(
+                        basis.facts(model, pool.gpu_type, item.share_pct * sm_part, item.batch, clock)
+                        if need.tokens is None
+                        else token_facts(need, model, pool.gpu_type, item.batch, item.capacity_rps)
+                    ),
+                ]
+            fresh = ReasonCode.FILLS_SPARE_SHARE if need.kind is WorkloadKind.JOB else ReasonCode.CHEAPEST_FEASIBLE
+            code = fresh if item.standing is None else ReasonCode.KEPT_STANDING
+            yield PlannedReplica(
+                need=need,
+                device=floor.names[item.device],
+                model=model,
+                share_pct=item.share_pct,
+                memory_mib=item.memory_mib,
+                batch=item.batch,
+                envelope=item.envelope,
+                clock_mhz=clock,
+                latency_ms=item.latency_ms,
+                capacity_rps=item.capacity_rps,
+                power_w=item.power_w,
+                standing=item.standing,
+                reasons=(Reason(code=code, subject=pool.gpu_type, facts=tuple(facts)),),
+            )
+
+
+def _governed(seated: Seated, device: int) -> bool:
+    """Whether a device's controller is to seek the clock: under a cap of its own, where everybody can use more."""
+    floor, pattern = seated.seats.floor, seated.seats.patterns[device]
+    pool, problem = int(floor.pool_of[device]), floor.problem
+    return (
+        pattern is not None
+        and problem.pools[pool].capped
+        and bool((floor.domain_of[device] == NO_DOMAIN).all())
+        and all(problem.workloads[problem.variants[item].workload].id in seated.open_ended for item in pattern.variants)
+    )
+
+
+def _unplaced(seated: Seated, staying: Sequence[Assignment], replicas: Sequence[PlannedReplica]) -> Iterator[Unplaced]:
+    """Who lacks rate, replicas or failure domains, and jobs that wait, each with what blocks it."""
+    reading = seated.reading
+    nodes, devices = reading.snapshot.nodes_by_id(), reading.snapshot.devices_by_id()
+    served_rps: dict[WorkloadId, float] = defaultdict(float)
+    count: Counter[WorkloadId] = Counter()
+    domains: dict[WorkloadId, set[str]] = defaultdict(set)
+    planned = [(item.need.workload, item.device, rounded_rps(item.capacity_rps)) for item in replicas]
+    for workload, device, rate_rps in (
+        *((item.workload, item.device, item.capacity_rps) for item in staying),
+        *planned,
+    ):
+        served_rps[workload] += rate_rps
+        count[workload] += 1
+        domains[workload].add(nodes[devices[device].node].failure_domain)
+    numbers = {item.id: number for number, item in enumerate(seated.seats.floor.problem.workloads)}
+    for need in reading.needs:
+        replicas_of, spread = count[need.workload], need.affinity.failure_domains_min
+        # What a promise loses by being rounded down is no shortage.
+        dust_rps = 1e-6 * max(1.0, need.rate_rps_least) + replicas_of / RATE_STEPS
+        short_rps = max(0.0, need.rate_rps_least - served_rps[need.workload])
+        missing, is_job = max(0, need.replicas_min - replicas_of), need.kind is WorkloadKind.JOB
+        lack = Lack(
+            rate_rps=0.0 if is_job or short_rps <= dust_rps else short_rps,
+            replicas=0 if is_job else missing,
+            failure_domains_min=spread if replicas_of and len(domains[need.workload]) < spread else 0,
+        )
+        if lack or missing:
+            yield unplaced_of(need, lack, _blockers(seated, need, numbers.get(need.workload)))
+
+
+def _blockers(seated: Seated, need: Need, number: int | None) -> Iterator[Reason]:
+    """Why nothing more is placed of a need; `number`: of its workload, where it is part of the problem."""
+    reading, first = seated.reading, seated.first
+    if need.refusal is not None:
+        yield need.refusal
+        return
+    told = () if first is None else [item.reasons for item in first.unplaced if item.workload == need.workload]
+    if told:
+        yield from told[0]
+        return
+    if number is not None:
+        yield from _of_owner_or_room(seated.seats, number)
+    yield from (reason for (workload, _), reason in sorted(reading.refusals.items()) if workload == need.workload)
+
+
+def _of_owner_or_room(seats: Seats, number: int) -> Iterator[Reason]:
+    problem = seats.floor.problem
+    work = problem.workloads[number]
+    if seats.replicas[number] >= work.replicas_max:
+        facts = (Fact(name="replicas_max", value=float(work.replicas_max)),)
+        yield Reason(code=ReasonCode.REPLICAS_MAX, subject=work.id, facts=facts)
+        return
+    if math.isfinite(work.budget_usd_per_h):
+        facts = (Fact(name="budget_usd_per_h", value=round(work.budget_usd_per_h, 6)),)
+        yield Reason(code=ReasonCode.BUDGET, subject=work.id, facts=facts)
+    quota = dict(problem.quotas).get(work.project)
+    if quota is not None:
+        facts = (Fact(name="quota_gpus_left", value=round(quota, 6)),)
+        yield Reason(code=ReasonCode.QUOTA, subject=work.id, facts=facts)
+    variants = [at for at, item in enumerate(problem.variants) if item.workload == number]
+    told: set[str] = set()
+    for pool, item in enumerate(problem.pools):
+        if item.gpu_type in told or not problem.allowed[pool, variants].any():
+            continue
+        told.add(item.gpu_type)
+        idle = sum(seats.patterns[device] is None for device in seats.floor.devices(pool))
+        code = ReasonCode.POWER_CAP if idle and problem.caps else ReasonCode.NO_SHARE_LEFT
+        yield Reason(code=code, subject=item.gpu_type, facts=(Fact(name="devices_idle", value=float(idle)),))
+
+
+CEILING_PART = 0.99
+"""Of the best rate."""
+CLOCK_ROOM_PART = 0.75
+"""Of the planned clock: so far a controller shall be able to go down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One replica with all its numbers. `standing` is the replica that it is, unless it starts anew."""
+
+    variant: int
+    device: int
+    share_pct: int
+    memory_mib: int
+    batch: int
+    envelope: Envelope
+    """Clocks are equal where the clock is fixed."""
+    latency_ms: float
+    capacity_rps: float
+    power_w: float
+    standing: Assignment | None
+
+
+def _as_it_stands(member: Member, before: Envelope) -> Member:
+    """With the envelope that stands, where that lies within what keeps the promise."""
+    made = member.envelope
+    inside = made.batch_min <= before.batch_min <= member.batch <= before.batch_max <= made.batch_max
+    same_clock = replace(made, batch_min=before.batch_min, batch_max=before.batch_max) == before
+    return replace(member, envelope=before) if inside and same_clock else member
+
+
+class Batches:
+    """Chooses device by device. What is served changes with every choice and decides the next ones, so it is counted
+    here, beginning with what the seats say; they stay as they are.
+    """
+
+    def __init__(self, seats: Seats) -> None:
+        self.served_rps: Floats = seats.served_rps.copy()
+        self._seats, self._problem = seats, seats.floor.problem
+
+    def members(self, device: int, standing: Sequence[Stands], *, governed: bool = False) -> list[Member]:
+        """The replicas of one device. `standing`: what stands on it; `governed`: whether its clock is open."""
+        pattern = self._seats.patterns[device]
+        if pattern is None:
+            return []
+        chosen = self._chosen(pattern, standing)
+        self._fit_limits(pattern, chosen)
+        ceilings = _ceilings(self._problem, pattern, chosen) if governed else [0] * len(chosen)
+        if governed:
+            self._lower(chosen, ceilings)
+        found, batches = [], self._problem.batches
+        windows = [item.window() for item in chosen]
+        if governed:
+            windows = [
+                (low, min(high, max(item.column, ceiling)))
+                for (low, high), item, ceiling in zip(windows, chosen, ceilings, strict=True)
+            ]
+        planned = int(self._problem.kind_clock_mhz[pattern.kind])
+        clocks = _clocks(self._problem, pattern, [high for _, high in windows]) if governed else [planned]
+        for item, (low, high) in zip(chosen, windows, strict=True):
+            envelope = Envelope(
+                batch_min=int(batches[low]),
+                batch_max=int(batches[high]),
+                clock_mhz_sm_min=clocks[0],
+                clock_mhz_sm_max=clocks[-1],
+            )
+            member = Member(
+                variant=item.read.variant,
+                device=device,
+                share_pct=item.read.share_pct,
+                memory_mib=int(item.limit_mib),
+                batch=int(batches[item.column]),
+                envelope=envelope,
+                latency_ms=float(item.read.latency_ms[item.column]),
+                capacity_rps=float(item.read.rate_rps[item.column]),
+                power_w=float(item.read.power_w[item.column]),
+                standing=item.standing,
+            )
+            found.append(member if item.standing is None else _as_it_stands(member, item.standing.envelope))
+        return found
+
+    def _chosen(self, pattern: Pattern, standing: Sequence[Stands]) -> list[_Chosen]:
+        """For every member the replica that it is already, if any, and its batch: same share, and a memory limit with a
+        batch in it that serves enough.
+        """
+        problem, network = self._problem, self._problem.network
+        capped = problem.pools[int(problem.kind_pool[pattern.kind])].capped
+        left = sorted(standing, key=lambda item: (-item.assignment.memory_mib_limit, item.assignment.replica))
+        chosen: list[_Chosen] = []
+        for read, batch, memory_mib in zip(
+            _reads(problem, pattern, pattern.kind), pattern.batches, pattern.memory_mib, strict=True
+        ):
+            item = _Chosen(read=read, column=int(np.searchsorted(problem.batches, batch)), limit_mib=memory_mib)
+            chosen.append(item)
+            same = next(
+                (
+                    each
+                    for each in left
+                    if each.variant is not None
+                    and network[each.variant] == network[read.variant]
+                    and each.assignment.share_pct_sm == read.share_pct
+                ),
+                None,
+            )
+            column = None if same is None else self._column_beside(item, same.assignment, capped=capped)
+            if same is not None and column is not None:
+                left.remove(same)
+                item.standing, item.limit_mib = same.assignment, float(same.assignment.memory_mib_limit)
+                self._serve(item, column)
+        return chosen
+
+    def _column_beside(self, item: _Chosen, before: Assignment, *, capped: bool) -> int | None:
+        """The batch that a standing replica goes on with: its own (or, where full batches count, the largest that keeps
+        the promise) where its workload can spare what that loses, else the chosen one, else the best that its memory
+        limit allows; None where none serves enough. Under a power cap none may draw more than the chosen one.
+        """
+        seats, read, column = self._seats, item.read, item.column
+        if capped:
+            read = replace(read, rate_rps=np.where(read.power_w <= read.power_w[column] + DUST, read.rate_rps, 0.0))
+        work = self._problem.workloads[read.workload]
+        spare = self._spare_rps(read.workload, work.rate_least_rps if seats.eager else work.rate_rps)
+        fine = read.fits(before.memory_mib_limit)
+        first = np.flatnonzero(fine)[::-1] if seats.eager else np.flatnonzero(self._problem.batches == before.batch)
+        best = int(np.argmax(np.where(fine, read.rate_rps, -1.0)))
+        for choice in (*first.tolist(), column, best):
+            lost = float(read.rate_rps[column] - read.rate_rps[choice])
+            if fine[choice] and (choice == column or lost <= spare):
+                return int(choice)
+        return None
+
+    def _fit_limits(self, pattern: Pattern, chosen: Sequence[_Chosen]) -> None:
+        """Start those anew whose limits have most above their need, until all limits fit on the device."""
+        room = self._problem.pools[int(self._problem.kind_pool[pattern.kind])].memory_mib
+        while True:
+            more = [item.limit_mib - need for item, need in zip(chosen, pattern.memory_mib, strict=True)]
+            if sum(pattern.memory_mib) + sum(more) <= room + DUST:
+                return
+            place = int(np.argmax(more))
+            worst = chosen[place]
+            self._serve(worst, int(np.searchsorted(self._problem.batches, pattern.batches[place])))
+            worst.standing, worst.limit_mib = None, pattern.memory_mib[place]
+
+    def _lower(self, chosen: Sequence[_Chosen], ceilings: Sequence[int]) -> None:
+        """What starts anew begins with its ceiling, where its workload can spare what that loses."""
+        for item, ceiling in zip(chosen, ceilings, strict=True):
+            workload = item.read.workload
+            spare = self._spare_rps(workload, self._problem.workloads[workload].rate_least_rps)
+            lost = float(item.read.rate_rps[item.column] - item.read.rate_rps[ceiling])
+            if item.standing is None and ceiling < item.column and lost <= spare:
+                self._serve(item, ceiling)
+
+    def _spare_rps(self, workload: int, rate_rps: float) -> float:
+        return max(0.0, float(self.served_rps[workload]) - rate_rps * (1 - DUST))
+
+    def _serve(self, item: _Chosen, column: int) -> None:
+        self.served_rps[item.read.workload] += float(item.read.rate_rps[column] - item.read.rate_rps[item.column])
+        item.column = column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """One member by batch: latency at the granted rate, the rate (0 where no promise keeps), power and memory limit."""
+
+    variant: int
+    workload: int
+    share_pct: int
+    latency_ms: Floats
+    rate_rps: Floats
+    power_w: Floats
+    memory_mib: Floats
+
+    def fits(self, limit_mib: float) -> Flags:
+        """Batches that keep the promise within a memory limit."""
+        return np.asarray((self.rate_rps > 0) & (self.memory_mib <= limit_mib + DUST))
+
+
+def _reads(problem: JointProblem, pattern: Pattern, kind: int) -> list[_Read]:
+    """The members beside each other on a device of a kind, which may run at another clock than the pattern's."""
+    table, found = int(problem.kind_table[kind]), []
+    factor = slowdown(problem, table, pattern.variants, pattern.shares_pct)
+    for variant, share, slow in zip(pattern.variants, pattern.shares_pct, factor, strict=True):
+        mean, tail = (
+            at_share(problem, cells[table, variant], share) * float(slow)
+            for cells in (problem.mean_ms, problem.tail_ms)
+        )
+        latency_ms, rate_rps = serve(problem, variant, mean, tail)
+        found.append(
+            _Read(
+                variant=variant,
+                workload=problem.variants[variant].workload,
+                share_pct=share,
+                latency_ms=latency_ms,
+                rate_rps=rate_rps,
+                power_w=watts_at_share(problem, problem.power_w[table, variant], share),
+                memory_mib=problem.memory_mib[table, variant],
+            )
+        )
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Chosen:
+    """A member while its batch is chosen."""
+
+    read: _Read
+    column: int
+    limit_mib: float
+    standing: Assignment | None = None
+
+    def window(self) -> tuple[int, int]:
+        """First and last column around the chosen one between which every batch keeps the promise within the memory."""
+        fine = self.read.fits(self.limit_mib)
+        broken = np.flatnonzero(~fine)
+        below, above = broken[broken < self.column], broken[broken > self.column]
+        return (int(below[-1]) + 1 if len(below) else 0), (int(above[0]) - 1 if len(above) else len(fine) - 1)
+
+
+def _clocks(problem: JointProblem, pattern: Pattern, highest: Sequence[int]) -> list[int]:
+    """From the lowest clock at which the largest batches of all keep every promise to the highest there is."""
+    planned, listed = int(problem.kind_clock_mhz[pattern.kind]), _clocks_of(problem, pattern)
+    for clock in listed:
+        at_clock = zip(_reads(problem, pattern, _kind_at(problem, pattern, clock)), highest, strict=True)
+        if clock >= planned or all(read.rate_rps[column] > 0 for read, column in at_clock):
+            return [min(clock, planned), listed[-1]]
+    return [planned]
+
+
+def _clocks_of(problem: JointProblem, pattern: Pattern) -> list[int]:
+    """The clocks of a device, rising."""
+    mine = problem.kind_pool == problem.kind_pool[pattern.kind]
+    return sorted({int(clock) for clock in problem.kind_clock_mhz[mine]})
+
+
+def _kind_at(problem: JointProblem, pattern: Pattern, clock_mhz: int) -> int:
+    """The kind at another clock for the same neighbours."""
+    pool, planned = int(problem.kind_pool[pattern.kind]), int(problem.kind_clock_mhz[pattern.kind])
+    return problem.like(pool, clock_mhz)[problem.like(pool, planned).index(pattern.kind)]
+
+
+def _ceilings(problem: JointProblem, pattern: Pattern, chosen: Sequence[_Chosen]) -> list[int]:
+    """For every member the smallest batch that serves nearly as much as the best of those that leave the clock room to
+    fall: beyond, more batch brings only latency and power.
+    """
+    planned = int(problem.kind_clock_mhz[pattern.kind])
+    slower = next(clock for clock in _clocks_of(problem, pattern) if clock >= CLOCK_ROOM_PART * planned)
+    found = []
+    for item, slow in zip(chosen, _reads(problem, pattern, _kind_at(problem, pattern, slower)), strict=True):
+        rate_rps = item.read.rate_rps
+        rates = np.where(slow.rate_rps > 0, rate_rps, 0.0) if (slow.rate_rps > 0).any() else rate_rps
+        found.append(int(np.argmax(rates >= CEILING_PART * rates.max())))
+    return found

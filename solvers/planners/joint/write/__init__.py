@@ -1,1 +1,0 @@
-"""From seats to a plan."""
