@@ -57,7 +57,6 @@ class Observer(Protocol):
 
     def observe(self) -> Snapshot:
         """A consistent snapshot of now."""
-        ...
 
 
 class Runner(Protocol):
@@ -67,7 +66,6 @@ class Runner(Protocol):
         """The planner's answer, given what it kept last time. Raises EngineError when the planner is unknown, crashes,
         breaks its contract or overruns its deadline.
         """
-        ...
 
 
 def memory_key(default: PolicyName, policy: PolicyName, planner: str) -> str:
@@ -82,11 +80,9 @@ class Memory(Protocol):
 
     def recall(self, planner: str) -> bytes | None:
         """What the planner kept last; None when it never kept anything."""
-        ...
 
     def keep(self, planner: str, state: bytes) -> None:
         """Keep this for next time."""
-        ...
 
 
 class Forgetful:
@@ -108,7 +104,6 @@ class Actuator(Protocol):
 
         Raises SupersededError when the parent is no longer current, LeaseLostError when a newer leader has written.
         """
-        ...
 
 
 class Clock(Protocol):
@@ -116,11 +111,9 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Seconds since the epoch."""
-        ...
 
     def elapsed_ms(self) -> float:
         """Monotonic milliseconds, for timings only."""
-        ...
 
 
 class Journal(Protocol):
@@ -130,15 +123,12 @@ class Journal(Protocol):
 
     def step(self, step: CycleStep) -> None:
         """A step is about to begin."""
-        ...
 
     def draft(self, record: CycleRecord) -> None:
         """Store all that is known before the target may change."""
-        ...
 
     def close(self, record: CycleRecord) -> None:
         """Store the finished record."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

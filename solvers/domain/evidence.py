@@ -127,7 +127,6 @@ class Reporter(Protocol):
 
     def event(self, name: str, **facts: str | float) -> None:
         """Report `noun.past_verb` with facts."""
-        ...
 
 
 class SilentReporter:

@@ -171,7 +171,6 @@ class ProgressListener(Protocol):
 
     def __call__(self, part: float) -> None:
         """`part` of the run is done, 0…1."""
-        ...
 
 
 class Planners(Protocol):
@@ -179,7 +178,6 @@ class Planners(Protocol):
 
     def __call__(self, name: str, settings: tuple[TuningSetting, ...]) -> Planner:
         """A planner with this tuning. Raises EngineError for an unknown name, FieldError for a bad setting."""
-        ...
 
 
 class Bench(Protocol):
@@ -188,11 +186,9 @@ class Bench(Protocol):
     @property
     def about(self) -> About:
         """What it is."""
-        ...
 
     def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:
         """Run it to its end. Raises EngineError when the contender cannot be run here at all."""
-        ...
 
 
 def metric(name: str, number: float, better: Better = Better.NEITHER) -> Metric:

@@ -19,7 +19,7 @@ from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.errors import InputError
 from solvers.models.base import Facts, Queries
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.scores import Candidates, HeldShares, TaskWish, estimated_power, ever_full, run_ms, scored
+from solvers.policies.oltunes.scores import Candidates, PowerTerms, TaskWish, epc_score, ever_full, run_ms, scored
 
 PROCESS_MIB = 400.0
 """What a process takes before it loads a model."""
@@ -104,10 +104,9 @@ class OltunesBeliefs:
         run_s = run_ms(task.inputs, batch, table.latency_ms) / MS_PER_S
         rated = Candidates(
             configurations=table.queries,
-            memory_mib=table.memory_mib,
             latency_ms=np.where(ever_full(task.inputs, batch), run_s * MS_PER_S, np.nan),
             throughput_rps=table.throughput_rps,
-            epc=estimated_power(_held(table), run_s, self.parameters.idle_w),
+            epc=epc_score(_power_terms(table, run_s, self.parameters.idle_w)),
         )
         wish = TaskWish(
             latency_weight=task.latency_weight,
@@ -120,8 +119,14 @@ class OltunesBeliefs:
         return choices, float(np.mean(run_s[kept])) if kept else 0.0
 
 
-def _held(table: PredictionTable) -> HeldShares:
-    return HeldShares(tdp_w=table.tdp_w, share_pct=table.queries.share_pct, memory_part=table.memory_part)
+def _power_terms(table: PredictionTable, run_s: Floats, idle_w: float) -> PowerTerms:
+    return PowerTerms(
+        idle_w=idle_w,
+        tdp_w=table.tdp_w,
+        sm_utilisation=table.queries.share_pct / 100.0,
+        memory_used=table.memory_part,
+        latency_s=run_s,
+    )
 
 
 def _choice(table: PredictionTable, row: int) -> TaskChoice:

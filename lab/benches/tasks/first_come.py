@@ -24,10 +24,12 @@ from solvers.models.base import Facts, Samples
 from solvers.models.parts.seen import part
 from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
 from solvers.policies.oltunes.parameters import FM_FTRL
-from solvers.policies.oltunes.scores import WorkloadClass, character, workload_class
+from solvers.policies.oltunes.scores import character_of
 
 OUTSTANDING_PART_MAX = 0.025
 FULL_PCT = 100.0
+COMPUTE_RATIO_MIN = 1.2
+"""From this ratio of Eq. 1 of OLTunes on a model is compute-intensive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,16 @@ class OrionRule:
             return sum(each.need.share_pct for each in urgent) + need.share_pct <= FULL_PCT
         if room.used_pct + need.share_pct > FULL_PCT:
             return False
-        if any(self._class_of(each.task) is self._class_of(task) for each in urgent):
+        if any(self._presses_compute(each.task) is self._presses_compute(task) for each in urgent):
             return False
         patient = [each for each in room.sitting if not each.task.latency_critical]
         outstanding_s = self._kernel_s(task, need) + sum(self._kernel_s(each.task, each.need) for each in patient)
         shortest_s = min((each.need.config.run_s(each.task.inputs) for each in urgent), default=float("inf"))
         return outstanding_s <= OUTSTANDING_PART_MAX * shortest_s
 
-    def _class_of(self, task: InferenceTask) -> WorkloadClass:
-        return workload_class(character(self.facts, task.model).ratio)
+    def _presses_compute(self, task: InferenceTask) -> bool:
+        """Rather than memory."""
+        return character_of(self.facts.models[task.model]).ratio >= COMPUTE_RATIO_MIN
 
     def _kernel_s(self, task: InferenceTask, need: TaskNeed) -> float:
         kernels = sum(layer.count for layer in self.facts.models[task.model].layers)

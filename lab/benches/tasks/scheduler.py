@@ -36,7 +36,7 @@ from solvers.models.parts.seen import part
 from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
 from solvers.policies.oltunes.memory import PendingLessons, SeenOutcome
 from solvers.policies.oltunes.queues import Queues, WindowPace, group_is_done
-from solvers.policies.oltunes.scores import Character, character, urgency
+from solvers.policies.oltunes.scores import Character, character_of, urgency
 
 
 @value
@@ -216,7 +216,7 @@ class OltunesScheduler:
     def _learn_characters(self, models: Iterable[ModelName]) -> None:
         for model in models:
             if model not in self._characters:
-                self._characters[model] = character(self._beliefs.facts, model)
+                self._characters[model] = character_of(self._beliefs.facts.models[model])
 
     def _launches(self, seats: Sequence[TaskSeat]) -> tuple[Launch, ...]:
         rules = GroupingRules(

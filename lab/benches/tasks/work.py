@@ -9,7 +9,7 @@ networks of Table 6 near the paper's border.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,10 +20,9 @@ from lab.benches.tasks.parameters import BATCHES
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, value
-from solvers.domain.workload import ModelVariant
+from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import FieldError, InputError
 from solvers.models.base import Facts, Queries, Samples
-from solvers.policies.oltunes.scores import quality_class
 from solvers.sim.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
 
@@ -31,6 +30,13 @@ MS_PER_S = 1000.0
 _RATIO_BATCH = 8
 _SHARES_PROFILED = tuple(range(10, 101, 10))
 _TRIES_MAX = 6
+_LOW_QUALITY_BELOW = 0.5
+
+
+def quality_class(parameters_million: float, family_million: Iterable[float]) -> QualityClass:
+    """Low below half the parameters of the family's largest member, else high."""
+    largest = max((parameters_million, *family_million))
+    return QualityClass.LOW if parameters_million < _LOW_QUALITY_BELOW * largest else QualityClass.HIGH
 
 
 @value

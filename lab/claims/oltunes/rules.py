@@ -23,8 +23,8 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass
 from solvers.models.base import Queries, Samples
 from solvers.policies.oltunes.learned import LearnedSolo, taught
-from solvers.policies.oltunes.parameters import FM_FTRL
-from solvers.policies.oltunes.scores import AFFINITY_MIN, Character, PowerTerms, affinity, epc_score
+from solvers.policies.oltunes.parameters import FM_FTRL, OltunesParameters
+from solvers.policies.oltunes.scores import Character, PowerTerms, affinity, epc_score
 
 EXACT = 1e-9
 IDLE_W = 60.0
@@ -48,6 +48,7 @@ RFR = {"rmse": 0.9655, "r2": 0.7275, "latency_s": 0.0017, "training_s": 0.0952}
 POWER_RATIO, POWER_SAVED_PCT = 6.5, 84.6
 
 HIGH, LOW = QualityClass.HIGH, QualityClass.LOW
+AFFINITY_MIN = OltunesParameters().threshold_affinity
 LEAST_APART = math.log(9.0)
 """Two low variants meet the threshold of 70 from this difference of ratios on."""
 

@@ -20,8 +20,9 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, Queries
 from solvers.models.parts.seen import names_of, part, read
-from solvers.policies.oltunes.factorisation import BIAS, FeatureRows
 
+BIAS = 0
+"""The feature of all rows."""
 _BATCH_BINS = 11
 _SHARE_BINS = 20
 _SHARE_STEP_PCT = 5.0
@@ -38,6 +39,36 @@ _BLOCK = _CONTINUOUS_AT + _CONTINUOUS - 1
 _TYPICAL_PARAMETERS_MILLION = 30.0
 _TYPICAL_MEMORY_MIB = 2048.0
 _TYPICAL_GPU_MEMORY_MIB = 32768.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureRows:
+    """Sparse features: the active ones of every row and their values, padded with feature 0 of value 0."""
+
+    index: Whole
+    value: Floats
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def beside(self, other: FeatureRows) -> FeatureRows:
+        """The features of both in every row."""
+        return FeatureRows(
+            index=np.concatenate([self.index, other.index], axis=1),
+            value=np.concatenate([self.value, other.value], axis=1),
+        )
+
+    def take(self, rows: Whole) -> FeatureRows:
+        """Some of the rows."""
+        return FeatureRows(index=self.index[rows], value=self.value[rows])
+
+    def dense(self, width: int) -> Floats:
+        """All features of every row as a matrix; features beyond `width` are left out."""
+        known = self.index < width
+        matrix = np.zeros((len(self), width))
+        row = np.broadcast_to(np.arange(len(self))[:, None], self.index.shape)
+        np.add.at(matrix, (row[known], self.index[known]), self.value[known])
+        return matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from solvers.models.base import ModelSpec
-from solvers.policies.oltunes.factorisation import FtrlSettings
 from solvers.policies.oltunes.learned import LearnedInterferenceKind
-from solvers.policies.oltunes.machine import MachineRegressor, MachineSettings
+from solvers.policies.oltunes.machine import FtrlSettings, MachineRegressor, MachineSettings
 
 SPEC = ModelSpec(name="fm-ftrl", version="1", formula="OLTunes: factorisation machine, FTRL-Proximal", online=True)
 SETTINGS = MachineSettings(ftrl=FtrlSettings(eta=0.1, zeta=1.0, lambda_1=1.0, lambda_2=1.0))

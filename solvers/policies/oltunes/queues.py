@@ -24,32 +24,26 @@ class InLine(Protocol):
     @property
     def name(self) -> str:
         """Nobody else's."""
-        ...
 
     @property
     def urgent(self) -> bool:
         """LC rather than TO."""
-        ...
 
     @property
     def boost(self) -> int:
         """How far it was put ahead; 0: not at all."""
-        ...
 
     @property
     def priority(self) -> float:
         """Deadline over latency."""
-        ...
 
     @property
     def latency_s(self) -> float:
         """Mean predicted time of all of it."""
-        ...
 
     @property
     def order(self) -> int:
         """When it came, against the others."""
-        ...
 
 
 T = TypeVar("T", bound=InLine)

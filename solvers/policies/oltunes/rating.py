@@ -24,11 +24,11 @@ from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.queues import MS_PER_S
 from solvers.policies.oltunes.scores import (
     Candidates,
-    HeldShares,
+    PowerTerms,
     TaskWish,
     best_rows,
     best_types,
-    estimated_power,
+    epc_score,
     ever_full,
     run_ms,
     scored,
@@ -120,7 +120,6 @@ class CandidateJudge:
         found = scored(
             Candidates(
                 configurations=queries,
-                memory_mib=np.asarray(options.memory_mib, dtype=np.float64),
                 latency_ms=np.where(open_to, took_ms, np.nan),
                 throughput_rps=throughput_rps,
                 epc=epc,
@@ -159,12 +158,15 @@ class CandidateJudge:
 
     def _epc(self, types: list[GpuTypeName], options: Options, run_ms: Floats) -> Floats:
         known = [self.gpu_types[name] for name in types]
-        held = HeldShares(
-            tdp_w=np.array([kind.tdp_w for kind in known]),
-            share_pct=options.share_pct,
-            memory_part=options.memory_mib / np.array([float(kind.memory_mib) for kind in known]),
+        return epc_score(
+            PowerTerms(
+                idle_w=self.parameters.idle_w,
+                tdp_w=np.array([kind.tdp_w for kind in known]),
+                sm_utilisation=options.share_pct / 100.0,
+                memory_used=options.memory_mib / np.array([float(kind.memory_mib) for kind in known]),
+                latency_s=run_ms / MS_PER_S,
+            )
         )
-        return estimated_power(held, run_ms / MS_PER_S, self.parameters.idle_w)
 
     def _within_part(self, share_pct: Whole, open_to: Flags) -> Flags:
         """Options in the part of a device that each of a full group gets, or with the smallest share there is."""

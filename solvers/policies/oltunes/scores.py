@@ -11,31 +11,22 @@ EPC estimated power, G the two best GPU types, D the kept configurations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.domain.ids import ModelName
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.value import check_not_negative, check_positive, check_range
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import InputError
-from solvers.models.base import Facts, Queries
+from solvers.models.base import Queries
 
-COMPUTE_RATIO_MIN = 1.2
-"""From this ratio on a model is compute-intensive."""
-KERNEL_THROUGHPUT_PCT_MIN = 50.0
-"""From this part of the peak on a kernel counts."""
-AFFINITY_MIN = 70.0
-GROUP_SIZE_MAX = 4
 IDLE_W = 60.0
 """Base power of every GPU in the paper's example and evaluation."""
 LATENCY_CRITICAL_ABOVE = 0.5
-_LOW_QUALITY_BELOW = 0.5
 _VARIANT_AFFINITY = {
     frozenset((QualityClass.HIGH, QualityClass.LOW)): 100.0,
     frozenset((QualityClass.LOW,)): 50.0,
@@ -43,31 +34,9 @@ _VARIANT_AFFINITY = {
 }
 
 
-class WorkloadClass(StrEnum):
-    """Which resource a model's kernels press on more."""
-
-    COMPUTE_INTENSIVE = "compute_intensive"
-    MEMORY_INTENSIVE = "memory_intensive"
-
-
-def compute_memory_ratio(compute_kernels: int, memory_kernels: int) -> float:
-    """Eq. 1. Where one of the counts is 0 the other alone is considered, which is a 1 in place of the 0: three kernels
-    heavy on memory and none on compute give a third. A model without any heavy kernel gives 1.
-    """
-    check_not_negative("compute_kernels", compute_kernels)
-    check_not_negative("memory_kernels", memory_kernels)
-    return max(compute_kernels, 1) / max(memory_kernels, 1)
-
-
-def workload_class(ratio: float) -> WorkloadClass:
-    """Compute-intensive from 1.2 on."""
-    check_positive("ratio", ratio)
-    return WorkloadClass.COMPUTE_INTENSIVE if ratio >= COMPUTE_RATIO_MIN else WorkloadClass.MEMORY_INTENSIVE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerTerms:
-    """What Eq. 7 takes, element-wise: SM utilisation and memory used as parts of 1."""
+    """What Eq. 7 takes, element-wise: SM utilisation (the share stands for it) and memory used as parts of 1."""
 
     idle_w: ArrayLike
     tdp_w: ArrayLike
@@ -75,28 +44,14 @@ class PowerTerms:
     memory_used: ArrayLike
     latency_s: ArrayLike
 
-    def variable_w(self) -> Floats:
-        """Power above idle."""
-        above_idle_w = np.asarray(self.tdp_w, dtype=np.float64) - np.asarray(self.idle_w, dtype=np.float64)
-        return np.asarray(above_idle_w * np.asarray(self.sm_utilisation) * np.asarray(self.memory_used))
-
 
 def epc_score(terms: PowerTerms) -> Floats:
-    """Eq. 7 as printed: lower is better. Base power is not multiplied by time, so this is a rank and no unit; repairing
-    it would turn the paper's own choice around (see `energy_j`).
+    """Eq. 7 as printed: lower is better. Base power is not multiplied by time, so this is a rank and no unit; energy,
+    with all power multiplied by time, would turn the paper's own choice around.
     """
-    return np.asarray(np.asarray(terms.idle_w) + terms.variable_w() * np.asarray(terms.latency_s))
-
-
-def energy_j(terms: PowerTerms) -> Floats:
-    """The same terms with all power multiplied by time: joules, for reports."""
-    return np.asarray((np.asarray(terms.idle_w) + terms.variable_w()) * np.asarray(terms.latency_s))
-
-
-def efficiency_tflops_per_w(fp32_tflops: float, tdp_w: float) -> float:
-    """The paper's measure of GPU types (its Table 2 has two values interchanged)."""
-    check_positive("tdp_w", tdp_w)
-    return fp32_tflops / tdp_w
+    above_idle_w = np.asarray(terms.tdp_w, dtype=np.float64) - np.asarray(terms.idle_w, dtype=np.float64)
+    variable_w = above_idle_w * np.asarray(terms.sm_utilisation) * np.asarray(terms.memory_used)
+    return np.asarray(np.asarray(terms.idle_w) + variable_w * np.asarray(terms.latency_s))
 
 
 def is_latency_critical(latency_weight: float) -> bool:
@@ -114,13 +69,6 @@ def urgency(deadline_s: float, latency_s_mean: float) -> float:
     check_positive("deadline_s", deadline_s)
     check_positive("latency_s_mean", latency_s_mean)
     return deadline_s / latency_s_mean
-
-
-def quality_class(parameters_million: float, family_million: Iterable[float]) -> QualityClass:
-    """Low below half the parameters of the family's largest member, else high."""
-    check_positive("parameters_million", parameters_million)
-    largest = max((parameters_million, *family_million))
-    return QualityClass.LOW if parameters_million < _LOW_QUALITY_BELOW * largest else QualityClass.HIGH
 
 
 def workload_affinity(ratio: float, other: float) -> float:
@@ -152,10 +100,6 @@ class TaskAffinity:
     def total(self) -> float:
         """Mean of the two."""
         return (self.workload + self.variant) / 2.0
-
-    def admits(self, threshold: float = AFFINITY_MIN) -> bool:
-        """Whether the task may join."""
-        return self.total >= threshold
 
 
 def affinity(task: Character, group: Sequence[Character]) -> TaskAffinity:
@@ -195,26 +139,21 @@ class Candidates:
     """Every configuration of a task and what is predicted of it, one per row."""
 
     configurations: Queries
-    memory_mib: Floats
     latency_ms: Floats
     throughput_rps: Floats
     epc: Floats
 
     def __post_init__(self) -> None:
-        columns = (self.memory_mib, self.latency_ms, self.throughput_rps, self.epc)
+        columns = (self.latency_ms, self.throughput_rps, self.epc)
         if any(len(column) != len(self.configurations) for column in columns):
-            raise InputError("every configuration needs memory, latency, throughput and estimated power")
+            raise InputError("every configuration needs latency, throughput and estimated power")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Scores of all candidates with their normalised terms, and the rows kept, best first."""
+    """Scores of all candidates, and the rows kept, best first."""
 
     score: Floats
-    latency: Floats
-    throughput: Floats
-    slack: Floats
-    power: Floats
     kept: NDArray[np.intp]
 
 
@@ -232,14 +171,7 @@ def scored(candidates: Candidates, wish: TaskWish) -> Scored:
     load = min(max(wish.cluster_utilisation, 0.0), 1.0)
     weighted = wish.latency_weight * latency + (1.0 - wish.latency_weight) * throughput
     score = np.where(known, weighted + wish.slack_weight * slack - load * power, -np.inf)
-    return Scored(
-        score=score,
-        latency=latency,
-        throughput=throughput,
-        slack=slack,
-        power=power,
-        kept=_kept(score, candidates.configurations),
-    )
+    return Scored(score=score, kept=_kept(score, candidates.configurations))
 
 
 def _normalised(values: Floats, known: Flags) -> Floats:
@@ -275,11 +207,6 @@ def _kept(score: Floats, configurations: Queries) -> NDArray[np.intp]:
     return np.concatenate([_NONE, *(rows[wanted] for wanted in best_types(score, configurations.gpu_type))])
 
 
-def character(facts: Facts, model: ModelName) -> Character:
-    """What affinity looks at of a model that is described."""
-    return character_of(facts.models[model])
-
-
 def character_of(known: ModelVariant | None) -> Character:
     """What affinity looks at; a model whose kernels nobody counted counts as balanced, one nobody knows as high."""
     if known is None:
@@ -297,31 +224,9 @@ def ever_full(inputs: float, batch: NDArray[Any]) -> Flags:
     return np.asarray(batch < 2 * inputs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldShares:
-    """What configurations take of GPUs whose highest power is `tdp_w`: share in percent, memory as a part of 1."""
-
-    tdp_w: Floats
-    share_pct: Floats | Whole
-    memory_part: Floats
-
-
-def estimated_power(held: HeldShares, run_s: Floats, idle_w: float) -> Floats:
-    """Eq. 7, the share standing for SM utilisation."""
-    return epc_score(
-        PowerTerms(
-            idle_w=idle_w,
-            tdp_w=held.tdp_w,
-            sm_utilisation=held.share_pct / 100.0,
-            memory_used=held.memory_part,
-            latency_s=run_s,
-        )
-    )
-
-
 def welcome(who: Character, sitting: Sequence[Character], affinity_min: float) -> bool:
     """Whether affinity to those who sit there lets somebody join."""
-    return not sitting or affinity(who, sitting).admits(affinity_min)
+    return not sitting or affinity(who, sitting).total >= affinity_min
 
 
 RECORDS_MIN = 2

@@ -16,8 +16,18 @@ from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Lau
 from lab.benches.tasks.run import Conduct, TaskCourse, TaskLog
 from lab.benches.tasks.scenario import Tasking
 from lab.benches.tasks.schedulers import SCHEDULERS
-from lab.benches.tasks.work import ArrivalPace, Coming, TaskKind, accuracy_lost_pct, coming, profiled, told
+from lab.benches.tasks.work import (
+    ArrivalPace,
+    Coming,
+    TaskKind,
+    accuracy_lost_pct,
+    coming,
+    profiled,
+    quality_class,
+    told,
+)
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
+from solvers.domain.workload import QualityClass
 from solvers.errors import EngineError, FieldError, InputError
 from solvers.planners.registry import create as planner
 from solvers.sim.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
@@ -240,3 +250,13 @@ def test_files_that_cannot_be_run_are_refused_with_the_place(
     file.write_text(text.replace(was, now), encoding="utf-8")
     with pytest.raises(InputError, match=complaint):
         loading.load(file, None)
+
+
+def test_quality_class_of_the_papers_families() -> None:
+    low, high = QualityClass.LOW, QualityClass.HIGH
+    resnet, yolo, bert = (20.0, 25.0, 60.2), (2.6, 97.0), (41.0, 110.0)
+    assert [quality_class(size, resnet) for size in resnet] == [low, low, high]
+    assert [quality_class(size, yolo) for size in yolo] == [low, high]
+    assert [quality_class(size, bert) for size in bert] == [low, high]
+    assert quality_class(1500.0, ()) is high
+    assert quality_class(50.0, (100.0,)) is high

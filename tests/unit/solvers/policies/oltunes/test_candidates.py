@@ -20,7 +20,6 @@ def candidates() -> Candidates:
     latency = np.array(LATENCY_MS)
     return Candidates(
         configurations=Queries.of("resnet50", ["a"] * 4 + ["b"] * 4 + ["c"] * 2, batch, 100),
-        memory_mib=np.full(10, 1000.0),
         latency_ms=latency,
         throughput_rps=1000.0 * np.array(batch) / latency,
         epc=np.array([100.0] * 4 + [150.0] * 4 + [400.0] * 2),
@@ -33,13 +32,11 @@ def wish(weight: float, **others: float) -> TaskWish:
 
 
 def test_terms_are_brought_to_the_same_size_and_added() -> None:
-    found = scored(candidates(), wish(0.7, cluster_utilisation=0.4, slack_weight=0.5))
-    for term in (found.latency, found.throughput, found.slack, found.power):
-        assert (term.min(), term.max()) == (0.0, 1.0)
-    np.testing.assert_allclose(
-        found.score, 0.7 * found.latency + 0.3 * found.throughput + 0.5 * found.slack - 0.4 * found.power
-    )
-    np.testing.assert_allclose(found.latency, (1 / np.array(LATENCY_MS) - 1 / 500) / (1 / 5 - 1 / 500))
+    found, asked = scored(candidates(), wish(0.7, cluster_utilisation=0.4, slack_weight=0.5)), candidates()
+    latency = (1 / np.array(LATENCY_MS) - 1 / 500) / (1 / 5 - 1 / 500)
+    slack = np.maximum(0.0, 100.0 - np.array(LATENCY_MS)) / 95.0
+    throughput, power = ((term - term.min()) / (term.max() - term.min()) for term in (asked.throughput_rps, asked.epc))
+    np.testing.assert_allclose(found.score, 0.7 * latency + 0.3 * throughput + 0.5 * slack - 0.4 * power, atol=1e-12)
 
 
 def test_latency_weight_turns_from_throughput_to_latency() -> None:
@@ -55,9 +52,12 @@ def test_load_makes_power_count() -> None:
 
 
 def test_slack_ends_at_the_deadline() -> None:
-    slack = scored(candidates(), wish(0.5, deadline_ms=40.0)).slack
-    assert slack[8] == 1.0
-    assert (slack[np.array(LATENCY_MS) >= 40.0] == 0.0).all()
+    with_slack, without = (
+        scored(candidates(), wish(0.5, deadline_ms=40.0, slack_weight=weight)).score for weight in (1.0, 0.0)
+    )
+    slack = with_slack - without
+    assert slack[8] == pytest.approx(1.0)
+    assert slack[np.array(LATENCY_MS) >= 40.0] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_three_configurations_on_each_of_the_two_best_types_are_kept() -> None:
@@ -79,7 +79,6 @@ def test_what_cannot_be_predicted_is_not_kept() -> None:
 def test_equal_rows_keep_their_order() -> None:
     same = Candidates(
         configurations=Queries.of("m", "a", [1, 1, 1, 1], 50),
-        memory_mib=np.ones(4),
         latency_ms=np.full(4, 7.0),
         throughput_rps=np.full(4, 9.0),
         epc=np.full(4, 60.0),

@@ -7,7 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from solvers.policies.oltunes.factorisation import FactorisationMachine, FeatureRows, FtrlMode, FtrlSettings
+from solvers.policies.oltunes.features import FeatureRows
+from solvers.policies.oltunes.machine import FactorisationMachine, FtrlSettings
 
 SETTINGS = FtrlSettings(eta=0.3, zeta=1.0, lambda_1=0.0, lambda_2=0.0)
 
@@ -42,8 +43,8 @@ def test_predictions_are_equation_two() -> None:
 
 
 def test_one_step_follows_the_gradient_of_the_squared_error() -> None:
-    # With plain sums of gradients from zero, z after one row is the gradient itself.
-    plain = machine(settings=FtrlSettings(eta=0.3, zeta=1.0, lambda_1=0.0, lambda_2=0.0, mode=FtrlMode.PAPER))
+    # From zero, z after one row is the gradient itself.
+    plain = machine(settings=FtrlSettings(eta=0.3, zeta=1.0, lambda_1=0.0, lambda_2=0.0))
     one, wanted = rows(1), np.array([[1.0, -2.0]])
     found = plain.taught(one, wanted).z
     for feature in np.unique(one.index):

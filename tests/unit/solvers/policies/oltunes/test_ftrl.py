@@ -1,4 +1,4 @@
-"""FTRL-Proximal: the worked fixture in both modes, the threshold, and what stays untouched."""
+"""FTRL-Proximal: the worked fixture the threshold, and what stays untouched."""
 
 from __future__ import annotations
 
@@ -6,29 +6,22 @@ import numpy as np
 import pytest
 
 from solvers.errors import FieldError
-from solvers.policies.oltunes.factorisation import FtrlMode, FtrlSettings, accumulated, weights
+from solvers.policies.oltunes.machine import FtrlSettings, accumulated, weights
 
 GRADIENTS = (0.5, -0.2, 0.9)
 
 
-def settings(mode: FtrlMode = FtrlMode.CANONICAL, lambda_1: float = 0.1) -> FtrlSettings:
-    return FtrlSettings(eta=0.5, zeta=1.0, lambda_1=lambda_1, lambda_2=0.01, mode=mode)
+def settings(lambda_1: float = 0.1) -> FtrlSettings:
+    return FtrlSettings(eta=0.5, zeta=1.0, lambda_1=lambda_1, lambda_2=0.01)
 
 
-@pytest.mark.parametrize(
-    ("mode", "expected"),
-    [
-        (FtrlMode.PAPER, (-0.13289, -0.06479, -0.26780)),
-        (FtrlMode.CANONICAL, (-0.13289, -0.06810, -0.28721)),
-    ],
-)
-def test_the_worked_coordinate(mode: FtrlMode, expected: tuple[float, ...]) -> None:
+def test_the_worked_coordinate() -> None:
     z, n = np.zeros(1), np.zeros(1)
     found = []
     for gradient in GRADIENTS:
-        z, n = accumulated(z, n, np.array([gradient]), settings(mode))
-        found.append(float(weights(z, n, settings(mode))[0]))
-    assert found == pytest.approx(expected, abs=5e-6)
+        z, n = accumulated(z, n, np.array([gradient]), settings())
+        found.append(float(weights(z, n, settings())[0]))
+    assert found == pytest.approx((-0.13289, -0.06810, -0.28721), abs=5e-6)
 
 
 def test_many_coordinates_go_as_each_would_alone() -> None:
@@ -51,10 +44,9 @@ def test_small_sums_of_gradients_leave_a_weight_at_nothing() -> None:
     assert found[1] < 0.0
 
 
-@pytest.mark.parametrize("mode", list(FtrlMode))
-def test_no_gradient_no_change(mode: FtrlMode) -> None:
-    z, n = accumulated(np.zeros(1), np.zeros(1), np.array([0.7]), settings(mode))
-    after_z, after_n = accumulated(z, n, np.zeros(1), settings(mode))
+def test_no_gradient_no_change() -> None:
+    z, n = accumulated(np.zeros(1), np.zeros(1), np.array([0.7]), settings())
+    after_z, after_n = accumulated(z, n, np.zeros(1), settings())
     assert (after_z[0], after_n[0]) == (z[0], n[0])
 
 
