@@ -22,7 +22,7 @@ from benchmarks.catalogue.prices import read_prices
 from benchmarks.library_sources import Measured, entry, fitted, measured, rounded
 from benchmarks.sources.rows import SourceMissingError, data_folder
 from solvers.domain.codec import canonical_json
-from solvers.models.belief.shape import SHAPE_VERSION
+from solvers.models.belief.forms import SHAPE_VERSION
 from solvers.models.library import Library
 
 TARGET = Path(__file__).parents[1] / "app" / "library"

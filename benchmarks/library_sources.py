@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.sources import nexus_titanx, nvidia_dle_inference, parvagpu_a100_mig, ribbon_t4
 from lab.measured import rapp_v100
 from solvers.models.base import Samples
-from solvers.models.belief.prior import Cells, ShapeFit, ShapePrior, fit_shape, population, weak_prior
-from solvers.models.belief.roofline import covariance
+from solvers.models.belief.forms import Cells, ShapeFit, ShapePrior, fit_shape, population, weak_prior
+from solvers.models.belief.transfer import covariance
 from solvers.models.library import LibraryEntry, gpu_key
 
 POINTS_MIN = 3

@@ -19,8 +19,8 @@ from app.library import load_gpu_types, load_models
 from benchmarks.library_sources import Measured, entry, fitted, measured
 from benchmarks.sources.rows import SourceMissingError, data_folder
 from solvers.models.base import Facts, Origin
-from solvers.models.belief import shape
-from solvers.models.belief.prior import ShapePrior, sensitivity
+from solvers.models.belief import forms
+from solvers.models.belief.forms import ShapePrior, sensitivity
 from solvers.models.belief.transfer import Scaling
 from solvers.models.library import Library, LibraryEntry, spelled
 
@@ -44,8 +44,8 @@ def score(item: Measured, prior: ShapePrior) -> Score:
     """Compare a belief with what was measured."""
     cells = item.cells
     at = (cells.batch, cells.share, cells.slowness)
-    slopes = sensitivity(shape.log_latency, prior.mean, at)
-    error = shape.log_latency(prior.mean, *at) - np.log(cells.latency_ms)
+    slopes = sensitivity(forms.log_latency, prior.mean, at)
+    error = forms.log_latency(prior.mean, *at) - np.log(cells.latency_ms)
     std = np.sqrt(np.einsum("ij,jk,ik->i", slopes, prior.covariance, slopes) + NOISE**2)
     return Score(
         factor=float(np.mean(np.abs(error))),
@@ -71,9 +71,9 @@ Pairs = list[tuple[Measured, LibraryEntry]]
 def _facts(entries: Iterable[LibraryEntry]) -> Facts:
     library = Library(
         version="held out",
-        shape_version=shape.SHAPE_VERSION,
-        population_mean=(0.0,) * shape.COUNT,
-        population_covariance=((0.0,) * shape.COUNT,) * shape.COUNT,
+        shape_version=forms.SHAPE_VERSION,
+        population_mean=(0.0,) * forms.COUNT,
+        population_covariance=((0.0,) * forms.COUNT,) * forms.COUNT,
         entries=tuple(entries),
     )
     return Facts(gpu_types=GPU_TYPES, models=MODELS, library=library)

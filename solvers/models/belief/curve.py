@@ -1,5 +1,11 @@
 """Posterior of one quantity of one model on one GPU type: form, residual and measurements together.
 
+What a form leaves unexplained is a Gaussian process over batch, share and clock on the logarithm of the quantity. Its
+covariance and the scatter of measurements are learned: scales from all models of a GPU type together (marginal
+likelihood), amplitudes for each model by itself within what the others show. Where latency follows the share, residuals
+are small and smooth; where the host or launches bound it, it scatters more and may step with the share, for all batches
+alike. The weight `w` (0..1, how much the quantity follows the share) blends the two.
+
 Parameters and residual are fitted jointly, wild measurements discounted; a curve answers at any configuration with a
 Gaussian over the logarithm. The form enters linearised at its most probable parameters, so that everything after is
 exact linear algebra and measurements can be appended one by one.
@@ -7,16 +13,171 @@ exact linear algebra and measurements can be appended one by one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.models.belief import residual
-from solvers.models.belief.forms import Form
-from solvers.models.belief.points import Points
-from solvers.models.belief.prior import Search, ShapePrior, fit_parameters
-from solvers.models.belief.residual import Places, Task
+from solvers.models.belief.forms import Form, Search, ShapePrior, fit_parameters
+from solvers.models.belief.intake import Points
+
+# --- The residual
+
+
+BATCH, SHARE, CLOCK, BUSY, STEP, STEP_SCALE, FLAT, NOISE_BUSY, NOISE_FLAT = range(9)
+"""Of a kernel, all logarithms: scales over batch, share and clock (doublings), amplitude where the share counts,
+amplitude and scale (tenths of the device) of steps with the share, amplitude where it does not count, and scatter in
+both regions.
+"""
+
+KERNEL_USUAL = np.array([0.3, 0.3, 0.0, -3.2, -3.0, 1.8, -3.4, -4.2, -3.6])
+KERNEL_SPREAD = np.array([1.0, 1.0, 0.7, 1.5, 1.5, 0.7, 1.5, 1.0, 1.0])
+_BOUNDS = ((-1, 3), (-2, 3), (-1, 2), (-7, -1), (-7, -0.5), (-1, 4), (-7, -1), (-7.5, -1.5), (-7.5, -1.5))
+_AMPLITUDES, _NOISES = (BUSY, STEP, FLAT), (NOISE_BUSY, NOISE_FLAT)
+_LASTING, _PECULIAR = 0.035, 0.05
+_OWN_SPREAD = (0.5, 0.5)
+_OWN_STEPS = (np.arange(-1.5, 1.76, 0.25), np.arange(-3.0, 1.01, 0.25))
+
+
+class Places(NamedTuple):
+    """Configurations as the covariance sees them: logarithms to base 2, the share, and the weight."""
+
+    log_batch: Floats
+    log_share: Floats
+    log_slowness: Floats
+    share: Floats
+    weight: Floats
+
+
+def places(at: tuple[Floats, Floats, Floats], weight: Floats) -> Places:
+    """Configurations with their weights."""
+    return Places(np.log2(at[0]), np.log2(at[1]), np.log2(at[2]), at[1], weight)
+
+
+def covariance(kernel: Floats, one: Places, two: Places) -> Floats:
+    """Covariance of the residuals of every place of `one` with every place of `two`."""
+    scale = np.exp(kernel)
+    apart = np.square(np.subtract.outer(one.log_batch, two.log_batch) / scale[BATCH])
+    apart += np.square(np.subtract.outer(one.log_share, two.log_share) / scale[SHARE])
+    apart += np.square(np.subtract.outer(one.log_slowness, two.log_slowness) / scale[CLOCK])
+    distance = np.sqrt(3 * apart)
+    smooth = (1 + distance) * np.exp(-distance)
+    steps = np.exp(-10 * np.abs(np.subtract.outer(one.share, two.share)) / scale[STEP_SCALE])
+    busy = np.multiply.outer(one.weight * scale[BUSY] ** 2, two.weight) * smooth
+    flat = np.multiply.outer(1 - one.weight, 1 - two.weight)
+    return np.asarray(busy + flat * (scale[STEP] ** 2 * steps + scale[FLAT] ** 2 * smooth))
+
+
+def variance(kernel: Floats, weight: Floats) -> Floats:
+    """Variance of the residual at places of these weights."""
+    scale = np.exp(2 * kernel)
+    return np.asarray(weight**2 * scale[BUSY] + (1 - weight) ** 2 * (scale[STEP] + scale[FLAT]))
+
+
+def noise(kernel: Floats, weight: Floats) -> Floats:
+    """Variance of single measurements."""
+    scale = np.exp(2 * kernel)
+    return np.asarray(weight * scale[NOISE_BUSY] + (1 - weight) * scale[NOISE_FLAT])
+
+
+def typical(kernel: Floats) -> float:
+    """Standard deviation of a single measurement about the form, half of the places being where the share counts."""
+    half = np.full(1, 0.5)
+    return float(np.sqrt(variance(kernel, half) + noise(kernel, half))[0])
+
+
+def lasting(scatter: Floats) -> Floats:
+    """The part of scatter's variance that belongs to the configuration (which kernels it happens to run) and comes
+    again when it is measured again. Small scatter is mostly that, large scatter mostly is not.
+    """
+    return np.asarray(scatter * _LASTING**2 / (scatter + _LASTING**2))
+
+
+def peculiar(extra: Floats) -> Floats:
+    """The part of a wild point's extra variance that belongs to its configuration: most of a small surprise, nearly
+    nothing of a large one, which is a measurement gone wrong.
+    """
+    return np.asarray(extra * _PECULIAR**2 / (extra + _PECULIAR**2))
+
+
+def passing(scatter: Floats) -> Floats:
+    """The part of scatter's variance that every measurement has anew."""
+    return np.asarray(scatter**2 / (scatter + _LASTING**2))
+
+
+def scattered(scatter: Floats, count: Floats) -> Floats:
+    """Variance of the mean of `count` measurements of one configuration."""
+    return lasting(scatter) + passing(scatter) / count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One model to learn from: what the form leaves (`error`), what the form's own doubt explains of it, and where."""
+
+    error: Floats
+    explained: Floats
+    at: Places
+    count: Floats
+    extra: Floats
+
+
+def log_evidence(total: Floats, error: Floats) -> float:
+    """Logarithm of the density of `error` under a zero-mean Gaussian of this covariance (constant left out)."""
+    try:
+        root = np.linalg.cholesky(total)
+    except np.linalg.LinAlgError:
+        return -1e9
+    from scipy.linalg import solve_triangular
+
+    white = solve_triangular(root, error, lower=True)
+    return float(-0.5 * white @ white - np.log(np.diag(root)).sum())
+
+
+def total_covariance(kernel: Floats, task: Task) -> Floats:
+    """Of the errors: the form's doubt, the residual, the scatter."""
+    scatter = scattered(noise(kernel, task.at.weight), task.count) + task.extra
+    return np.asarray(task.explained + covariance(kernel, task.at, task.at) + np.diag(scatter))
+
+
+def learned_kernel(tasks: Sequence[Task], start: Floats = KERNEL_USUAL) -> Floats:
+    """The kernel under which the tasks are most probable, held to what is usual."""
+    if not tasks:
+        return start
+    from scipy.optimize import minimize
+
+    def cost(kernel: Floats) -> float:
+        held = 0.5 * float((((kernel - KERNEL_USUAL) / KERNEL_SPREAD) ** 2).sum())
+        return held - sum(log_evidence(total_covariance(kernel, task), task.error) for task in tasks)
+
+    found = minimize(cost, start, method="L-BFGS-B", bounds=_BOUNDS, options={"maxiter": 15})
+    return np.asarray(found.x)
+
+
+def own_kernel(kernel: Floats, task: Task) -> Floats:
+    """The kernel with amplitudes and scatter as this one task shows them, held to those of the others."""
+    signal = covariance(kernel, task.at, task.at)
+    scatter = np.diag(scattered(noise(kernel, task.at.weight), task.count))
+    unusual = task.explained + np.diag(task.extra)
+
+    def cost(shift: tuple[float, float]) -> float:
+        total = unusual + np.exp(2 * shift[0]) * signal + np.exp(2 * shift[1]) * scatter
+        held = 0.5 * sum((part / spread) ** 2 for part, spread in zip(shift, _OWN_SPREAD, strict=True))
+        return held - log_evidence(total, task.error)
+
+    best = (0.0, 0.0)
+    for _ in range(2):
+        best = (min(_OWN_STEPS[0], key=lambda step: cost((step, best[1]))), best[1])
+        best = (best[0], min(_OWN_STEPS[1], key=lambda step: cost((best[0], step))))
+    found = kernel.copy()
+    found[list(_AMPLITUDES)] += best[0]
+    found[list(_NOISES)] += best[1]
+    return found
+
+
+# --- The posterior
+
 
 POINTS_MAX = 256
 """Points that a curve keeps; of more, a subset spread over all of them."""
@@ -57,11 +218,11 @@ class Sight:
 
     def covariance(self, other: Sight, kernel: Floats) -> Floats:
         """Prior covariance of these configurations with others."""
-        return np.asarray(self.doubt @ other.doubt.T + residual.covariance(kernel, self.places, other.places))
+        return np.asarray(self.doubt @ other.doubt.T + covariance(kernel, self.places, other.places))
 
     def variance(self, kernel: Floats) -> Floats:
         """Prior variance of each configuration."""
-        return np.asarray((self.doubt**2).sum(axis=1) + residual.variance(kernel, self.places.weight))
+        return np.asarray((self.doubt**2).sum(axis=1) + variance(kernel, self.places.weight))
 
 
 def sight(curve: Curve, at: tuple[Floats, Floats, Floats]) -> Sight:
@@ -74,8 +235,8 @@ def sight(curve: Curve, at: tuple[Floats, Floats, Floats]) -> Sight:
         value=value,
         mean=value + slope @ (curve.prior.mean - curve.parameters),
         doubt=slope @ root,
-        places=residual.places(at, weight),
-        scatter=residual.noise(curve.kernel, weight),
+        places=places(at, weight),
+        scatter=noise(curve.kernel, weight),
     )
 
 
@@ -89,7 +250,7 @@ def prior_curve(form: Form, prior: ShapePrior, kernel: Floats) -> Curve:
 def draft(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curve:
     """A curve with the form fitted alone; the kernel is taken as it is."""
     kept = points.merged().spread_out(POINTS_MAX)
-    search = Search(starts=form.starts(kept.at, kept.log_value, prior.mean), noise=_CAUTION * residual.typical(kernel))
+    search = Search(starts=form.starts(kept.at, kept.log_value, prior.mean), noise=_CAUTION * typical(kernel))
     found = fit_parameters(form.log_value, kept.at, kept.log_value, prior, search)
     return Curve(
         form=form,
@@ -120,8 +281,8 @@ def evidence(curve: Curve) -> float:
     The form enters here as it is, not linearised: far from the points a straight line promises too much.
     """
     here = sight(curve, curve.points.at)
-    scatter = residual.scattered(here.scatter, curve.points.count) + curve.extra
-    unexplained = residual.covariance(curve.kernel, here.places, here.places) + np.diag(scatter)
+    scatter = scattered(here.scatter, curve.points.count) + curve.extra
+    unexplained = covariance(curve.kernel, here.places, here.places) + np.diag(scatter)
     error = curve.points.log_value - here.value
     moved = curve.parameters - curve.prior.mean
     return float(
@@ -147,7 +308,7 @@ def settle(curve: Curve) -> Curve:
 
 def _newton_step(curve: Curve) -> Floats:
     this = task(curve)
-    weights = np.linalg.solve(residual.total_covariance(curve.kernel, this), this.error)
+    weights = np.linalg.solve(total_covariance(curve.kernel, this), this.error)
     slope = curve.form.sensitivity(curve.parameters, curve.points.at)
     return curve.prior.mean + curve.prior.covariance @ slope.T @ weights - curve.parameters
 
@@ -158,7 +319,7 @@ def discount(curve: Curve, wild: float = _WILD) -> Curve:
     """
     this = replace(task(curve), extra=np.zeros(len(curve.points)))
     for _ in range(3):
-        inverse = np.linalg.inv(residual.total_covariance(curve.kernel, this))
+        inverse = np.linalg.inv(total_covariance(curve.kernel, this))
         spread = 1 / np.diag(inverse)
         # Leaving a point out: its error and its variance follow from the inverse of all.
         usual = np.maximum(spread - this.extra, 1e-12)
@@ -174,5 +335,5 @@ def fit(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curve:
         return prior_curve(form, prior, kernel)
     # What is grossly wrong must not pass for a lively residual.
     curve = discount(curve, _GROSS)
-    curve = replace(curve, kernel=residual.own(kernel, task(curve)))
+    curve = replace(curve, kernel=own_kernel(kernel, task(curve)))
     return discount(settle(curve))

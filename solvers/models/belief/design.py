@@ -19,11 +19,9 @@ from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Queries, SoloModel
 from solvers.models.belief import curve as curves
 from solvers.models.belief import intake, knowledge
-from solvers.models.belief.curve import Curve
-from solvers.models.belief.forms import LATENCY
-from solvers.models.belief.points import Points, coordinates
-from solvers.models.belief.prior import weak_prior
-from solvers.models.belief.residual import KERNEL_USUAL, noise
+from solvers.models.belief.curve import KERNEL_USUAL, Curve, noise
+from solvers.models.belief.forms import LATENCY, weak_prior
+from solvers.models.belief.intake import Points, coordinates
 from solvers.models.belief.solo import HeadroomSolo
 from solvers.models.library import gpu_key, spelled
 

@@ -1,7 +1,7 @@
-"""Samples as points: sorted by quantity, model and GPU type, in the belief's own units.
+"""Measured values as the belief takes them in: samples sorted by quantity, model and GPU type, in its own units.
 
-Decided here: what counts as a measurement of which form, the reference clock of a GPU type and what a missing clock
-means.
+Repeated configurations are merged, and where there are too many a spread-out subset is taken. Decided here: what counts
+as a measurement of which form, the reference clock of a GPU type and what a missing clock means.
 """
 
 from __future__ import annotations
@@ -10,11 +10,143 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from solvers.domain.arrays import Floats
+from solvers.domain.arrays import Flags, Floats
 from solvers.models.base import Facts, Queries, Samples
-from solvers.models.belief.points import Points
 from solvers.models.library import gpu_key
+
+# --- Points
+
+
+# One usual step of a measuring grid: a doubling of batch, half a doubling of share, a quarter of one of the clock.
+_STEPS = np.array([1.0, 0.5, 0.25])
+_COUNT_MAX = 25.0
+"""Repeating a configuration more often than this tells nothing more: what is left is not independent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """`share` is a fraction, `slowness` highest clock over clock, `count` how many measurements a point stands for."""
+
+    batch: Floats
+    share: Floats
+    slowness: Floats
+    log_value: Floats
+    count: Floats
+
+    @staticmethod
+    def of(batch: Floats, share: Floats, slowness: Floats, value: Floats) -> Points:
+        """Points from measured values; rows that cannot be measurements are left out."""
+        numbers = np.stack([batch, share, slowness, value])
+        kept = np.all(np.isfinite(numbers) & (numbers > 0), axis=0)
+        return Points(
+            batch=batch[kept],
+            share=np.minimum(share[kept], 1.0),
+            slowness=slowness[kept],
+            log_value=np.log(value[kept]),
+            count=np.ones(int(kept.sum())),
+        )
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def at(self) -> tuple[Floats, Floats, Floats]:
+        """Batch, share and slowness."""
+        return self.batch, self.share, self.slowness
+
+    def take(self, rows: NDArray[np.intp] | Flags) -> Points:
+        """Some of them."""
+        return Points(
+            batch=self.batch[rows],
+            share=self.share[rows],
+            slowness=self.slowness[rows],
+            log_value=self.log_value[rows],
+            count=self.count[rows],
+        )
+
+    def joined(self, other: Points) -> Points:
+        """These and then the others."""
+        return Points(
+            batch=np.concatenate([self.batch, other.batch]),
+            share=np.concatenate([self.share, other.share]),
+            slowness=np.concatenate([self.slowness, other.slowness]),
+            log_value=np.concatenate([self.log_value, other.log_value]),
+            count=np.concatenate([self.count, other.count]),
+        )
+
+    def merged(self) -> Points:
+        """One point per configuration, the median of its measurements, in rising order of batch, share, slowness."""
+        if not len(self):
+            return self
+        rows: Floats = np.asarray(np.stack(self.at, axis=1)).round(9)
+        keys, which = np.unique(rows, axis=0, return_inverse=True)
+        which = which.ravel()
+        order = np.lexsort((self.log_value, which))
+        groups = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
+        middle = np.array([_weighted_median(self.log_value[group], self.count[group]) for group in groups])
+        count = np.bincount(which, weights=self.count)
+        return Points(
+            batch=np.asarray(keys[:, 0], dtype=np.float64),
+            share=np.asarray(keys[:, 1], dtype=np.float64),
+            slowness=np.asarray(keys[:, 2], dtype=np.float64),
+            log_value=middle,
+            count=np.minimum(count, _COUNT_MAX),
+        )
+
+    def spread_out(self, limit: int) -> Points:
+        """At most `limit` points, each the farthest from those already chosen."""
+        if len(self) <= limit:
+            return self
+        places = coordinates(*self.at)
+        chosen = [int(np.argmin(places.sum(axis=1)))]
+        nearest = np.full(len(self), np.inf)
+        while len(chosen) < limit:
+            nearest = np.minimum(nearest, ((places - places[chosen[-1]]) ** 2).sum(axis=1))
+            chosen.append(int(np.argmax(nearest)))
+        return self.take(np.sort(np.array(chosen, dtype=np.intp)))
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    """Of rising values; between two when the weights meet there."""
+    reached = np.cumsum(weights)
+    half = reached[-1] / 2
+    low, high = np.searchsorted(reached, half - 1e-9), np.searchsorted(reached, half + 1e-9)
+    return float((values[low] + values[min(high, len(values) - 1)]) / 2)
+
+
+def coordinates(batch: Floats, share: Floats, slowness: Floats) -> Floats:
+    """Configurations in usual grid steps, one row each."""
+    return np.asarray(np.stack([np.log2(batch), np.log2(share), np.log2(slowness)], axis=1) / _STEPS)
+
+
+def distance(at: tuple[Floats, Floats, Floats], points: Points) -> Floats:
+    """Grid steps from each configuration to the nearest point; infinite without points."""
+    if not len(points):
+        return np.full(len(at[0]), np.inf)
+    here, there = coordinates(*at), coordinates(*points.at)
+    squared = (here**2).sum(axis=1)[:, None] + (there**2).sum(axis=1) - 2 * here @ there.T
+    return np.asarray(np.sqrt(np.maximum(squared.min(axis=1), 0.0)))
+
+
+def distance_between(one: tuple[Floats, Floats, Floats], two: tuple[Floats, Floats, Floats]) -> Floats:
+    """Grid steps between configurations, row by row."""
+    return np.asarray(np.sqrt(np.square(coordinates(*one) - coordinates(*two)).sum(axis=1)))
+
+
+def within(at: tuple[Floats, Floats, Floats], points: Points) -> Flags:
+    """Whether each configuration lies inside the box that the points span."""
+    inside = np.full(len(at[0]), len(points) > 0)
+    if not len(points):
+        return inside
+    for asked, seen in zip(at, points.at, strict=True):
+        inside &= (asked >= seen.min() * (1 - 1e-9)) & (asked <= seen.max() * (1 + 1e-9))
+    return inside
+
+
+# --- From samples to points
+
 
 Key = tuple[str, str]
 """(model, GPU type)."""

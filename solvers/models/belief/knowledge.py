@@ -2,7 +2,10 @@
 
 The value: curves by form, model and GPU type, what GPU types have in common (fields), tails and reference clocks.
 Decided here: which priors are tried for a model, and how measurements of a model on one GPU type serve on another.
-Questions are answered in `solo`, JSON is written in `state`.
+Questions are answered in `solo`.
+
+A tail is how far a model's 99th percentile lies above its mean: one ratio per model and GPU type, whose logarithm is a
+Gaussian, learned from measured pairs and held to what is usual. It is the spread of execution alone, without queues.
 """
 
 from __future__ import annotations
@@ -12,22 +15,76 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Origin, Samples
 from solvers.models.belief import curve as curves
-from solvers.models.belief import intake, learning, residual, siblings
+from solvers.models.belief import intake, learning, transfer
 from solvers.models.belief.curve import Curve
-from solvers.models.belief.forms import LATENCY, MEMORY, POWER, Form, memory_prior, power_prior
-from solvers.models.belief.intake import Key
+from solvers.models.belief.forms import (
+    LATENCY,
+    MEMORY,
+    POWER,
+    SHAPE_VERSION,
+    Form,
+    ShapePrior,
+    memory_prior,
+    power_prior,
+    weak_prior,
+)
+from solvers.models.belief.intake import Key, Points
 from solvers.models.belief.learning import UNTAUGHT, Field, Lesson
-from solvers.models.belief.points import Points
-from solvers.models.belief.prior import ShapePrior, weak_prior
-from solvers.models.belief.shape import SHAPE_VERSION
-from solvers.models.belief.siblings import STRANGER, Sibling, Told
-from solvers.models.belief.tail import Tail
-from solvers.models.belief.transfer import Scaling
+from solvers.models.belief.transfer import STRANGER, Scaling, Sibling, Told
 from solvers.models.library import gpu_key, name_key, spelled
+
+# --- The 99th percentile over the mean
+
+
+_USUAL, _USUAL_SPREAD = 0.12, 0.12
+_SCATTER = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Mean of the ratio's logarithm, how sure it is (variance), scatter of single ratios, and how many told it."""
+
+    mean: float = _USUAL
+    variance: float = _USUAL_SPREAD**2
+    scatter: float = _SCATTER
+    count: int = 0
+
+    def after(self, ratios: Floats) -> Tail:
+        """Having seen more logarithms of ratios; a wild one counts little."""
+        wildness = (ratios - self.mean) ** 2 / (self.variance + self.scatter**2)
+        # Many ratios at once are judged by their own middle, single ones by what is known.
+        if len(ratios) > 3:
+            middle = np.median(ratios)
+            wildness = (ratios - middle) ** 2 / (self.scatter**2 + np.median(np.abs(ratios - middle)) ** 2)
+        weight = np.where(wildness > 9.0, 5.0 / (wildness + 4.0), 1.0)
+        told = float(weight.sum())
+        centre = float((weight * ratios).sum() / told)
+        spread = float((weight * (ratios - centre) ** 2).sum())
+        scatter = float(np.sqrt((self.scatter**2 * (self.count + 4) + spread) / (self.count + 4 + told)))
+        precision = 1 / self.variance + told / scatter**2
+        mean = (self.mean / self.variance + told * centre / scatter**2) / precision
+        # A percentile of a drifting machine is never known better than this.
+        variance = max(1 / precision, (scatter / 5) ** 2)
+        return Tail(mean=mean, variance=variance, scatter=scatter, count=self.count + len(ratios))
+
+    @property
+    def ratio(self) -> float:
+        """99th percentile over mean."""
+        return float(np.exp(max(self.mean, 0.0)))
+
+    @property
+    def log_std(self) -> float:
+        """Standard deviation of the logarithm of the next ratio."""
+        return float(np.sqrt(self.variance + self.scatter**2))
+
+
+# --- All that was learned
+
 
 FORMS: dict[str, Form] = {
     intake.LATENCY: LATENCY, intake.CYCLE: LATENCY, intake.POWER: POWER, intake.MEMORY: MEMORY,
@@ -178,7 +235,7 @@ def posterior(curve: Curve) -> ShapePrior:
     """What a curve says of its parameters, as a prior for elsewhere."""
     task = curves.task(curve)
     slope = curve.form.sensitivity(curve.parameters, curve.points.at) @ curve.prior.covariance
-    total = residual.total_covariance(curve.kernel, task)
+    total = curves.total_covariance(curve.kernel, task)
     covariance = curve.prior.covariance - slope.T @ np.linalg.solve(total, slope)
     return ShapePrior(
         mean=curve.parameters,
@@ -236,7 +293,7 @@ def prior_of(background: Background, known: Knowledge, form: str, key: Key) -> S
     if not near or scaled is None:
         return near[0] if near else scaled or common
     elsewhere = any(name_key(name) == name_key(model) for name, _ in told)
-    return siblings.joined(scaled, near[-1]) if elsewhere else near[0]
+    return transfer.joined(scaled, near[-1]) if elsewhere else near[0]
 
 
 def _near(background: Background, told: Mapping[Key, ShapePrior], key: Key) -> tuple[ShapePrior, ...]:
@@ -246,7 +303,7 @@ def _near(background: Background, told: Mapping[Key, ShapePrior], key: Key) -> t
         for (model, gpu_type), belief in told.items()
         if gpu_type == key[1] and model != key[0]
     }
-    return siblings.voices(background.sibling(*key), others)
+    return transfer.voices(background.sibling(*key), others)
 
 
 def first_curve(background: Background, known: Knowledge, form: str, key: Key, points: Points) -> Curve:

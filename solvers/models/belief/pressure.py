@@ -2,7 +2,9 @@
 
 The load of every member of a group (how much of its time is host work, how many inputs it moves, how it uses L2 and
 DRAM, its batch and share) gives the features by which one neighbour tells on the other. How much each weighs is learned
-in `interference`.
+in `interference`. A scene lays groups out for that: loads of members and ordered pairs of neighbours, walked kind by
+kind, a bounded number at once. Encounters are the configurations of every ordered pair that was measured, rounded to
+quarter steps, so that repeated outcomes do not pile up; they tell how far a question is from there.
 
 Units: shares and utilisations as fractions, batch as log2(batch) / 5, `rate` in tens of inputs per ms over a PCIe bus
 of 12 GB/s, `host` as part of the latency that the model takes for a single input on the whole device.
@@ -10,17 +12,23 @@ of 12 GB/s, `host` as part of the latency that the model takes for a single inpu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.codec import Plain
+from solvers.errors import InputError
 from solvers.models.base import Facts, Groups, Queries, SoloModel
-from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
+from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE, STRANGER_STEPS, STRANGERS_STEPS
 from solvers.models.parts.lattice import Lattice, Places
 from solvers.models.parts.seen import joined_queries
+
+# --- Loads and what neighbours add
+
 
 _PCIE_GB_PER_S = 12.0
 _HOST_UNKNOWN, _RATE_UNKNOWN = 0.3, 0.05
@@ -227,3 +235,144 @@ networks differ beyond what their pressures explain.
 """
 WIDTHS = (20, 9, 6, 10, 2)
 """Columns for all, the one that suffers, the one that presses, both together, both alike."""
+
+
+# --- Where neighbours were measured together
+
+
+Kind = tuple[str, str, str]
+"""GPU type, the model that suffers, the model beside it."""
+_SHARE_STEP = 0.1
+_BATCH_STEP = 0.2
+"""A doubling, on the scale of `Loads.batch`."""
+_ROUND = 4.0
+
+
+def places(own_batch: Floats, other_batch: Floats, own_share: Floats, other_share: Floats) -> Floats:
+    """Rows of coordinates in usual grid steps: doublings of batch, 10 points of share."""
+    return np.stack(
+        [own_batch / _BATCH_STEP, other_batch / _BATCH_STEP, own_share / _SHARE_STEP, other_share / _SHARE_STEP], axis=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encounters:
+    """A value; `met` holds (GPU type, model) of models that were measured beside another."""
+
+    measured: Mapping[Kind, Floats] = field(default_factory=dict)
+    met: frozenset[tuple[str, str]] = frozenset()
+
+    def joined(self, found: Iterable[tuple[Kind, Floats]]) -> Encounters:
+        """With more measured places."""
+        measured, met = dict(self.measured), set(self.met)
+        for kind, rows in found:
+            before = measured.get(kind)
+            # Quarter steps hold the common grids exactly enough: what is asked is rounded nowhere.
+            rounded = np.round(rows * _ROUND) / _ROUND
+            if before is None:
+                measured[kind] = np.unique(rounded, axis=0)
+            else:
+                # A few outcomes at a time: sorting everything again would take longer than learning from them.
+                new = ~(rounded[:, None] == before).all(axis=2).any(axis=1)
+                measured[kind] = np.concatenate([before, np.unique(rounded[new], axis=0)]) if new.any() else before
+            met.update([(kind[0], kind[1]), (kind[0], kind[2])])
+        return Encounters(measured=measured, met=frozenset(met))
+
+    def knows(self, kind: Kind) -> bool:
+        """Whether both models were measured on this GPU type beside another."""
+        return (kind[0], kind[1]) in self.met and (kind[0], kind[2]) in self.met
+
+    def nearness(self, kind: Kind, rows: Floats) -> tuple[Floats, Flags]:
+        """Steps to the nearest measured place of this pair, and whether rows lie within what was measured of it."""
+        if kind not in self.measured:
+            known = sum((kind[0], model) in self.met for model in kind[1:])
+            far = (np.inf, STRANGER_STEPS, STRANGERS_STEPS)[known]
+            return np.full(len(rows), far), np.zeros(len(rows), dtype=np.bool_)
+        from scipy.spatial import cKDTree
+
+        measured = self.measured[kind]
+        steps = np.asarray(cKDTree(measured).query(rows)[0], dtype=np.float64)
+        slack = 0.5 / _ROUND
+        inside = np.all((rows >= measured.min(axis=0) - slack) & (rows <= measured.max(axis=0) + slack), axis=1)
+        # What rounding of measured places can make is no distance.
+        return np.where(steps <= 2.0 * slack, 0.0, steps), inside
+
+    def to_plain(self) -> Plain:
+        """As JSON data."""
+        return [[*kind, np.asarray(rows).tolist()] for kind, rows in sorted(self.measured.items())]
+
+    @staticmethod
+    def from_plain(plain: Plain) -> Encounters:
+        """What `to_plain` wrote. Raises InputError for anything else."""
+        if not isinstance(plain, list):
+            raise InputError("the encounters of this fitted model are no list")
+        found: list[tuple[Kind, Floats]] = []
+        for item in plain:
+            if not isinstance(item, list) or len(item) != 4:
+                raise InputError("an encounter of this fitted model cannot be read")
+            rows = np.asarray(item[3], dtype=np.float64).reshape(-1, 4)
+            found.append(((str(item[0]), str(item[1]), str(item[2])), rows))
+        return Encounters().joined(found)
+
+
+# --- Groups laid out
+
+
+Rows = NDArray[np.intp]
+CHUNK_EDGES = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Groups with the loads of their members and the ordered pairs in them."""
+
+    groups: Groups
+    loads: Loads
+    edges: Edges
+    beyond: Floats
+
+    @staticmethod
+    def of(groups: Groups, loads: Loads) -> Scene:
+        edges = Edges.of(groups)
+        return Scene(groups=groups, loads=loads, edges=edges, beyond=oversold(groups, edges, loads.share))
+
+    def kinds(self, wanted: Flags | None = None) -> Iterator[tuple[Kind, Rows]]:
+        """Edges by GPU type and models, a bounded number at once; only those of the members wanted."""
+        members, edges = self.groups.members, self.edges
+        count = max(1, len(members.models))
+        code = (members.gpu_type[edges.own] * count + members.model[edges.own]) * count + members.model[edges.other]
+        order = np.argsort(code, kind="stable")
+        if wanted is not None:
+            order = order[wanted[edges.own[order]]]
+        starts = np.flatnonzero(np.diff(code[order], prepend=-1))
+        for rows in np.split(order, starts[1:]) if len(order) else []:
+            own, other = int(edges.own[rows[0]]), int(edges.other[rows[0]])
+            gpu_type = members.gpu_types[int(members.gpu_type[own])]
+            kind = (gpu_type, members.models[int(members.model[own])], members.models[int(members.model[other])])
+            for first in range(0, len(rows), CHUNK_EDGES):
+                yield kind, rows[first : first + CHUNK_EDGES]
+
+    def features(self, rows: Rows, reach: tuple[float, float, float, float]) -> Floats:
+        """Feature matrix of some edges. Batch and share stay within `reach`."""
+        ends = [self.loads.take(end[rows]) for end in (self.edges.own, self.edges.other)]
+        low_batch, high_batch, low_share, high_share = reach
+        own, other = (
+            replace(
+                end, batch=np.clip(end.batch, low_batch, high_batch), share=np.clip(end.share, low_share, high_share)
+            )
+            for end in ends
+        )
+        return Features.of(own, other, self.beyond[rows]).matrix()
+
+    def places(self, rows: Rows) -> Floats:
+        """Where edges lie among encounters."""
+        loads, own, other = self.loads, self.edges.own[rows], self.edges.other[rows]
+        return places(loads.batch[own], loads.batch[other], loads.share[own], loads.share[other])
+
+    def scale(self) -> Floats:
+        """How much larger than beside ordinary neighbours slowdowns are, and so their noise."""
+        return 1.0 + OVERSOLD_COST * self.over_edges(self.beyond)
+
+    def over_edges(self, values: Floats) -> Floats:
+        """Sum over every member's neighbours."""
+        return np.asarray(np.bincount(self.edges.own, weights=values, minlength=len(self.groups)), dtype=np.float64)

@@ -20,16 +20,12 @@ from solvers.errors import InputError
 from solvers.models.base import Answer, Facts, ModelSpec, Origin, Quantity, Queries, Samples, refuse_quantity
 from solvers.models.belief import curve as curves
 from solvers.models.belief import intake, knowledge, learning
-from solvers.models.belief import points as measured
-from solvers.models.belief.calibration import Widening
 from solvers.models.belief.curve import Curve
-from solvers.models.belief.intake import Key
-from solvers.models.belief.knowledge import FORMS, Background, Knowledge
-from solvers.models.belief.learning import Field
-from solvers.models.belief.points import Points
-from solvers.models.belief.prior import ShapePrior
+from solvers.models.belief.forms import ShapePrior
+from solvers.models.belief.intake import Key, Points
+from solvers.models.belief.knowledge import FORMS, Background, Knowledge, Tail
+from solvers.models.belief.learning import Field, Widening
 from solvers.models.belief.surface import Surface, appended, compiled, lookup
-from solvers.models.belief.tail import Tail
 from solvers.models.library import gpu_key
 
 # --- What was learned as plain JSON data, and back
@@ -295,7 +291,7 @@ class HeadroomSolo:
         answer.origin[rows] = origin
         if origin is Origin.MEASURED:
             answer.distance[rows] = found[:, 2]
-            answer.support[rows] = measured.within(at, curve.points)
+            answer.support[rows] = intake.within(at, curve.points)
         elif origin is Origin.LIBRARY:
             answer.distance[rows] = _LIBRARY_DISTANCE
 

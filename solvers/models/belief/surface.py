@@ -1,7 +1,9 @@
 """A curve compiled for answering: posterior at the nodes of a lattice, made monotone, ready to be looked up.
 
-The posterior at nodes is projected on what the form allows (a mixture of the tightest monotone surfaces above and
-below, so that no answer ever moves against physics). A single measurement is appended in well under a millisecond.
+Nodes are usual ones and measured ones, within a budget. Latency is close to linear in batch, in 1/share and in
+slowness, so the axes are these and interpolation is linear, which keeps what is monotone monotone. The posterior at
+nodes is projected on what the form allows (a mixture of the tightest monotone surfaces above and below, so that no
+answer ever moves against physics). A single measurement is appended in well under a millisecond.
 """
 
 from __future__ import annotations
@@ -10,11 +12,111 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
-from solvers.models.belief import nodes, residual
-from solvers.models.belief import points as measured
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.models.belief import curve as curves
+from solvers.models.belief import intake
 from solvers.models.belief.curve import Curve, Sight, sight
-from solvers.models.belief.points import Points
+from solvers.models.belief.intake import Points
+
+# --- The lattice
+
+
+Axes = tuple[Floats, Floats, Floats]
+"""Batch, 1/share and slowness, each rising."""
+
+_POWERS: Floats = np.exp2(np.arange(13, dtype=np.float64))
+_BATCHES = np.unique(np.concatenate([_POWERS, 1.5 * _POWERS[1:-1]]))
+_SHARES = np.concatenate([np.arange(1, 5), np.arange(5, 101, 5)]) / 100
+_SHARES_CLOCKED = np.array([1, 2, 3, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100]) / 100
+_SLOWNESSES = np.array([1.0, 1.3, 2.0, 4.0, 10.0])
+_NODES_MAX = 3000
+_AXIS_MAX = (36, 20, 12)
+_ON_NODE = 1e-6
+
+
+def axes_for(points: Points, *, shared: bool, clocked: bool) -> Axes:
+    """The axes for a curve with these points; without shares or clocks, those have one node."""
+    if not shared:
+        return _axis(_BATCHES, points.batch, _NODES_MAX), np.ones(1), np.ones(1)
+    if clocked:
+        narrow = _axis(_SHARES_CLOCKED, points.share, _AXIS_MAX[1])
+        slow = _axis(_SLOWNESSES, points.slowness, _AXIS_MAX[2])
+        usual = _POWERS
+    else:
+        narrow, slow, usual = _axis(_SHARES, points.share, _AXIS_MAX[0]), np.ones(1), _BATCHES
+    room = max(len(usual) + 2, _NODES_MAX // (len(narrow) * len(slow)))
+    return _axis(usual, points.batch, room), np.sort(1 / narrow), slow
+
+
+def _axis(usual: Floats, seen: Floats, limit: int) -> Floats:
+    """Usual nodes and those measured; of too many, measured ones are thinned evenly."""
+    own = np.unique(seen.round(9))
+    room = max(2, limit - len(usual))
+    if len(own) > room:
+        own = own[np.unique(np.linspace(0, len(own) - 1, room).round().astype(np.int64))]
+    return np.unique(np.concatenate([usual, own]))
+
+
+def configurations_of(of: Axes, wanted: Whole | slice) -> tuple[Floats, Floats, Floats]:
+    """Batch, share and slowness of some nodes."""
+    grid = np.meshgrid(*of, indexing="ij")
+    return grid[0].ravel()[wanted], 1 / grid[1].ravel()[wanted], grid[2].ravel()[wanted]
+
+
+def nearest_nodes(of: Axes, points: Points) -> Whole:
+    """Number of the node nearest to each point."""
+    found = np.zeros(len(points), dtype=np.int64)
+    for axis, wanted in zip(of, (points.batch, 1 / points.share, points.slowness), strict=True):
+        found = found * len(axis) + np.abs(np.log(axis / wanted[:, None])).argmin(axis=1)
+    return found
+
+
+def bounds(values: Floats, rises: tuple[int, int, int]) -> tuple[Floats, Floats]:
+    """The lowest monotone surface above and the highest below; both are the surface itself where it is monotone."""
+    above, below = values, values
+    for axis, way in enumerate(rises):
+        if values.shape[axis] < 2:
+            continue
+        highest = np.flip(above, axis) if way < 0 else above
+        lowest = below if way < 0 else np.flip(below, axis)
+        highest = np.maximum.accumulate(highest, axis=axis)
+        lowest = np.minimum.accumulate(lowest, axis=axis)
+        above = np.flip(highest, axis) if way < 0 else highest
+        below = lowest if way < 0 else np.flip(lowest, axis)
+    return above, below
+
+
+def interpolated(of: Axes, table: Floats, at: tuple[Floats, Floats, Floats]) -> tuple[Floats, Flags]:
+    """Rows of a table with a row per node, interpolated at configurations (batch, share, slowness), and which of them
+    are nodes. Beyond the largest batch the last step goes on; narrower shares and slower clocks than the last node's
+    are answered as the last.
+    """
+    index, parts, strides = np.zeros(len(at[0]), dtype=np.int64), [], []
+    on_node = np.ones(len(at[0]), dtype=np.bool_)
+    sizes = [len(axis) for axis in of]
+    for number, (axis, values) in enumerate(zip(of, (at[0], 1 / at[1], at[2]), strict=True)):
+        if len(axis) == 1:
+            continue
+        cell = np.clip(np.searchsorted(axis, values, side="right") - 1, 0, len(axis) - 2)
+        part = (values - axis[cell]) / (axis[cell + 1] - axis[cell])
+        on_node &= (np.abs(part) < _ON_NODE) | (np.abs(part - 1) < _ON_NODE)
+        stride = int(np.prod(sizes[number + 1 :]))
+        index += cell * stride
+        parts.append(np.clip(part, 0.0, np.inf if number == 0 else 1.0))
+        strides.append(stride)
+    found = np.zeros((len(at[0]), table.shape[1]))
+    for corner in range(2 ** len(parts)):
+        weight, node = np.ones(len(at[0])), index
+        for number, (part, stride) in enumerate(zip(parts, strides, strict=True)):
+            upper = corner >> number & 1
+            weight = weight * (part if upper else 1 - part)
+            node = node + upper * stride
+        found += weight[:, None] * table[node]
+    return found, on_node
+
+
+# --- The surface
+
 
 _LOG_STD_MIN, _LOG_STD_MAX = 0.003, 1.5
 _FAR_MAX = 1e6
@@ -36,7 +138,7 @@ class Surface:
     """
 
     curve: Curve
-    axes: nodes.Axes
+    axes: Axes
     at: tuple[Floats, Floats, Floats]
     homes: Whole
     sight: Sight
@@ -55,11 +157,11 @@ class Surface:
 def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> Surface:
     """The surface of a curve. `widening` multiplies the standard deviation inside and outside the measured box."""
     fitted = curve.points.take(np.arange(curve.fitted))
-    axes = nodes.axes(fitted, shared=curve.form.rises[1] != 0, clocked=clocked)
-    at = nodes.configurations(axes, slice(None))
+    axes = axes_for(fitted, shared=curve.form.rises[1] != 0, clocked=clocked)
+    at = configurations_of(axes, slice(None))
     seen = sight(curve, at)
     told = _Told(
-        given=np.zeros((0, len(at[0]))), gained=np.zeros(len(at[0])), own=residual.lasting(seen.scatter),
+        given=np.zeros((0, len(at[0]))), gained=np.zeros(len(at[0])), own=curves.lasting(seen.scatter),
         smooth=seen.variance(curve.kernel),
     )  # fmt: skip
     if len(fitted):
@@ -68,7 +170,7 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
         curve=replace(curve, points=fitted, extra=curve.extra[: curve.fitted]),
         axes=axes,
         at=at,
-        homes=nodes.nearest(axes, fitted),
+        homes=nearest_nodes(axes, fitted),
         sight=seen,
         given=told.given,
         late=np.zeros((0, len(at[0]))),
@@ -78,8 +180,8 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
         smooth=told.smooth,
         widening=widening,
         table=np.zeros((0, 4)),
-        far=measured.distance(at, fitted),
-        inside=measured.within(at, fitted).astype(np.float64),
+        far=intake.distance(at, fitted),
+        inside=intake.within(at, fitted).astype(np.float64),
     )
     surface = _tabulated(surface)
     for row in range(curve.fitted, len(curve.points)):
@@ -97,28 +199,28 @@ class _Told:
     smooth: Floats
 
 
-def _condition(curve: Curve, fitted: Points, seen: Sight, axes: nodes.Axes) -> _Told:
+def _condition(curve: Curve, fitted: Points, seen: Sight, axes: Axes) -> _Told:
     """The mean follows the form at the curve's parameters and the residual about it, never the form's straight line,
     which may leave the form far behind; covariances follow both.
     """
     from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
     there, extra = sight(curve, fitted.at), curve.extra[: curve.fitted]
-    scatter = np.diag(residual.scattered(there.scatter, fitted.count) + extra)
+    scatter = np.diag(curves.scattered(there.scatter, fitted.count) + extra)
     root = np.linalg.cholesky(there.covariance(there, curve.kernel) + scatter)
     given = solve_triangular(root, there.covariance(seen, curve.kernel), lower=True)
     smooth = seen.variance(curve.kernel) - (given**2).sum(axis=0)
     # What is peculiar to a configuration is shared by its points and its node.
-    node = nodes.nearest(axes, fitted)
-    same = measured.distance_between(nodes.configurations(axes, node), fitted.at) < _SAME
-    own = residual.lasting(seen.scatter)
-    own[node[same]] += residual.peculiar(extra)[same]
+    node = nearest_nodes(axes, fitted)
+    same = intake.distance_between(configurations_of(axes, node), fitted.at) < _SAME
+    own = curves.lasting(seen.scatter)
+    own[node[same]] += curves.peculiar(extra)[same]
     shared = np.zeros((len(fitted), int(same.sum())))
     shared[np.flatnonzero(same), np.arange(shared.shape[1])] = own[node[same]]
     given[:, node[same]] += solve_triangular(root, shared, lower=True)
-    unexplained = cho_factor(residual.covariance(curve.kernel, there.places, there.places) + scatter)
+    unexplained = cho_factor(curves.covariance(curve.kernel, there.places, there.places) + scatter)
     weights = cho_solve(unexplained, fitted.log_value - there.value)
-    gained = weights @ residual.covariance(curve.kernel, there.places, seen.places)
+    gained = weights @ curves.covariance(curve.kernel, there.places, seen.places)
     gained[node[same]] += weights @ shared
     return _Told(given=given, gained=gained, own=own, smooth=smooth)
 
@@ -129,12 +231,12 @@ def _tabulated(surface: Surface) -> Surface:
     free = surface.mean.reshape(shape)
     # Along the second axis 1/share rises, so what rises with share falls there.
     rises = surface.curve.form.rises
-    above, below = nodes.bounds(free, (rises[0], -rises[1], rises[2]))
+    above, below = bounds(free, (rises[0], -rises[1], rises[2]))
     bound = above + _lean(surface, (above, below)) * (below - above)
     moved = (bound - free).ravel()
     widening = np.where(surface.inside > 0, surface.widening[0], surface.widening[1])
     value, scatter = np.exp(bound.ravel()), surface.sight.scatter
-    variances = (surface.smooth + scatter, surface.variance + residual.passing(scatter))
+    variances = (surface.smooth + scatter, surface.variance + curves.passing(scatter))
     beside, at_node = (
         value * np.clip(np.hypot(np.sqrt(np.maximum(variance, 0.0)) * widening, moved), _LOG_STD_MIN, _LOG_STD_MAX)
         for variance in variances
@@ -156,7 +258,7 @@ def _lean(surface: Surface, both: tuple[Floats, Floats]) -> float:
 
 def lookup(surface: Surface, at: tuple[Floats, Floats, Floats]) -> Floats:
     """Value, std and distance of every configuration, one row each."""
-    found, on_node = nodes.lookup(surface.axes, surface.table, at)
+    found, on_node = interpolated(surface.axes, surface.table, at)
     found[:, 1] -= np.where(on_node, found[:, 3], 0.0)
     return found[:, :3]
 
@@ -172,7 +274,7 @@ class _Arrival:
 
 def _arrival(surface: Surface, point: Points) -> _Arrival:
     """A point beside its node is carried there as the surface slopes."""
-    node = int(nodes.nearest(surface.axes, point)[0])
+    node = int(nearest_nodes(surface.axes, point)[0])
     slope = float(np.log(lookup(surface, point.at)[0, 0] / surface.table[node, 0]))
     return _Arrival(point=point, node=node, surprise=float(point.log_value[0] - surface.mean[node]) - slope)
 
@@ -183,7 +285,7 @@ def appended(surface: Surface, point: Points) -> Surface:
     """
     arrival = _arrival(surface, point)
     node, squared = arrival.node, arrival.surprise**2
-    scatter = float(residual.passing(surface.sight.scatter[node]) / point.count[0])
+    scatter = float(curves.passing(surface.sight.scatter[node]) / point.count[0])
     usual = max(float(surface.variance[node]), 0.0) + scatter
     if squared < _WILD * usual:
         return _conditioned(surface, arrival, 0.0)
@@ -205,13 +307,13 @@ def _conditioned(surface: Surface, arrival: _Arrival, extra: float) -> Surface:
     joint = surface.sight.covariance(one, here.kernel)[:, 0]
     joint -= surface.given[:, node] @ surface.given + surface.late[:, node] @ surface.late
     joint[node] = max(joint[node] + surface.own[node], 0.0)
-    total = float(joint[node] + residual.passing(one.scatter)[0] / point.count[0]) + extra
+    total = float(joint[node] + curves.passing(one.scatter)[0] / point.count[0]) + extra
     root = np.sqrt(max(total, 1e-12))
     gain = joint / root
     # The smooth part of the node itself learns what remains after its own peculiarity.
     gain_smooth = gain.copy()
     gain_smooth[node] = min(gain[node], surface.smooth[node] / root)
-    far = np.minimum(surface.far, measured.distance(surface.at, point))
+    far = np.minimum(surface.far, intake.distance(surface.at, point))
     grown = replace(
         surface,
         curve=replace(here, points=here.points.joined(point), extra=np.append(here.extra, extra)),

@@ -14,8 +14,8 @@ from benchmarks.catalogue.gpus import gpu_types
 from benchmarks.catalogue.networks import models
 from benchmarks.library_sources import SOURCES, Measured
 from solvers.domain.codec import from_json
-from solvers.models.belief import shape
-from solvers.models.belief.prior import Cells
+from solvers.models.belief import forms
+from solvers.models.belief.forms import Cells
 from solvers.models.library import Library
 
 
@@ -25,7 +25,7 @@ def _items() -> list[Measured]:
     found = []
     for number, name in enumerate(("net-a", "net-b", "net-c")):
         latency = np.exp(
-            shape.log_latency(shape.learned(natural * (1 + 0.3 * number) ** (np.arange(10) < 5)), batch, share)
+            forms.log_latency(forms.learned(natural * (1 + 0.3 * number) ** (np.arange(10) < 5)), batch, share)
         )
         cells = Cells(batch=batch, share=share, slowness=np.ones(9), latency_ms=latency)
         found.append(Measured(model=name, gpu_type="v100", source=SOURCES[0], cells=cells))

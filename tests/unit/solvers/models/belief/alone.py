@@ -8,7 +8,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.models.base import Queries, Samples
-from solvers.models.belief import shape
+from solvers.models.belief import forms
 
 NATURAL = np.array([4.0, 0.4, 0.03, 0.9, 0.3, 0.5, 0.5, 3.0, 8.0, 0.8])
 BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -20,7 +20,7 @@ def parameters(size: float = 1.0, host: float = 1.0) -> Floats:
     natural = NATURAL.copy()
     natural[3:6] *= size
     natural[0] *= host
-    return shape.learned(natural)
+    return forms.learned(natural)
 
 
 def grid(models: Sequence[str], gpu_type: str = "v100", clock_mhz: Sequence[float] = (np.nan,)) -> Queries:
@@ -39,7 +39,7 @@ def truth(queries: Queries, clock_mhz_max: float = 1500.0) -> Floats:
     for index in range(len(queries.models)):
         rows = queries.model == index
         at = queries.batch[rows], queries.share_pct[rows] / 100, slowness[rows]
-        found[rows] = np.exp(shape.log_latency(parameters(1.5**index), *at))
+        found[rows] = np.exp(forms.log_latency(parameters(1.5**index), *at))
     return found
 
 

@@ -9,7 +9,7 @@ from app.library import facts as shipped
 from solvers.domain.arrays import Floats
 from solvers.errors import FieldError
 from solvers.models.base import Facts, Queries, Samples
-from solvers.models.belief import shape
+from solvers.models.belief import forms
 from solvers.models.belief.design import Configuration, candidates_of, next_points
 from solvers.models.belief.solo import HeadroomSolo, make
 
@@ -25,7 +25,7 @@ NATURAL = np.array([3.0, 0.6, 0.05, 0.5, 0.3, 0.15, 0.5, 4.0, 8.0, 0.8])
 def truth(configurations: tuple[Configuration, ...]) -> Floats:
     batch = np.array([item.batch for item in configurations])
     share = np.array([item.share_pct_sm for item in configurations]) / 100
-    return np.exp(shape.log_latency(shape.learned(NATURAL), batch, share))
+    return np.exp(forms.log_latency(forms.learned(NATURAL), batch, share))
 
 
 def measured(configurations: tuple[Configuration, ...]) -> Samples:

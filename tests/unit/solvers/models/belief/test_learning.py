@@ -6,12 +6,10 @@ from functools import cache
 
 import numpy as np
 
-from solvers.models.belief.calibration import COUNTS, Widening
 from solvers.models.belief.curve import Curve
-from solvers.models.belief.forms import LATENCY
-from solvers.models.belief.learning import Field, Lesson, best, learn
-from solvers.models.belief.points import Points
-from solvers.models.belief.prior import weak_prior
+from solvers.models.belief.forms import LATENCY, weak_prior
+from solvers.models.belief.intake import Points
+from solvers.models.belief.learning import COUNTS, Field, Lesson, Widening, best, learn
 from solvers.models.belief.surface import compiled, lookup
 from tests.unit.solvers.models.belief.alone import samples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.models.belief.points import Points, distance, within
+from solvers.models.belief.intake import Points, distance, within
 
 
 def points(*rows: tuple[float, float, float]) -> Points:

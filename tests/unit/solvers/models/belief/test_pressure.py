@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from solvers.models.base import Groups, Queries
-from solvers.models.belief.encounters import Encounters, places
-from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Edges, oversold
+from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Edges, Encounters, oversold, places
 from solvers.models.parts.company import STRANGER_STEPS, STRANGERS_STEPS
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.models.belief import shape
-from solvers.models.belief.prior import Cells, fit_parameters, fit_shape, population, sensitivity, weak_prior
+from solvers.models.belief import forms
+from solvers.models.belief.forms import Cells, fit_parameters, fit_shape, population, sensitivity, weak_prior
 from tests.unit.solvers.models.belief.alone import grid, parameters, truth
 
 
@@ -47,11 +47,11 @@ def test_one_cell_is_enough_to_start() -> None:
 
 def test_derivatives_are_those_of_the_shape() -> None:
     at = (np.array([3.0]), np.array([0.3]), np.array([1.2]))
-    slope = sensitivity(shape.log_latency, parameters(), at)
+    slope = sensitivity(forms.log_latency, parameters(), at)
     moved = parameters()
-    moved[shape.WORK] += 1e-3
-    step = shape.log_latency(moved, *at) - shape.log_latency(parameters(), *at)
-    np.testing.assert_allclose(slope[0, shape.WORK], step / 1e-3, rtol=1e-2)
+    moved[forms.WORK] += 1e-3
+    step = forms.log_latency(moved, *at) - forms.log_latency(parameters(), *at)
+    np.testing.assert_allclose(slope[0, forms.WORK], step / 1e-3, rtol=1e-2)
 
 
 def test_a_population_is_nearer_to_its_members_than_what_holds_of_any_model() -> None:
@@ -64,7 +64,7 @@ def test_a_population_is_nearer_to_its_members_than_what_holds_of_any_model() ->
     some = tuple(column[few] for column in at)
     target = np.log(newcomer.latency_ms)
     errors = [
-        np.abs(shape.log_latency(fit_parameters(shape.log_latency, some, target[few], prior).mean, *at) - target).mean()
+        np.abs(forms.log_latency(fit_parameters(forms.log_latency, some, target[few], prior).mean, *at) - target).mean()
         for prior in (common, weak)
     ]
     assert errors[0] < errors[1]

@@ -10,10 +10,9 @@ import pytest
 from solvers.domain.arrays import Floats
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.models.base import Origin
-from solvers.models.belief import shape
-from solvers.models.belief.prior import ShapePrior
-from solvers.models.belief.siblings import Sibling, Told, joined, moved_entry, size_law, voices
-from solvers.models.belief.transfer import entry_prior
+from solvers.models.belief import forms
+from solvers.models.belief.forms import ShapePrior
+from solvers.models.belief.transfer import Sibling, Told, entry_prior, joined, moved_entry, size_law, voices
 from solvers.models.library import LibraryEntry
 from tests.unit.solvers.models.belief.alone import parameters
 
@@ -37,7 +36,7 @@ def entry(size: float) -> LibraryEntry:
         model=f"net{size:g}",
         gpu_type="v100",
         parameters=tuple(parameters(size).tolist()),
-        spread=(0.1,) * shape.COUNT,
+        spread=(0.1,) * forms.COUNT,
         error_pct_mean=3.0,
         points=40,
         source="a test",
@@ -46,10 +45,10 @@ def entry(size: float) -> LibraryEntry:
 
 
 def told(size: float, step: float = 0.0) -> Told:
-    times = np.zeros(shape.COUNT)
-    times[shape.TIMES] = step
+    times = np.zeros(forms.COUNT)
+    times[forms.TIMES] = step
     belief = ShapePrior(
-        mean=parameters(size) + times, covariance=0.01 * np.eye(shape.COUNT), origin=Origin.MEASURED, source="here"
+        mean=parameters(size) + times, covariance=0.01 * np.eye(forms.COUNT), origin=Origin.MEASURED, source="here"
     )
     return Told(sibling=Sibling(variant=variant(size), entry=entry(size)), belief=belief)
 
@@ -65,7 +64,7 @@ def spread(prior: ShapePrior) -> Floats:
 def test_a_models_size_says_how_much_it_works() -> None:
     law = size_law(Sibling(variant=variant(5.0)), everybody())
     assert law is not None
-    assert law.mean[shape.WORK] == pytest.approx(parameters(5.0)[shape.WORK], abs=0.15)
+    assert law.mean[forms.WORK] == pytest.approx(parameters(5.0)[forms.WORK], abs=0.15)
     assert law.mean[0] == pytest.approx(parameters(5.0)[0], abs=0.05)
     assert "9 models measured here" in law.source
 
@@ -84,7 +83,7 @@ def test_an_entry_is_moved_as_the_others_differ_from_theirs_and_surer_where_they
     assert moved is not None
     assert moved.origin is Origin.LIBRARY
     assert (moved.mean - alone.mean)[0] == pytest.approx(0.63, abs=0.02)
-    assert (moved.mean - alone.mean)[shape.FILL] == pytest.approx(0.0)
+    assert (moved.mean - alone.mean)[forms.FILL] == pytest.approx(0.0)
     assert (spread(moved) < spread(alone)).all()
 
 
@@ -101,7 +100,7 @@ def test_an_entry_stays_doubtful_where_the_others_differ_each_in_its_own_way() -
 def test_joined_beliefs_lie_between_and_are_surer() -> None:
     one, two = entry_prior(entry(1.0)), entry_prior(entry(4.0))
     both = joined(one, two)
-    assert one.mean[shape.WORK] < both.mean[shape.WORK] < two.mean[shape.WORK]
+    assert one.mean[forms.WORK] < both.mean[forms.WORK] < two.mean[forms.WORK]
     assert (spread(both) < spread(one)).all()
 
 

@@ -9,16 +9,14 @@ import pytest
 
 from solvers.domain.arrays import Floats
 from solvers.models.belief import curve as curves
-from solvers.models.belief import residual
 from solvers.models.belief.curve import Curve
-from solvers.models.belief.forms import LATENCY
-from solvers.models.belief.points import Points
-from solvers.models.belief.prior import weak_prior
+from solvers.models.belief.forms import LATENCY, weak_prior
+from solvers.models.belief.intake import Points
 from solvers.models.belief.surface import Surface, appended, compiled, lookup
 from tests.unit.solvers.models.belief.alone import samples
 
-QUIET = residual.KERNEL_USUAL.copy()
-QUIET[[residual.NOISE_BUSY, residual.NOISE_FLAT]] = np.log(0.004)
+QUIET = curves.KERNEL_USUAL.copy()
+QUIET[[curves.NOISE_BUSY, curves.NOISE_FLAT]] = np.log(0.004)
 
 
 def measured(scatter: float = 0.003) -> Points:
@@ -113,7 +111,7 @@ def test_a_wild_point_in_a_fit_is_discounted() -> None:
 def test_a_staircase_that_rises_with_share_becomes_level() -> None:
     share = np.arange(0.1, 1.01, 0.1)
     rising = Points.of(np.ones(10), share, np.ones(10), np.where(share > 0.55, 30.0, 20.0))
-    surface = compiled(fitted(rising, residual.KERNEL_USUAL), (1.0, 1.0), clocked=False)
+    surface = compiled(fitted(rising, curves.KERNEL_USUAL), (1.0, 1.0), clocked=False)
     found = lookup(surface, (np.ones(100), np.linspace(0.01, 1, 100), np.ones(100)))
     assert (np.diff(found[:, 0]) <= 1e-9).all()
     # What monotony takes from the fit, the interval admits.

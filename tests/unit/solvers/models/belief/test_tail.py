@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.models.belief.tail import Tail
+from solvers.models.belief.knowledge import Tail
 
 
 def test_many_ratios_are_believed() -> None:

@@ -10,8 +10,8 @@ import pytest
 from app.library import facts as shipped
 from solvers.domain.arrays import Floats
 from solvers.models.base import Facts, Origin
-from solvers.models.belief import roofline, shape
-from solvers.models.belief.prior import ShapePrior, sensitivity
+from solvers.models.belief import forms, transfer
+from solvers.models.belief.forms import ShapePrior, sensitivity
 from solvers.models.belief.transfer import Scaling, entry_prior, scaled_prior
 from tests import builders
 
@@ -20,20 +20,20 @@ SCALING = Scaling.of(FACTS)
 BARE = Scaling.of(Facts(gpu_types=FACTS.gpu_types, models=FACTS.models))
 NATURAL = np.array([4.0, 1.0, 0.05, 0.8, 0.4, 0.1, 0.5, 4.0, 8.0, 0.8])
 HERE = ShapePrior(
-    mean=shape.learned(NATURAL), covariance=1e-4 * np.eye(shape.COUNT), origin=Origin.MEASURED, source="here"
+    mean=forms.learned(NATURAL), covariance=1e-4 * np.eye(forms.COUNT), origin=Origin.MEASURED, source="here"
 )
 Known = Mapping[tuple[str, str], ShapePrior]
 
 
 def latency(prior: ShapePrior | None, batch: float, share: float = 1.0) -> float:
     assert prior is not None
-    return float(np.exp(shape.log_latency(prior.mean, batch, share)))
+    return float(np.exp(forms.log_latency(prior.mean, batch, share)))
 
 
 def doubt(prior: ShapePrior | None, batch: float = 8.0) -> float:
     """Standard deviation of log latency, in the middle of the usual shares."""
     assert prior is not None
-    slope: Floats = sensitivity(shape.log_latency, prior.mean, (np.array([batch]), np.array([0.5]), np.ones(1)))
+    slope: Floats = sensitivity(forms.log_latency, prior.mean, (np.array([batch]), np.array([0.5]), np.ones(1)))
     return float(np.sqrt(slope @ prior.covariance @ slope.T)[0, 0])
 
 
@@ -52,19 +52,19 @@ def test_a_model_measured_here_moves_to_other_gpu_types() -> None:
 def test_one_input_fills_more_of_a_smaller_gpu() -> None:
     moved = BARE.prior("net", "t4", {("net", "v100"): HERE})
     assert moved is not None
-    assert shape.natural(moved.mean)[shape.FILL] == pytest.approx(2 * NATURAL[shape.FILL])
+    assert forms.natural(moved.mean)[forms.FILL] == pytest.approx(2 * NATURAL[forms.FILL])
 
 
 def test_moving_back_and_forth_is_moving_nowhere() -> None:
     for of in FACTS.gpu_types.values():
-        there = roofline.shift(of, FACTS.gpu_types["v100"])
-        assert roofline.shift(FACTS.gpu_types["v100"], of) == pytest.approx(-there)
-        assert not roofline.spread(of, of).any()
+        there = transfer.shift(of, FACTS.gpu_types["v100"])
+        assert transfer.shift(FACTS.gpu_types["v100"], of) == pytest.approx(-there)
+        assert not transfer.spread(of, of).any()
 
 
 def test_several_gpu_types_are_mixed_and_disagreement_widens() -> None:
     twice = ShapePrior(mean=HERE.mean.copy(), covariance=HERE.covariance, origin=HERE.origin, source=HERE.source)
-    twice.mean[shape.TIMES] += np.log(4.0)
+    twice.mean[forms.TIMES] += np.log(4.0)
     one = BARE.prior("net", "a30", {("net", "v100"): HERE})
     both = BARE.prior("net", "a30", {("net", "v100"): HERE, ("net", "v100-16gb"): twice})
     assert latency(one, 8) < latency(both, 8)
@@ -127,7 +127,7 @@ def test_other_models_measured_here_tell_about_this_host() -> None:
         prior = SCALING.prior(name, "v100", {})
         assert prior is not None
         mean = prior.mean.copy()
-        mean[shape.TIMES] -= np.log(3.0)
+        mean[forms.TIMES] -= np.log(3.0)
         known[name, "v100"] = ShapePrior(mean=mean, covariance=HERE.covariance, origin=Origin.MEASURED, source="here")
     beside = SCALING.prior("swin_t", "v100", known)
     assert latency(beside, 8) < 0.6 * latency(alone, 8)
