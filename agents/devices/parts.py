@@ -32,7 +32,6 @@ class BoardSettings:
     """
 
     clock_mhz_sm: int | None
-    clock_mhz_memory: int | None
     power_limit_w: float | None
     power_limit_w_enforced: float
     """The strictest of all sources, out-of-band management included."""
@@ -52,7 +51,6 @@ class BoardReading:
     utilisation_pct: float | None
     memory_mib_used: float
     clock_mhz_sm: int
-    clock_mhz_memory: int
     temperature_c: float | None
     throttle: str
     """Reasons why the clock is below the one asked for, comma-separated; empty when there are none."""
@@ -111,6 +109,10 @@ class Boards(Protocol):
         ...
 
 
+SETTINGS = ("set_clock", "set_power", "set_compute_mode", "set_persistence")
+"""What setters write, as inventories speak of it."""
+
+
 class Setters(Protocol):
     """Writes what is device-wide. Each call checks the device's own bounds first and reads back what it can; None
     resets to the driver's default.
@@ -118,10 +120,6 @@ class Setters(Protocol):
 
     def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         """Lock the SM clock. A lock is a request: power and heat may hold the clock lower."""
-        ...
-
-    def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
-        """Lock the memory clock (Ampere and later)."""
         ...
 
     def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
@@ -137,9 +135,7 @@ class Setters(Protocol):
         ...
 
     def refusals(self) -> Mapping[str, str]:
-        """Why a verb does not work here, by verb (`set_clock`, `set_memory_clock`, `set_power`, `set_compute_mode`,
-        `set_persistence`); a verb that works is missing.
-        """
+        """Why a setting cannot be written here, by its capability (`SETTINGS`); one that can is missing."""
         ...
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
-from agents.devices.parts import ComputeMode
+from agents.devices.parts import SETTINGS, ComputeMode
 from agents.errors import BusyError, DeviceError, DeviceTimeoutError, DriverError, NoPermissionError
 from agents.helper.protocol import (
     ANSWER_BYTES_MAX,
@@ -97,8 +97,6 @@ class Presence:
             self._connection = None
 
 
-VERBS = ("set_clock", "set_memory_clock", "set_power", "set_compute_mode", "set_persistence")
-"""As the inventory speaks of them."""
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 10.0
 
@@ -194,32 +192,24 @@ class HelperSetters:
         self._presence: Presence | None = None
 
     def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
-        """See `Setters`."""
         self._set(Verb.LOCK_CLOCK, uuid, clock_mhz_sm)
 
-    def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
-        """See `Setters`."""
-        self._set(Verb.LOCK_MEMORY_CLOCK, uuid, clock_mhz_memory)
-
     def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
-        """See `Setters`."""
         self._set(Verb.LIMIT_POWER, uuid, power_limit_w)
 
     def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
-        """See `Setters`."""
         self._set(Verb.SET_COMPUTE_MODE, uuid, mode.value)
 
     def set_persistence(self, uuid: str, on: bool) -> None:
-        """See `Setters`."""
         self._set(Verb.SET_PERSISTENCE, uuid, on)
 
     def refusals(self) -> Mapping[str, str]:
-        """See `Setters`. Where the helper cannot be asked, that is the reason for every verb."""
+        """Where the helper cannot be asked, that is the reason for every verb."""
         try:
             answer = self._ask(HelperRequest(number=next(self._numbers), verb=Verb.REFUSALS))
         except DeviceError as error:
-            return dict.fromkeys(VERBS, str(error))
-        return {verb: reason for verb, reason in (answer.refusals or {}).items() if verb in VERBS and reason}
+            return dict.fromkeys(SETTINGS, str(error))
+        return {verb: reason for verb, reason in (answer.refusals or {}).items() if verb in SETTINGS and reason}
 
     @property
     def present(self) -> bool:

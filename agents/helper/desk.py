@@ -236,7 +236,7 @@ class Desk:
 
     def _read(self, device: str, verb: Verb) -> Value:
         """A setting before the first write. Drivers do not tell locks: nobody else's is kept."""
-        if verb in (Verb.LOCK_CLOCK, Verb.LOCK_MEMORY_CLOCK):
+        if verb is Verb.LOCK_CLOCK:
             return None
         settings = self._boards.settings(device)
         if verb is Verb.LIMIT_POWER:
@@ -245,18 +245,9 @@ class Desk:
 
     def _set(self, device: str, verb: Verb, value: Value) -> None:
         calls: dict[Verb, Callable[[], None]] = {
-            Verb.LOCK_CLOCK: lambda: self._setters.lock_clock(device, _clock(value)),
-            Verb.LOCK_MEMORY_CLOCK: lambda: self._setters.lock_memory_clock(device, _clock(value)),
-            Verb.LIMIT_POWER: lambda: self._setters.limit_power(device, _power(value)),
+            Verb.LOCK_CLOCK: lambda: self._setters.lock_clock(device, None if value is None else int(value)),
+            Verb.LIMIT_POWER: lambda: self._setters.limit_power(device, None if value is None else float(value)),
             Verb.SET_COMPUTE_MODE: lambda: self._setters.set_compute_mode(device, ComputeMode(str(value))),
             Verb.SET_PERSISTENCE: lambda: self._setters.set_persistence(device, bool(value)),
         }
         calls[verb]()
-
-
-def _clock(value: Value) -> int | None:
-    return None if value is None else int(value)
-
-
-def _power(value: Value) -> float | None:
-    return None if value is None else float(value)

@@ -41,7 +41,6 @@ class Verb(StrEnum):
     """All that can be asked. The names are those of `agents.devices.parts.Setters`."""
 
     LOCK_CLOCK = "lock_clock"
-    LOCK_MEMORY_CLOCK = "lock_memory_clock"
     LIMIT_POWER = "limit_power"
     SET_COMPUTE_MODE = "set_compute_mode"
     SET_PERSISTENCE = "set_persistence"
@@ -197,7 +196,7 @@ def check_value(verb: Verb, plain: object) -> Value:
     """A value as a verb takes it. Raises ProtocolError."""
     whole = isinstance(plain, int) and not isinstance(plain, bool)
     match verb:
-        case Verb.LOCK_CLOCK | Verb.LOCK_MEMORY_CLOCK:
+        case Verb.LOCK_CLOCK:
             if plain is None:
                 return None
             if isinstance(plain, int) and whole and 0 < plain <= CLOCK_MHZ_MAX:

@@ -159,9 +159,6 @@ class Onlooker:
     def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         self._refuse(f"{uuid}: clock {clock_mhz_sm}")
 
-    def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
-        self._refuse(f"{uuid}: memory clock {clock_mhz_memory}")
-
     def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
         self._refuse(f"{uuid}: power limit {power_limit_w}")
 

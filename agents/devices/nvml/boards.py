@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from agents.devices.nvml.binding import TIMEOUT_S, Driver, Nvml, load_binding
-from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFacts, FoundDevices, look
+from agents.devices.nvml.inventory import CLOCK_SM, MIB, BoardFacts, FoundDevices, look
 from agents.devices.nvml.telemetry import WAIT_MS, DeviceTelemetry, EventWatch
 from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, ComputeMode, GpuProcess
 from agents.errors import (
@@ -92,7 +92,7 @@ class NvmlBoards:
         if not self._facts:
             raise ConfigError(f"no NVIDIA GPU can be used here{': ' if found.notes else ''}{'; '.join(found.notes)}")
         self._telemetry = {uuid: DeviceTelemetry(facts) for uuid, facts in self._facts.items()}
-        self._locked_mhz: dict[tuple[str, int], int] = {}
+        self._locked_mhz: dict[str, int] = {}
         self._events = EventWatch(driver, tuple(self._facts.values()), now_s, event_wait_ms)
         if self._events.problem:
             self.notes += (f"not every device tells events: {self._events.problem}",)
@@ -114,38 +114,35 @@ class NvmlBoards:
             self._facts[uuid] = replace(self.facts(uuid), sm_count=sm_count, sm_count_source="probe")
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
-        """See `Boards`. Devices whose SM count nobody could tell are left out: a share of them cannot be checked."""
+        """Devices whose SM count nobody could tell are left out: a share of them cannot be checked."""
         return tuple(facts.inventory() for facts in self._facts.values() if facts.sm_count is not None)
 
     def settings(self, uuid: str) -> BoardSettings:
-        """See `Boards`."""
         facts = self.facts(uuid)
         return self.driver.run(uuid, lambda nvml: self._settings(nvml, facts))
 
     def reading(self, uuid: str) -> BoardReading:
-        """See `Boards`."""
         telemetry = self._telemetry[self.facts(uuid).uuid]
         return self.driver.run(uuid, lambda nvml: telemetry.read(nvml, self._now_s()))
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """See `Boards`. An MPS server is among them, as a process that is no client."""
+        """An MPS server is among them, as a process that is no client."""
         handle = self.facts(uuid).handle
         return self.driver.run(uuid, lambda nvml: _processes(nvml, handle))
 
     def events(self) -> tuple[BoardEvent, ...]:
-        """See `Boards`."""
         return self._events.take()
 
     def note_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         """Whoever locked or reset the SM clock says so here."""
-        self._note(uuid, CLOCK_SM, clock_mhz_sm)
-
-    def note_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
-        """The same for the memory clock."""
-        self._note(uuid, CLOCK_MEMORY, clock_mhz_memory)
+        known = self.facts(uuid).uuid
+        if clock_mhz_sm is None:
+            self._locked_mhz.pop(known, None)
+        else:
+            self._locked_mhz[known] = clock_mhz_sm
 
     def close(self) -> None:
-        """See `Boards`. While a call still hangs in the driver the library stays open: the process's end closes it."""
+        """While a call still hangs in the driver the library stays open: the process's end closes it."""
         ended = self._events.close()
         if ended and not self.driver.hangs():
             with suppress(DeviceError):  # The driver is gone, and what it lent is gone with it.
@@ -156,13 +153,6 @@ class NvmlBoards:
         for telemetry in self._telemetry.values():
             telemetry.close()
 
-    def _note(self, uuid: str, kind: int, clock_mhz: int | None) -> None:
-        key = (self.facts(uuid).uuid, kind)
-        if clock_mhz is None:
-            self._locked_mhz.pop(key, None)
-        else:
-            self._locked_mhz[key] = clock_mhz
-
     def _settings(self, nvml: Nvml, facts: BoardFacts) -> BoardSettings:
         limit_mw = nvml.maybe("nvmlDeviceGetPowerManagementLimit", facts.board)
         enforced_mw = nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", facts.board)
@@ -170,20 +160,19 @@ class NvmlBoards:
         persistence = nvml.maybe("nvmlDeviceGetPersistenceMode", facts.board)
         limit_w = None if limit_mw is None else limit_mw / 1000.0
         return BoardSettings(
-            clock_mhz_sm=self._clock_held(nvml, facts, CLOCK_SM),
-            clock_mhz_memory=self._clock_held(nvml, facts, CLOCK_MEMORY),
+            clock_mhz_sm=self._clock_held(nvml, facts),
             power_limit_w=None if _is_default(limit_w, facts.power_limit_w_default) else limit_w,
             power_limit_w_enforced=facts.power_limit_w_max if enforced_mw is None else enforced_mw / 1000.0,
             compute_mode=COMPUTE_MODES.get(mode, ComputeMode.DEFAULT),
             persistence=None if persistence is None else bool(persistence),
         )
 
-    def _clock_held(self, nvml: Nvml, facts: BoardFacts, kind: int) -> int | None:
+    def _clock_held(self, nvml: Nvml, facts: BoardFacts) -> int | None:
         """The clock asked for, unless the device runs faster than that."""
-        asked_mhz = self._locked_mhz.get((facts.uuid, kind))
+        asked_mhz = self._locked_mhz.get(facts.uuid)
         if asked_mhz is None:
             return None
-        found_mhz = int(nvml.call("nvmlDeviceGetClockInfo", facts.board, kind))
+        found_mhz = int(nvml.call("nvmlDeviceGetClockInfo", facts.board, CLOCK_SM))
         return asked_mhz if found_mhz <= asked_mhz + CLOCK_MHZ_SAME else None
 
 

@@ -76,9 +76,6 @@ PRODUCTS: dict[str, tuple[str, int]] = {
 }
 """By the product's key: GPU type, SMs of the whole GPU."""
 
-MEMORY_LOCK_COSTLY = frozenset(("rtx-5090",))
-"""GPU types on which a lower memory clock was reported to cost 16 to 32 % without any sign of it."""
-
 CORES_PER_SM = {
     (3,): 192,
     (5,): 128,
@@ -124,11 +121,10 @@ def sm_count_of_cores(core_count: int, compute_capability: tuple[int, int]) -> i
 
 MIB = 1 << 20
 SLICE = "it is a slice: this belongs to its whole GPU"
-COSTLY = "a lower memory clock silently costs this product performance"
 MIG_ENABLED = 1
-CLOCK_SM, CLOCK_MEMORY = 1, 2
-VOLTA, AMPERE = 7, 8
-"""First compute capability of each."""
+CLOCK_SM = 1
+VOLTA = 7
+"""Its first compute capability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +143,6 @@ class BoardFacts:
     sm_count: int | None
     sm_count_source: str
     clocks_mhz_sm: tuple[int, ...]
-    clocks_mhz_memory: tuple[int, ...]
     power_limit_w_min: float
     power_limit_w_max: float
     power_limit_w_default: float | None
@@ -218,8 +213,7 @@ def _devices_of(nvml: Nvml, board: object, index: int) -> list[BoardFacts]:
 def _whole(nvml: Nvml, board: object, index: int) -> BoardFacts:
     product = str(nvml.call("nvmlDeviceGetName", board))
     sm_count, source = _sm_count(nvml, board, product)
-    memory_clocks = tuple(sorted(nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", board) or ()))
-    clocks = _clocks(nvml, board, memory_clocks)
+    clocks = _clocks(nvml, board)
     low_mw, high_mw, default_mw = _power_range(nvml, board)
     pci = nvml.maybe("nvmlDeviceGetPciInfo", board)
     return BoardFacts(
@@ -232,15 +226,13 @@ def _whole(nvml: Nvml, board: object, index: int) -> BoardFacts:
         memory_mib=_memory_mib(nvml, board),
         sm_count=sm_count,
         sm_count_source=source,
-        clocks_mhz_sm=clocks or _one_clock(nvml, board, CLOCK_SM),
-        clocks_mhz_memory=memory_clocks or _one_clock(nvml, board, CLOCK_MEMORY),
+        clocks_mhz_sm=clocks or _one_clock(nvml, board),
         power_limit_w_min=low_mw / 1000.0,
         power_limit_w_max=high_mw / 1000.0,
         power_limit_w_default=None if default_mw is None else default_mw / 1000.0,
         driver_version=str(nvml.call("nvmlSystemGetDriverVersion")),
         cuda_version=_cuda_version(nvml),
-        capabilities=_capabilities(nvml, board, listed=bool(clocks), power=default_mw is not None)
-        | ({"set_memory_clock": COSTLY} if gpu_type_of(product) in MEMORY_LOCK_COSTLY else {}),
+        capabilities=_capabilities(nvml, board, listed=bool(clocks), power=default_mw is not None),
     )
 
 
@@ -253,7 +245,7 @@ def _slices(nvml: Nvml, whole: BoardFacts) -> list[BoardFacts]:
         except (NotFoundError, OutOfRangeError):
             continue
         attributes = nvml.call("nvmlDeviceGetAttributes", handle)
-        capabilities = whole.capabilities | dict.fromkeys(("set_clock", "set_memory_clock", "set_power"), SLICE)
+        capabilities = whole.capabilities | dict.fromkeys(("set_clock", "set_power"), SLICE)
         found.append(
             replace(
                 whole,
@@ -300,16 +292,17 @@ def _memory_mib(nvml: Nvml, handle: object) -> int:
     return int(nvml.call("nvmlDeviceGetMemoryInfo", handle).total // MIB)
 
 
-def _clocks(nvml: Nvml, board: object, memory_clocks: tuple[int, ...]) -> tuple[int, ...]:
+def _clocks(nvml: Nvml, board: object) -> tuple[int, ...]:
     """SM clocks at the highest memory clock: lower memory clocks come with few of them. Rising."""
+    memory_clocks = nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", board)
     if not memory_clocks:
         return ()
-    return tuple(sorted(set(nvml.maybe("nvmlDeviceGetSupportedGraphicsClocks", board, memory_clocks[-1]) or ())))
+    return tuple(sorted(set(nvml.maybe("nvmlDeviceGetSupportedGraphicsClocks", board, max(memory_clocks)) or ())))
 
 
-def _one_clock(nvml: Nvml, board: object, kind: int) -> tuple[int, ...]:
+def _one_clock(nvml: Nvml, board: object) -> tuple[int, ...]:
     """The highest clock, where there is no table; it cannot be locked then."""
-    found = nvml.maybe("nvmlDeviceGetMaxClockInfo", board, kind)
+    found = nvml.maybe("nvmlDeviceGetMaxClockInfo", board, CLOCK_SM)
     return () if found is None else (int(found),)
 
 
@@ -334,10 +327,8 @@ def _capabilities(nvml: Nvml, board: object, *, listed: bool, power: bool) -> di
     mig = nvml.maybe("nvmlDeviceGetMigMode", board)
     gpm = nvml.maybe("nvmlGpmQueryDeviceSupport", board)
     persistence = nvml.maybe("nvmlDeviceGetPersistenceMode", board)
-    locks = listed and major >= VOLTA
     return {
-        "set_clock": "" if locks else "this product's SM clock cannot be locked",
-        "set_memory_clock": "" if locks and major >= AMPERE else "memory clocks can be locked from Ampere on",
+        "set_clock": "" if listed and major >= VOLTA else "this product's SM clock cannot be locked",
         "set_power": "" if power else "this product's power limit cannot be set",
         "set_compute_mode": "",
         "set_persistence": "" if persistence is not None else "this driver has no persistence mode",

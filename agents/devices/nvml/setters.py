@@ -14,11 +14,10 @@ from functools import partial
 
 from agents.devices.nvml.binding import Nvml
 from agents.devices.nvml.boards import CLOCK_MHZ_SAME, COMPUTE_MODES, POWER_W_SAME, NvmlBoards
-from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, BoardFacts
-from agents.devices.parts import ComputeMode
+from agents.devices.nvml.inventory import CLOCK_SM, BoardFacts
+from agents.devices.parts import SETTINGS, ComputeMode
 from agents.errors import DeviceError, DriverError, NoPermissionError, NotSupportedError, OutOfRangeError
 
-VERBS = ("set_clock", "set_memory_clock", "set_power", "set_compute_mode", "set_persistence")
 SETTLE_S, SETTLE_STEP_S = 1.0, 0.02
 """How long a clock may take to come down to its lock, and how often that is looked at."""
 CODES = {mode: code for code, mode in COMPUTE_MODES.items()}
@@ -36,24 +35,19 @@ class NvmlSetters:
         self._try_to_write()
 
     def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
-        """See `Setters`."""
         facts = self._able(uuid, "set_clock")
-        self._lock(facts, CLOCK_SM, clock_mhz_sm)
+        if clock_mhz_sm is None:
+            self._run(facts, lambda nvml: nvml.call("nvmlDeviceResetGpuLockedClocks", facts.board))
+        else:
+            self._lock(facts, clock_mhz_sm)
         self._boards.note_clock(uuid, clock_mhz_sm)
 
-    def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
-        """See `Setters`."""
-        facts = self._able(uuid, "set_memory_clock")
-        self._lock(facts, CLOCK_MEMORY, clock_mhz_memory)
-        self._boards.note_memory_clock(uuid, clock_mhz_memory)
-
     def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
-        """See `Setters`."""
         facts = self._able(uuid, "set_power")
         self._run(facts, lambda nvml: _limit_power(nvml, facts, power_limit_w))
 
     def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
-        """See `Setters`. A MIG device has a mode of its own."""
+        """A MIG device has a mode of its own."""
         facts = self._able(uuid, "set_compute_mode")
 
         def write(nvml: Nvml) -> None:
@@ -65,7 +59,6 @@ class NvmlSetters:
         self._run(facts, write)
 
     def set_persistence(self, uuid: str, on: bool) -> None:
-        """See `Setters`."""
         facts = self._able(uuid, "set_persistence")
 
         def write(nvml: Nvml) -> None:
@@ -76,14 +69,14 @@ class NvmlSetters:
         self._run(facts, write)
 
     def refusals(self) -> Mapping[str, str]:
-        """See `Setters`. A verb is refused here when this process may not write, or when no device can do it; what a
+        """A verb is refused here when this process may not write, or when no device can do it; what a
         single device cannot is in its inventory. A process that was refused once is tried again: rights come and go.
         """
         if self._forbidden:
             self._try_to_write()
         if self._forbidden:
-            return dict.fromkeys(VERBS, self._forbidden)
-        reasons = {verb: {facts.capabilities[verb] for facts in self._boards.devices()} for verb in VERBS}
+            return dict.fromkeys(SETTINGS, self._forbidden)
+        reasons = {verb: {facts.capabilities[verb] for facts in self._boards.devices()} for verb in SETTINGS}
         return {verb: "; ".join(sorted(found)) for verb, found in reasons.items() if "" not in found}
 
     def _able(self, uuid: str, verb: str) -> BoardFacts:
@@ -112,27 +105,17 @@ class NvmlSetters:
             except DeviceError:
                 continue
 
-    def _lock(self, facts: BoardFacts, kind: int, clock_mhz: int | None) -> None:
-        clocks = facts.clocks_mhz_sm if kind == CLOCK_SM else facts.clocks_mhz_memory
-        noun = "Gpu" if kind == CLOCK_SM else "Memory"
-        if clock_mhz is None:
-            self._run(facts, lambda nvml: nvml.call(f"nvmlDeviceReset{noun}LockedClocks", facts.board))
-            return
+    def _lock(self, facts: BoardFacts, clock_mhz: int) -> None:
+        """Lock the clock, and wait until it is at the lock or below it."""
+        clocks = facts.clocks_mhz_sm
         if isinstance(clock_mhz, bool) or clock_mhz not in clocks:
             raise OutOfRangeError(
                 f"{facts.uuid}: {clock_mhz} MHz is not one of its clocks ({_near(clocks, clock_mhz)})"
             )
-        self._run(
-            facts,
-            lambda nvml: nvml.call(f"nvmlDeviceSet{noun}LockedClocks", facts.board, clock_mhz, clock_mhz),
-        )
-        self._await_clock(facts, kind, clock_mhz)
-
-    def _await_clock(self, facts: BoardFacts, kind: int, clock_mhz: int) -> None:
-        """Wait until the clock is at the lock or below it."""
+        self._run(facts, lambda nvml: nvml.call("nvmlDeviceSetGpuLockedClocks", facts.board, clock_mhz, clock_mhz))
 
         def look(nvml: Nvml) -> int:
-            return int(nvml.call("nvmlDeviceGetClockInfo", facts.board, kind))
+            return int(nvml.call("nvmlDeviceGetClockInfo", facts.board, CLOCK_SM))
 
         looks = round(SETTLE_S / SETTLE_STEP_S)
         while (found := self._boards.driver.run(facts.uuid, look)) > clock_mhz + CLOCK_MHZ_SAME and looks > 0:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agents.devices.nvml.binding import Driver, Nvml, address
-from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFacts
+from agents.devices.nvml.inventory import CLOCK_SM, MIB, BoardFacts
 from agents.devices.parts import BoardEvent, BoardReading
 from agents.errors import (
     BusyError,
@@ -124,14 +124,14 @@ class DeviceTelemetry:
         fields = self._fields(nvml)
         problem = self._problem(nvml, fields.get(FIELD_RECOVERY))
         reasons = self._ask(nvml, REASONS, board)
+        clock = self._ask(nvml, ("nvmlDeviceGetClockInfo",), board, CLOCK_SM)
         return BoardReading(
             uuid=self._facts.uuid,
             power_w=self._power_w(nvml, fields.get(FIELD_POWER)),
             energy_j_total=self._energy_j(nvml, fields.get(FIELD_ENERGY)),
             utilisation_pct=self._utilisation_pct(nvml),
             memory_mib_used=self._memory_mib_used(nvml),
-            clock_mhz_sm=self._clock_mhz(nvml, CLOCK_SM),
-            clock_mhz_memory=self._clock_mhz(nvml, CLOCK_MEMORY),
+            clock_mhz_sm=int(_bounded(clock, CLOCK_MHZ_MAX) or 0),
             temperature_c=_bounded(self._ask(nvml, TEMPERATURES, board, 0), TEMPERATURE_C_MAX),
             throttle=throttle_words(int(reasons or 0)),
             healthy=not problem,
@@ -181,10 +181,6 @@ class DeviceTelemetry:
             found = self._ask(nvml, ("nvmlDeviceGetTotalEnergyConsumption",), self._facts.board)
         counted = _bounded(found, COUNTER_MAX)
         return None if counted is None else counted / 1000.0
-
-    def _clock_mhz(self, nvml: Nvml, kind: int) -> int:
-        """A clock as it is; 0 where the device does not tell."""
-        return int(_bounded(self._ask(nvml, ("nvmlDeviceGetClockInfo",), self._facts.board, kind), CLOCK_MHZ_MAX) or 0)
 
     def _utilisation_pct(self, nvml: Nvml) -> float | None:
         """Share of time in which anything ran; not the share of the SMs. Slices have no such thing."""

@@ -79,7 +79,6 @@ def test_processes_see_the_same_gpus(host: NvmlStandIn, start: Starter) -> None:
     assert one.ask(call="refusals") == {}
     assert set(other.ask(call="refusals")) == {
         "set_clock",
-        "set_memory_clock",
         "set_power",
         "set_compute_mode",
         "set_persistence",

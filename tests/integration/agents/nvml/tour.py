@@ -49,7 +49,6 @@ def look_round(boards: NvmlBoards) -> list[Any]:
             "inventory": outcome(lambda facts=facts: asdict(facts.inventory())),
             "bus": facts.pci_bus_id,
             "cuda": facts.cuda_version,
-            "memory_clocks": facts.clocks_mhz_memory,
             "source": facts.sm_count_source,
             "settings": outcome(lambda facts=facts: asdict(boards.settings(facts.uuid))),
             "reading": outcome(lambda facts=facts: steady(asdict(boards.reading(facts.uuid)))),
@@ -67,7 +66,6 @@ def write_all(boards: NvmlBoards, setters: NvmlSetters) -> list[Any]:
         for write in (
             lambda uuid=facts.uuid, clock=clock: setters.lock_clock(uuid, clock),
             lambda uuid=facts.uuid, clock=clock: setters.lock_clock(uuid, clock + 1),
-            lambda uuid=facts.uuid, clock=facts.clocks_mhz_memory[-1]: setters.lock_memory_clock(uuid, clock),
             lambda uuid=facts.uuid, power_w=power_w: setters.limit_power(uuid, power_w),
             lambda uuid=facts.uuid: setters.limit_power(uuid, 1e6),
             lambda uuid=facts.uuid: setters.set_compute_mode(uuid, ComputeMode.EXCLUSIVE_PROCESS),
@@ -75,7 +73,7 @@ def write_all(boards: NvmlBoards, setters: NvmlSetters) -> list[Any]:
         ):
             found.append(outcome(write))
         found.append(outcome(lambda uuid=facts.uuid: asdict(boards.settings(uuid))))
-        for reset in (setters.lock_clock, setters.lock_memory_clock, setters.limit_power):
+        for reset in (setters.lock_clock, setters.limit_power):
             found.append(outcome(lambda uuid=facts.uuid, reset=reset: reset(uuid, None)))
     return found
 

@@ -54,7 +54,6 @@ class Scripted:
     def settings(self, uuid: str) -> BoardSettings:
         return BoardSettings(
             clock_mhz_sm=300,
-            clock_mhz_memory=None,
             power_limit_w=None,
             power_limit_w_enforced=70.0,
             compute_mode=ComputeMode.EXCLUSIVE_PROCESS,
@@ -71,7 +70,6 @@ class Scripted:
             utilisation_pct=None,
             memory_mib_used=0.5,
             clock_mhz_sm=300,
-            clock_mhz_memory=405,
             temperature_c=40.0,
             throttle="",
             healthy=True,

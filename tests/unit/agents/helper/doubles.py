@@ -27,7 +27,6 @@ class Held:
     """What a device has."""
 
     clock: int | None = None
-    memory_clock: int | None = None
     power: float | None = 65.0
     mode: ComputeMode = ComputeMode.DEFAULT
     persistence: bool = False
@@ -63,7 +62,6 @@ class DoubleBoards:
         held = self.held[uuid]
         return BoardSettings(
             clock_mhz_sm=held.clock,
-            clock_mhz_memory=held.memory_clock,
             power_limit_w=held.power,
             power_limit_w_enforced=held.power or POWER_W[1],
             compute_mode=held.mode,
@@ -116,9 +114,6 @@ class DoubleSetters:
         if clock_mhz_sm is not None and clock_mhz_sm not in CLOCKS:
             raise OutOfRangeError(f"{clock_mhz_sm} MHz is no clock of this device")
         held.clock = clock_mhz_sm
-
-    def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
-        self._enter("lock_memory_clock", uuid, clock_mhz_memory).memory_clock = clock_mhz_memory
 
     def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
         held = self._enter("limit_power", uuid, power_limit_w)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agents.devices.parts import ComputeMode, Setters
+from agents.devices.parts import SETTINGS, ComputeMode, Setters
 from agents.errors import DeviceError, DeviceTimeoutError, DriverError, NoPermissionError, OutOfRangeError
-from agents.helper.client import VERBS, HelperSetters, error_of
+from agents.helper.client import HelperSetters, error_of
 from agents.helper.protocol import HelperAnswer, encode_answer
 from agents.helper.server import HelperRules
 from tests.unit.agents.helper.conftest import Opener
@@ -36,12 +36,11 @@ def test_every_verb_reaches_the_device(listening: Opener, setters: HelperSetters
     helper = listening(RULES)
     as_setters: Setters = setters
     as_setters.lock_clock(GPU, 900)
-    as_setters.lock_memory_clock(GPU, 5001)
     as_setters.limit_power(GPU, 62.5)
     as_setters.set_compute_mode(GPU, ComputeMode.EXCLUSIVE_PROCESS)
     as_setters.set_persistence(GPU, True)
     assert helper.office.boards.held[GPU] == Held(
-        clock=900, memory_clock=5001, power=62.5, mode=ComputeMode.EXCLUSIVE_PROCESS, persistence=True
+        clock=900, power=62.5, mode=ComputeMode.EXCLUSIVE_PROCESS, persistence=True
     )
     as_setters.lock_clock(GPU, None)
     as_setters.limit_power(GPU, None)
@@ -53,7 +52,7 @@ def test_every_verb_reaches_the_device(listening: Opener, setters: HelperSetters
 
 def test_without_a_helper_every_verb_is_refused_with_the_reason(setters: HelperSetters, folder: Path) -> None:
     refusals = setters.refusals()
-    assert set(refusals) == set(VERBS)
+    assert set(refusals) == set(SETTINGS)
     assert len(set(refusals.values())) == 1
     assert refusals["set_clock"].startswith(
         f"agent runs without privilege and no helper answers at {folder / 'helper.sock'}: "
@@ -203,7 +202,7 @@ def test_whatever_listens_there_it_ends_in_an_error_of_ours(
         for _ in range(2):
             with pytest.raises(error):
                 setters.lock_clock(GPU, 900)
-        assert set(setters.refusals()) == set(VERBS)
+        assert set(setters.refusals()) == set(SETTINGS)
     finally:
         setters.close()
         impostor.close()

@@ -29,7 +29,6 @@ def alone() -> bool:
 
 ALL = [
     (Verb.LOCK_CLOCK, 900),
-    (Verb.LOCK_MEMORY_CLOCK, 5001),
     (Verb.LIMIT_POWER, 62.0),
     (Verb.SET_COMPUTE_MODE, "exclusive_process"),
     (Verb.SET_PERSISTENCE, True),
@@ -40,9 +39,7 @@ def test_every_verb_reaches_the_device_and_is_brought_back(tmp_path: Path) -> No
     office = Office(tmp_path)
     for verb, value in ALL:
         assert ask(office, verb, value) == HelperAnswer(number=5)
-    assert office.boards.held[GPU] == Held(
-        clock=900, memory_clock=5001, power=62.0, mode=ComputeMode.EXCLUSIVE_PROCESS, persistence=True
-    )
+    assert office.boards.held[GPU] == Held(clock=900, power=62.0, mode=ComputeMode.EXCLUSIVE_PROCESS, persistence=True)
     assert office.desk.owes()
     assert office.desk.restore(alone) == 0
     assert office.boards.held[GPU] == Held()
@@ -124,7 +121,6 @@ def test_whoever_sets_the_original_again_owes_nothing(tmp_path: Path) -> None:
         ask(office, verb, value)
     for verb, value in (
         (Verb.LOCK_CLOCK, None),
-        (Verb.LOCK_MEMORY_CLOCK, None),
         (Verb.LIMIT_POWER, 65.0),
         (Verb.SET_COMPUTE_MODE, "default"),
         (Verb.SET_PERSISTENCE, False),

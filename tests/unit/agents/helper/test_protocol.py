@@ -28,7 +28,6 @@ from agents.helper.protocol import (
 
 VALUES: dict[Verb, st.SearchStrategy[Value]] = {
     Verb.LOCK_CLOCK: st.none() | st.integers(1, 100_000),
-    Verb.LOCK_MEMORY_CLOCK: st.none() | st.integers(1, 100_000),
     Verb.LIMIT_POWER: st.none() | st.floats(0.001, 100_000.0),
     Verb.SET_COMPUTE_MODE: st.sampled_from([mode.value for mode in ComputeMode]),
     Verb.SET_PERSISTENCE: st.booleans(),
@@ -102,7 +101,7 @@ def test_whatever_is_read_is_in_range(verb: object, fields: dict[str, object]) -
     assert 0 < len(found.device) <= 96
     assert 0 <= found.number <= 2**53
     match found.verb:
-        case Verb.LOCK_CLOCK | Verb.LOCK_MEMORY_CLOCK:
+        case Verb.LOCK_CLOCK:
             assert found.value is None or (type(found.value) is int and 0 < found.value <= 100_000)
         case Verb.LIMIT_POWER:
             assert found.value is None or (type(found.value) is float and 0.0 < found.value <= 100_000.0)

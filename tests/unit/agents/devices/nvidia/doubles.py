@@ -248,7 +248,6 @@ class CardBoards:
         card = self._card(uuid, "settings")
         return BoardSettings(
             clock_mhz_sm=None,
-            clock_mhz_memory=None,
             power_limit_w=card.power_limit_w,
             power_limit_w_enforced=card.power_limit_w or POWER_W_MAX,
             compute_mode=card.compute_mode,
@@ -265,7 +264,6 @@ class CardBoards:
             utilisation_pct=50.0,
             memory_mib_used=sum(process.memory_mib or 0.0 for process in self.processes(uuid)) + 400.0,
             clock_mhz_sm=clock,
-            clock_mhz_memory=1215,
             temperature_c=50.0,
             throttle="hw_thermal" if card.throttled else "",
             healthy=card.healthy,
@@ -305,9 +303,6 @@ class CardSetters:
     def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         self._card(uuid, "set_clock").clock_lock = clock_mhz_sm
         self._world.changed()
-
-    def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
-        raise NoPermissionError("not in this world")
 
     def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
         self._card(uuid, "set_power").power_limit_w = power_limit_w

@@ -36,7 +36,7 @@ def test_a_busy_gpu_is_read(host: NvmlStandIn, opened: Opener, clock: Clock) -> 
     assert before.energy_j_total is not None
     assert after.energy_j_total - before.energy_j_total == pytest.approx(2.0 * before.power_w, abs=0.01)
     assert (before.utilisation_pct, before.memory_mib_used, before.temperature_c) == (50.0, 3000.0, 57.0)
-    assert (before.clock_mhz_sm, before.clock_mhz_memory) == (1980, 2619)
+    assert before.clock_mhz_sm == 1980
     assert (before.throttle, before.healthy, before.problem) == ("", True, "")
 
 
@@ -235,7 +235,7 @@ def test_a_process_list_that_grows_meanwhile_is_read_again(
 def test_settings_are_read_back(host: NvmlStandIn, opened: Opener) -> None:
     boards, uuid = opened(), host.uuids[0]
     found = boards.settings(uuid)
-    assert (found.clock_mhz_sm, found.clock_mhz_memory, found.power_limit_w) == (None, None, None)
+    assert (found.clock_mhz_sm, found.power_limit_w) == (None, None)
     assert (found.power_limit_w_enforced, found.compute_mode, found.persistence) == (70.0, ComputeMode.DEFAULT, False)
     gpu = host.gpu(uuid)
     gpu.limit_mw, gpu.compute_mode, gpu.persistence = 65_000, 3, 1
@@ -254,8 +254,6 @@ def test_a_clock_above_its_lock_is_no_lock(host: NvmlStandIn, opened: Opener) ->
     host.gpu(uuid).locked_min = host.gpu(uuid).locked_max = 0
     assert boards.settings(uuid).clock_mhz_sm is None
     boards.note_clock(uuid, None)
-    boards.note_memory_clock(uuid, 405)
-    assert boards.settings(uuid).clock_mhz_memory is None
 
 
 def test_a_lost_gpu_is_lost_to_every_read_and_back_when_it_is(host: NvmlStandIn, opened: Opener) -> None:

@@ -11,7 +11,7 @@ from agents.errors import DeviceTimeoutError, DriverError, NotFoundError
 from tests.standins.nvml import PRESETS, Lacks, Missing, NvmlStandIn
 from tests.unit.agents.devices.nvml.conftest import Opener, with_gpus
 
-CAN = {"set_clock", "set_memory_clock", "set_power", "set_compute_mode", "set_persistence", "mps", "mig", "gpm"}
+CAN = {"set_clock", "set_power", "set_compute_mode", "set_persistence", "mps", "mig", "gpm"}
 
 
 def test_a_t4_is_a_t4(host: NvmlStandIn, opened: Opener) -> None:
@@ -24,7 +24,6 @@ def test_a_t4_is_a_t4(host: NvmlStandIn, opened: Opener) -> None:
     assert (found.parent_uuid, found.mig_profile, found.driver_version) == (None, None, "615.71.05")
     facts = boards.facts(found.uuid)
     assert (facts.cuda_version, facts.pci_bus_id) == ("13.4", "00000000:10:00.0")
-    assert facts.clocks_mhz_memory == (405, 5001)
     assert facts.sm_count_source == "cores"
 
 
@@ -34,7 +33,7 @@ def test_every_verb_is_spoken_of(host: NvmlStandIn, opened: Opener) -> None:
     assert t4.capabilities is not None
     assert h100.capabilities is not None
     assert set(t4.capabilities) == set(h100.capabilities) == CAN
-    assert {verb for verb, reason in t4.capabilities.items() if reason} == {"set_memory_clock", "mig", "gpm"}
+    assert {verb for verb, reason in t4.capabilities.items() if reason} == {"mig", "gpm"}
     assert {verb for verb, reason in h100.capabilities.items() if reason} == {"mig"}
     assert h100.capabilities["mig"] == "MIG is off"
     assert t4.capabilities["mig"] == "this product has no MIG"
@@ -55,15 +54,6 @@ def test_laptops_and_old_cards_say_what_they_cannot(host: NvmlStandIn, opened: O
     assert old.capabilities is not None
     assert old.capabilities["mps"] == "shares under MPS need Volta or newer"
     assert old.capabilities["set_clock"] != ""
-
-
-@with_gpus(replace(PRESETS["rtx-4090"], product="NVIDIA GeForce RTX 5090", compute_capability=(12, 0)), "rtx-4090")
-def test_a_memory_clock_that_costs_silently_is_not_offered(host: NvmlStandIn, opened: Opener) -> None:
-    costly, other = opened().inventory()
-    assert costly.capabilities is not None
-    assert other.capabilities is not None
-    assert "silently costs" in costly.capabilities["set_memory_clock"]
-    assert other.capabilities["set_memory_clock"] == ""
 
 
 @with_gpus("a100-40gb-mig", "t4")

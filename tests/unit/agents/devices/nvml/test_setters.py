@@ -10,8 +10,7 @@ import pynvml
 import pytest
 
 from agents.devices.nvml import NvmlBoards, NvmlSetters
-from agents.devices.nvml.setters import VERBS
-from agents.devices.parts import ComputeMode, Setters
+from agents.devices.parts import SETTINGS, ComputeMode, Setters
 from agents.errors import DriverError, LostError, NoPermissionError, NotFoundError, NotSupportedError, OutOfRangeError
 from tests.standins.nvml import PRESETS, Lacks, NvmlStandIn
 from tests.standins.nvml.double import installed
@@ -35,18 +34,6 @@ def test_the_sm_clock_is_locked_and_reset(host: NvmlStandIn, opened: Opener) -> 
     setters.lock_clock(uuid, None)
     assert host.state(uuid)["clock_mhz_sm"] is None
     assert boards.settings(uuid).clock_mhz_sm is None
-
-
-@with_gpus("h100", "t4")
-def test_the_memory_clock_is_locked_from_ampere_on(host: NvmlStandIn, opened: Opener) -> None:
-    boards, (h100, t4) = opened(), host.uuids
-    setters = NvmlSetters(boards, no_pause)
-    setters.lock_memory_clock(h100, 2619)
-    assert host.state(h100)["clock_mhz_memory"] == boards.settings(h100).clock_mhz_memory == 2619
-    setters.lock_memory_clock(h100, None)
-    assert host.state(h100)["clock_mhz_memory"] is None
-    with pytest.raises(NotSupportedError, match="from Ampere on"):
-        setters.lock_memory_clock(t4, 5001)
 
 
 @pytest.mark.parametrize("clock_mhz", [0, 299, 301, 1591, 5001, 0xFFFFFF01, 0xFFFFFF02, -15, True])
@@ -193,7 +180,6 @@ def test_a_slice_has_a_compute_mode_and_nothing_else_to_set(host: NvmlStandIn, o
     assert boards.settings(large).compute_mode is ComputeMode.DEFAULT
     for write in (
         lambda: setters.lock_clock(small, 1005),
-        lambda: setters.lock_memory_clock(small, 1215),
         lambda: setters.limit_power(small, 200.0),
         lambda: setters.set_persistence(small, True),
     ):
@@ -204,7 +190,6 @@ def test_a_slice_has_a_compute_mode_and_nothing_else_to_set(host: NvmlStandIn, o
 def all_writes(boards: NvmlBoards, setters: NvmlSetters, uuid: str) -> list[Callable[[], None]]:
     return [
         lambda: setters.lock_clock(uuid, boards.facts(uuid).clocks_mhz_sm[0]),
-        lambda: setters.lock_memory_clock(uuid, boards.facts(uuid).clocks_mhz_memory[-1]),
         lambda: setters.limit_power(uuid, boards.facts(uuid).power_limit_w_max),
         lambda: setters.set_compute_mode(uuid, ComputeMode.DEFAULT),
         lambda: setters.set_persistence(uuid, True),
@@ -216,7 +201,7 @@ def test_without_privilege_every_verb_is_refused_with_the_reason(host: NvmlStand
     with installed(host.double(privileged=False)):
         boards = opened()
         setters = NvmlSetters(boards, no_pause)
-        assert set(setters.refusals()) == set(VERBS)
+        assert set(setters.refusals()) == set(SETTINGS)
         assert all("may not write" in reason and "NVML 4" in reason for reason in setters.refusals().values())
         for write in all_writes(boards, setters, host.uuids[0]):
             with pytest.raises(NoPermissionError):
@@ -233,7 +218,7 @@ def test_privilege_that_goes_away_is_noticed(host: NvmlStandIn, opened: Opener) 
     host.forbid_setters()
     with pytest.raises(NoPermissionError):
         setters.limit_power(host.uuids[0], 400.0)
-    assert set(setters.refusals()) == set(VERBS)
+    assert set(setters.refusals()) == set(SETTINGS)
     host.forbid_setters(forbidden=False)
     assert setters.refusals() == {}
 
@@ -250,15 +235,15 @@ def test_trying_whether_it_may_write_changes_nothing(host: NvmlStandIn, opened: 
 @with_gpus(replace(PRESETS["t4"], lacks=Lacks.PERSISTENCE | Lacks.MIG))
 def test_without_persistence_the_power_limit_tells_who_may_write(host: NvmlStandIn, opened: Opener) -> None:
     host.forbid_setters()
-    assert set(NvmlSetters(opened(), no_pause).refusals()) == set(VERBS)
+    assert set(NvmlSetters(opened(), no_pause).refusals()) == set(SETTINGS)
     host.forbid_setters(forbidden=False)
-    assert set(NvmlSetters(opened(), no_pause).refusals()) == {"set_memory_clock", "set_persistence"}
+    assert set(NvmlSetters(opened(), no_pause).refusals()) == {"set_persistence"}
 
 
 @with_gpus(replace(PRESETS["t4"], lacks=Lacks.POWER_LIMIT | Lacks.MIG), "t4")
 def test_a_verb_that_some_device_can_is_not_refused(host: NvmlStandIn, opened: Opener) -> None:
     setters = NvmlSetters(opened(), no_pause)
-    assert set(setters.refusals()) == {"set_memory_clock"}
+    assert setters.refusals() == {}
     with pytest.raises(NotSupportedError, match="power limit cannot be set"):
         setters.limit_power(host.uuids[0], 65.0)
     setters.limit_power(host.uuids[1], 65.0)
@@ -270,7 +255,7 @@ def test_a_device_that_fails_does_not_hide_who_may_write(host: NvmlStandIn, open
     boards = opened()
     host.lose(host.uuids[0])
     host.forbid_setters()
-    assert set(NvmlSetters(boards, no_pause).refusals()) == set(VERBS)
+    assert set(NvmlSetters(boards, no_pause).refusals()) == set(SETTINGS)
 
 
 def test_faults_come_through(host: NvmlStandIn, opened: Opener) -> None:
