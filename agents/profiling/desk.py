@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,17 +35,43 @@ from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject
 # --- A whole run: which points, for how long, and what happens with what was measured
 
 
-# --- Two services side by side: which configurations a run of a pair goes through, and in which order
-
-
 BATCHES = (8, 1, 32)
 SHARES_PCT = ((50, 50), (30, 70), (70, 30))
-Step = tuple[MeasuringPoint | None, MeasuringPoint | None]
-"""What of the first and the second is measured at once; None: it is absent."""
+POINT_S_USUAL = 40.0
+"""How long a point is thought to take before any was measured."""
+FAILURES_MAX = 3
+"""So many points in a row without a result: something is wrong with the worker, not with the points."""
+Step = tuple[MeasuringPoint | None, ...]
+"""What of a service alone, or of the first and the second of two, is measured at once; None: it is absent."""
 
 
-def steps() -> Iterator[Step]:
-    """All measurements of a pair, in their order; every configuration of one alone comes once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What a run is told. `steps` gives what to measure, knowing what was measured before; each is asked for when the
+    one before was delivered. `spec_of` gives the worker of the first (0) or second (1) at a point; `deliver` hands over
+    the results of a step, `say` tells the user. Where there are `results`, a run that was cut off goes on.
+    """
+
+    budget_s: float
+    steps: Callable[[Collection[MeasuringPoint]], Iterator[Step]]
+    spec_of: Callable[[int, MeasuringPoint], WorkerSpec]
+    deliver: Callable[[Sequence[Measured]], None]
+    say: Callable[[str], None]
+    results: ResultFile | None = None
+
+
+def proposed_steps(
+    propose: Callable[[], Iterable[MeasuringPoint]], before: Collection[MeasuringPoint]
+) -> Iterator[Step]:
+    """Of the points proposed after each result, most useful first, the first that was not measured yet."""
+    done = set(before)
+    while (point := next((point for point in propose() if point not in done), None)) is not None:
+        done.add(point)
+        yield (point,)
+
+
+def pair_steps() -> Iterator[Step]:
+    """All measurements of two services, in their order; every configuration of one alone comes once."""
     alone: set[tuple[int, MeasuringPoint]] = set()
     for batch, shares in itertools.product(BATCHES, SHARES_PCT):
         one, other = (MeasuringPoint(batch=batch, share_pct_sm=share) for share in shares)
@@ -57,113 +83,38 @@ def steps() -> Iterator[Step]:
         yield one, other
 
 
-POINT_S_USUAL = 40.0
-"""How long a point is thought to take before any was measured."""
-FAILURES_MAX = 3
-"""So many points in a row without a result: something is wrong with the worker, not with the points."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
-    """What a run is told. `spec_of` gives the worker of a point; `propose` the next points to measure, most useful
-    first, knowing what was delivered; `deliver` hands results over; `say` tells the user.
+def run(bench: ProfilingBench, errand: Errand) -> str:
+    """Measure until the budget is spent, nothing is left to ask, or nothing works; which of them: budget, complete,
+    failing, or stopped by somebody.
     """
-
-    budget_s: float
-    spec_of: Callable[[MeasuringPoint], WorkerSpec]
-    propose: Callable[[], Sequence[MeasuringPoint]]
-    deliver: Callable[[Sequence[Measured]], None]
-    say: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairErrand:
-    """What a run of two services is told. `spec_of` gives the worker of the first (0) or second (1) at a point;
-    `deliver` takes one result of a worker alone, or two of workers side by side.
-    """
-
-    budget_s: float
-    spec_of: Callable[[int, MeasuringPoint], WorkerSpec]
-    deliver: Callable[[Sequence[Measured]], None]
-    say: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilingOutcome:
-    """How a run ended."""
-
-    measured: int
-    doubtful: int
-    resumed: int
-    why: str
-    """budget, complete, stopped, or failing"""
-
-
-def run(bench: ProfilingBench, errand: Errand, results: ResultFile) -> ProfilingOutcome:
-    """Measure until the budget is spent, nothing is left to ask, or nothing works."""
-    before = [item for item in results.read() if not item.beside]
+    before = [] if errand.results is None else errand.results.read()
     kept = [item for item in before if item.usable]
     if kept:
         errand.deliver(kept)
-    done = {item.point for item in before}
-    fresh: list[Measured] = []
     until_s = bench.now_s() + errand.budget_s
-    longest_s, failing = POINT_S_USUAL, 0
-    while True:
-        point = next((point for point in errand.propose() if point not in done), None)
-        why = "complete" if point is None else _over(bench.now_s() + longest_s > until_s, failing)
-        if point is None or why:
-            return _outcome(fresh, len(before), why)
+    took_longest_s, failing = 0.0, 0
+    for step in errand.steps({item.point for item in before}):
+        if failing >= FAILURES_MAX:
+            return "failing"
+        if bench.now_s() + (took_longest_s or POINT_S_USUAL) > until_s:
+            return "budget"
+        points = [(place, point) for place, point in enumerate(step) if point is not None]
         started_s = bench.now_s()
         try:
-            (item,) = measure(bench, (errand.spec_of(point),), point.clock_mhz_sm)
+            found = measure(bench, [errand.spec_of(*each) for each in points], points[0][1].clock_mhz_sm)
         except StoppedError:
-            return _outcome(fresh, len(before), "stopped")
-        item = replace(item, point=point)
+            return "stopped"
         took_s = bench.now_s() - started_s
-        longest_s = took_s if not fresh else max(longest_s, took_s)
-        done.add(point)
-        fresh.append(item)
-        results.add(item)
-        failing = 0 if item.usable else failing + 1
-        if item.usable:
-            errand.deliver([item])
-        errand.say(sentence(item, took_s))
-
-
-def run_pairs(bench: ProfilingBench, errand: PairErrand) -> ProfilingOutcome:
-    """Measure two services alone and side by side until the budget is spent or the design is through."""
-    fresh: list[Measured] = []
-    until_s = bench.now_s() + errand.budget_s
-    longest_s, failing, why = POINT_S_USUAL, 0, "complete"
-    for step in steps():
-        why = _over(bench.now_s() + longest_s > until_s, failing)
-        if why:
-            break
-        specs = [errand.spec_of(place, point) for place, point in enumerate(step) if point is not None]
-        started_s = bench.now_s()
-        try:
-            found = measure(bench, specs, None)
-        except StoppedError:
-            return _outcome(fresh, 0, "stopped")
-        longest_s = max(longest_s if fresh else 0.0, bench.now_s() - started_s)
-        fresh += found
+        took_longest_s = max(took_longest_s, took_s)
         failing = 0 if all(item.usable for item in found) else failing + 1
-        errand.deliver(found)
+        if errand.results is not None:
+            for item in found:
+                errand.results.add(item)
+        if any(item.usable for item in found):
+            errand.deliver(found)
         for item in found:
-            errand.say(sentence(item, bench.now_s() - started_s))
-    return _outcome(fresh, 0, why or "complete")
-
-
-def _over(too_late: bool, failing: int) -> str:
-    if failing >= FAILURES_MAX:
-        return "failing"
-    return "budget" if too_late else ""
-
-
-def _outcome(fresh: Sequence[Measured], resumed: int, why: str) -> ProfilingOutcome:
-    usable = sum(item.usable for item in fresh)
-    return ProfilingOutcome(measured=usable, doubtful=len(fresh) - usable, resumed=resumed, why=why)
+            errand.say(sentence(item, took_s))
+    return "complete"
 
 
 def sentence(item: Measured, took_s: float) -> str:
@@ -283,15 +234,15 @@ class ProfilingDesk:
             raise _GivenUpError(f"{order.uuid} is measured on already")
         try:
             self._tell(order, "running", "")
-            measure = self._run_pairs if order.beside is not None else self._run_alone
-            return self._why(order, measure(order, device))
+            return self._why(order, run(self._bench(order.uuid), self._errand(order, device)))
         finally:
             self._parts.reservations.give_back(order.uuid)
 
     def _await_free(self, order: ProfileOrder) -> None:
         until_s = self._parts.now_s() + FREE_S_MAX
         told = False
-        while self._parts.occupied(order.uuid) or self._workers_on(order.uuid):
+        devices = self._parts.devices
+        while self._parts.occupied(order.uuid) or any(worker.uuid == order.uuid for worker in devices.workers()):
             if not order.drain:
                 raise _GivenUpError(f"{order.uuid} carries live traffic; order with drain to have it moved away first")
             if self._parts.now_s() > until_s:
@@ -302,53 +253,38 @@ class ProfilingDesk:
             if self._ended():
                 raise _GivenUpError("ended while it waited for the device")
 
-    def _workers_on(self, uuid: str) -> bool:
-        return any(worker.uuid == uuid for worker in self._parts.devices.workers())
-
-    def _run_alone(self, order: ProfileOrder, device: DeviceInventory) -> ProfilingOutcome:
-        subject = self._subject(order, device)
-        results = ResultFile(self._parts.folder / FOLDER / f"run-{order.run}.jsonl", subject)
-
-        def deliver(found: Sequence[Measured]) -> None:
-            self._hand_in(order, profile_points(subject, found), ())
-
-        errand = Errand(
-            budget_s=order.budget_s,
-            spec_of=lambda point: _spec(order.subject, point, int(MEMORY_PART * device.memory_mib)),
-            propose=lambda: self._proposed(order),
-            deliver=deliver,
-            say=lambda text: self._say(order, text),
-        )
-        return run(self._bench(order.uuid), errand, results)
-
-    def _run_pairs(self, order: ProfileOrder, device: DeviceInventory) -> ProfilingOutcome:
-        subject = self._subject(order, device)
-        both = (order.subject, order.beside or order.subject)
-        memory_mib = int(MEMORY_PART * device.memory_mib / 2)
-
-        def deliver(found: Sequence[Measured]) -> None:
-            if len(found) == 2:
-                self._hand_in(order, (), pair_points(subject, [(found[0], found[1])]))
-            else:
-                self._hand_in(order, profile_points(subject, found), ())
-
-        def spec_of(place: int, point: MeasuringPoint) -> WorkerSpec:
-            made = _spec(both[place], point, memory_mib)
-            return replace(made, replica=f"{made.replica}-{place}")
-
-        errand = PairErrand(
-            budget_s=order.budget_s, spec_of=spec_of, deliver=deliver, say=lambda text: self._say(order, text)
-        )
-        return run_pairs(self._bench(order.uuid), errand)
-
-    def _subject(self, order: ProfileOrder, device: DeviceInventory) -> Subject:
-        return Subject(
+    def _errand(self, order: ProfileOrder, device: DeviceInventory) -> Errand:
+        subject = Subject(
             service=order.subject.service,
             model=order.subject.model,
             gpu_type=device.gpu_type,
             uuid=order.uuid,
             clock_mhz_sm_max=device.clocks_mhz_sm[-1],
             origin=self._parts.loads.origin,
+        )
+        subjects = (order.subject,) if order.beside is None else (order.subject, order.beside)
+        alone = order.beside is None
+
+        def spec_of(place: int, point: MeasuringPoint) -> WorkerSpec:
+            made = _spec(subjects[place], point, int(MEMORY_PART * device.memory_mib / len(subjects)))
+            return made if alone else replace(made, replica=f"{made.replica}-{place}")
+
+        def deliver(found: Sequence[Measured]) -> None:
+            if alone or len(found) == 1:
+                self._hand_in(order, profile_points(subject, found), ())
+            else:
+                self._hand_in(order, (), pair_points(subject, [(found[0], found[1])]))
+
+        def steps(before: Collection[MeasuringPoint]) -> Iterator[Step]:
+            return proposed_steps(lambda: self._proposed(order), before) if alone else pair_steps()
+
+        return Errand(
+            budget_s=order.budget_s,
+            steps=steps,
+            spec_of=spec_of,
+            deliver=deliver,
+            say=lambda text: self._say(order, text),
+            results=ResultFile(self._parts.folder / FOLDER / f"run-{order.run}.jsonl", subject) if alone else None,
         )
 
     def _bench(self, uuid: str) -> ProfilingBench:
@@ -422,11 +358,11 @@ class ProfilingDesk:
             if self._parts.now_s() > until_s or self._stop.is_set():
                 return
 
-    def _why(self, order: ProfileOrder, outcome: ProfilingOutcome) -> str:
-        if outcome.why == "stopped":
+    def _why(self, order: ProfileOrder, ended: str) -> str:
+        if ended == "stopped":
             wanted_back = self._parts.reservations.is_claimed(order.uuid)
             return "the target wants the device back" if wanted_back else "the run was ended"
-        if outcome.why == "failing":
+        if ended == "failing":
             return "several points in a row gave no result; the last line of the run says why"
         return ""
 

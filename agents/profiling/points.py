@@ -48,13 +48,11 @@ class Subject:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What a point gave. Latency is that of executing one batch; `half_width_pct` is half the 95 % interval of its
-    mean. `beside` names the other worker of a pair, empty when it ran alone. `problem`: why there is no result, or
-    what makes it doubtful.
+    mean. `problem`: why there is no result, or what makes it doubtful.
     """
 
     point: MeasuringPoint
     latency_ms_mean: float | None
-    latency_ms_p99: float | None = None
     half_width_pct: float | None = None
     batch_mean: float | None = None
     throughput_rps: float | None = None
@@ -64,11 +62,9 @@ class Measured:
     clock_mhz_sm: int = 0
     """As it was read during the measurement."""
     sm_count: int = 0
-    windows: int = 0
     problem: str = ""
     model: str = ""
     """Whose: that of the run, or the neighbour's in a pair."""
-    beside: str = ""
 
     @property
     def usable(self) -> bool:
@@ -80,7 +76,7 @@ def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[s
     """Usable results of workers alone as profile points."""
     rows = []
     for item in results:
-        if not item.usable or item.beside:
+        if not item.usable:
             continue
         row: dict[str, Any] = {
             "model": item.model or subject.model,
@@ -89,7 +85,6 @@ def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[s
             "share_pct_sm": item.point.share_pct_sm,
             "clock_mhz_sm": item.point.clock_mhz_sm or subject.clock_mhz_sm_max,
             "latency_ms_mean": item.latency_ms_mean,
-            "latency_ms_p99": item.latency_ms_p99,
             "memory_mib": item.memory_mib,
             "power_w": item.power_w,
             "throughput_rps": item.throughput_rps,

@@ -333,7 +333,6 @@ def _result(spec: WorkerSpec, clock_mhz_sm: int | None, series: _Series) -> Meas
         power_w=max(0.0, power_w - series.idle_w) if used else None,
         clock_mhz_sm=used[-1].device.clock_mhz_sm if used else 0,
         sm_count=series.reading.sm_count if series.reading is not None else 0,
-        windows=len(used),
         problem=series.problem(spec.batch),
     )
 

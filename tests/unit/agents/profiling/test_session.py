@@ -10,7 +10,7 @@ import pytest
 from agents.devices.base import DeviceSample, WorkerSpec
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, StateFileError, WorkerError
-from agents.profiling.desk import Errand, run
+from agents.profiling.desk import Errand, proposed_steps, run
 from agents.profiling.points import Measured, MeasuringPoint, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.session import StoppedError, measure
 from benchmarks.fake_profiles import measure as measure_alone
@@ -124,13 +124,16 @@ def test_a_throttled_board_gives_no_point() -> None:
     assert profile_points(SUBJECT, [found]) == []
 
 
-def errand(points: list[MeasuringPoint], delivered: list[Measured], budget_s: float = 3600.0) -> Errand:
+def errand(
+    points: list[MeasuringPoint], delivered: list[Measured], results: ResultFile, budget_s: float = 3600.0
+) -> Errand:
     return Errand(
         budget_s=budget_s,
-        spec_of=lambda point: worker_spec(share=point.share_pct_sm, batch=point.batch),
-        propose=lambda: tuple(points),
+        steps=lambda before: proposed_steps(lambda: tuple(points), before),
+        spec_of=lambda _, point: worker_spec(share=point.share_pct_sm, batch=point.batch),
         deliver=delivered.extend,
         say=lambda _: None,
+        results=results,
     )
 
 
@@ -141,45 +144,46 @@ POINTS = [
 ]
 
 
-def test_a_run_measures_every_point_once_and_hands_it_over(tmp_path: Path) -> None:
+@pytest.fixture
+def file(tmp_path: Path) -> ResultFile:
+    return ResultFile(tmp_path / "r.jsonl", SUBJECT)
+
+
+def test_a_run_measures_every_point_once_and_hands_it_over(file: ResultFile) -> None:
     stage, delivered = Stage(), list[Measured]()
-    outcome = run(stage.bench(), errand(POINTS, delivered), ResultFile(tmp_path / "r.jsonl", SUBJECT))
-    assert (outcome.measured, outcome.doubtful, outcome.why) == (3, 0, "complete")
+    assert run(stage.bench(), errand(POINTS, delivered, file)) == "complete"
     assert [item.point for item in delivered] == POINTS
     assert [row["batch"] for row in profile_points(SUBJECT, delivered)] == [1, 8, 4]
 
 
-def test_a_run_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
-    file = ResultFile(tmp_path / "r.jsonl", SUBJECT)
-    run(Stage().bench(), errand(POINTS[:2], []), file)
+def test_a_run_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, file: ResultFile) -> None:
+    run(Stage().bench(), errand(POINTS[:2], [], file))
     with (tmp_path / "r.jsonl").open("a") as text:
         text.write('{"subject": {"serv')
-    stage, delivered = Stage(), list[Measured]()
-    outcome = run(stage.bench(), errand(POINTS, delivered), file)
-    assert (outcome.resumed, outcome.measured) == (2, 1)
-    assert [item.point for item in delivered] == POINTS
+    stage, delivered = Stage(), list[list[Measured]]()
+    run(stage.bench(), replace(errand(POINTS, [], file), deliver=lambda found: delivered.append([*found])))
+    assert [[item.point for item in found] for found in delivered] == [POINTS[:2], POINTS[2:]]
     assert len(file.read()) == 3
 
 
-def test_a_run_ends_with_its_budget(tmp_path: Path) -> None:
+def test_a_run_ends_with_its_budget(file: ResultFile) -> None:
     stage = Stage()
-    outcome = run(stage.bench(), errand(POINTS, [], budget_s=45.0), ResultFile(tmp_path / "r.jsonl", SUBJECT))
-    assert outcome.why == "budget"
-    assert 1 <= outcome.measured < 3
+    assert run(stage.bench(), errand(POINTS, [], file, budget_s=45.0)) == "budget"
+    assert 1 <= len(file.read()) < 3
     assert stage.waited_s <= 45.0
 
 
-def test_a_worker_that_never_works_ends_the_run(tmp_path: Path) -> None:
-    stage = Stage()
+def test_a_worker_that_never_works_ends_the_run(file: ResultFile) -> None:
+    stage, delivered = Stage(), list[Measured]()
     stage.devices.__class__ = Stubborn
     more = [MeasuringPoint(batch=batch, share_pct_sm=100) for batch in range(1, 9)]
-    outcome = run(stage.bench(), errand(more, []), ResultFile(tmp_path / "r.jsonl", SUBJECT))
-    assert outcome.why == "failing"
-    assert outcome.doubtful == 3
+    assert run(stage.bench(), errand(more, delivered, file)) == "failing"
+    assert [item.usable for item in file.read()] == [False, False, False]
+    assert delivered == []
 
 
 def test_results_of_another_subject_are_refused(tmp_path: Path) -> None:
-    run(Stage().bench(), errand(POINTS[:1], []), ResultFile(tmp_path / "r.jsonl", SUBJECT))
+    run(Stage().bench(), errand(POINTS[:1], [], ResultFile(tmp_path / "r.jsonl", SUBJECT)))
     other = Subject(service="team/else", model="m", gpu_type="t4", uuid="GPU-2", clock_mhz_sm_max=1590)
     with pytest.raises(StateFileError, match="something else"):
         ResultFile(tmp_path / "r.jsonl", other).read()
