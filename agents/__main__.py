@@ -6,12 +6,12 @@ it cannot work with. Back ends are imported when they are chosen, so that a host
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import FrameType
 
 from agents.config import AgentConfig, read_config
@@ -19,12 +19,10 @@ from agents.devices.base import Devices
 from agents.errors import AgentError, ConfigError
 from agents.log import Log
 from agents.loop.endpoint import Endpoint, LoadTaker
-from agents.loop.loop import Agent, NodeFacts
+from agents.loop.loop import Agent
 from agents.profiling.loads import HttpLoads, OfferedLoads
 from agents.state import StateDirectory
 
-PASS_S_SETTLED = 1.0
-"""Real workers die and real daemons crash: so often is looked after them."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -50,14 +48,15 @@ def _run(config: AgentConfig, asked: int) -> int:
             endpoint = Endpoint(config.listen_host, config.listen_port, config.node, offering)
         except OSError as error:
             raise ConfigError(f"cannot listen on {config.listen_host}:{config.listen_port}: {error}") from None
-        agent = Agent(_facts(config, endpoint), devices, state, log)
+        config = replace(config, endpoint=config.endpoint or _url(config.listen_host, endpoint.port))
+        agent = Agent(config, devices, state, log)
         agent.loads = HttpLoads() if offering is None else OfferedLoads(offering)
         stop = threading.Event()
         threading.Thread(target=_await_end, args=(asked, stop, agent), name="signals", daemon=True).start()
         endpoint.start(agent.health)
         log.event(
             "agent.started",
-            endpoint=config.advertise or _url(config.listen_host, endpoint.port),
+            endpoint=config.endpoint,
             devices=len(devices.inventory()),
             boot_id=agent.boot_id,
         )
@@ -83,24 +82,6 @@ def _open_devices(config: AgentConfig, state: StateDirectory, log: Log) -> tuple
     if fakes.state_lost:
         log.event("devices.state_lost", reason=fakes.state_lost)
     return fakes, fakes
-
-
-def _facts(config: AgentConfig, endpoint: Endpoint) -> NodeFacts:
-    real = config.nvidia
-    return NodeFacts(
-        node=config.node,
-        server=config.server,
-        join_token=config.token,
-        rack=config.rack,
-        failure_domain=config.failure_domain,
-        region=config.region,
-        endpoint=config.advertise or _url(config.listen_host, endpoint.port),
-        restore_on_exit=config.restore_on_exit,
-        alone_after_s=config.alone_after_s,
-        governed=config.governed,
-        route_grace_s=0.0 if real is None else real.route_grace_s,
-        pass_s_settled=math.inf if real is None else PASS_S_SETTLED,
-    )
 
 
 def _rehearse(config: AgentConfig, devices: Devices, state: StateDirectory) -> int:

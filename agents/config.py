@@ -22,6 +22,8 @@ PORTS = "21000-21999"
 PORTS_MIN = 1024
 ROUTE_GRACE_S = 5.0
 LOG_MIB = 16
+PASS_S_SETTLED = 1.0
+"""Real workers die and real daemons crash: so often is looked after them."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 
@@ -41,31 +43,41 @@ class NvidiaConfig:
     mps_pipes: Path | None
     executables: tuple[str, ...] | None
     """Programs that workers may be; None: any."""
-    route_grace_s: float
     log_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
+class NodeFacts:
+    """What a node says of itself when it joins, and how it works."""
+
+    node: str
+    server: str
+    join_token: str
+    rack: str
+    failure_domain: str
+    region: str
+    endpoint: str | None
+    """Where others reach this agent; None: as bound."""
+    restore_on_exit: bool = False
+    alone_after_s: float = ALONE_AFTER_S
+    """Without an answer of the control plane for so long, nothing that works is changed."""
+    governed: bool = True
+    route_grace_s: float = 0.0
+    pass_s_settled: float = math.inf
+    """Between two passes while nothing is under way; reports are passes too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig(NodeFacts):
     """Everything an agent is told at start."""
 
-    server: str
-    token: str
-    node: str
     gpu_types: tuple[str, ...]
     """Simulated GPUs; none with real ones."""
     nvidia: NvidiaConfig | None
     state_dir: Path
     listen_host: str
     listen_port: int
-    advertise: str | None
-    rack: str
-    failure_domain: str
-    region: str
     time_factor: float
-    restore_on_exit: bool
-    alone_after_s: float
-    governed: bool
     dry_run: bool
 
 
@@ -75,27 +87,31 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
     server = found.server or environment.get("HEADROOM_SERVER", "")
     if not server:
         raise ConfigError("no server: give one with --server or HEADROOM_SERVER")
-    node = found.node or _host_name()
+    node = found.node or socket.gethostname().split(".")[0].lower()
     if not _NAME.fullmatch(node):
         raise ConfigError(f"node {node!r}: use up to 63 lower-case letters, digits, '.', '_' and '-'")
     host, port = _address(found.listen)
     if not math.isfinite(found.time_factor) or found.time_factor <= 0.0:
         raise ConfigError("--time-factor must be greater than 0")
+    real = found.devices.startswith(NVML)
     return AgentConfig(
         server=server.rstrip("/"),
-        token=_token(found.token, found.token_file, environment),
+        join_token=_token(found.token, found.token_file, environment),
         node=node,
-        gpu_types=() if found.devices.startswith(NVML) else _gpu_types(found.devices),
-        nvidia=_nvidia(found) if found.devices.startswith(NVML) else None,
+        gpu_types=() if real else _gpu_types(found.devices),
+        nvidia=_nvidia(found) if real else None,
         state_dir=Path(found.state_dir) if found.state_dir else Path.home() / ".headroom" / "agents" / node,
         listen_host=host,
         listen_port=port,
-        advertise=found.advertise,
+        endpoint=found.advertise,
         rack=found.rack,
         failure_domain=found.failure_domain,
         region=found.region,
         time_factor=found.time_factor,
-        restore_on_exit=_restores(found),
+        # Real devices are left as they were found unless told otherwise; simulated ones belong to nobody else.
+        restore_on_exit=not found.keep_on_exit if real else bool(found.restore_on_exit),
+        route_grace_s=_seconds("--route-grace-s", found.route_grace_s, 0.0) if real else 0.0,
+        pass_s_settled=PASS_S_SETTLED if real else math.inf,
         alone_after_s=_seconds("--alone-after", found.alone_after, 1.0),
         governed=found.governor == "on",
         dry_run=found.dry_run,
@@ -162,7 +178,6 @@ def _nvidia(found: argparse.Namespace) -> NvidiaConfig:
         mps_control=found.mps_control,
         mps_pipes=found.mps_pipes,
         executables=_executables(found.executables),
-        route_grace_s=_seconds("--route-grace-s", found.route_grace_s, 0.0),
         log_bytes_max=found.log_mib * 2**20,
     )
 
@@ -172,13 +187,6 @@ def _worker_host(found: argparse.Namespace) -> str:
     if host in ("0.0.0.0", "::"):
         raise ConfigError("--worker-host: name the address under which others reach this host's workers")
     return host
-
-
-def _restores(found: argparse.Namespace) -> bool:
-    """Real devices are left as they were found unless told otherwise; simulated ones belong to nobody else."""
-    if found.devices.startswith(NVML):
-        return not found.keep_on_exit
-    return bool(found.restore_on_exit)
 
 
 def _ports(text: str) -> range:
@@ -229,7 +237,3 @@ def _address(listen: str) -> tuple[str, int]:
     if not separator or not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"--listen {listen!r}: expected HOST:PORT")
     return host.strip("[]"), int(port)
-
-
-def _host_name() -> str:
-    return socket.gethostname().split(".")[0].lower()

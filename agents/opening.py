@@ -42,7 +42,7 @@ def open_host(
         state_dir=state.path,
         host=options.worker_host,
         ports=options.ports,
-        route_grace_s=options.route_grace_s,
+        route_grace_s=config.route_grace_s,
         executables=options.executables,
         log_bytes_max=options.log_bytes_max,
     )

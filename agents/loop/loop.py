@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 
+from agents.config import NodeFacts
 from agents.devices.base import Devices
 from agents.errors import AgentError, DeviceError, StateFileError, TargetRefusedError
 from agents.log import Log
@@ -41,7 +42,6 @@ PASS_S_QUICK = 0.02
 PASS_S_SLOW = 1.0
 """The same after this many passes in which nothing could be done."""
 PASSES_IDLE_MAX = 50
-ALONE_AFTER_S = 600.0
 GOVERNOR_FILE = "governor.json"
 GOVERNOR_KEPT_EVERY_S = 60.0
 REPORTS, GOVERNOR, PROFILING = "reports", "governor", "profiling"
@@ -50,26 +50,6 @@ PROFILING_ENDS_S = 30.0
 """How long an agent that ends waits for a profile run to clean up."""
 FAREWELL_S = 2.0
 """How long an agent that ends waits for its last reports to be taken."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
-    """What a node says of itself when it joins."""
-
-    node: str
-    server: str
-    join_token: str
-    rack: str
-    failure_domain: str
-    region: str
-    endpoint: str | None
-    restore_on_exit: bool = False
-    alone_after_s: float = ALONE_AFTER_S
-    """Without an answer of the control plane for so long, nothing that works is changed."""
-    governed: bool = True
-    route_grace_s: float = 0.0
-    pass_s_settled: float = math.inf
-    """Between two passes while nothing is under way; reports are passes too."""
 
 
 @dataclass(frozen=True, slots=True)

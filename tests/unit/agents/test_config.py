@@ -16,20 +16,20 @@ def test_defaults_fit_a_node_of_one_machine() -> None:
     config = read_config([*LEAST, "--node", "node-1"], {})
     assert config.server == "http://api:8080"
     assert config.gpu_types == ("t4", "v100")
-    assert (config.listen_host, config.listen_port, config.advertise) == ("127.0.0.1", 0, None)
+    assert (config.listen_host, config.listen_port, config.endpoint) == ("127.0.0.1", 0, None)
     assert config.state_dir == Path.home() / ".headroom" / "agents" / "node-1"
     assert (config.rack, config.failure_domain, config.region) == ("rack-0", "zone-0", "default")
-    assert (config.time_factor, config.restore_on_exit, config.token) == (1.0, False, "")
+    assert (config.time_factor, config.restore_on_exit, config.join_token) == (1.0, False, "")
 
 
 def test_server_and_token_may_come_from_the_environment_and_options_win(tmp_path: Path) -> None:
     environment = {"HEADROOM_SERVER": "http://other", "HEADROOM_TOKEN": "from-environment"}
     assert read_config(["--devices", "fake:t4"], environment).server == "http://other"
-    assert read_config(LEAST, environment).token == "from-environment"
-    assert read_config([*LEAST, "--token", "given"], environment).token == "given"
+    assert read_config(LEAST, environment).join_token == "from-environment"
+    assert read_config([*LEAST, "--token", "given"], environment).join_token == "given"
     file = tmp_path / "token"
     file.write_text("from-file\n", encoding="utf-8")
-    assert read_config([*LEAST, "--token-file", str(file)], environment).token == "from-file"
+    assert read_config([*LEAST, "--token-file", str(file)], environment).join_token == "from-file"
 
 
 def test_addresses_of_both_families_are_read() -> None:
@@ -67,7 +67,7 @@ class TestRealGpus:
         assert (config.gpu_types, config.nvidia.selection, config.restore_on_exit) == ((), "nvml:all", True)
         assert (config.nvidia.ports, config.nvidia.worker_host) == (range(21000, 22000), "127.0.0.1")
         assert (config.nvidia.helper, config.nvidia.mps_pipes, config.nvidia.executables) == (None, None, None)
-        assert (config.nvidia.mps_protocol, config.nvidia.route_grace_s) == ("auto", 5.0)
+        assert (config.nvidia.mps_protocol, config.route_grace_s) == ("auto", 5.0)
         assert (config.alone_after_s, config.governed, config.dry_run) == (600.0, True, False)
         with pytest.raises(SystemExit):
             read_config(["--server", "http://api"], {})
@@ -86,7 +86,7 @@ class TestRealGpus:
             range(5000, 5010),
         )
         assert (found.mps_protocol, found.mps_pipes, found.executables) == ("2", Path("/run/p"), ("/bin/a", "/bin/b"))
-        assert (found.route_grace_s, found.log_bytes_max, found.worker_host) == (0.0, 2 * 2**20, "10.0.0.7")
+        assert (config.route_grace_s, found.log_bytes_max, found.worker_host) == (0.0, 2 * 2**20, "10.0.0.7")
         assert (config.restore_on_exit, config.alone_after_s, config.governed, config.dry_run) == (
             False,
             30.0,

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from agents.config import NodeFacts
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, StateFileError
 from agents.log import Log
-from agents.loop.loop import PASS_S, PASS_S_QUICK, Agent, Clocks, NodeFacts
+from agents.loop.loop import PASS_S, PASS_S_QUICK, Agent, Clocks
 from agents.state import TARGET_FILE
 from agents.wire import encode
 from tests.unit.agents.builders import NODE, FakeClock, device_target, fake_devices, node_target, replica_target
