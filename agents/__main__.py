@@ -13,15 +13,20 @@ import threading
 import time
 from dataclasses import replace
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from agents.config import AgentConfig, read_config
 from agents.devices.base import Devices
 from agents.errors import AgentError, ConfigError
 from agents.log import Log
-from agents.loop.endpoint import Endpoint, LoadTaker
+from agents.loop.endpoint import Endpoint
 from agents.loop.loop import Agent
 from agents.profiling.loads import HttpLoads, OfferedLoads
 from agents.state import StateDirectory
+
+if TYPE_CHECKING:
+    from agents.devices.fake.host import FakeDevices
+    from agents.devices.nvidia.host import NvidiaDevices
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -66,22 +71,22 @@ def _run(config: AgentConfig, asked: int) -> int:
     return 0
 
 
-def _open_devices(config: AgentConfig, state: StateDirectory, log: Log) -> tuple[Devices, LoadTaker | None]:
+def _open_devices(config: AgentConfig, state: StateDirectory, log: Log) -> tuple[Devices, FakeDevices | None]:
     """The back end, and whoever takes simulated load."""
+    opened: tuple[NvidiaDevices | FakeDevices, FakeDevices | None]
     if config.nvidia is not None:
         from agents.opening import open_host
 
-        host = open_host(config, config.nvidia, state, time.monotonic)
-        if host.state_lost:
-            log.event("devices.state_lost", reason=host.state_lost)
-        return host, None
-    from agents.devices.fake.host import FakeDevices, FakeOrder
+        opened = open_host(config, config.nvidia, state, time.monotonic), None
+    else:
+        from agents.devices.fake.host import FakeDevices, FakeOrder
 
-    order = FakeOrder(node=config.node, gpu_types=config.gpu_types, time_factor=config.time_factor)
-    fakes = FakeDevices(order, time.monotonic, state)
-    if fakes.state_lost:
-        log.event("devices.state_lost", reason=fakes.state_lost)
-    return fakes, fakes
+        order = FakeOrder(node=config.node, gpu_types=config.gpu_types, time_factor=config.time_factor)
+        fakes = FakeDevices(order, time.monotonic, state)
+        opened = fakes, fakes
+    if opened[0].state_lost:
+        log.event("devices.state_lost", reason=opened[0].state_lost)
+    return opened
 
 
 def _rehearse(config: AgentConfig, devices: Devices, state: StateDirectory) -> int:

@@ -16,7 +16,7 @@ from agents.crew import CrewOptions, open_crew
 from agents.devices.nvidia.control import HostParts, Onlooker, SettingsJournal
 from agents.devices.nvidia.host import NvidiaDevices
 from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
-from agents.devices.parts import Setters, Sharing
+from agents.devices.parts import Setters
 from agents.errors import SharingError
 from agents.helper.client import HelperSetters
 from agents.mps import MpsOptions, MpsSharing, NoSharing, client_slots, default_pipe_base
@@ -38,25 +38,29 @@ def open_host(
     mps, refusal = _mps(options, state, boards, now_s)
     setters: Setters
     setters, let_go = (Onlooker(), lambda: None) if config.dry_run else _setters(options, boards)
-    crew = CrewOptions(
-        state_dir=state.path,
-        host=options.worker_host,
-        ports=options.ports,
-        route_grace_s=config.route_grace_s,
-        executables=options.executables,
-        log_bytes_max=options.log_bytes_max,
+    crew = open_crew(
+        CrewOptions(
+            state_dir=state.path,
+            host=options.worker_host,
+            ports=options.ports,
+            route_grace_s=config.route_grace_s,
+            executables=options.executables,
+            log_bytes_max=options.log_bytes_max,
+        ),
+        now_s,
     )
     parts = HostParts(
         boards=boards,
         setters=setters,
         mps=mps,
         plain=NoSharing(sm_counts),
-        crew=open_crew(crew, now_s),
+        crew=crew,
         state=state,
         journal=SettingsJournal(state, host_boot_id()),
         now_s=now_s,
         mps_refusal=refusal,
         observing=config.dry_run,
+        lost=(*crew.lost, "" if mps is None else mps.state_lost),
         let_go=let_go,
     )
     return NvidiaDevices(parts)
@@ -72,7 +76,7 @@ def _setters(options: NvidiaConfig, boards: NvmlBoards) -> tuple[Setters, Callab
 
 def _mps(
     options: NvidiaConfig, state: StateDirectory, boards: NvmlBoards, now_s: Callable[[], float]
-) -> tuple[Sharing | None, str]:
+) -> tuple[MpsSharing | None, str]:
     """Sharing by MPS, or why there is none."""
     binary = shutil.which(options.mps_control)
     if binary is None:

@@ -29,6 +29,7 @@ from agents.wire import (
     NodeTarget,
     RepartitionReport,
     ReplicaReadBack,
+    mirrored,
 )
 
 # --- Workers that die or never get ready, and when another one may be started
@@ -428,26 +429,9 @@ class Applier:
             outcome="refused",
             observed_at_s=observed_at_s,
             elapsed_ms=0.0,
-            devices=tuple(
-                DeviceReadBack(
-                    uuid=held.uuid,
-                    mode=held.mode.value,
-                    clock_mhz_sm=held.clock_mhz_sm,
-                    power_limit_w=held.power_limit_w,
-                )
-                for held in self._settings.values()
-            ),
+            devices=tuple(mirrored(DeviceReadBack, held, mode=held.mode.value) for held in self._settings.values()),
             replicas=tuple(
-                ReplicaReadBack(
-                    replica=worker.spec.replica,
-                    uuid=worker.uuid,
-                    share_pct_sm=worker.spec.share_pct_sm,
-                    sm_count=worker.sm_count,
-                    memory_mib_limit=worker.spec.memory_mib_limit,
-                    batch=worker.spec.batch,
-                    ready=worker.state is WorkerState.READY,
-                    endpoint=worker.endpoint,
-                )
+                mirrored(ReplicaReadBack, worker, worker.spec, ready=worker.state is WorkerState.READY)
                 for worker in sorted(self._workers, key=lambda each: each.worker)
             ),
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.devices.base import Devices, DeviceSample, WorkerSample
-from agents.wire import DeviceReport, ReplicaReport, Report
+from agents.wire import DeviceReport, ReplicaReport, Report, mirrored
 
 REPORTS_KEPT_MAX = 720
 """An hour of reports at 5 s; older ones are given up."""
@@ -67,49 +67,21 @@ class Collector:
 
 
 def _device_row(sample: DeviceSample) -> DeviceReport:
-    return DeviceReport(
-        uuid=sample.uuid,
-        power_w=sample.power_w,
-        energy_j=sample.energy_j,
-        utilisation_pct=sample.utilisation_pct,
-        memory_mib_used=sample.memory_mib_used,
-        clock_mhz_sm=sample.clock_mhz_sm,
-        temperature_c=sample.temperature_c,
-        share_pct_sm_total=sum(worker.reading.spec.share_pct_sm for worker in sample.workers if not worker.gone),
-        throttle=sample.throttle,
-        healthy=sample.healthy,
-    )
+    held = sum(worker.reading.spec.share_pct_sm for worker in sample.workers if not worker.gone)
+    return mirrored(DeviceReport, sample, share_pct_sm_total=held)
 
 
 def _replica_row(uuid: str, sample: WorkerSample, interval_s: float) -> ReplicaReport:
-    reading, spec = sample.reading, sample.reading.spec
-    return ReplicaReport(
-        replica=spec.replica,
-        kind=spec.kind,
-        workload=spec.workload,
-        project=spec.project,
-        model=spec.model,
+    reading = sample.reading
+    return mirrored(
+        ReplicaReport,
+        sample,
+        reading.spec,
         uuid=uuid,
         state="draining" if sample.gone else reading.state.value,
-        share_pct_sm=spec.share_pct_sm,
         sm_count=reading.sm_count,
-        memory_mib_limit=spec.memory_mib_limit,
         memory_mib_used=0.0 if sample.gone else sample.memory_mib_used,
-        batch=spec.batch,
         held_s=min(interval_s, sample.held_s),
-        arrived=sample.arrived,
-        completed=sample.completed,
-        violated=sample.violated,
-        dropped=sample.dropped,
-        queue_length=sample.queue_length,
-        batch_mean=sample.batch_mean,
-        latency_ms_p50=sample.latency_ms_p50,
-        latency_ms_p95=sample.latency_ms_p95,
-        latency_ms_p99=sample.latency_ms_p99,
-        energy_j=sample.energy_j,
-        iterations_done=sample.iterations_done,
-        executions=sample.executions,
-        execution_ms_mean=sample.execution_ms_mean,
     )
 
 

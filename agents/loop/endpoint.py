@@ -11,22 +11,14 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agents.devices.fake.host import OfferAnswer
+    from agents.devices.fake.host import FakeDevices
 
 BODY_BYTES_MAX = 2**20
 REQUESTS_MAX = 1e9
 INTERVAL_S_MAX = 3600.0
-
-
-class LoadTaker(Protocol):
-    """Whatever takes load."""
-
-    def offer(self, loads: dict[str, float], over_s: float) -> OfferAnswer:
-        """See `FakeDevices.offer`."""
-        ...
 
 
 class LoadError(ValueError):
@@ -61,7 +53,7 @@ def _number(name: str, found: object, highest: float) -> float:
 class Endpoint:
     """A small threaded HTTP server."""
 
-    def __init__(self, host: str, port: int, node: str, offering: LoadTaker | None) -> None:
+    def __init__(self, host: str, port: int, node: str, offering: FakeDevices | None) -> None:
         """Bind; port 0 takes a free one. Raises OSError when the address is taken."""
         self._server = _Server((host, port), _Handler)
         self._server.node = node
@@ -88,7 +80,7 @@ class Endpoint:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     node: str
-    offering: LoadTaker | None
+    offering: FakeDevices | None
     health: Callable[[], Mapping[str, object]]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from agents.devices.base import Devices, DeviceSample, WorkerSample, WorkerState
 from agents.errors import DeviceError
-from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, RepartitionReport, ReplicaTarget
+from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, RepartitionReport, ReplicaTarget, mirrored
 from solvers.control.controllers import Controller, controller, names
 from solvers.control.records import (
     DeviceEnvelope,
@@ -135,13 +135,7 @@ class NodeGoverning:
     def wishes(self) -> tuple[RepartitionReport, ...]:
         """The same for planners: what would help each of these devices."""
         return tuple(
-            RepartitionReport(
-                uuid=uuid,
-                cause=governed.wanted.cause.value,
-                replica=governed.wanted.replica,
-                donor=governed.wanted.donor,
-                share_pct_sm=governed.wanted.share_pct_sm,
-            )
+            mirrored(RepartitionReport, governed.wanted, uuid=uuid, cause=governed.wanted.cause.value)
             for uuid, governed in sorted(self._governed.items())
             if governed.wanted is not None
         )

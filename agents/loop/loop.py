@@ -31,7 +31,7 @@ from agents.profiling.loads import LoadMaker
 from agents.profiling.points import Control
 from agents.state import TARGET_FILE, StateDirectory
 from agents.transport import HttpConnection
-from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode, encode
+from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode, encode, mirrored
 
 REPORT_INTERVAL_S = 5.0
 """Until the control plane says otherwise."""
@@ -84,15 +84,12 @@ class Agent:
         if self._governing is not None:
             self.applier.more_problems = self._governing.problems
             self.applier.wishes = self._governing.wishes
-        join = Join(
-            node=facts.node,
+        join = mirrored(
+            Join,
+            facts,
             boot_id=self.boot_id,
             agent_version=version("headroom"),
             protocol_version=PROTOCOL_VERSION,
-            rack=facts.rack,
-            failure_domain=facts.failure_domain,
-            region=facts.region,
-            endpoint=facts.endpoint,
             devices=devices.inventory(),
         )
         identity = Identity(join=join, join_token=facts.join_token)

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 
 from agents.crew.adapters import restart_needed
 from agents.devices.base import DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState, held_mib, held_pct_sm
 from agents.errors import TargetRefusedError
-from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, ReplicaTarget
+from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, ReplicaTarget, mirrored
 
 DRAIN_S_MAX = 30.0
 """A worker whose workload says nothing about it may drain for so long."""
@@ -34,37 +35,13 @@ LAUNCH_FACTOR = 10.0
 
 def spec_of(replica: ReplicaTarget) -> WorkerSpec:
     """The worker a replica's target asks for."""
-    return WorkerSpec(
-        replica=replica.replica,
-        kind=replica.kind,
-        workload=replica.workload,
-        project=replica.project,
-        model=replica.model,
-        share_pct_sm=replica.share_pct_sm,
-        memory_mib_limit=replica.memory_mib_limit,
-        batch=replica.batch,
-        latency_ms_limit=replica.latency_ms_limit,
-        launch_s=replica.launch_s,
-        iterations_total=replica.iterations_total,
-        iteration_ms_reference=replica.iteration_ms_reference,
-        gpu_type_reference=replica.gpu_type_reference,
-        latency_execution_only=replica.latency_execution_only,
-        worker=replica.worker,
-    )
+    return mirrored(WorkerSpec, replica)
 
 
 def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
     """Whether a running process can be the wanted one; what else differs can be changed while it runs."""
-    fixed = (held.replica, held.kind, held.workload, held.model, held.share_pct_sm, held.memory_mib_limit)
-    same = fixed == (
-        wanted.replica,
-        wanted.kind,
-        wanted.workload,
-        wanted.model,
-        wanted.share_pct_sm,
-        wanted.memory_mib_limit,
-    )
-    return same and not restart_needed(held, wanted)
+    fixed = attrgetter("replica", "kind", "workload", "model", "share_pct_sm", "memory_mib_limit")
+    return bool(fixed(held) == fixed(wanted)) and not restart_needed(held, wanted)
 
 
 def overdue(worker: WorkerReading) -> bool:

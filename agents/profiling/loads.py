@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from agents.devices.base import WorkerReading
 from agents.errors import NotSupportedError
 from agents.wire import WorkerTarget
+
+if TYPE_CHECKING:
+    from agents.devices.fake.host import FakeDevices
 
 TIMEOUT_S = 60.0
 CLIENTS_MAX = 512
@@ -170,20 +173,12 @@ class HttpLoads:
         return load
 
 
-class Offering(Protocol):
-    """Takes load by replica; see `FakeDevices.offer`."""
-
-    def offer(self, loads: dict[str, float], over_s: float) -> object:
-        """Requests that arrive over the coming seconds."""
-        ...
-
-
 class OfferedLoads:
     """Tells simulated workers of more requests than they can take."""
 
     origin = "simulated"
 
-    def __init__(self, offering: Offering) -> None:
+    def __init__(self, offering: FakeDevices) -> None:
         self._offering = offering
 
     def refusal(self, worker: WorkerTarget | None) -> str:  # noqa: ARG002 - simulated workers need no process
@@ -198,7 +193,7 @@ class OfferedLoads:
 class _Offered:
     """Arrivals at one replica until closed."""
 
-    def __init__(self, offering: Offering, replica: str) -> None:
+    def __init__(self, offering: FakeDevices, replica: str) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(offering, replica), name="load", daemon=True)
         self._thread.start()
@@ -212,7 +207,7 @@ class _Offered:
         self._stop.set()
         self._thread.join(10.0)
 
-    def _run(self, offering: Offering, replica: str) -> None:
+    def _run(self, offering: FakeDevices, replica: str) -> None:
         while not self._stop.is_set():
             offering.offer({replica: OFFER_RPS * OFFER_S}, OFFER_S)
             self._stop.wait(OFFER_S)

@@ -2,7 +2,7 @@
 `agents` that `app` may import.
 """
 
-from agents.wire.fields import WireError, decode, decode_items
+from agents.wire.fields import WireError, decode, decode_items, mirrored
 from agents.wire.messages import (
     PROTOCOL_VERSION,
     DeviceInventory,
@@ -56,4 +56,5 @@ __all__ = [
     "decode",
     "decode_items",
     "encode",
+    "mirrored",
 ]

@@ -33,6 +33,16 @@ def decode_items(kind: type[T], plain: object) -> tuple[T, ...]:
     return cast("tuple[T, ...]", listed)
 
 
+def mirrored(kind: type[T], /, *sources: object, **own: object) -> T:
+    """A record of what others hold under the same names, the first that has it, and of values of its own."""
+    values, known = dict(own), cast("type", kind)
+    for name in _fields(known):
+        holder = next((source for source in sources if hasattr(source, name)), None)
+        if holder is not None:
+            values.setdefault(name, getattr(holder, name))
+    return kind(**values)
+
+
 def _read(kind: object, plain: object, name: str) -> object:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):

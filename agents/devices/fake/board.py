@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSample, WorkerSpec, WorkerState
 from agents.errors import BusyError, NotSupportedError, OutOfMemoryError, OutOfRangeError
-from agents.wire import DeviceInventory
+from agents.wire import DeviceInventory, mirrored
 from solvers.sim.truth.truth import (
     GpuTruth,
     Resident,
@@ -178,21 +178,17 @@ class Worker:
     def sample(self, uuid: str, now_s: float, *, gone: bool) -> WorkerSample:
         """The tally as a sample; a new interval begins."""
         tally, self.tally = self.tally, IntervalTally()
-        return WorkerSample(
+        return mirrored(
+            WorkerSample,
+            tally,
             reading=self.reading(uuid, now_s),
             gone=gone,
-            held_s=tally.held_s,
             memory_mib_used=self.memory_mib_used,
-            arrived=tally.arrived,
-            completed=tally.completed,
-            violated=tally.violated,
-            dropped=tally.dropped,
             queue_length=0.0 if gone else self.queue,
             batch_mean=tally.completed / tally.batches if tally.batches > 0.0 else 0.0,
             latency_ms_p50=tally.percentile(0.50),
             latency_ms_p95=tally.percentile(0.95),
             latency_ms_p99=tally.percentile(0.99),
-            energy_j=tally.energy_j,
             iterations_done=None if self.spec.kind == "service" else tally.iterations,
             executions=tally.batches,
             execution_ms_mean=tally.executed_ms / tally.batches if tally.batches > 0.0 else None,

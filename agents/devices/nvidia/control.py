@@ -145,6 +145,8 @@ class HostParts:
     mps_refusal: str = ""
     observing: bool = False
     """Only look: no daemon is started, no worker ended, nothing written."""
+    lost: tuple[str, ...] = ()
+    """What parts remembered and could not read."""
     let_go: Callable[[], None] = lambda: None
     """Called last when the host is closed."""
 

@@ -268,12 +268,7 @@ class NvidiaDevices:
     @property
     def state_lost(self) -> str:
         """Why what an earlier agent remembered was not used; empty when it was."""
-        return self._register.lost
-
-    @property
-    def crew_pids(self) -> dict[str, tuple[int, ...]]:
-        """Processes of every worker at the last look."""
-        return dict(self._roster.pids)
+        return "; ".join(filter(None, (self._register.lost, *self._parts.lost)))
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
         return tuple(self._inventory.values())

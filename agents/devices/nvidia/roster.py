@@ -62,8 +62,6 @@ class Roster:
         self._modes = modes
         self._known: dict[str, _KnownWorker] = {}
         self._last: dict[str, WorkerReading] = {}
-        self._gone: dict[str, WorkerReading] = {}
-        """Last readings of workers that ended since the last `take_gone`."""
         self.pids: dict[str, tuple[int, ...]] = {}
         """Processes of every worker at the last look."""
 
@@ -72,11 +70,6 @@ class Roster:
         """Readings of the last look, by worker."""
         return dict(self._last)
 
-    def take_gone(self) -> dict[str, WorkerReading]:
-        """The last readings of workers that are gone since this was asked last."""
-        gone, self._gone = self._gone, {}
-        return gone
-
     def look(self) -> tuple[WorkerReading, ...]:
         """Read every worker back. Ends those that bypass their limits and takes back the parts of those that are gone;
         nothing of that when only observing.
@@ -84,7 +77,6 @@ class Roster:
         found = self._parts.crew.found()
         look = _Look(self._parts)
         self.pids = {item.reading.worker: item.pids for item in found}
-        self._gone |= {name: reading for name, reading in self._last.items() if name not in self.pids}
         self._last = {item.reading.worker: self._reading(item, look) for item in found}
         for worker in self._last:
             self._register.skip(worker)

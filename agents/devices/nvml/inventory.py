@@ -13,7 +13,7 @@ from typing import Any
 
 from agents.devices.nvml.binding import Nvml
 from agents.errors import DeviceError, DriverError, NotFoundError, OutOfRangeError
-from agents.wire import DeviceInventory
+from agents.wire import DeviceInventory, mirrored
 
 # --- Which GPU type a product name means, and how many SMs it has where the driver does not tell
 #
@@ -162,21 +162,7 @@ class BoardFacts:
         """As the control plane is told."""
         if self.sm_count is None:
             raise DriverError(f"{self.uuid}: its number of SMs is not known")
-        return DeviceInventory(
-            uuid=self.uuid,
-            gpu_type=gpu_type_of(self.product),
-            product=self.product,
-            index=self.index,
-            memory_mib=self.memory_mib,
-            sm_count=self.sm_count,
-            clocks_mhz_sm=self.clocks_mhz_sm,
-            power_limit_w_min=self.power_limit_w_min,
-            power_limit_w_max=self.power_limit_w_max,
-            parent_uuid=self.parent_uuid,
-            mig_profile=self.mig_profile,
-            driver_version=self.driver_version,
-            capabilities=dict(self.capabilities),
-        )
+        return mirrored(DeviceInventory, self, gpu_type=gpu_type_of(self.product), capabilities=dict(self.capabilities))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,7 +187,7 @@ class Life:
             assert kept_settings == (device.clock_mhz_sm, limit), f"{device.uuid}: {kept_settings}"
             there = {replica for replica, (uuid, *_) in promised.items() if uuid == device.uuid}
             if device.mode == Mode.MPS and there:
-                pids = [pid for name in there for pid in self.agent.devices.crew_pids[workers[name].worker]]
+                pids = [pid for name in there for pid in self.agent.devices._roster.pids[workers[name].worker]]
                 clients = self.host.mps.clients(device.uuid)
                 assert set(pids) <= set(clients), f"{device.uuid}: {pids} are not all of {clients}"
 
