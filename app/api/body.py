@@ -178,7 +178,7 @@ def _fault(error: Mapping[str, Any], prefix: str) -> Fault:
             pointer=prefix + pointer_of(location) + _tail(cause.field), code="value-invalid", detail=cause.message
         )
     code = _CODES.get(error["type"], error["type"].replace("_", "-"))
-    return Fault(pointer=prefix + pointer_of(location), code=code, detail=error["msg"])
+    return Fault(pointer=prefix + pointer_of(location), code=code, detail=_DETAILS.get(code, error["msg"]))
 
 
 _CODES: Mapping[str, str] = {
@@ -189,6 +189,8 @@ _CODES: Mapping[str, str] = {
     "finite_number": "number-not-finite",
     "json_invalid": "request-malformed",
 }
+_DETAILS: Mapping[str, str] = {"unknown-field": "there is no such field", "missing": "this field is missing"}
+"""Where the validator speaks of Python's arguments."""
 
 
 def _tail(field: str) -> str:

@@ -51,6 +51,13 @@ def test_wrong_fields_are_pointed_at(old: str, new: str, pointer: str, code: str
     assert _fault(_GOOD.replace(old, new)) == (pointer, code)
 
 
+def test_users_are_not_told_of_pythons_arguments() -> None:
+    for wrong in (_GOOD.replace("300", '300, "extra": 1'), _GOOD.replace('"model": "m", ', "")):
+        with pytest.raises(FieldsError, match="field") as caught:
+            parse(Service, wrong.encode())
+        assert not any("argument" in fault.detail.lower() for fault in caught.value.faults)
+
+
 def test_every_odd_value_is_pointed_at_up_to_a_bound() -> None:
     with pytest.raises(FieldsError) as caught:
         parse(Service, b'{"b": [NaN, {"c": -Infinity}], "a": 1e999}')
