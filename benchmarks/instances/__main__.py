@@ -17,7 +17,7 @@ from benchmarks.instances.openb import openb_snapshot
 from benchmarks.instances.parvagpu import Files, parvagpu_snapshot
 from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
 from benchmarks.sources.rows import SourceMissingError, data_folder
-from lab.benches.rolling.inferno import InfernoCase
+from lab.benches.rolling.problems import InfernoCase
 from solvers.domain.codec import canonical_json
 from solvers.domain.snapshot import Snapshot
 

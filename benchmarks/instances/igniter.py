@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.sources.rows import table
-from lab.benches.rolling.fleet import POLICY, PROJECT, GpuKind, RollingHost, fleet
+from lab.benches.rolling.problems import POLICY, PROJECT, GpuKind, RollingHost, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import Snapshot

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources.rows import SourceMissingError
-from lab.benches.rolling.inferno import FILES, FOLDER, Inferno, InfernoCase, Row
-from lab.benches.rolling.inferno import inferno as made_of
+from lab.benches.rolling.problems import FILES, FOLDER, Inferno, InfernoCase, Row
+from lab.benches.rolling.problems import inferno as made_of
 from solvers.domain.arrays import Whole
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.sources.rows import name_of, table
-from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, GpuKind, RollingHost, fleet
+from lab.benches.rolling.problems import CLOCK_MHZ, POLICY, PROJECT, GpuKind, RollingHost, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileGrid
 from solvers.domain.snapshot import Snapshot

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.sources.rows import SourceMissingError, table
-from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, GpuKind, RollingHost, fleet
+from lab.benches.rolling.problems import CLOCK_MHZ, POLICY, PROJECT, GpuKind, RollingHost, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import Snapshot

@@ -9,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.instances.melange import Slices
-from lab.benches.rolling.fleet import GpuKind
-from lab.benches.rolling.inferno import Inferno
-from lab.benches.rolling.scenario import ServiceWish, inferno_wishes, rented
+from lab.benches.rolling.problems import GpuKind, Inferno, ServiceWish, inferno_wishes, rented
 from solvers.domain.snapshot import Snapshot
 
 RENTED_MAX = 1000

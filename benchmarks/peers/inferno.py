@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.instances.inferno import greedy, inferno
 from benchmarks.peers.record import Record, timed
-from lab.benches.rolling.inferno import InfernoCase
+from lab.benches.rolling.problems import InfernoCase
 from solvers.engines.base import create
 from solvers.engines.deadline import Deadline
 from solvers.planners.counting.covers import Covered, Covers, cover

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from lab.arena.kinds import Heading, ScenarioForm
+from lab.arena.loading import Heading, ScenarioForm
 from solvers.domain.device import ColocationClass, DeviceMode, PowerScope, PriceKind, Taint
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy

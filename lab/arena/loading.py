@@ -1,23 +1,232 @@
 """Scenario files: reading one into a bench, and the JSON Schema of all kinds (`python -m lab.arena.loading`).
 
-Owns the way from text to form: the kind, the check against its form, and every fault as a line of its own,
-`file:line: path: message`.
+The dialect is YAML without dates, every key once; every fault is a line of its own, `file:line: path: message`. The
+module of a kind, imported when first asked for, offers `FORM`, the pydantic model of its files (a `ScenarioForm` with a
+field `kind`), and `build(form, context)`, which makes the bench from the form, the file and the folder of public data.
+A new kind is one line of `KINDS`.
 """
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias, cast
 
-from pydantic import ValidationError
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.json_schema import models_json_schema
 
-from lab.arena import kinds
-from lab.arena.kinds import Context, Document, ScenarioForm, kind, read
+from solvers.domain.value import NAME_PATTERN
 from solvers.errors import FieldError, InputError
-from solvers.sim.outcome import Bench
+from solvers.sim.outcome import About, Bench, Better
+
+Where: TypeAlias = Sequence[str | int]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without dates: `2026-01-01` is text."""
+
+
+_LEFT_OUT = ("tag:yaml.org,2002:timestamp",)
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _LEFT_OUT]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# YAML 1.1 reads 1e-3 as text, for want of a point.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file says. `origin` is how complaints name the file."""
+
+    origin: str
+    root: yaml.Node
+    plain: dict[str, Any]
+
+    def refusal(self, where: Where, message: str) -> InputError:
+        """The complaint about a place; steps that the file does not have are left out of its path."""
+        return InputError(self.complaint(where, message)[1])
+
+    def complaint(self, where: Where, message: str) -> tuple[int, str]:
+        """The line and the whole text of a complaint."""
+        line, path = _find(self.root, where)
+        return line, f"{self.origin}:{line}: {path + ': ' if path else ''}{message}"
+
+    @contextmanager
+    def placing(self, *where: str | int) -> Iterator[None]:
+        """Let whatever a domain record refuses within be told at this place."""
+        try:
+            yield
+        except FieldError as error:
+            raise self.refusal((*where, error.field), error.message) from None
+
+
+def read(path: Path) -> Document:
+    """Read a file. Raises InputError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, origin: str) -> Document:
+    """Read a text. Raises InputError."""
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        if not isinstance(root, yaml.MappingNode):
+            raise InputError(f"{origin}:1: a scenario file holds fields, such as `kind: world`")
+        _refuse_repeated(root, origin)
+        plain = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError(f"{origin}:{line}: {error.problem or error.context}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{origin}:1: {' '.join(str(error).split())}") from None
+    return Document(origin, root, plain)
+
+
+def _refuse_repeated(node: yaml.Node, origin: str) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_repeated(item, origin)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: dict[str, int] = {}
+    for key, item in node.value:
+        line = key.start_mark.line + 1
+        if key.value in seen and key.value != "<<":
+            raise InputError(f"{origin}:{line}: {key.value}: already said on line {seen[key.value]}")
+        seen[str(key.value)] = line
+        _refuse_repeated(item, origin)
+
+
+def _find(node: yaml.Node, where: Where) -> tuple[int, str]:
+    line, path = node.start_mark.line + 1, ""
+    for number, step in enumerate(where):
+        found = _step(node, step)
+        if found is not None:
+            line, node, said = found
+            path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{said}"
+        elif number == len(where) - 1 and isinstance(step, str) and isinstance(node, yaml.MappingNode):
+            path += f"{'.' if path else ''}{step}" if step and step != "/" else ""
+    return line, path
+
+
+def _step(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node, str] | None:
+    if isinstance(node, yaml.MappingNode):
+        for key, item in node.value:
+            # Records of the core say `span_s` where a file says `span`.
+            if key.value in (str(step), str(step).removesuffix("_s")):
+                return key.start_mark.line + 1, item, str(key.value)
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        item = node.value[step]
+        return item.start_mark.line + 1, item, str(step)
+    return None
+
+
+KINDS: Mapping[str, str] = {
+    "world": "lab.arena.worlds",
+    "packing": "lab.benches.packing.scenario",
+    "rolling": "lab.benches.rolling.scenario",
+    "tasks": "lab.benches.tasks.scenario",
+}
+"""Where each kind lives."""
+DATA_VARIABLE = "HEADROOM_DATA"
+
+
+class ScenarioForm(BaseModel):
+    """Closed, immutable, and without coercion between types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def completed(cls, plain: dict[str, Any]) -> dict[str, Any]:
+        """What a file may leave out although a record of the core needs it."""
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a bench is built from beside its form: the file, for complaints, and the folder of public data."""
+
+    document: Document
+    data: Path | None
+
+    def refusal(self, where: Where, message: str) -> InputError:
+        """The complaint about a place of the file: `context.refusal(("services", 0, "model"), "…")`."""
+        return self.document.refusal(where, message)
+
+    def source(self, where: Where, *parts: str) -> Path:
+        """A file of public data, which must be there. Raises InputError that names HEADROOM_DATA."""
+        if self.data is None:
+            raise self.refusal(where, f"{'/'.join(parts)} is read from {DATA_VARIABLE}, which is not set")
+        path = self.data.joinpath(*parts)
+        if not path.is_file():
+            raise self.refusal(where, f"{DATA_VARIABLE} ({self.data}) has no {'/'.join(parts)}")
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioKind:
+    """One kind of scenario."""
+
+    form: type[ScenarioForm]
+    build: Callable[[Any, Context], Bench]
+
+
+def kind(name: str) -> ScenarioKind:
+    """The kind of this name. Raises KeyError."""
+    module = import_module(KINDS[name])
+    return ScenarioKind(form=cast("type[ScenarioForm]", module.FORM), build=module.build)
+
+
+class Heading(ScenarioForm):
+    """What every file says of itself."""
+
+    kind: str
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    title: Annotated[str, Field(min_length=1, max_length=200)]
+    goal: str
+    better: Better
+    guard: str | None = None
+    planners: tuple[str, ...] = ()
+    """Contenders that its authors propose."""
+    seeds: Annotated[int, Field(ge=1, le=10_000)] = 3
+
+    def about(self) -> About:
+        """The heading as a bench tells it."""
+        return About(**{field.name: getattr(self, field.name) for field in fields(About)})
+
+
+def rows(context: Context, where: Where, *parts: str) -> list[dict[str, str]]:
+    """All rows of a CSV file. Raises InputError where it is missing."""
+    with context.source(where, *parts).open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def read_json(context: Context, where: Where, *parts: str) -> dict[str, Any]:
+    """A JSON object. Raises InputError where the file is missing."""
+    found: dict[str, Any] = json.loads(context.source(where, *parts).read_text(encoding="utf-8"))
+    return found
+
+
+def name_of(text: str) -> str:
+    """A source's name in the letters that names may have here."""
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("._-")
+
 
 SCHEMA_FILE = "scenario.schema.json"
 _REFERENCE = "#/$defs/{model}"
@@ -46,7 +255,7 @@ def load(path: Path, data: Path | None) -> Bench:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of scenario files of every kind."""
-    forms = {name: kind(name).form for name in kinds.KINDS}
+    forms = {name: kind(name).form for name in KINDS}
     _, made = models_json_schema([(form, "validation") for form in forms.values()], ref_template=_REFERENCE)
     definitions = made["$defs"]
     # A policy in a scenario needs no name of its own.
@@ -67,9 +276,9 @@ def schema_text() -> str:
 
 def _kind_of(document: Document) -> str:
     chosen = document.plain.get("kind")
-    if not isinstance(chosen, str) or chosen not in kinds.KINDS:
+    if not isinstance(chosen, str) or chosen not in KINDS:
         said = "say `kind`" if chosen is None else f"no kind {chosen}"
-        raise document.refusal(("kind",), f"{said}; there are {', '.join(kinds.KINDS)}")
+        raise document.refusal(("kind",), f"{said}; there are {', '.join(KINDS)}")
     return chosen
 
 
@@ -81,11 +290,11 @@ def _form(form: type[ScenarioForm], document: Document) -> ScenarioForm:
     try:
         return form.model_validate_json(text, strict=True)
     except ValidationError as error:
-        faults = {_complaint(document, fault) for fault in error.errors(include_url=False, include_input=False)}
+        faults = {_fault_told(document, fault) for fault in error.errors(include_url=False, include_input=False)}
         raise InputError("\n".join(line for _, line in sorted(faults))) from None
 
 
-def _complaint(document: Document, fault: Any) -> tuple[int, str]:
+def _fault_told(document: Document, fault: Any) -> tuple[int, str]:
     where, message = tuple(fault["loc"]), _WORDS.get(fault["type"], str(fault["msg"]))
     if fault["type"] == _VALUE_ERROR:
         cause = fault["ctx"]["error"]

@@ -35,7 +35,7 @@ from lab.arena.forms import (
     SteadyForm,
     TraceForm,
 )
-from lab.arena.kinds import Context, Where, rows
+from lab.arena.loading import Context, Where, rows
 from solvers.sim.arrivals import (
     ArrivalPattern,
     Bursts,

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.library import load_gpu_types, load_models
 from lab.arena.forms import CapForm, FleetForm, JobStreamForm, OfferForm, ServiceForm, TemplateForm, WorldForm
-from lab.arena.kinds import Context, Where
+from lab.arena.loading import Context, Where
 from lab.arena.loads import load_of, mean_rps, philly_jobs, scaled
 from solvers.domain.device import Device, GpuType, MigSlice, Node, Offer, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName

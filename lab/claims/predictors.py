@@ -18,9 +18,8 @@ import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, figure
 from lab.measured import igniter_v100, rapp_v100
-from lab.measured.known import facts_for
 from lab.measured.metrics import order_kept_pct, r_squared
-from lab.measured.pairs import known_alone
+from lab.measured.rows import facts_for, known_alone
 from solvers.domain.arrays import Floats, Whole
 from solvers.models.base import Facts, GroupSamples, Queries, Samples
 from solvers.models.suite import Suite, make_solo

@@ -55,7 +55,7 @@ def inss(
     if out == STANDARD:
         raise InputError("--out names a file: the checkpoint lies beside it")
     check_target(out)
-    from lab.learning.inss.learner import use_threads
+    from lab.learning.inss.training import use_threads
 
     use_threads(threads)
     checkpoint = Path(out + ".checkpoint")

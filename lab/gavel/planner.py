@@ -15,11 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lab.gavel.parameters import GavelParameters
-from lab.gavel.problem import Allocation, ThroughputTable, deal, nobodys, part_of, progress
-from lab.gavel.reading import Jobs, job_of, read_jobs
-from lab.gavel.remembering import GavelMemory
-from lab.gavel.rounds import Entrant, GavelRound, JobCrew, seconds_of
+from lab.gavel.problem import Allocation, Jobs, ThroughputTable, deal, job_of, nobodys, part_of, progress, read_jobs
+from lab.gavel.rounds import Entrant, GavelMemory, GavelParameters, GavelRound, JobCrew, seconds_of
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId

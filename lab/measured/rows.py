@@ -1,20 +1,26 @@
-"""Reads tables of public measurements and puts rows into columns.
+"""Tables of public measurements as samples, and what predictors may know of a table without measuring.
 
-Owns the failure that a person sees when a table is missing, and the names of the GPUs that occur.
+What they may know are GPU specifications and descriptions of networks, matched to the source's names. The built-in
+library of fitted coefficients is kept out on purpose: part of it was fitted to the very rows that are asked for here.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from app.library import load_gpu_types, load_models
+from solvers.domain.arrays import Floats
+from solvers.domain.ids import ModelName
+from solvers.domain.workload import ModelVariant
 from solvers.errors import InputError
-from solvers.models.base import Groups, GroupSamples, Queries, Samples
+from solvers.models.base import Facts, Groups, GroupSamples, Queries, Samples
 
 V100, T4, A30, P40, TITAN_X = "v100", "t4", "a30", "p40", "titan-x-pascal"
 A100_40GB, A100_80GB = "a100-40gb", "a100"
@@ -98,3 +104,57 @@ def groups_of(groups: Iterable[Iterable[MeasuredCell]]) -> GroupSamples:
     numbers = np.repeat(np.arange(len(listed), dtype=np.int64), [len(group) for group in listed])
     latency_ms = np.array([cell.latency_ms for cell in members])
     return GroupSamples(groups=Groups(members=queries_of(members), group=numbers), latency_ms=latency_ms)
+
+
+def known_alone(solo: Samples, pairs: GroupSamples) -> tuple[GroupSamples, Floats]:
+    """The pairs both of whose members were measured alone at the same configuration, and their latencies alone."""
+    known: dict[tuple[str, float, float], list[float]] = defaultdict(list)
+    asked = solo.queries
+    for row in range(len(solo)):
+        key = (asked.models[asked.model[row]], float(asked.batch[row]), float(asked.share_pct[row]))
+        known[key].append(float(solo.latency_ms[row]))
+    members = pairs.groups.members
+    alone = np.full(len(members), np.nan)
+    for row in range(len(members)):
+        key = (members.models[members.model[row]], float(members.batch[row]), float(members.share_pct[row]))
+        if key in known:
+            alone[row] = np.mean(known[key])
+    missing = ~np.isfinite(alone) | ~np.isfinite(pairs.latency_ms)
+    numbers = np.flatnonzero(np.bincount(pairs.groups.group, weights=missing) == 0)
+    rows = np.isin(pairs.groups.group, numbers)
+    return pairs.take_groups(numbers), alone[rows]
+
+
+_SAME = {
+    "bert": "bert-large", "inceptionv1": "googlenet", "mnasnet": "mnasnet1_0", "mobilenet": "mobilenet_v1",
+    "mobilenetv11": "mobilenet_v1", "mobilenetv21": "mobilenet_v2", "resnet50v15": "resnet50", "resnet": "resnet50",
+    "resnetv250": "resnet50", "resnetv2152": "resnet152", "ssd": "ssd-resnet50", "vgg": "vgg19", "vggs": "vgg16",
+    "bertbaseuncased": "bert-base", "bertlargeuncased": "bert-large", "bertlarge": "bert-large",
+}  # fmt: skip
+_FRAMEWORKS = ("-pytorch", "-mxnet", "-tensorflow", "-onnx", "-trt", "-paddlepaddle")
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name if letter.isalnum())
+
+
+def _described(name: str, by_key: dict[str, ModelVariant]) -> ModelVariant | None:
+    stem = name
+    for framework in _FRAMEWORKS:
+        stem = stem.split(framework)[0]
+    for candidate in (name, stem, stem.split(".")[0], stem.removesuffix("_v1")):
+        key = _letters(candidate)
+        found = by_key.get(key) or by_key.get(_letters(_SAME.get(key, "")))
+        if found is not None:
+            return found
+    return None
+
+
+def facts_for(queries: Queries) -> Facts:
+    """GPU types of the catalogue, and the networks that a table's model names mean, under those names."""
+    by_key = {_letters(model.name): model for model in load_models()}
+    described = {name: _described(name, by_key) for name in queries.models}
+    return Facts(
+        gpu_types={gpu_type.name: gpu_type for gpu_type in load_gpu_types()},
+        models={name: replace(found, name=ModelName(name)) for name, found in described.items() if found is not None},
+    )

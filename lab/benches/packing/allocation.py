@@ -1,18 +1,22 @@
-"""Pods that ask for CPU, memory and parts of GPUs, hosts that have them, and how much of each host is left.
+"""Pods that ask for CPU, memory and parts of GPUs, the hosts that have them, what is left, and how to fill hosts.
 
-Owns what is free on every host and which hosts look alike: hosts of equal room are one state, so that a rule is asked
-once for a state and an ask, however many hosts and pods there are. A pod shares one GPU, or has whole GPUs of one host.
+Hosts of equal room are one state, so that a rule is asked once for a state and an ask, however many hosts and pods
+there are. A pod shares one GPU, or has whole GPUs of one host. The fillings of hosts that give the pods expected the
+most GPU come from a linear programme, generated at its prices; whole numbers at its end are rounded down: hosts that no
+filling is sure of stay free for what was not expected.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.engines.base import Engine, EngineAnswer, Limits, Program
 
 WHOLE_MILLI = 1000
 ABSENT = -1
@@ -189,3 +193,239 @@ def reduced(row: tuple[int, ...], asks: Asks, ask: int, gpus: tuple[int, ...]) -
     for gpu in gpus:
         left[3 + gpu] -= int(asks.gpu_milli[ask])
     return tuple(left)
+
+
+MILLI_STEP = 10
+CORE_MILLI = 1000
+STEPS = WHOLE_MILLI // MILLI_STEP
+WORTH = 1e-9
+MEMORY_PRICE_MAX = 0.05
+"""Value per MiB at which no pod is worth its memory."""
+HALVINGS = 7
+NO_GPU = -1
+
+Filling = tuple[tuple[int, int], ...]
+"""Pods of a host: what they ask for, and their first GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    value: Floats
+    choice: Whole
+    spare: Floats
+    spare_choice: Whole
+
+
+class HostFiller:
+    """Fills hosts; the steps it thinks in are tenths of a percent of a GPU and cores."""
+
+    def __init__(self, asks: Asks, hosts: list[EmptyHost]) -> None:
+        self._asks, self._hosts = asks, hosts
+        self._cores_max = max(host.cpu_milli for host in hosts) // CORE_MILLI
+        self._cores = -(-asks.cpu_milli // CORE_MILLI)
+        self._steps = -(-asks.gpu_milli // MILLI_STEP)
+
+    def best(self, host: EmptyHost, price: Floats) -> Filling | None:
+        """The filling of most worth. None where memory lets nothing in that is worth anything."""
+        filling = self._at(host, price, 0.0)
+        if self._memory_mib(filling) <= host.memory_mib:
+            return filling
+        low, high, found = 0.0, MEMORY_PRICE_MAX, None
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            filling = self._at(host, price, middle)
+            if self._memory_mib(filling) <= host.memory_mib:
+                high, found = middle, filling
+            else:
+                low = middle
+        return found
+
+    def _memory_mib(self, filling: Filling) -> int:
+        return sum(int(self._asks.memory_mib[ask]) for ask, _ in filling)
+
+    def _at(self, host: EmptyHost, price: Floats, memory_price: float) -> Filling:
+        value = price - memory_price * self._asks.memory_mib
+        worthy = (value > WORTH) & self._asks.allowed[:, host.model] & (self._cores <= self._cores_max)
+        one, choice = self._one_gpu(value, np.nonzero(worthy & (self._asks.gpus == 1))[0])
+        spare, spare_choice = self._spare(value, np.nonzero(worthy & (self._asks.gpus == 0) & (self._cores > 0))[0])
+        tables = _Tables(one, choice, spare, spare_choice)
+        return self._host(host, tables, value, [int(ask) for ask in np.nonzero(worthy & (self._asks.gpus > 1))[0]])
+
+    def _one_gpu(self, value: Floats, asks: Whole) -> tuple[Floats, Whole]:
+        """Most value of a GPU by steps and cores."""
+        width = self._cores_max + 1
+        table, choice = np.zeros((STEPS + 1, width)), np.full((STEPS + 1, width), -1)
+        before = np.arange(width)[None, :] - self._cores[asks][:, None]
+        steps = self._steps[asks]
+        for step in range(1, STEPS + 1):
+            table[step] = table[step - 1]
+            able = np.nonzero(steps <= step)[0]
+            if not len(able):
+                continue
+            worth = table[(step - steps[able])[:, None], np.maximum(before[able], 0)] + value[asks[able]][:, None]
+            worth[before[able] < 0] = -1.0
+            first = worth.argmax(axis=0)
+            most = worth[first, np.arange(width)]
+            better = most > table[step] + WORTH
+            table[step][better] = most[better]
+            choice[step][better] = asks[able[first[better]]]
+        return table, choice
+
+    def _spare(self, value: Floats, asks: Whole) -> tuple[Floats, Whole]:
+        """Most value of cores alone."""
+        table, choice = np.zeros(self._cores_max + 1), np.full(self._cores_max + 1, -1)
+        for cores in range(1, self._cores_max + 1):
+            table[cores] = table[cores - 1]
+            able = asks[self._cores[asks] <= cores]
+            if len(able):
+                worth = table[cores - self._cores[able]] + value[able]
+                first = int(worth.argmax())
+                if worth[first] > table[cores] + WORTH:
+                    table[cores], choice[cores] = worth[first], able[first]
+        return table, choice
+
+    def _host(self, host: EmptyHost, tables: _Tables, value: Floats, several: list[int]) -> Filling:
+        """Most value of all GPUs by cores, then read back from the end."""
+        width = host.cpu_milli // CORE_MILLI + 1
+        one = tables.value[STEPS][:width]
+        total, split = [tables.spare[:width]], [np.zeros(width, dtype=np.int64)]
+        whole: list[Whole] = [np.full(width, -1)]
+        before = np.arange(width)[:, None] - np.arange(width)[None, :]
+        for gpus in range(1, host.gpus + 1):
+            worth = np.where(before >= 0, total[gpus - 1][np.maximum(before, 0)] + one[None, :], -1.0)
+            cores = worth.argmax(axis=1)
+            most, taken = worth[np.arange(width), cores], np.full(width, -1)
+            for ask in several:
+                need, count = int(self._cores[ask]), int(self._asks.gpus[ask])
+                if count <= gpus and need < width:
+                    other = np.full(width, -1.0)
+                    other[need:] = total[gpus - count][: width - need] + value[ask]
+                    better = other > most + WORTH
+                    most[better], taken[better] = other[better], ask
+            total.append(most)
+            split.append(cores)
+            whole.append(taken)
+        return self._read(host, tables, split, whole)
+
+    def _read(self, host: EmptyHost, tables: _Tables, split: list[Whole], whole: list[Whole]) -> Filling:
+        pods: list[tuple[int, int]] = []
+        gpus, cores, gpu = host.gpus, host.cpu_milli // CORE_MILLI, 0
+        while gpus > 0:
+            ask = int(whole[gpus][cores])
+            if ask >= 0:
+                count = int(self._asks.gpus[ask])
+                pods.append((ask, gpu))
+            else:
+                count = 1
+                pods.extend((each, gpu) for each in self._shared(tables.choice, int(split[gpus][cores])))
+            used = int(self._cores[ask]) if ask >= 0 else int(split[gpus][cores])
+            gpus, gpu, cores = gpus - count, gpu + count, cores - used
+        while cores > 0:
+            ask = int(tables.spare_choice[cores])
+            if ask >= 0:
+                pods.append((ask, NO_GPU))
+            cores -= int(self._cores[ask]) if ask >= 0 else 1
+        return tuple(sorted(pods))
+
+    def _shared(self, choice: Whole, cores: int) -> list[int]:
+        """Pods of one GPU."""
+        found, step = [], STEPS
+        while step > 0:
+            ask = int(choice[step][cores])
+            if ask < 0:
+                step -= 1
+                continue
+            found.append(ask)
+            step, cores = step - int(self._steps[ask]), cores - int(self._cores[ask])
+        return found
+
+
+ROUNDS_MAX = 200
+CORE_VALUE = 60.0
+"""Thousandths of a GPU that a core is worth to a pod without a GPU: enough that none of them is left out."""
+GAIN = 1e-6
+LIMITS = Limits(time_s=60.0)
+LATER_PART = 0.3
+"""Beyond the pods of one capacity, so many more of each are planned for: room that only some pods may use, or that is
+left over, is then left where it is of use.
+"""
+LATER_VALUE, LATER_VALUE_SCARCE = 0.5, 0.95
+"""What these count, and what they count where the pods of one capacity cannot fill the hosts, because too many of them
+are bound to the same few.
+"""
+FULL_PART = 0.94
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Hosts by kind and filling, and the part of all GPUs that the fractional plan gives away: no way of packing the
+    same pods gives more, but for what rounding to cores costs.
+    """
+
+    fillings: tuple[tuple[EmptyHost, Filling, int], ...]
+    allocated_part: float
+
+
+def mix(asks: Asks, hosts: list[EmptyHost], counts: Whole, engine: Engine) -> Mix:
+    """A plan for as many pods as the hosts can take of those expected, in the proportions of `counts`."""
+    made, first_part = _mix(asks, hosts, counts, engine, LATER_VALUE)
+    return made if first_part >= FULL_PART else _mix(asks, hosts, counts, engine, LATER_VALUE_SCARCE)[0]
+
+
+def _mix(asks: Asks, hosts: list[EmptyHost], counts: Whole, engine: Engine, later_value: float) -> tuple[Mix, float]:
+    """The plan, and the part of all GPUs that the pods of one capacity get in it."""
+    capacity_milli = 1000 * sum(host.gpus for host in hosts)
+    scale = min(1.0, capacity_milli / max(1.0, float((counts * asks.need_milli).sum())))
+    expected = np.asarray(counts * scale, dtype=np.float64)
+    kinds = sorted(set(hosts))
+    counted = Counter(hosts)
+    numbers = np.array([counted[kind] for kind in kinds], dtype=np.float64)
+    worth = np.where(asks.gpus > 0, asks.need_milli, CORE_VALUE * asks.cpu_milli / CORE_MILLI).astype(np.float64)
+    value = np.concatenate([worth, later_value * worth])
+    filler, price, rent = HostFiller(asks, kinds), worth, np.zeros(len(kinds))
+    columns: dict[tuple[int, Filling], None] = {}
+    answer = EngineAnswer(status=engine.solve(_programme(asks, [], numbers, expected, value), LIMITS).status)
+    for _ in range(ROUNDS_MAX):
+        known = len(columns)
+        for kind, host in enumerate(kinds):
+            filling = filler.best(host, price)
+            if filling and sum(price[ask] for ask, _ in filling) - rent[kind] > GAIN:
+                columns[kind, filling] = None
+        if len(columns) == known:
+            break
+        answer = engine.solve(_programme(asks, list(columns), numbers, expected, value), LIMITS)
+        if answer.row_duals is None:
+            break
+        price, rent = -answer.row_duals[: len(asks)], -answer.row_duals[len(asks) :]
+    values = answer.values if answer.values is not None else np.zeros(len(columns) + 2 * len(asks))
+    first, later = (values[len(columns) :].reshape(2, len(asks)) @ asks.need_milli) / capacity_milli
+    whole = [(kinds[kind], filling, int(values[number] + GAIN)) for number, (kind, filling) in enumerate(list(columns))]
+    return Mix(tuple(item for item in whole if item[2]), float(first + later)), float(first)
+
+
+def _programme(
+    asks: Asks, columns: list[tuple[int, Filling]], numbers: Floats, expected: Floats, value: Floats
+) -> Program:
+    """Fillings, pods served, pods served later: no more than expected, than places; no more fillings than hosts."""
+    start, row, entry = [0], [], []
+    for kind, filling in columns:
+        places = sorted(Counter(ask for ask, _ in filling).items())
+        row += [ask for ask, _ in places] + [len(asks) + kind]
+        entry += [-float(count) for _, count in places] + [1.0]
+        start.append(len(row))
+    for ask in (*range(len(asks)), *range(len(asks))):
+        row.append(ask)
+        entry.append(1.0)
+        start.append(len(row))
+    total = len(columns) + 2 * len(asks)
+    return Program(
+        cost=np.concatenate([np.zeros(len(columns)), -value]),
+        lower=np.zeros(total),
+        upper=np.concatenate([np.full(len(columns), np.inf), expected, LATER_PART * expected]),
+        integer=np.zeros(total, dtype=np.bool_),
+        start=np.array(start, dtype=np.int64),
+        row=np.array(row, dtype=np.int64),
+        value=np.array(entry, dtype=np.float64),
+        row_lower=np.full(len(asks) + len(numbers), -np.inf),
+        row_upper=np.concatenate([np.zeros(len(asks)), numbers]),
+    )

@@ -14,8 +14,17 @@ from functools import partial
 
 import numpy as np
 
-from lab.benches.packing.allocation import ABSENT, WHOLE_MILLI, Asks, EmptyHost, HostRooms, PlacingRule, RoomLeft
-from lab.benches.packing.mixing import Mix, mix
+from lab.benches.packing.allocation import (
+    ABSENT,
+    WHOLE_MILLI,
+    Asks,
+    EmptyHost,
+    HostRooms,
+    Mix,
+    PlacingRule,
+    RoomLeft,
+    mix,
+)
 from solvers.domain.arrays import Flags, Floats, Streams, Whole
 from solvers.engines.base import create
 from solvers.errors import EngineError

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from lab.arena.kinds import Context, Heading, ScenarioForm, rows
+from lab.arena.loading import Context, Heading, ScenarioForm, rows
 from lab.benches.packing.allocation import WHOLE_MILLI, Asks, EmptyHost
 from lab.benches.packing.bench import PodPacking
 from solvers.sim.outcome import Bench, Better

@@ -6,137 +6,52 @@ latencies; rates spelt out or read from public data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from app.library import load_gpu_types, load_models
 from app.services.beliefs.completion import with_token_profiles
 from lab.arena.forms import Duration
-from lab.arena.kinds import Context, Heading, ScenarioForm, read_json
+from lab.arena.loading import Context, Heading, ScenarioForm, read_json
 from lab.benches.rolling.bench import Rolling
-from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, GpuKind, RollingHost, fleet
-from lab.benches.rolling.inferno import FILES, FOLDER, PRIORITY_LOWEST, Inferno, InfernoCase, inferno
-from lab.benches.rolling.llm import Llm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
-from lab.benches.rolling.sources import azure_buckets, dlrm_counts
+from lab.benches.rolling.problems import (
+    FILES,
+    FOLDER,
+    POLICY,
+    PROJECT,
+    GpuKind,
+    InfernoCase,
+    RollingHost,
+    ServiceWish,
+    fleet,
+    inferno,
+    inferno_wishes,
+    wished,
+)
+from lab.benches.rolling.traces import (
+    ChatForm,
+    MuxserveForm,
+    Positive,
+    Rate,
+    TracedForm,
+    azure_buckets,
+    dlrm_counts,
+    muxserve_services,
+    together,
+    traced_services,
+)
 from solvers.domain.codec import from_plain, to_plain
-from solvers.domain.device import GpuType, Offer, PriceKind, PriceRow
-from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.device import GpuType, PriceKind, PriceRow
+from solvers.domain.ids import ModelName
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Profile, ProfileGrid, TokenLengths
+from solvers.domain.profile import TokenLengths
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import Affinity, AntiAffinity, ModelVariant, Service, Slo, SloKind
+from solvers.domain.workload import Affinity, AntiAffinity, Service, Slo, SloKind
 from solvers.errors import FieldError
 from solvers.sim.outcome import Bench, Better
 
-# --- Services told by what a whole GPU of each type serves of them, as pictures with GPUs to rent or GPUs that stand
-#
-# A replica's rate grows with its share of the GPU, so that parts of GPUs are worth what they are there.
-
-
-SHARES_PCT = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
-MEMORY_MIB = 500.0
-CENTS = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceWish:
-    """One service: rate, and what a whole GPU of each type serves of it."""
-
-    name: str
-    rate_rps: float
-    whole_rps: dict[str, float]
-    whole_gpus: bool = False
-    """Replicas take whole GPUs."""
-    priority: int = 100
-
-
-def inferno_wishes(case: Inferno) -> tuple[list[ServiceWish], list[GpuKind], dict[str, int]]:
-    """Services on single accelerators: what they want, what there is and how many of each."""
-    problem = case.covers
-    single = [int(option) for option in np.nonzero(problem.option_units == 1)[0]]
-    prices: dict[str, float] = {}
-    wishes = []
-    for option in single:
-        prices[case.types[problem.option_resource[option]]] = float(problem.option_usd[option]) / CENTS
-    for demand, service in enumerate(case.services):
-        own = [option for option in single if problem.option_demand[option] == demand]
-        wishes.append(
-            ServiceWish(
-                name=service.lower().replace("_", "-"),
-                rate_rps=float(problem.demand[demand]),
-                whole_rps={_type(case, option): float(problem.option_rate[option]) for option in own},
-                whole_gpus=True,
-                priority=100 * (PRIORITY_LOWEST - case.priorities[demand]),
-            )
-        )
-    counts = {name: int(problem.units[case.types.index(name)]) for name in prices}
-    kinds = [GpuKind(name=name.lower(), usd_per_h=usd) for name, usd in prices.items()]
-    return wishes, kinds, {name.lower(): count for name, count in counts.items()}
-
-
-def _type(case: Inferno, option: int) -> str:
-    return case.types[int(case.covers.option_resource[option])].lower()
-
-
-def rented(name: str, kinds: list[GpuKind], counts: dict[str, int], wishes: list[ServiceWish]) -> Snapshot:
-    """A picture with GPUs to rent."""
-    bare = fleet(name, kinds, [])
-    offers = tuple(
-        Offer(name=kind, gpu_type=GpuTypeName(kind), count_max=count) for kind, count in sorted(counts.items())
-    )
-    return wished(replace(bare, offers=offers), wishes)
-
-
-def wished(bare: Snapshot, wishes: list[ServiceWish]) -> Snapshot:
-    """The same fleet with these services."""
-    return replace(
-        bare,
-        models=tuple(
-            ModelVariant(
-                name=ModelName(wish.name), family="llm", parameters_million=7000, memory_mib_weights=MEMORY_MIB
-            )
-            for wish in sorted(wishes, key=lambda item: item.name)
-        ),
-        services=tuple(
-            Service(
-                project=PROJECT,
-                name=wish.name,
-                model=ModelName(wish.name),
-                slo=Slo(kind=SloKind.THROUGHPUT, throughput_rps_min=wish.rate_rps),
-                rate_rps_declared=wish.rate_rps,
-                replicas_max=1024,
-                priority=wish.priority,
-                affinity=Affinity(anti_affinity=AntiAffinity.OFF, dedicated=wish.whole_gpus),
-            )
-            for wish in sorted(wishes, key=lambda item: item.name)
-        ),
-        profiles=tuple(sorted(_profiles(wishes), key=lambda item: (item.model, item.gpu_type))),
-    )
-
-
-def _profiles(wishes: list[ServiceWish]) -> Iterator[Profile]:
-    for wish in wishes:
-        shares = SHARES_PCT[-1:] if wish.whole_gpus else SHARES_PCT
-        for kind, whole_rps in wish.whole_rps.items():
-            yield Profile(
-                model=ModelName(wish.name),
-                gpu_type=GpuTypeName(kind),
-                grid=ProfileGrid(
-                    clocks_mhz_sm=(CLOCK_MHZ,),
-                    shares_pct_sm=shares,
-                    batches=(1,),
-                    latency_ms=tuple(POLICY.utilisation_max * 1e5 / (whole_rps * share) for share in shares),
-                    memory_mib=(MEMORY_MIB,),
-                ),
-            )
-
-
-Rate = Annotated[float, Field(ge=0, le=1e9)]
-Positive = Annotated[float, Field(gt=0, le=1e9)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 RATE_LEAST_RPS = 1e-3
 
@@ -159,19 +74,6 @@ class WishForm(ScenarioForm):
     """One a step."""
     priority: Annotated[int, Field(ge=1, le=1000)] = 100
     whole_gpus: bool = False
-
-
-class ChatForm(ScenarioForm):
-    """An LLM service."""
-
-    name: str
-    model: str
-    first_token_ms: Positive
-    inter_token_ms: Positive
-    percentile: Annotated[float, Field(ge=50, le=99.9)] = 95.0
-    input_tokens: Annotated[float, Field(ge=1)]
-    output_tokens: Annotated[float, Field(ge=1)]
-    rates_rps: Annotated[tuple[Rate, ...], Field(min_length=1)]
 
 
 class DlrmForm(ScenarioForm):
@@ -248,7 +150,7 @@ def build(form: RollingForm, context: Context) -> Bench:
         wishes += _dlrm(form.dlrm, context)
     if form.azure is not None:
         chats += _azure(form.azure, context)
-    chats += [_chat(each) for each in _llms(form, context)]
+    chats += _llms(form, context)
     asked: list[WishForm | ChatForm] = [*wishes, *chats]
     steps = {len(each.rates_rps) for each in asked}
     if len(steps) != 1:
@@ -381,7 +283,7 @@ def _azure(form: AzureForm, context: Context) -> list[ChatForm]:
     ]
 
 
-def _llms(form: RollingForm, context: Context) -> list[Llm]:
+def _llms(form: RollingForm, context: Context) -> list[ChatForm]:
     found = [
         service
         for index, each in enumerate(form.traced)
@@ -390,18 +292,6 @@ def _llms(form: RollingForm, context: Context) -> list[Llm]:
     if form.muxserve is not None:
         found += muxserve_services(form.muxserve, ("muxserve",), context)
     return together(found)
-
-
-def _chat(each: Llm) -> ChatForm:
-    return ChatForm(
-        name=each.name,
-        model=each.model,
-        first_token_ms=each.first_token_ms,
-        inter_token_ms=each.inter_token_ms,
-        input_tokens=each.input_tokens,
-        output_tokens=each.output_tokens,
-        rates_rps=each.rates_rps,
-    )
 
 
 def _inferno(form: RollingForm, asked: InfernoForm, context: Context, policy: Policy) -> Bench:

@@ -1,9 +1,8 @@
 """What task schedulers are told and what they answer: tasks, seats, launches, endings, and the contract itself.
 
-Owns the records that a scheduler shares with whoever runs it, a simulated cluster and a planner in production alike. A
-scheduler has no clock and no ears: time comes as `now_s` (seconds from any fixed moment), news by `arrive` and `ended`,
-and it acts in `tick` alone. Who runs it calls `tick` when `wake_s` says so; an earlier call does no harm. It refuses to
-launch: what becomes of a launch is told by `ended`, task by task where it worked, group by group where it did not.
+A scheduler has no clock and no ears: time comes as `now_s` (seconds from any fixed moment), news by `arrive` and
+`ended`, and it acts in `tick` alone. Who runs it calls `tick` when `wake_s` says so; an earlier call does no harm. What
+becomes of a launch is told by `ended`, task by task where it worked, group by group where it did not.
 """
 
 from __future__ import annotations
@@ -46,6 +45,15 @@ class InferenceTask:
     def latency_critical(self) -> bool:
         """LC rather than TO."""
         return is_latency_critical(self.latency_weight)
+
+
+@value
+class Arrival:
+    """A task in the main queue. `order` counts arrivals."""
+
+    task: InferenceTask
+    at_s: float
+    order: int
 
 
 @value
@@ -158,12 +166,11 @@ class Launch:
 
 class Ending(StrEnum):
     """How a launched task ended: DONE; FAILED: its group could not be deployed or was broken off, it is to be tried
-    again; DROPPED: it is withdrawn and forgotten.
+    again.
     """
 
     DONE = "done"
     FAILED = "failed"
-    DROPPED = "dropped"
 
 
 @value
@@ -213,8 +220,4 @@ class TaskScheduler(Protocol):
 
     def ended(self, outcome: Ended, now_s: float) -> None:
         """Hear of an ending. Tasks that nobody launched are passed over."""
-        ...
-
-    def state(self) -> bytes:
-        """Everything it needs to go on in another process; `restore` of its module or class reads it."""
         ...

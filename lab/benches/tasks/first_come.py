@@ -1,28 +1,21 @@
 """Schedulers that place tasks one by one as they come, each by a rule of its own: the frame of Orion and of MLaaS.
 
-Owns the queue in order of arrival (tasks of failed groups first), the rooms that seats have while one tick is decided,
-and the need for SMs as it was profiled: the least share at which a batch is hardly slower than on the whole GPU. A task
+The need for SMs is as it was profiled: the least share at which a batch is hardly slower than on the whole GPU. A task
 runs with its owner's own batch and no limit on its SMs.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lab.benches.tasks.beliefs import MS_PER_S, OltunesBeliefs, check_known
-from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
-from lab.benches.tasks.grouping import Arrival
-from lab.benches.tasks.parameters import BATCHES, SchedulerParameters
-from solvers.domain.codec import Plain, from_plain, to_plain
+from lab.benches.tasks.beliefs import BATCHES, MS_PER_S, OltunesBeliefs, SchedulerParameters, check_known
+from lab.benches.tasks.contract import Arrival, Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.value import value
 from solvers.errors import InputError
 from solvers.models.base import Facts, Samples
-from solvers.models.parts.seen import part
-from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
+from solvers.policies.oltunes.learned import LearnedSolo, predictor
 from solvers.policies.oltunes.parameters import FM_FTRL
 from solvers.policies.oltunes.scores import character_of
 
@@ -216,39 +209,18 @@ class SeatRule(Protocol):
         ...
 
 
-@value
-class TaskDesk:
-    """What lasts between ticks."""
+class ArrivalLine:
+    """Who waits in order of arrival, tasks of failed groups first, and who is launched: what schedulers share that look
+    at one task after the other.
+    """
 
-    main: tuple[Arrival, ...] = ()
-    flying: tuple[Arrival, ...] = ()
-    arrivals: int = 0
-
-
-class FirstCome:
-    """A `TaskScheduler` with a rule. `samples` were profiled offline."""
-
-    def __init__(
-        self,
-        rule: SeatRule,
-        facts: Facts,
-        samples: Samples | None = None,
-        seed: int = 0,
-        solo: LearnedSolo | None = None,
-    ) -> None:
-        self._rule = rule
-        chosen = solo or predictor(FM_FTRL, facts, seed)
-        self._profiled = Profiled(facts, chosen.fit(samples) if samples is not None else chosen, SchedulerParameters())
+    def __init__(self, beliefs: OltunesBeliefs) -> None:
+        self._beliefs = beliefs
         self._main: list[Arrival] = []
         self._flying: dict[str, Arrival] = {}
         self._waiting: set[str] = set()
         self._arrivals = 0
         self._due_s: float | None = None
-
-    @property
-    def name(self) -> str:
-        """Who it is."""
-        return self._rule.name
 
     @property
     def waiting(self) -> int:
@@ -262,13 +234,51 @@ class FirstCome:
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
         """To the end of the queue."""
-        check_known(self._profiled.beliefs.facts, task)
+        check_known(self._beliefs.facts, task)
         if task.id in self._flying or task.id in self._waiting:
             raise InputError(f"task {task.id} is here already", task=task.id)
         self._main.append(Arrival(task=task, at_s=now_s, order=self._arrivals))
         self._waiting.add(task.id)
         self._arrivals += 1
         self._due_s = now_s if self._due_s is None else self._due_s
+
+    def ended(self, outcome: Ended, now_s: float) -> None:
+        """Room is there again; who failed goes to the front."""
+        known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
+        if outcome.ending is Ending.FAILED:
+            self._main[:0] = sorted(known, key=lambda each: each.order)
+            self._waiting |= {each.task.id for each in known}
+        if self._main:
+            self._due_s = now_s
+
+    def _launch(self, arrival: Arrival) -> None:
+        self._flying[arrival.task.id] = arrival
+        self._waiting.discard(arrival.task.id)
+
+    def _launched(self) -> None:
+        self._main = [each for each in self._main if each.task.id not in self._flying]
+
+
+class FirstCome(ArrivalLine):
+    """A `TaskScheduler` with a rule. `samples` were profiled offline."""
+
+    def __init__(
+        self,
+        rule: SeatRule,
+        facts: Facts,
+        samples: Samples | None = None,
+        seed: int = 0,
+        solo: LearnedSolo | None = None,
+    ) -> None:
+        self._rule = rule
+        chosen = solo or predictor(FM_FTRL, facts, seed)
+        self._profiled = Profiled(facts, chosen.fit(samples) if samples is not None else chosen, SchedulerParameters())
+        super().__init__(self._profiled.beliefs)
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        return self._rule.name
 
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:  # noqa: ARG002
         """Everybody who has room goes, each as a launch of its own."""
@@ -286,41 +296,10 @@ class FirstCome:
                 hopeless.add(kind)
                 continue
             room.put(each.task, need)
-            self._flying[each.task.id] = each
-            self._waiting.discard(each.task.id)
+            self._launch(each)
             launches.append(Launch(seat=room.seat.id, group=(PlacedTask(task=each.task, config=need.config),)))
-        self._main = [each for each in self._main if each.task.id not in self._flying]
+        self._launched()
         return tuple(launches)
-
-    def ended(self, outcome: Ended, now_s: float) -> None:
-        """Room is there again; who failed goes to the front."""
-        known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
-        if outcome.ending is Ending.FAILED:
-            self._main[:0] = sorted(known, key=lambda each: each.order)
-            self._waiting |= {each.task.id for each in known}
-        if self._main:
-            self._due_s = now_s
-
-    def state(self) -> bytes:
-        """Everything but facts."""
-        desk = TaskDesk(main=tuple(self._main), flying=tuple(self._flying.values()), arrivals=self._arrivals)
-        plain: Plain = {"desk": to_plain(desk), "due_s": self._due_s, "solo": self._profiled.beliefs.solo.dump()}
-        return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
-
-    @staticmethod
-    def restore(state: bytes, rule: SeatRule, facts: Facts) -> FirstCome:
-        """From what `state` wrote."""
-        plain: Plain = json.loads(state)
-        made = FirstCome(rule, facts, solo=loaded(FM_FTRL, part(plain, "solo"), facts))
-        due_s = part(plain, "due_s")
-        made.resume(from_plain(TaskDesk, part(plain, "desk")), float(due_s) if isinstance(due_s, int | float) else None)
-        return made
-
-    def resume(self, desk: TaskDesk, due_s: float | None) -> None:
-        """Go on from there."""
-        self._main, self._flying = list(desk.main), {each.task.id: each for each in desk.flying}
-        self._waiting = {each.task.id for each in desk.main}
-        self._arrivals, self._due_s = desk.arrivals, due_s
 
     def _room(self, seat: TaskSeat, position: int) -> SeatRoom:
         needs = ((each.task, self._profiled.need(each.task, seat.gpu_type)) for each in seat.running)

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from app.library import facts
 from lab.arena.forms import Duration, Factor
-from lab.arena.kinds import Context, Heading, ScenarioForm
+from lab.arena.loading import Context, Heading, ScenarioForm
 from lab.benches.tasks.run import Conduct, Entry, TaskCourse, TaskLog
 from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
 from lab.benches.tasks.work import ArrivalPace, TaskKind, accuracy_lost_pct, coming, profiled, told

@@ -6,28 +6,32 @@ latency. All of them get the same offline profile.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from lab.benches.tasks.beliefs import MS_PER_S, OltunesBeliefs, check_known
-from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskScheduler, TaskSeat
-from lab.benches.tasks.first_come import FirstCome, OrionRule, ReserveAndPack
-from lab.benches.tasks.grouping import Arrival
-from lab.benches.tasks.parameters import SchedulerParameters
-from lab.benches.tasks.scheduler import OltunesScheduler
+from lab.benches.tasks.beliefs import MS_PER_S, OltunesBeliefs, SchedulerParameters
+from lab.benches.tasks.contract import (
+    Arrival,
+    Config,
+    Ended,
+    Ending,
+    InferenceTask,
+    Launch,
+    PlacedTask,
+    TaskScheduler,
+    TaskSeat,
+)
+from lab.benches.tasks.first_come import ArrivalLine, FirstCome, OrionRule, ReserveAndPack
+from lab.benches.tasks.oltunes import OltunesScheduler
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.value import value
-from solvers.errors import EngineError, InputError
+from solvers.errors import EngineError
 from solvers.models.base import Facts, Samples
-from solvers.models.parts.seen import part
 from solvers.planners.tuning import Scalar, tuned
-from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
+from solvers.policies.oltunes.learned import LearnedSolo, predictor
 from solvers.policies.oltunes.parameters import FM_FTRL, MF, RFR
 
 # --- A scheduler of tasks: each task at once where it adds least to everybody's latency, or not yet
@@ -49,35 +53,6 @@ LIVES_MAX = 16
 """Tasks on a seat at most: processes cost memory and attention that nobody predicts."""
 WHOLE_PCT = 100
 HALF_PCT = 50
-
-
-@value
-class Correction:
-    """How much slower than believed tasks of a model run on a type, in the mean of late."""
-
-    model: ModelName
-    gpu_type: GpuTypeName
-    factor: float
-
-
-@value
-class Launched:
-    """A task on a seat, and the time of a batch that was believed."""
-
-    arrival: Arrival
-    gpu_type: GpuTypeName
-    believed_ms: float
-
-
-@value
-class AssigningLedger:
-    """What lasts between ticks."""
-
-    main: tuple[Arrival, ...] = ()
-    flying: tuple[Launched, ...] = ()
-    corrections: tuple[Correction, ...] = ()
-    arrivals: int = 0
-    due_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +80,16 @@ class SeatColumns:
     memory_mib: Floats
 
 
-class AddedLatency:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BelievedTime:
+    """Of a batch of a launched task."""
+
+    model: ModelName
+    gpu_type: GpuTypeName
+    batch_ms: float
+
+
+class AddedLatency(ArrivalLine):
     """A `TaskScheduler`. `samples` were profiled offline."""
 
     def __init__(
@@ -113,39 +97,15 @@ class AddedLatency:
     ) -> None:
         chosen = solo or predictor(FM_FTRL, facts, seed)
         parameters = SchedulerParameters(share_step_pct=HALF_PCT)
-        self._beliefs = OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, parameters)
-        self._main: list[Arrival] = []
-        self._flying: dict[str, Launched] = {}
-        self._waiting: set[str] = set()
+        super().__init__(OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, parameters))
+        self._believed: dict[str, BelievedTime] = {}
         self._corrections: dict[tuple[ModelName, GpuTypeName], float] = {}
         self._demands: dict[tuple[ModelName, GpuTypeName, int], float] = {}
-        self._arrivals = 0
-        self._due_s: float | None = None
 
     @property
     def name(self) -> str:
         """Who it is."""
         return "added_latency"
-
-    @property
-    def waiting(self) -> int:
-        """Tasks without a seat."""
-        return len(self._main)
-
-    @property
-    def wake_s(self) -> float | None:
-        """At once when somebody came or went."""
-        return self._due_s
-
-    def arrive(self, task: InferenceTask, now_s: float) -> None:
-        """To be assigned at once."""
-        check_known(self._beliefs.facts, task)
-        if task.id in self._flying or task.id in self._waiting:
-            raise InputError(f"task {task.id} is here already", task=task.id)
-        self._waiting.add(task.id)
-        self._main.append(Arrival(task=task, at_s=now_s, order=self._arrivals))
-        self._arrivals += 1
-        self._due_s = now_s if self._due_s is None else self._due_s
 
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
         """Everybody for whom now is better than later, those of one seat in one launch."""
@@ -161,25 +121,21 @@ class AddedLatency:
             ask = asks[seats[place].gpu_type]
             self._put(arrival, ask, place, floor)
             chosen.setdefault(place, []).append(PlacedTask(task=arrival.task, config=ask.config))
-        self._main = [each for each in self._main if each.task.id not in self._flying]
+        self._launched()
         return tuple(Launch(seat=seats[place].id, group=tuple(group)) for place, group in chosen.items())
 
     def ended(self, outcome: Ended, now_s: float) -> None:
         """Correct beliefs; who failed goes to the front."""
-        known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
-        if outcome.ending is Ending.FAILED:
-            self._main[:0] = sorted((each.arrival for each in known), key=lambda each: each.order)
-            self._waiting |= {each.arrival.task.id for each in known}
-        if outcome.ending is Ending.DONE and outcome.batch_ms is not None:
-            for each in known:
-                self._correct(each, outcome.batch_ms)
-        if self._main:
-            self._due_s = now_s
+        super().ended(outcome, now_s)
+        for believed in [self._believed.pop(name) for name in outcome.tasks if name in self._believed]:
+            if outcome.ending is Ending.DONE and outcome.batch_ms is not None:
+                self._correct(believed, outcome.batch_ms)
 
-    def _correct(self, each: Launched, batch_ms: float) -> None:
-        key = (each.arrival.task.model, each.gpu_type)
+    def _correct(self, believed: BelievedTime, batch_ms: float) -> None:
+        """How much slower than believed tasks of a model run on a type, in the mean of late."""
+        key = (believed.model, believed.gpu_type)
         factor = self._corrections.get(key, 1.0)
-        moved = factor * (batch_ms / each.believed_ms) ** LEARNING
+        moved = factor * (batch_ms / believed.batch_ms) ** LEARNING
         self._corrections[key] = float(np.clip(moved, *CORRECTION_BOUNDS))
 
     def _floor(self, seats: tuple[TaskSeat, ...]) -> SeatColumns:
@@ -243,9 +199,10 @@ class AddedLatency:
         floor.soonest_s[place] = min(floor.soonest_s[place], ask.run_s) if floor.lives[place] > 1.0 else ask.run_s
         floor.left_s[place] += ask.run_s
         floor.memory_mib[place] -= ask.config.memory_mib
-        self._waiting.discard(arrival.task.id)
-        believed_ms = ask.config.latency_ms * slower
-        self._flying[arrival.task.id] = Launched(arrival=arrival, gpu_type=gpu_type, believed_ms=believed_ms)
+        self._launch(arrival)
+        self._believed[arrival.task.id] = BelievedTime(
+            model=arrival.task.model, gpu_type=gpu_type, batch_ms=ask.config.latency_ms * slower
+        )
 
     def _asks(self, task: InferenceTask, types: Sequence[GpuTypeName]) -> dict[GpuTypeName, TaskAsk]:
         """The batch by which the task is done soonest, for each type."""
@@ -283,36 +240,6 @@ class AddedLatency:
             wanted = float(half[0] / whole[0]) - 1.0 if len(whole) and len(half) else 1.0
             self._demands[key] = min(1.0, max(DEMAND_LEAST, wanted))
         return self._demands[key]
-
-    def state(self) -> bytes:
-        """Everything but facts."""
-        ledger = AssigningLedger(
-            main=tuple(self._main),
-            flying=tuple(self._flying.values()),
-            corrections=tuple(
-                Correction(model=model, gpu_type=gpu_type, factor=factor)
-                for (model, gpu_type), factor in sorted(self._corrections.items())
-            ),
-            arrivals=self._arrivals,
-            due_s=self._due_s,
-        )
-        plain: Plain = {"ledger": to_plain(ledger), "solo": self._beliefs.solo.dump()}
-        return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
-
-    @staticmethod
-    def restore(state: bytes, facts: Facts) -> AddedLatency:
-        """From what `state` wrote."""
-        plain: Plain = json.loads(state)
-        made = AddedLatency(facts, solo=loaded(FM_FTRL, part(plain, "solo"), facts))
-        made.resume(from_plain(AssigningLedger, part(plain, "ledger")))
-        return made
-
-    def resume(self, ledger: AssigningLedger) -> None:
-        """Go on from there."""
-        self._main, self._flying = list(ledger.main), {each.arrival.task.id: each for each in ledger.flying}
-        self._waiting = {each.task.id for each in ledger.main}
-        self._corrections = {(each.model, each.gpu_type): each.factor for each in ledger.corrections}
-        self._arrivals, self._due_s = ledger.arrivals, ledger.due_s
 
 
 def _slower(demand: Floats, lives: Floats) -> Floats:

@@ -17,7 +17,7 @@ from lab.claims.claim import ClaimEvidence, Effort, figure
 from lab.claims.runs import world_of
 from lab.learning.inss.evaluating import Score, evaluate
 from lab.learning.inss.settings import setting
-from lab.learning.inss.truth import Truth
+from lab.learning.inss.world import Truth
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
 from solvers.engines.base import Limits, create

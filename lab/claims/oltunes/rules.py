@@ -15,9 +15,9 @@ from functools import cache
 import numpy as np
 
 from app.library import facts
+from lab.benches.tasks.beliefs import SchedulerParameters
 from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, Running, TaskSeat
-from lab.benches.tasks.parameters import SchedulerParameters
-from lab.benches.tasks.scheduler import OltunesScheduler
+from lab.benches.tasks.oltunes import OltunesScheduler
 from lab.claims.claim import ClaimEvidence, Effort, found
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass

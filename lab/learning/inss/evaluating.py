@@ -12,9 +12,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from lab.learning.inss.deploying import Deployment
-from lab.learning.inss.environment import Environment, StepOutcome
-from lab.learning.inss.truth import BATCH_MAX, Truth
+from lab.learning.inss.world import BATCH_MAX, Deployment, Environment, StepOutcome, Truth
 from solvers.domain.arrays import Streams
 from solvers.engines.base import Limits, create
 from solvers.policies.inss.actor import NOWHERE, InssActor

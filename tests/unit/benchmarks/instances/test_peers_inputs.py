@@ -14,7 +14,7 @@ from benchmarks.instances.inferno import greedy, inferno
 from benchmarks.instances.melange import melange_slices
 from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
 from benchmarks.sources.rows import SourceMissingError
-from lab.benches.rolling.inferno import InfernoCase, QueueReplica, Targets, rate_rps
+from lab.benches.rolling.problems import InfernoCase, QueueReplica, Targets, rate_rps
 from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.snapshot import Snapshot
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from lab.arena.contenders import entry_of
-from lab.arena.kinds import Context, ScenarioForm
+from lab.arena.loading import Context, ScenarioForm
 from lab.arena.running import RunOrder, RunTask, run_task, tasks_of
 from lab.arena.store import ResultFolder
 from solvers.domain.ids import JobId, ServiceId

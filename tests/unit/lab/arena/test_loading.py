@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.arena import loading
-from lab.arena.kinds import KINDS, Context, Document, kind, parse, read
+from lab.arena.loading import KINDS, Context, Document, kind, parse, read
 from lab.arena.worlds import FORM, scenario_of
 from solvers.domain.device import PowerScope, PriceKind
 from solvers.errors import InputError

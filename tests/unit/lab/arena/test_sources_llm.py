@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from lab.arena import kinds
-from lab.arena.kinds import Context
-from lab.benches.rolling.llm import Llm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
+from lab.arena import loading
+from lab.arena.loading import Context
+from lab.benches.rolling.traces import ChatForm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
 from solvers.errors import InputError
 
 
 def context(data: Path) -> Context:
     path = data / "mine.yaml"
     path.write_text("kind: rolling\nmuxserve:\n  condense: 7\n", encoding="utf-8")
-    return Context(document=kinds.read(path), data=data)
+    return Context(document=loading.read(path), data=data)
 
 
 def write(data: Path, folder: str, name: str, text: str) -> None:
@@ -56,8 +56,8 @@ def test_services_of_a_table_have_its_rates_and_the_models_that_the_form_knows(t
 
 
 def test_traces_of_different_length_end_together() -> None:
-    def service(*rates_rps: float) -> Llm:
-        return Llm(
+    def service(*rates_rps: float) -> ChatForm:
+        return ChatForm(
             name="a",
             model="m",
             first_token_ms=1.0,

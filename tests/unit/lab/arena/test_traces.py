@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.arena.forms import TraceForm
-from lab.arena.kinds import Context, parse
+from lab.arena.loading import Context, parse
 from lab.arena.loads import MINUTES, SHAPES, trace_pattern
 from solvers.errors import InputError
 from solvers.sim.arrivals import Replayed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.cli.failures import Exit
-from lab.arena import kinds
+from lab.arena import loading
 from lab.claims import catalogue
 from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.cli import arena, one
@@ -19,7 +19,7 @@ from tests.unit.lab.arena.fake import scenario
 
 @pytest.fixture(autouse=True)
 def fake_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "KINDS", {**kinds.KINDS, "fake": "tests.unit.lab.arena.fake"})
+    monkeypatch.setattr(loading, "KINDS", {**loading.KINDS, "fake": "tests.unit.lab.arena.fake"})
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from lab.gavel.parameters import GavelParameters
 from lab.gavel.planner import packed
-from lab.gavel.remembering import GavelMemory, JobPlace, Speed
+from lab.gavel.rounds import GavelMemory, GavelParameters, JobPlace, Speed
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import JobId, ModelName, WorkloadId

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from lab.gavel.remembering import JobPlace
-from lab.gavel.rounds import Entrant, GavelRound
+from lab.gavel.rounds import Entrant, GavelRound, JobPlace
 from solvers.domain.ids import ModelName, WorkloadId
 
 ALONE = JobPlace(kind="v100")

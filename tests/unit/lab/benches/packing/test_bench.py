@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from lab.arena import loading
-from lab.benches.packing.allocation import Asks, EmptyHost, HostRooms, RoomLeft
+from lab.benches.packing.allocation import Asks, EmptyHost, HostRooms, RoomLeft, mix
 from lab.benches.packing.bench import RULES, LeastFragments, PodPacking, Reserving, expected
-from lab.benches.packing.mixing import mix
 from solvers.engines.base import create
 from solvers.errors import EngineError, InputError
 from solvers.planners.registry import create as planner

@@ -152,17 +152,11 @@ def test_ours_learns_how_much_slower_a_model_is_than_believed() -> None:
 
 
 @pytest.mark.parametrize("which", ["orion", "mlaas", "added_latency"])
-def test_failed_tasks_come_first_state_is_kept_and_names_are_not_taken_twice(which: str) -> None:
+def test_failed_tasks_come_first_and_names_are_not_taken_twice(which: str) -> None:
     def fresh() -> TaskScheduler:
         if which == "added_latency":
             return AddedLatency(known(), solo=solo())
         return first_come(OrionRule) if which == "orion" else first_come(ReserveAndPack)
-
-    def again(state: bytes) -> TaskScheduler:
-        if which == "added_latency":
-            return AddedLatency.restore(state, known())
-        rule: SeatRule = OrionRule(known()) if which == "orion" else ReserveAndPack(known())
-        return FirstCome.restore(state, rule, known())
 
     made = fresh()
     assert made.name == which
@@ -170,12 +164,11 @@ def test_failed_tasks_come_first_state_is_kept_and_names_are_not_taken_twice(whi
     launched = made.tick((seat("g1"),), 0.0)
     made.arrive(task("b"), 0.1)
     made.ended(Ended(tasks=("a",), ending=Ending.FAILED), 0.2)
-    copy = again(made.state())
-    assert copy.state() == made.state()
-    assert copy.waiting == made.waiting == 2
-    assert copy.tick((seat("g1"),), 0.3) == made.tick((seat("g1"),), 0.3)
+    assert made.waiting == 2
     assert places(launched) == {"a": "g1"}
+    assert next(iter(places(made.tick((seat("g1"),), 0.3)))) == "a"
+    made.arrive(task("b2"), 0.35)
     with pytest.raises(InputError, match="here already"):
-        made.arrive(task("b"), 0.4)
+        made.arrive(task("b2"), 0.4)
     with pytest.raises(InputError, match="nobody has described"):
         made.arrive(task("c", ModelName("nobody-knows")), 0.4)

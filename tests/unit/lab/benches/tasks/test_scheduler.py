@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from app.library import facts
+from lab.benches.tasks.beliefs import SchedulerParameters, TaskChoice
 from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, Running, TaskSeat
-from lab.benches.tasks.grouping import GroupingRules, TaskChoice, WaitingTask, form, offered, slice_wish, tuned
-from lab.benches.tasks.parameters import SchedulerParameters
-from lab.benches.tasks.scheduler import OltunesScheduler
+from lab.benches.tasks.oltunes import GroupingRules, OltunesScheduler, WaitingTask, form, offered, slice_wish, tuned
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass
 from solvers.errors import FieldError, InputError
@@ -194,24 +193,6 @@ def test_failed_groups_come_back_first_and_nobody_is_lost() -> None:
     made.ended(Ended(tasks=("a", "nobody"), batch_ms=3.0), 0.4)
     assert made.waiting + len(again.group) == 2
     assert launch.group[0].task == again.group[0].task
-
-
-def test_it_goes_on_from_what_it_wrote() -> None:
-    made = scheduler(learned_at_once=2)
-    for index in range(12):
-        made.arrive(task(f"t{index}", 0.3 if index % 3 else 0.9, 1.0 + index, HIGH if index % 2 else LOW), 0.01 * index)
-    first = made.tick(seats("g1", "g2"), 0.2)
-    for launch in first:
-        made.ended(Ended(tasks=(launch.group[0].task.id,), batch_ms=7.0), 0.3)
-    copy = OltunesScheduler.restore(made.state(), facts(), made.parameters)
-    assert copy.state() == made.state()
-
-    def rest(some: OltunesScheduler) -> tuple[Launch, ...]:
-        return tuple(launch for step in range(4) for launch in some.tick(seats("g1", "g2"), 1.0 + step))
-
-    assert rest(copy) == rest(made)
-    other = OltunesScheduler.restore(made.state(), facts(), replace(made.parameters, predictor="mf"))
-    assert other.waiting == made.waiting
 
 
 def test_predictions_that_miss_train_the_predictor_anew_but_not_at_every_miss() -> None:

@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.learning.inss.deploying import Deployment
-from lab.learning.inss.environment import Environment
 from lab.learning.inss.settings import Gpu, Hyper, ServedNetwork, TrainingSetting, setting
-from lab.learning.inss.truth import Truth
+from lab.learning.inss.world import Deployment, Environment, Truth
 from solvers.errors import InputError
 from solvers.policies.inss.actor import NOWHERE
 from solvers.policies.inss.belief import task_latency_ms

@@ -8,11 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from lab.learning.inss.deploying import Deployment
-from lab.learning.inss.environment import Environment
 from lab.learning.inss.evaluating import Ceiling, evaluate, optimum
 from lab.learning.inss.settings import setting
-from lab.learning.inss.truth import Truth
+from lab.learning.inss.world import Deployment, Environment, Truth
 from solvers.policies.inss.actor import NOWHERE, ActorLayer, InssActor
 
 SIX = setting("six")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.learning.inss.settings import setting
-from lab.learning.inss.truth import Truth
+from lab.learning.inss.world import Truth
 from solvers.errors import InputError
 from solvers.policies.inss.actor import ActorLayer, InssActor, Shape
 from solvers.policies.inss.artefact import SHIPPED, curves, read, shipped, shipped_for, write

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.claims.inss.claims import scan_batches
+from lab.claims.inss.rules import scan_batches
 from solvers.policies.inss.batching import BatchQuestion, bisect_batch
 from solvers.policies.inss.belief import task_latency_ms
 

@@ -1,7 +1,5 @@
-"""Rates of services from public data: instances alive of the DLRM cluster, buckets of LLM requests by length, mean
-rates of many LLM services.
-
-Owns the reading and the counting.
+"""Services of a rolling scenario out of public data: instances alive of the DLRM cluster, requests of LLM traces as
+buckets by length, mean rates of many LLM services.
 """
 
 from __future__ import annotations
@@ -9,8 +7,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from lab.arena.kinds import Context, Where, rows
+from pydantic import Field
+
+from lab.arena.forms import Duration
+from lab.arena.loading import Context, ScenarioForm, Where, rows
 
 DLRM, AZURE = "alibaba-dlrm-2025", "azure-llm-2023"
 MUXSERVE = "muxserve-lmsys-rates"
@@ -96,3 +98,93 @@ def muxserve_rates(context: Context, where: Where, condense: int) -> list[tuple[
         known = ", ".join(sorted({row["condense"] for row in read}, key=int))
         raise context.refusal((*where, "condense"), f"there are only {known}")
     return sorted(found)
+
+
+Rate = Annotated[float, Field(ge=0, le=1e9)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class TracedForm(ScenarioForm):
+    """Requests of one trace in buckets by length, each a service called `<name>-in-<i>-out-<j>`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
+    trace: Literal["code", "conv", "mooncake"]
+    model: str
+    scale: Positive = 1.0
+    """Times the trace's rates."""
+    bin: Duration = 300.0
+    input_edges: tuple[int, ...] = ()
+    output_edges: tuple[int, ...] = ()
+    first_token_ms: Positive
+    inter_token_ms: Positive
+    rate_rps_least: Annotated[float, Field(ge=0)] = 0.0
+    """Buckets with a lower mean rate are left out: single odd requests."""
+
+
+class MuxserveForm(ScenarioForm):
+    """The 16 LLM services of the MuxServe study at their mean rates."""
+
+    condense: int = 2000
+    models: dict[str, str]
+    """The library's model for each LLaMA of the table; services of others are left out."""
+    loads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1.0,)
+    """Times the mean rates, one a step."""
+    input_tokens: Positive = 100.0
+    output_tokens: Positive = 261.0
+    first_token_ms: Positive
+    inter_token_ms: Positive
+
+
+class ChatForm(ScenarioForm):
+    """An LLM service."""
+
+    name: str
+    model: str
+    first_token_ms: Positive
+    inter_token_ms: Positive
+    percentile: Annotated[float, Field(ge=50, le=99.9)] = 95.0
+    input_tokens: Annotated[float, Field(ge=1)]
+    output_tokens: Annotated[float, Field(ge=1)]
+    rates_rps: Annotated[tuple[Rate, ...], Field(min_length=1)]
+
+
+def traced_services(form: TracedForm, where: Where, context: Context) -> list[ChatForm]:
+    """The buckets of a trace. Raises InputError."""
+    read = requests(context, (*where, "trace"), form.trace)
+    bins = max(1, int(max(row[0] for row in read) // form.bin))
+    return [
+        ChatForm(
+            name=f"{form.name}-{bucket.name}",
+            model=form.model,
+            first_token_ms=form.first_token_ms,
+            inter_token_ms=form.inter_token_ms,
+            input_tokens=bucket.input_tokens,
+            output_tokens=bucket.output_tokens,
+            rates_rps=tuple(form.scale * rate for rate in bucket.rates_rps),
+        )
+        for bucket in buckets(read, (form.input_edges, form.output_edges), bin_s=form.bin, bins=bins)
+        if sum(bucket.rates_rps) / bins >= form.rate_rps_least
+    ]
+
+
+def muxserve_services(form: MuxserveForm, where: Where, context: Context) -> list[ChatForm]:
+    """The services whose LLaMA the form knows. Raises InputError."""
+    return [
+        ChatForm(
+            name=service,
+            model=form.models[model],
+            first_token_ms=form.first_token_ms,
+            inter_token_ms=form.inter_token_ms,
+            input_tokens=form.input_tokens,
+            output_tokens=form.output_tokens,
+            rates_rps=tuple(load * rate for load in form.loads),
+        )
+        for service, model, rate in muxserve_rates(context, where, form.condense)
+        if model in form.models
+    ]
+
+
+def together(services: list[ChatForm]) -> list[ChatForm]:
+    """All over as many steps as the shortest has."""
+    steps = min((len(each.rates_rps) for each in services), default=0)
+    return [each.model_copy(update={"rates_rps": each.rates_rps[:steps]}) for each in services]
