@@ -84,6 +84,11 @@ class FieldsError(InputError):
         super().__init__(faults[0].detail if len(faults) == 1 else f"{len(faults)} fields are invalid")
         self.faults = faults
 
+    @staticmethod
+    def of(pointer: str, detail: str, code: str = "value-invalid") -> FieldsError:
+        """Of one field."""
+        return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))
+
 
 class MalformedError(InputError):
     """The request cannot be read at all: no JSON, no such encoding, a header out of shape."""

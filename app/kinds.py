@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.policy import Policy
@@ -52,7 +53,7 @@ class Kind:
     """One of them, as files and commands say it: `gpu-type`."""
     plural: str
     """Several of them, as in URLs: `gpu-types`."""
-    domain: type
+    domain: type[Any]
     """Class of the value whose plain form is the spec."""
     rank: int
     """Place in the order of application: what others refer to comes first. Deletion goes the other way."""

@@ -1,6 +1,6 @@
 """Records of the shell that leave it as they are: what a service found is what the API describes and answers.
 
-Owns the `record` decorator, the JSON form of records, and a record with more beside it. A value of the core inside a
+Here are the `record` decorator, the JSON form of records, and records made of others. A value of the core inside a
 record has its canonical form; the record itself keeps its numbers as they are, and its moments with their offset.
 """
 
@@ -50,10 +50,15 @@ def plain(item: object) -> Any:
     return item
 
 
-def with_more(kind: type[T], item: object, **more: object) -> T:
-    """A record of `kind`: all that `item` says, and more."""
-    before: type = type(item)
-    return kind(**{name: getattr(item, name) for name in _names(before)}, **more)
+def record_of(kind: type[T], item: object, /, **more: object) -> T:
+    """A record of `kind`: each of its fields that `item` (a record, a row, a mapping) says under the same name, and
+    more.
+    """
+    wanted: type = kind
+    names = [name for name in _names(wanted) if name not in more]
+    if isinstance(item, Mapping):
+        return kind(**{name: item[name] for name in names if name in item}, **more)
+    return kind(**{name: getattr(item, name) for name in names if hasattr(item, name)}, **more)
 
 
 @cache

@@ -1,24 +1,29 @@
-"""Commands for access tokens: create, list, revoke, and the very first one of a control plane.
-
-Owns what a token's row shows. It refuses to store secrets: what is created is printed once.
+"""Commands for access tokens: create, list, revoke, and the very first one of a control plane. A secret is printed once
+and stored nowhere.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Format, Output, rows, show
+from app.cli.output import Cell, Format, Output, listed, show
 from app.demo.fleet import GATEWAY
 from app.settings import load_settings
 from solvers.errors import InputError
 
 token = typer.Typer(help="Access tokens: who may do what.", no_args_is_help=True)
 
-_COLUMNS = ("id", "name", "role", "purpose", "project", "subject", "expires", "state", "last used")
+_COLUMNS: Mapping[str, Cell] = {
+    **{name: name for name in ("id", "name", "role", "purpose", "project", "subject")},
+    "expires": "expires_at",
+    "state": lambda item: "revoked" if item["revoked_at"] else "good",
+    "last used": "last_used_at",
+}
 
 SECRET_LENGTH_MIN = 24
 
@@ -59,7 +64,7 @@ def list_tokens(output: Output = Format.TABLE, server: Server = None, token: Tok
     """List tokens; ended ones too."""
     with connect(server, token) as client:
         items = list(client.items("tokens"))
-    show(items, output, rows(_COLUMNS, (_row(item) for item in items)))
+    show(items, output, listed(_COLUMNS, items))
 
 
 @token.command("revoke")
@@ -125,9 +130,3 @@ def _database_url() -> str:
     if not settings.database_url:
         raise InputError("set HEADROOM_DATABASE_URL; `headroom up` makes its own tokens for the embedded database")
     return settings.database_url
-
-
-def _row(item: dict[str, Any]) -> tuple[object, ...]:
-    state = "revoked" if item["revoked_at"] else "good"
-    shown = [item[field] for field in ("id", "name", "role", "purpose", "project", "subject", "expires_at")]
-    return (*shown, state, item["last_used_at"])

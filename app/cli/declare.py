@@ -1,12 +1,11 @@
 """Commands about what is declared: get, apply, delete.
 
-Owns how kinds and keys are named, columns, and what is printed about each document. It refuses to know any kind's
-fields: what a file says is sent, what the API says is shown.
+What a file says is sent, what the API says is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ import typer
 from app import kinds
 from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
 from app.cli.options import Server, Token, connect
-from app.cli.output import Format, Output, rows, show
+from app.cli.output import Format, Output, listed, show
 from app.client import Client, Document
 from app.client.documents import PROFILES, Declared, DocumentOutcome, apply_document, delete_document, read_documents
 from app.kinds import Kind
@@ -140,12 +139,12 @@ def _get_written(client: Client, written: _Written, words: Sequence[str], limit:
         path = "/".join(("/v1", written.route, *(quote(part, safe=":") for part in key)))
         item = client.call("GET", path).body
         shown = item[written.parts] if written.parts else [item]
-        show(item, output, _lines(written.part_columns or written.columns, shown))
+        show(item, output, listed(written.part_columns or written.columns, shown))
         return
     most = limit or (HISTORY_SHOWN if written.endless else None)
     subject = "/".join(words) or None
     items = list(islice(client.items(written.route, subject=subject, limit=most), most))
-    show(items, output, _lines(written.columns, items))
+    show(items, output, listed(written.columns, items))
 
 
 def _as_file(kind: Kind, item: Document) -> Document:
@@ -153,19 +152,7 @@ def _as_file(kind: Kind, item: Document) -> Document:
 
 
 def _table(kind: Kind, items: Sequence[Document]) -> Any:
-    return _lines((*kind.key, *kind.listed), items)
-
-
-def _lines(columns: Sequence[str], items: Iterable[Document]) -> Any:
-    """A table of these fields; a dotted name walks into the document and is shown by its last part."""
-    shown = ([_cell(item, name) for name in columns] for item in items)
-    return rows([column.rpartition(".")[2] for column in columns], shown)
-
-
-def _cell(item: Any, name: str) -> object:
-    for part in name.split("."):
-        item = item.get(part) if isinstance(item, dict) else None
-    return ", ".join(map(str, item)) if isinstance(item, list) else item
+    return listed((*kind.key, *kind.listed), items)
 
 
 Files = Annotated[

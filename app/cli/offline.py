@@ -21,9 +21,8 @@ from app.client import Document
 from solvers.errors import EngineError, InputError, NotFoundError
 
 if TYPE_CHECKING:
-    from app.services.whatif.outcome import Outcome
-    from app.services.whatif.whatif import Wish
-    from solvers.cycle.attempts import Asking, ChosenPlan, Propose
+    from app.services.whatif.outcome import Made, Outcome, Wish
+    from solvers.cycle.attempts import Asking, Propose
     from solvers.domain.evidence import Finding, Insight, Reason
     from solvers.domain.plan import Plan, Proposal, Unplaced
     from solvers.domain.policy import PlannerSetting
@@ -87,8 +86,7 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     if out is not None:
         check_target(out)
     from app.services.explaining.solves import insight_of
-    from app.services.whatif.outcome import outcome_of
-    from app.services.whatif.whatif import solved
+    from app.services.whatif.outcome import outcome_of, planned
     from solvers.domain.codec import to_plain
     from solvers.domain.snapshot import Snapshot
 
@@ -96,21 +94,21 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     begun_s = time.monotonic()
     snapshot = read_value(Snapshot, file)
     read_s = time.monotonic()
-    chosen = solved(snapshot, wish, asking(tuning))
+    made = planned(snapshot, wish, asking(tuning))
     planned_s = time.monotonic()
-    outcome = outcome_of(snapshot, chosen)
-    if out is not None and chosen.plan is not None:
-        write_value(out, chosen.plan)
+    outcome = outcome_of(made)
+    if out is not None:
+        write_value(out, made.plan)
     plain: Any = to_plain(outcome)
     plain |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
-    found = insight_of(snapshot, chosen, wish)
+    found = insight_of(made, wish)
     insight = plain["insight"] = told_insight(found)
     if showing.why_not is not None:
-        plain["why_not"] = why_not_offline(snapshot, showing.why_not, chosen, found, wish, asking(tuning))
+        plain["why_not"] = why_not_offline(made, showing.why_not, found, wish, asking(tuning))
     told = [
         *_head(outcome),
         *([] if showing.quiet else [*candidate_table(insight["candidates"]), *binding_lines(insight)]),
-        *_short(chosen.plan.unplaced if chosen.plan is not None else ()),
+        *_short(made.plan.unplaced),
         *([] if showing.quiet else way_lines(insight)),
         *(why_not_lines(plain["why_not"]) if "why_not" in plain else []),
         *_found(outcome),
@@ -236,48 +234,38 @@ def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: s
     from app.records import plain
     from app.services.explaining.explaining import choices, gaps
     from app.services.explaining.solves import insight_of
-    from app.services.whatif.whatif import solved
+    from app.services.whatif.outcome import planned
 
-    chosen = solved(picture, wish, asking)
-    plan = _plan(chosen)
+    made = planned(picture, wish, asking)
+    plan = made.plan
     types = {str(device.id): str(device.gpu_type) for device in picture.with_offers().devices}
     return {
         "summary": _summary(plan),
         "assignments": plain(choices(plan, types, workload)),
         "unplaced": plain(gaps(plan, workload)),
         "waiting": None,
-        "insight": told_insight(insight_of(picture, chosen, wish), workload),
+        "insight": told_insight(insight_of(made, wish), workload),
         "owners": _owners(picture, plan, workload),
         "why_not": None,
     }
 
 
-def why_not_offline(
-    picture: Snapshot, asked: str, chosen: ChosenPlan, insight: Insight | None, wish: Wish, asking: Asking
-) -> Any:
+def why_not_offline(made: Made, asked: str, insight: Insight | None, wish: Wish, asking: Asking) -> Document:
     """Why a service is not on a GPU type; where it could be, with a plan that has it there. Raises CommandError."""
     from app.services.explaining.explaining import Types, why_not
-    from solvers.domain.codec import to_plain
-
-    service, gpu_type = split_question(asked)
-    workload = name_in(picture, service)
-    try:
-        answer: Any = to_plain(why_not(_plan(chosen), insight, (workload, gpu_type), Types.of(picture)))
-    except NotFoundError as error:
-        raise CommandError(error.message, Exit.NOT_FOUND) from None
-    takes = answer["verdict"] in ("dearer", "no_room")
-    answer["forced"] = forced(picture, wish, asking, workload, gpu_type) if takes else None
-    return answer
-
-
-def forced(picture: Snapshot, wish: Wish, asking: Asking, workload: str, gpu_type: str) -> Any:
-    """What everything costs with a service on one GPU type only; None for what is no service."""
     from app.services.explaining.solves import Solves
     from solvers.domain.codec import to_plain
 
-    if workload not in {str(item.id) for item in picture.services}:
-        return None
-    return to_plain(Solves.of(picture, wish, asking).forced(workload, gpu_type))
+    service, gpu_type = split_question(asked)
+    workload = name_in(made.picture, service)
+    try:
+        answer: Any = to_plain(why_not(made.plan, insight, (workload, gpu_type), Types.of(made.picture)))
+    except NotFoundError as error:
+        raise CommandError(error.message, Exit.NOT_FOUND) from None
+    answer["forced"] = None
+    if answer["verdict"] in ("dearer", "no_room") and workload in made.picture.services_by_id():
+        answer["forced"] = to_plain(Solves.of(made.picture, wish, asking).forced(workload, gpu_type))
+    return dict(answer)
 
 
 def why_not_anew(picture: Snapshot, asking: Asking, stored: Document) -> Document:
@@ -287,7 +275,7 @@ def why_not_anew(picture: Snapshot, asking: Asking, stored: Document) -> Documen
     from solvers.domain.codec import from_plain, to_plain
     from solvers.domain.ids import GpuTypeName
 
-    if stored["workload"] not in {str(item.id) for item in picture.services}:
+    if stored["workload"] not in picture.services_by_id():
         return {**stored, "forced": None}
     question = ExplainQuestion(workload=stored["workload"], why_not=GpuTypeName(stored["gpu_type"]))
     found = answered_anew(picture, question, asking, from_plain(WhyNot, stored))
@@ -314,19 +302,12 @@ def unique(workload: str, found: list[str]) -> str:
     return found[0]
 
 
-def _plan(chosen: ChosenPlan) -> Plan:
-    if chosen.plan is None:
-        raise EngineError("no planner gave a plan")
-    return chosen.plan
-
-
 def _owners(picture: Snapshot, plan: Plan, workload: str) -> list[str]:
     from app.services.explaining.sentences import owner_sentences, places_of
     from solvers.cycle.owners import StandingOwners
     from solvers.domain.ownership import owners_of
 
-    fleet = picture.with_offers()
-    names = places_of((device.id, device.node, device.index) for device in fleet.devices)
+    names = places_of(picture.with_offers().devices)
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     return owner_sentences(owners_of(picture), standing, workload, names)
 

@@ -1,7 +1,5 @@
-"""How answers look: a table for people, JSON or YAML for programs; one choice per command through `-o`.
-
-Owns widths, number formats and the rule that a pipe never gets colours or cut-off columns. It refuses to fetch
-anything.
+"""How answers look: a table for people, JSON or YAML for programs; one choice per command through `-o`. A pipe never
+gets colours or cut-off columns.
 """
 
 from __future__ import annotations
@@ -99,12 +97,26 @@ def rows(
 
 
 def listed(
-    columns: Mapping[str, Cell], items: Iterable[Mapping[str, Any]], *, title: str | None = None, empty: str = "-"
+    columns: Mapping[str, Cell] | Sequence[str],
+    items: Iterable[Mapping[str, Any]],
+    *,
+    title: str | None = None,
+    empty: str = "-",
 ) -> Table:
-    """A table of documents: under each column a field of theirs, or what is made of them."""
+    """A table of documents: under each column a field of theirs, or what is made of them. A dotted name walks into the
+    document; without titles a column is called by its last part.
+    """
+    if not isinstance(columns, Mapping):
+        columns = {name.rpartition(".")[2]: name for name in columns}
     cells = columns.values()
-    lines = ([item[cell] if isinstance(cell, str) else cell(item) for cell in cells] for item in items)
+    lines = ([_field(item, cell) if isinstance(cell, str) else cell(item) for cell in cells] for item in items)
     return rows(tuple(columns), lines, title=title, empty=empty)
+
+
+def _field(item: Any, name: str) -> object:
+    for part in name.split("."):
+        item = item.get(part) if isinstance(item, dict) else None
+    return ", ".join(map(str, item)) if isinstance(item, list) else item
 
 
 def word(cell: object) -> str:

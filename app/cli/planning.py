@@ -18,7 +18,7 @@ from app.cli.failures import CommandError, Exit
 from app.cli.files import decode, read_value
 from app.cli.offline import explained_offline, name_in, unique, why_not_anew
 from app.cli.options import DeadlineS, PlannerName, Seed, Server, SnapshotFile, Token, WorkUnits, connect
-from app.cli.output import Format, Output, rows, show
+from app.cli.output import Format, Output, listed, rows, show
 from app.cli.tables import (
     binding_lines,
     candidate_table,
@@ -36,7 +36,7 @@ from app.client import Client, Document
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
-    from app.services.whatif.whatif import Wish
+    from app.services.whatif.outcome import Wish
     from solvers.domain.policy import PlannerSetting
     from solvers.domain.snapshot import Snapshot
     from solvers.planners.registry import PlannerListing
@@ -140,7 +140,7 @@ def explain(
         raise InputError("--plan needs a server; a plan from a file is made anew")
     if snapshot is None and not slo_curve and any(item is not None for item in (planner, deadline_s, work_units, seed)):
         raise InputError("--planner, --deadline-s, --work-units and --seed go with --snapshot or --slo-curve")
-    from app.services.whatif.whatif import Wish
+    from app.services.whatif.outcome import Wish
 
     wish = Wish(planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed)
     offline.known_planner(planner)
@@ -213,27 +213,25 @@ def _curve(picture: Snapshot, wish: Wish, name: str) -> list[Any]:
     return [to_plain(point) for point in points]
 
 
+_REPLICAS = {
+    "replica": "assignment.replica",
+    "GPU": "gpu_type",
+    "device": "assignment.device",
+    ">share %": "assignment.share_pct_sm",
+    ">memory MiB": "assignment.memory_mib_limit",
+    ">batch": "assignment.batch",
+    ">latency ms": "assignment.latency_ms_planned",
+    ">capacity rps": "assignment.capacity_rps",
+}
+
+
 def _explanation(name: str, answer: Document) -> list[Any]:
     items, insight = answer["assignments"], answer["insight"]
     missing = gap_table(answer)
     waiting = [answer["waiting"]["sentence"]] if answer["waiting"] is not None else []
     if not items and not missing:
         return [f"{name} has no part in this plan", *waiting]
-    lines = [
-        (
-            item["assignment"]["replica"],
-            item["gpu_type"],
-            item["assignment"]["device"],
-            item["assignment"]["share_pct_sm"],
-            item["assignment"]["memory_mib_limit"],
-            item["assignment"]["batch"],
-            item["assignment"]["latency_ms_planned"],
-            item["assignment"]["capacity_rps"],
-        )
-        for item in items
-    ]
-    columns = ("replica", "GPU", "device", ">share %", ">memory MiB", ">batch", ">latency ms", ">capacity rps")
-    parts: list[Any] = [rows(columns, lines)] if lines else []
+    parts: list[Any] = [listed(_REPLICAS, items)] if items else []
     for title, field in (("why", "why"), ("why not", "alternatives")):
         told = sentences(items, field)
         if told:
@@ -289,7 +287,7 @@ def plan(
     if snapshot is not None:
         if apply:
             raise InputError("--apply needs a server; a plan from a file only goes where --out says")
-        from app.services.whatif.whatif import Wish
+        from app.services.whatif.outcome import Wish
         from solvers.cycle.record import Lane as CycleLane
 
         wish = Wish(

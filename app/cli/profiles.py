@@ -14,20 +14,16 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from app.cli.failures import CommandError, Exit
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Format, Output, rows, show
+from app.cli.output import Format, Output, listed, show
 from app.client import ApiError, Client, Document
 from solvers.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 profiles = typer.Typer(name="profiles", help="Measurements in a control plane.", no_args_is_help=True)
 PAIRS_SHOWN = 500
@@ -66,8 +62,8 @@ def import_(
     with connect(server, token) as client:
         for file in files:
             done.append({"file": file, **_import(client, file, skip_bad=skip_bad)})
-    lines = [(line["file"], line["points"], line["pairs"], line["skipped_count"]) for line in done]
-    show(done, output, rows(("file", ">points", ">pairs", ">left out"), lines))
+    columns = {"file": "file", ">points": "points", ">pairs": "pairs", ">left out": "skipped_count"}
+    show(done, output, listed(columns, done))
 
 
 @profiles.command("list")
@@ -75,8 +71,7 @@ def list_(output: Output = Format.TABLE, server: Server = None, token: Token = N
     """List what was measured, by model and GPU type."""
     with connect(server, token) as client:
         items = list(client.items("profiles"))
-    columns = ("model", "gpu_type", "points", "imported_at")
-    show(items, output, _table(columns, items))
+    show(items, output, listed(("model", "gpu_type", "points", "imported_at"), items))
 
 
 @profiles.command("show")
@@ -88,8 +83,8 @@ def show_(
     with connect(server, token) as client:
         pairs = list(islice(client.items(f"{route}/pairs"), PAIRS_SHOWN))
         points = _points(client, f"/v1/{route}", needed=not pairs)
-    tables = [_table(_POINT, points)] if points else []
-    tables += [_table(_PAIR, pairs)] if pairs else []
+    tables = [listed(_POINT, points)] if points else []
+    tables += [listed(_PAIR, pairs)] if pairs else []
     show({"model": model, "gpu_type": gpu_type, "points": points, "pairs": pairs}, output, tables)
 
 
@@ -117,7 +112,7 @@ def next_points(
         writer.writeheader()
         writer.writerows(found)
         return
-    show(found, output, _table(("batch", "share_pct_sm", "clock_mhz_sm", "std_pct"), found))
+    show(found, output, listed(("batch", "share_pct_sm", "clock_mhz_sm", "std_pct"), found))
 
 
 def _import(client: Client, file: str, *, skip_bad: bool) -> Document:
@@ -200,13 +195,19 @@ def _points(client: Client, path: str, *, needed: bool) -> list[Document]:
     return found
 
 
-def _table(columns: tuple[str, ...], items: Iterable[Document]) -> Any:
-    return rows(columns, ([item.get(column) for column in columns] for item in items))
-
-
 LOOK_S = 2.0
 ENDED = ("done", "failed", "cancelled")
-_RUN_COLUMNS = ("id", "state", "service", "beside", "node", "device", "measured", "doubtful", "detail")
+_RUN_COLUMNS = {
+    "id": "id",
+    "state": "state",
+    "service": "service",
+    "beside": "beside",
+    "node": "node_id",
+    "device": "uuid",
+    "measured": "measured",
+    "doubtful": "doubtful",
+    "detail": "detail",
+}
 
 
 def profile(
@@ -234,7 +235,7 @@ def profile(
             for look in _looks(client, run["id"]):
                 typer.echo(_progress(look), err=True)
                 run = look
-    show(run, output, [_runs_table([run])])
+    show(run, output, listed(_RUN_COLUMNS, [run]))
     if run["state"] == "failed":
         raise CommandError(f"the run failed: {run['detail']}", Exit.FAILED)
 
@@ -244,7 +245,7 @@ def runs(output: Output = Format.TABLE, server: Server = None, token: Token = No
     """List runs that measured or measure, the newest first."""
     with connect(server, token) as client:
         found = list(client.items("profile-runs"))
-    show(found, output, [_runs_table(found)])
+    show(found, output, listed(_RUN_COLUMNS, found))
 
 
 @profiles.command("cancel")
@@ -286,23 +287,3 @@ def _looks(client: Client, number: int) -> Iterator[Document]:
 def _progress(run: Document) -> str:
     counts = f"{run['measured']} measured" + (f", {run['doubtful']} doubtful" if run["doubtful"] else "")
     return f"{run['state']}: {counts}" + (f"; {run['detail']}" if run["detail"] else "")
-
-
-def _runs_table(found: list[Document]) -> Table:
-    return rows(
-        _RUN_COLUMNS,
-        [
-            (
-                str(run["id"]),
-                run["state"],
-                run["service"],
-                run["beside"] or "",
-                run["node_id"],
-                run["uuid"],
-                str(run["measured"]),
-                str(run["doubtful"]),
-                run["detail"],
-            )
-            for run in found
-        ],
-    )

@@ -19,7 +19,7 @@ import typer
 
 from app.cli.failures import CommandError, Exit
 from app.cli.options import Server, Token, connect
-from app.cli.output import Format, Output, rows, show
+from app.cli.output import Format, Output, listed, show
 from app.client import Client, Document
 from app.logs import EventLog, configure_logs
 from app.routing.files import write_whole
@@ -56,13 +56,10 @@ def list_routes(
     """Ready replicas of services with their addresses and weights."""
     with connect(server, token) as client:
         found = _documents(client, service)
-    columns = ("service", "replica", "endpoint", ">weight", "state", ">generation")
-    lines = [
-        (item["service"], each["replica"], each["endpoint"], each["weight"], each["state"], each["generation"])
-        for item in found
-        for each in item["replicas"] or [dict.fromkeys(("replica", "endpoint", "weight", "state", "generation"))]
-    ]
-    show(found, output, rows(columns, lines))
+    names = ("service", "replica", "endpoint", ">weight", "state", ">generation")
+    columns = {name: name.removeprefix(">") for name in names}
+    lines = [{"service": item["service"], **each} for item in found for each in item["replicas"] or [{}]]
+    show(found, output, listed(columns, lines))
 
 
 @routes.command()

@@ -1,30 +1,26 @@
 """`headroom task`: submit offline tasks, see where they are, cancel them.
 
-Owns the commands and the tables. It refuses to know how tasks are planned: their place in line, their group and what is
-believed of them are the control plane's.
+Their place in line, their group and what is believed of them are the control plane's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Format, Output, number, rows, show
+from app.cli.output import Cell, Format, Output, listed, number, rows, show
 from app.client import Document
 from solvers.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 task = typer.Typer(help="Submit offline tasks and see where they are.", no_args_is_help=True)
 
 Key = Annotated[str, typer.Argument(help="PROJECT/NAME of the task.")]
 STATES = ("waiting", "running", "done", "late")
-_COLUMNS = ("task", "state", "model", ">done %", ">priority", "place", "deadline", "finish", "kept")
 
 
 @task.command("submit")
@@ -80,7 +76,7 @@ def list_tasks(
         raise InputError(f"--state {state}: there are {', '.join(STATES)}")
     with connect(server, token) as client:
         found = list(islice(client.items("tasks/status", project=project, state=state, limit=limit), limit))
-    show(found, output, [_table(found)])
+    show(found, output, listed(_COLUMNS, found))
 
 
 @task.command("show")
@@ -115,26 +111,6 @@ def _key(text: str) -> tuple[str, str]:
     return project, name
 
 
-def _table(found: list[Document]) -> Table:
-    return rows(
-        _COLUMNS,
-        [
-            (
-                item["id"],
-                item["state"],
-                item["model"],
-                _done(item),
-                str(item["priority"]),
-                _place(item),
-                _moment(item["deadline_at"]),
-                _moment(item["finished_at"] or item["finish_at_predicted"]),
-                item["deadline_kept"],
-            )
-            for item in found
-        ],
-    )
-
-
 def _done(item: Document) -> str:
     return number(min(100.0, 100.0 * item["inputs_done"] / item["inputs_total"]))
 
@@ -148,6 +124,19 @@ def _place(item: Document) -> str:
 
 def _moment(text: str | None) -> str:
     return "" if text is None else f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S}"
+
+
+_COLUMNS: Mapping[str, Cell] = {
+    "task": "id",
+    "state": "state",
+    "model": "model",
+    ">done %": _done,
+    ">priority": "priority",
+    "place": _place,
+    "deadline": lambda item: _moment(item["deadline_at"]),
+    "finish": lambda item: _moment(item["finished_at"] or item["finish_at_predicted"]),
+    "kept": "deadline_kept",
+}
 
 
 def _facts(item: Document) -> list[tuple[str, object]]:

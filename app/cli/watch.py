@@ -1,13 +1,12 @@
 """Commands that look and account: status, top, nodes, and cost reports from the ledger.
 
-Owns the layout of the fleet's summary on a terminal, and how a span like `24h` is cut out of time. It refuses to
-compute: every number is the server's, every sum the database's.
+Every number is the server's, every sum the database's.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Format, Output, console, rows, show, usd, word
+from app.cli.output import Cell, Format, Output, console, listed, rows, show, usd, word
 from app.client import Client, Document, UnreachableError
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def nodes(output: Output = Format.TABLE, server: Server = None, token: Token = N
         {**node, "devices": [device for device in fleet["devices"] if device["node"] == node["id"]]}
         for node in fleet["nodes"]
     ]
-    show(answer, output, [_nodes(fleet), "", _devices(fleet)])
+    show(answer, output, [listed(_NODES, fleet["nodes"]), "", listed(_DEVICES, fleet["devices"])])
 
 
 def top(
@@ -77,7 +76,7 @@ def _screens(client: Client, looks: int) -> Iterator[Group]:
 
 
 def _screen(fleet: Document) -> list[Any]:
-    return [*_head(fleet), _devices(fleet), "", _services(fleet), *_jobs(fleet)]
+    return [*_head(fleet), listed(_DEVICES, fleet["devices"]), "", _services(fleet), *_jobs(fleet)]
 
 
 def _head(fleet: Document) -> list[Any]:
@@ -101,7 +100,7 @@ def _head(fleet: Document) -> list[Any]:
 def _policies(fleet: Document) -> list[str]:
     """Who decides where; nothing where one policy decides on everything."""
     policies = fleet.get("policies", [])
-    return [_policy(item) for item in policies] if len(policies) > 1 else []
+    return list(map(_policy, policies)) if len(policies) > 1 else []
 
 
 def _policy(item: Document) -> str:
@@ -111,70 +110,19 @@ def _policy(item: Document) -> str:
 
 
 def _services(fleet: Document) -> Any:
-    lines = [
-        (
-            item["id"],
-            item["mode"],
-            _slo(item["slo"]),
-            f"{item['replicas_ready']}/{item['replicas_planned']}",
-            item["rate_rps"] if item["rate_rps"] is not None else item["rate_rps_declared"],
-            item["latency_ms_p99"],
-            _percent(item["slo_attainment"]),
-        )
-        for item in fleet["services"]
-    ]
-    return rows(("service", "mode", "SLO", ">ready", ">rate rps", ">p99 ms end to end", ">SLO kept"), lines)
+    return listed(_SERVICES, fleet["services"])
 
 
 def _jobs(fleet: Document) -> list[Any]:
-    lines = [
-        (
-            item["id"],
-            item["kind"],
-            item["model"],
-            f"{item['replicas_ready']}/{item['replicas_planned']}",
-            _percent(item["done"] / item["total"] if item["total"] else None),
-            item["evictions"],
-        )
-        for item in fleet["jobs"]
-    ]
-    columns = ("job or task", "kind", "model", ">ready", ">done", ">evictions")
-    return ["", rows(columns, lines)] if lines else []
+    return ["", listed(_JOBS, fleet["jobs"])] if fleet["jobs"] else []
 
 
-def _nodes(fleet: Document) -> Any:
-    lines = [
-        (
-            node["id"],
-            node["rack"],
-            node["failure_domain"],
-            "up" if node["up"] else "silent" if node["age_s"] is not None else "never seen",
-            node["age_s"],
-            node["generation_applied"],
-            node["devices"],
-        )
-        for node in fleet["nodes"]
-    ]
-    return rows(("node", "rack", "failure domain", "state", ">last report s", ">generation", ">devices"), lines)
+def _ready(item: Document) -> str:
+    return f"{item['replicas_ready']}/{item['replicas_planned']}"
 
 
-def _devices(fleet: Document) -> Any:
-    lines = [
-        (
-            device["node"],
-            device["index"],
-            device["gpu_type"],
-            _bar(device["share_pct_sm_held"]),
-            device["share_pct_sm_held"],
-            device["utilisation_pct"],
-            device["power_w"],
-            device["memory_mib_used"],
-            ", ".join(replica["replica"] for replica in device["replicas"]),
-        )
-        for device in fleet["devices"]
-    ]
-    columns = ("node", ">#", "GPU", "SM share", ">%", ">busy %", ">power W", ">memory MiB", "replicas")
-    return rows(columns, lines)
+def _state(node: Document) -> str:
+    return "up" if node["up"] else "silent" if node["age_s"] is not None else "never seen"
 
 
 def _bar(share_pct: float) -> str:
@@ -195,6 +143,43 @@ def _percent(part: float | None) -> str:
     return "-" if part is None else f"{100 * part:.1f} %"
 
 
+_SERVICES: Mapping[str, Cell] = {
+    "service": "id",
+    "mode": "mode",
+    "SLO": lambda item: _slo(item["slo"]),
+    ">ready": _ready,
+    ">rate rps": lambda item: item["rate_rps"] if item["rate_rps"] is not None else item["rate_rps_declared"],
+    ">p99 ms end to end": "latency_ms_p99",
+    ">SLO kept": lambda item: _percent(item["slo_attainment"]),
+}
+_JOBS: Mapping[str, Cell] = {
+    "job or task": "id",
+    "kind": "kind",
+    "model": "model",
+    ">ready": _ready,
+    ">done": lambda item: _percent(item["done"] / item["total"] if item["total"] else None),
+    ">evictions": "evictions",
+}
+_NODES: Mapping[str, Cell] = {
+    "node": "id",
+    "rack": "rack",
+    "failure domain": "failure_domain",
+    "state": _state,
+    ">last report s": "age_s",
+    ">generation": "generation_applied",
+    ">devices": "devices",
+}
+_DEVICES: Mapping[str, Cell] = {
+    "node": "node",
+    ">#": "index",
+    "GPU": "gpu_type",
+    "SM share": lambda device: _bar(device["share_pct_sm_held"]),
+    ">%": "share_pct_sm_held",
+    ">busy %": "utilisation_pct",
+    ">power W": "power_w",
+    ">memory MiB": "memory_mib_used",
+    "replicas": lambda device: ", ".join(replica["replica"] for replica in device["replicas"]),
+}
 _NOTHING_YET = "nothing accounted yet in this span; minutes are accounted about a minute after they end"
 
 report = typer.Typer(help="Reports from the ledger.", no_args_is_help=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from psycopg import errors as postgres
 from sqlalchemy import delete as delete_from
@@ -26,9 +26,10 @@ from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import changed
 from app.store.tables import TABLES
 from app.store.tables import library_documents as offered
-from solvers.domain.codec import Plain
+from solvers.domain.codec import Plain, from_plain
 from solvers.errors import InputError, NotFoundError
 
+T = TypeVar("T")
 Key = tuple[str, ...]
 Spec = Mapping[str, Plain]
 
@@ -98,6 +99,19 @@ def all_specs(session: Session, kind: Kind) -> list[Stored]:
     """Every document of a kind, by key."""
     query = select(*_selected(kind)).order_by(*_key_columns(kind))
     return [_stored(kind, row) for row in session.execute(query)]
+
+
+def values(session: Session, kind: Kind, cls: type[T]) -> tuple[T, ...]:
+    """The values of all documents of a kind, by key. Sorted here: the database may sort by a locale's rules, and equal
+    worlds must have equal digests everywhere.
+    """
+    found = sorted(all_specs(session, kind), key=lambda stored: stored.key)
+    return tuple(from_plain(cls, stored.spec) for stored in found)
+
+
+def by_name(session: Session, kind: Kind, field: str) -> dict[str, str]:
+    """One text field of every document of a kind that has one name."""
+    return {stored.key[0]: str(stored.spec[field]) for stored in all_specs(session, kind)}
 
 
 def state(session: Session, kind: Kind) -> tuple[int, int]:

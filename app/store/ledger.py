@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from sqlalchemy.orm import Session
 
-from app.records import with_more
+from app.records import record_of
 from app.store.sql import named, records
 
 # --- Roll-ups, how far accounting has come, and retention
@@ -250,7 +250,7 @@ def cost_report(session: Session, query: CostQuery) -> CostReport:
     end = query.end if query.end == _hour_of(query.end) else _hour_of(query.end) + HOUR
     rows = records(session, CostRow, named("cost_report"), **{**asdict(query), "start": start, "end": end})
     usd = sum((row.usd for row in rows), Decimal(0))
-    return with_more(CostReport, replace(query, start=start, end=end), usd=usd, rows=rows)
+    return record_of(CostReport, replace(query, start=start, end=end), usd=usd, rows=rows)
 
 
 def _hour_of(moment: datetime) -> datetime:

@@ -38,6 +38,14 @@ class Demand:
         for field in ("rate_rps_mean", "rate_rps_upper", "window_s", "age_s"):
             check_not_negative(field, getattr(self, field))
 
+    @staticmethod
+    def declared(service: ServiceId, rate_rps: float) -> Demand:
+        """What a service says of itself, where nobody counts its requests."""
+        origin = DemandOrigin.DECLARED
+        return Demand(
+            service=service, rate_rps_mean=rate_rps, rate_rps_upper=rate_rps, origin=origin, window_s=0.0, age_s=0.0
+        )
+
 
 class BrokenLimit(StrEnum):
     """Which limit a device could not keep by moving batches and clock alone."""

@@ -14,18 +14,15 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app import kinds, library
-from app.kinds import Kind
 from app.logs import EventLog
 from app.store import documents, outcomes, profiles
 from app.store.engine import Database
 from solvers.domain.arrays import Floats
-from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
 from solvers.domain.workload import ModelVariant
@@ -38,7 +35,6 @@ from solvers.models.suite import Suite
 
 _SEEN = frozenset({ProfileOrigin.MEASURED, ProfileOrigin.PUBLIC, ProfileOrigin.SIMULATED})
 """Points of these origins were run by somebody; predictions are not learned from."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +116,8 @@ def read_evidence(session: Session) -> Evidence:
 def read_facts(session: Session) -> Facts:
     """The built-in facts with the declared documents over them."""
     built_in = library.facts()
-    gpu_types = _declared(session, kinds.GPU_TYPE, GpuType)
-    models = _declared(session, kinds.MODEL, ModelVariant)
+    gpu_types = documents.values(session, kinds.GPU_TYPE, GpuType)
+    models = documents.values(session, kinds.MODEL, ModelVariant)
     return replace(
         built_in,
         gpu_types={**built_in.gpu_types, **{item.name: item for item in gpu_types}},
@@ -202,10 +198,6 @@ def _names(queries: Queries) -> tuple[list[str], list[str]]:
 def _cells(*columns: Floats) -> list[list[float | None]]:
     """None for NaN, which would differ from itself."""
     return [[None if cell != cell else cell for cell in column.tolist()] for column in columns]  # noqa: PLR0124
-
-
-def _declared(session: Session, kind: Kind, cls: type[T]) -> list[T]:
-    return [from_plain(cls, stored.spec) for stored in documents.all_specs(session, kind)]
 
 
 SUITE = "headroom"

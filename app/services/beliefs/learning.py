@@ -15,21 +15,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.kinds import Kind
 from app.logs import EventLog
+from app.records import record_of
 from app.services.planning.planning import Leader
 from app.store import documents, events, outcomes, telemetry
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.outcomes import HourCounts, LearningProgress, Mark, ModelKey
 from app.store.telemetry import DeviceMinute, ReplicaMinute
-from solvers.domain.codec import Plain, from_plain
+from solvers.domain.codec import Plain
 from solvers.domain.device import Device, GpuType
 from solvers.domain.workload import Service, SloKind, WorkloadKind
 from solvers.models.online.forecasts import Belief, forecasts
@@ -241,18 +241,13 @@ class LearningRun:
     def hours(self) -> list[HourCounts]:
         """What to add to the counts of hours."""
         return [
-            HourCounts(
+            record_of(
+                HourCounts,
+                total,
                 hour=hour,
                 model=model,
                 gpu_type=gpu_type,
                 verdict=verdict,
-                outcomes=total.outcomes,
-                executions=total.executions,
-                predicted=total.predicted,
-                error_sum=total.error_sum,
-                error_abs_sum=total.error_abs_sum,
-                error_square_sum=total.error_square_sum,
-                error_abs_max=total.error_abs_max,
                 inside_80=total.inside[0],
                 inside_95=total.inside[1],
             )
@@ -323,7 +318,6 @@ SETTLED_S = 10.0
 BACKLOG_MAX = timedelta(minutes=30)
 """How far back learning reaches after a pause; what is older is left."""
 TELL_REJECTIONS_AFTER = timedelta(minutes=10)
-T = TypeVar("T")
 _log = EventLog("headroom.learning")
 
 
@@ -388,11 +382,13 @@ def _read(session: Session) -> _RunStart | None:
     if start >= until:
         return None
     fleet = ReportedFleet(
-        devices={device.id: device for device in _specs(session, kinds.DEVICE, Device)},
-        gpu_types={gpu_type.name: gpu_type for gpu_type in _specs(session, kinds.GPU_TYPE, GpuType)},
+        devices={device.id: device for device in documents.values(session, kinds.DEVICE, Device)},
+        gpu_types={gpu_type.name: gpu_type for gpu_type in documents.values(session, kinds.GPU_TYPE, GpuType)},
         clocks_mhz_asked=telemetry.clocks_asked(session),
         token_services=frozenset(
-            service.id for service in _specs(session, kinds.SERVICE, Service) if service.slo.kind is SloKind.TOKENS
+            service.id
+            for service in documents.values(session, kinds.SERVICE, Service)
+            if service.slo.kind is SloKind.TOKENS
         ),
     )
     found = outcomes_of(
@@ -410,10 +406,6 @@ def _read(session: Session) -> _RunStart | None:
         points=outcomes.points_of(session, keys),
         monitors=outcomes.monitors_of(session, keys),
     )
-
-
-def _specs(session: Session, kind: Kind, cls: type[T]) -> list[T]:
-    return [from_plain(cls, stored.spec) for stored in documents.all_specs(session, kind)]
 
 
 def _write(session: Session, read: _RunStart, run: LearningRun, leader: Leader) -> None:

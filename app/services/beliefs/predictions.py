@@ -1,8 +1,7 @@
 """Answers to what-if questions: any quantity at any configuration, alone or beside neighbours, with its uncertainty and
 where it comes from; and which measurements would tell most.
 
-Owns how questions become columns and back, percentiles between the mean and p99, and the words for an answer's source.
-It refuses to know a model's insides: every number is the suite's.
+Questions become columns and back; every number is the suite's.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Fault, FieldsError
-from app.records import record
+from app.records import record, record_of
 from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
 from app.services.profiles.forms import Sheet, SheetError, read_sheet
 from app.services.profiles.samples import answers_to, keys_of, written
@@ -138,7 +137,7 @@ class Predictions:
     def answer(self, queries: Sequence[PredictionQuery]) -> Told[tuple[Prediction, ...]]:
         """One answer for each question. Raises FieldsError when there are too many or a quantity has no model."""
         if not 1 <= len(queries) <= QUERIES_MAX:
-            raise _fault("", f"ask 1 to {QUERIES_MAX} questions at once")
+            raise FieldsError.of("", f"ask 1 to {QUERIES_MAX} questions at once")
         belief = self._beliefs.belief().about(set().union(*(query.about() for query in queries)))
         return Told(_Asked(belief, queries).answers(), belief.progress)
 
@@ -161,14 +160,7 @@ class Predictions:
             raise NotFoundError(f"no model {model}", model=model)
         highest = facts.gpu_types[gpu_type].clock_mhz_sm_max
         found = tuple(
-            NextPoint(
-                model=model,
-                gpu_type=gpu_type,
-                batch=item.batch,
-                share_pct_sm=item.share_pct_sm,
-                clock_mhz_sm=item.clock_mhz_sm or highest,
-                std_pct=item.std_pct,
-            )
+            record_of(NextPoint, item, model=model, gpu_type=gpu_type, clock_mhz_sm=item.clock_mhz_sm or highest)
             for item in design.next_points(belief.suite.solo, (model, gpu_type), facts, budget)
         )
         return Told(found, belief.progress)
@@ -179,13 +171,13 @@ def questions_of(body: bytes) -> Sheet:
     try:
         sheet = read_sheet(body, questions=True)
     except SheetError as error:
-        raise _fault(f"row:{error.fault.line}/{error.fault.column}".rstrip("/"), error.fault.detail) from None
+        raise FieldsError.of(f"row:{error.fault.line}/{error.fault.column}".rstrip("/"), error.fault.detail) from None
     if sheet.faults:
         pointers = ((f"row:{fault.line}/{fault.column}".rstrip("/"), fault.detail) for fault in sheet.faults)
         faults = tuple(Fault(pointer=place, code="value-invalid", detail=detail) for place, detail in pointers)
         raise FieldsError(faults[:FAULTS_MAX])
     if len(sheet) > ROWS_MAX:
-        raise _fault("", f"ask {ROWS_MAX} questions at most at once")
+        raise FieldsError.of("", f"ask {ROWS_MAX} questions at most at once")
     return sheet
 
 
@@ -212,7 +204,7 @@ class _Asked:
     def _check_known(self, quantity: Quantity, rows: list[int]) -> None:
         needed = {quantity} | {Quantity.LATENCY_MS_P99 for row in rows if self.asked[row].percentile is not None}
         if not needed <= {*self.belief.suite.solo.spec.quantities}:
-            raise _fault(f"/{rows[0]}/quantity", f"{quantity.value} cannot be predicted")
+            raise FieldsError.of(f"/{rows[0]}/quantity", f"{quantity.value} cannot be predicted")
 
     def _answer(self, quantity: Quantity, rows: list[int]) -> tuple[Answer, Answer]:
         """The rows alone at their percentile, and with what their neighbours do to them."""
@@ -332,7 +324,3 @@ def _slowed(alone: Answer, crowd: _Crowd, *, faster: bool) -> Answer:
 
 def _finite(number: float) -> float | None:
     return float(number) if np.isfinite(number) else None
-
-
-def _fault(pointer: str, detail: str) -> FieldsError:
-    return FieldsError((Fault(pointer=pointer, code="value-invalid", detail=detail),))

@@ -26,7 +26,7 @@ from app.services.declared.ownership import (
     workload_faults,
 )
 from app.services.declared.tokens import Deed
-from app.store import documents, events, profiles, targets, tasks, tokens
+from app.store import documents, profiles, targets, tasks, tokens
 from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
@@ -224,8 +224,7 @@ class Documents:
             release(session, kind, key)
             with _moves_noted(session, kind, None, deed):
                 documents.delete(session, kind, key, precondition)
-            facts: dict[str, Plain] = {"version_before": before.version}
-            events.append(session, _event(kind, key, "deleted", facts, deed))
+            _note(session, kind, key, "deleted", deed, {"version_before": before.version})
 
 
 @contextmanager
@@ -248,22 +247,12 @@ def put_audited(session: Session, kind: Kind, value: object, precondition: Preco
     before = documents.find(session, kind, documents.key_of(kind, spec))
     result = documents.put(session, kind, spec, precondition)
     if result.changed:
-        facts: dict[str, Plain] = {
-            "version_before": None if before is None or result.created else before.version,
-            "version_after": result.stored.version,
-        }
-        verb = "created" if result.created else "updated"
-        events.append(session, _event(kind, result.stored.key, verb, facts, deed))
+        verb, stored = "created" if result.created else "updated", result.stored
+        old = None if before is None or result.created else before.version
+        _note(session, kind, stored.key, verb, deed, {"version_before": old, "version_after": stored.version})
     return result
 
 
-def _event(kind: Kind, key: Key, verb: str, facts: Mapping[str, Plain], deed: Deed) -> events.Event:
+def _note(session: Session, kind: Kind, key: Key, verb: str, deed: Deed, facts: Mapping[str, Plain]) -> None:
     project = key[0] if kind.in_project or kind is kinds.PROJECT else None
-    return events.Event(
-        name=f"{kind.noun}.{verb}",
-        actor=deed.actor,
-        subject=f"{kind.plural}/{'/'.join(key)}",
-        project=project,
-        request_id=deed.request_id,
-        facts=facts,
-    )
+    deed.note(session, f"{kind.noun}.{verb}", f"{kind.plural}/{'/'.join(key)}", facts, project)

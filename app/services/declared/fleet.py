@@ -5,7 +5,7 @@ process can serve.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
@@ -13,22 +13,20 @@ from agents.wire import PROTOCOL_VERSION, DeviceInventory, Join, NodeTarget, enc
 from app import kinds, library
 from app.clock import new_id, new_secret
 from app.errors import Fault, FieldsError, ForbiddenError, NodeTakenError
+from app.records import record_of
 from app.services.declared.documents import put_audited
 from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed
-from app.store import documents, events, migrate, nodes, targets, tokens
+from app.store import documents, migrate, nodes, targets, tokens
 from app.store import documents as built_in_store
 from app.store.documents import Precondition
 from app.store.engine import Database
 from app.store.tokens import Purpose, Role, TokenDraft
-from solvers.domain.codec import from_plain, to_plain
+from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, MigSlice, Node, Taint
-from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName, ProjectName
+from solvers.domain.ids import DeviceId, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
 from solvers.errors import FieldError, TransientError
-
-# --- How an agent becomes a node: documents, live state, billing and the node's own token, in one transaction
-
 
 ALIVE_S = 30.0
 """An agent that reported within this time holds its node's name."""
@@ -38,7 +36,10 @@ VANISHED = Taint(key="vanished")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What a join led to. `secret` is None when the agent came with its node's token, which stays valid."""
+    """What a join led to: documents, live state, billing and the node's own token, in one transaction.
+
+    `secret` is None when the agent came with its node's token, which stays valid.
+    """
 
     secret: str | None
     generation: int
@@ -59,16 +60,12 @@ def join(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str
         _put_device(session, request.node, inventory, f"/devices/{index}", deed)
     _taint_vanished(session, request, deed)
     secret = None if actor.purpose is Purpose.NODE else _issue(session, request.node, deed)
-    events.append(
-        session,
-        events.Event(
-            name="node.joined",
-            actor=deed.actor,
-            subject=f"nodes/{request.node}",
-            request_id=deed.request_id,
-            facts={"boot_id": request.boot_id, "devices": len(request.devices), "version": request.agent_version},
-        ),
-    )
+    facts: dict[str, Plain] = {
+        "boot_id": request.boot_id,
+        "devices": len(request.devices),
+        "version": request.agent_version,
+    }
+    deed.note(session, "node.joined", f"nodes/{request.node}", facts)
     return Admission(secret=secret, generation=targets.generation(session, cluster))
 
 
@@ -76,16 +73,16 @@ def _check_request(request: Join, actor: Actor) -> None:
     if actor.subject is not None and actor.subject != request.node:
         raise ForbiddenError(f"this token is for node {actor.subject}")
     if request.protocol_version != PROTOCOL_VERSION:
-        raise _fault("/protocol_version", "value-invalid", f"this server speaks protocol version {PROTOCOL_VERSION}")
+        raise FieldsError.of("/protocol_version", f"this server speaks protocol version {PROTOCOL_VERSION}")
     seen: set[str] = set()
     for index, device in enumerate(request.devices):
         if device.uuid in seen:
-            raise _fault(f"/devices/{index}/uuid", "key-repeated", f"{device.uuid} stands twice")
+            raise FieldsError.of(f"/devices/{index}/uuid", f"{device.uuid} stands twice", "key-repeated")
         seen.add(device.uuid)
 
 
 def _check_types(session: Session, request: Join) -> None:
-    known = sorted(stored.key[0] for stored in documents.all_specs(session, kinds.GPU_TYPE))
+    known = sorted(documents.by_name(session, kinds.GPU_TYPE, "name"))
     faults = tuple(
         Fault(
             pointer=f"/devices/{index}/gpu_type",
@@ -102,16 +99,7 @@ def _check_types(session: Session, request: Join) -> None:
 def _put_node(session: Session, request: Join, deed: Deed) -> None:
     """Make the node's document, or lock the one that stands: joins of one node take turns."""
     stored = documents.find(session, kinds.NODE, (request.node,))
-    node = (
-        from_plain(Node, stored.spec)
-        if stored is not None
-        else Node(
-            id=NodeId(request.node),
-            rack=request.rack,
-            failure_domain=request.failure_domain,
-            region=request.region,
-        )
-    )
+    node = from_plain(Node, stored.spec) if stored is not None else record_of(Node, request, id=NodeId(request.node))
     put_audited(session, kinds.NODE, node, Precondition(), deed)
 
 
@@ -135,7 +123,7 @@ def _put_device(session: Session, node: str, inventory: DeviceInventory, pointer
     try:
         device = _device(node, inventory, from_plain(Device, stored.spec) if stored is not None else None)
     except FieldError as error:
-        raise _fault(f"{pointer}/{error.field}", "value-invalid", error.message) from None
+        raise FieldsError.of(f"{pointer}/{error.field}", error.message) from None
     put_audited(session, kinds.DEVICE, device, Precondition(), deed)
     nodes.note_device(
         session,
@@ -151,24 +139,11 @@ def _device(node: str, inventory: DeviceInventory, before: Device | None) -> Dev
         if inventory.parent_uuid is not None and inventory.mig_profile is not None
         else None
     )
-    found = Device(
-        id=DeviceId(inventory.uuid),
-        node=NodeId(node),
-        gpu_type=GpuTypeName(inventory.gpu_type),
-        index=inventory.index,
-        memory_mib=inventory.memory_mib,
-        sm_count=inventory.sm_count,
-        mig=mig,
-    )
+    found = record_of(Device, inventory, id=DeviceId(inventory.uuid), node=NodeId(node), mig=mig)
     if before is None:
         return found
-    return replace(
-        found,
-        mode=before.mode,
-        colocation=before.colocation,
-        schedulable=before.schedulable,
-        taints=tuple(taint for taint in before.taints if taint.key != VANISHED.key),
-    )
+    stays: dict[str, Any] = {name: getattr(before, name) for name in ("mode", "colocation", "schedulable")}
+    return replace(found, **stays, taints=tuple(taint for taint in before.taints if taint.key != VANISHED.key))
 
 
 def _taint_vanished(session: Session, request: Join, deed: Deed) -> None:
@@ -201,17 +176,12 @@ def _issue(session: Session, node: str, deed: Deed) -> str:
     return secret
 
 
-def _fault(pointer: str, code: str, detail: str) -> FieldsError:
-    return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))
-
-
 def ensure_defaults(session: Session) -> None:
     """Make the project and the policy called `default` unless they exist; for the first start of a cluster."""
-    deed = Deed(actor="system")
-    if documents.find(session, kinds.PROJECT, (kinds.DEFAULT,)) is None:
-        put_audited(session, kinds.PROJECT, Project(name=ProjectName(kinds.DEFAULT)), Precondition(), deed)
-    if documents.find(session, kinds.POLICY, (kinds.DEFAULT,)) is None:
-        put_audited(session, kinds.POLICY, Policy(name=PolicyName(kinds.DEFAULT)), Precondition(), deed)
+    for value in (Project(name=ProjectName(kinds.DEFAULT)), Policy(name=PolicyName(kinds.DEFAULT))):
+        kind = kinds.PROJECT if isinstance(value, Project) else kinds.POLICY
+        if documents.find(session, kind, (kinds.DEFAULT,)) is None:
+            put_audited(session, kind, value, Precondition(), Deed(actor="system"))
 
 
 def offer_built_in(session: Session) -> None:
@@ -220,17 +190,12 @@ def offer_built_in(session: Session) -> None:
     """
     built_in = library.facts()
     documents.lock_references(session, exclusive=False)
-    made = {
-        kind.table: built_in_store.offer(session, kind, [_spec(item) for item in items])
+    made: dict[str, Plain] = {
+        kind.table: built_in_store.offer(session, kind, [cast("documents.Spec", to_plain(item)) for item in items])
         for kind, items in ((kinds.GPU_TYPE, built_in.gpu_types.values()), (kinds.MODEL, built_in.models.values()))
     }
     if any(made.values()):
-        events.append(session, events.Event(name="library.loaded", actor="system", subject="library", facts=made))
-
-
-def _spec(item: object) -> dict[str, Any]:
-    plain: Any = to_plain(item)
-    return dict(plain)
+        Deed(actor="system").note(session, "library.loaded", "library", made)
 
 
 class Fleet:

@@ -8,7 +8,7 @@ rule resolves a contradiction, nothing is refused. The rule of ownership is the 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -19,8 +19,8 @@ from app import kinds
 from app.kinds import Kind
 from app.records import record
 from app.services.declared.tokens import Deed
-from app.services.planning.snapshots import DEFAULT_POLICY, read_policy
-from app.store import documents, events, plans, targets
+from app.services.planning.snapshots import DEFAULT_POLICY, read_bound_policies, read_policy
+from app.store import documents, plans, targets
 from solvers.cycle.owners import StandingOwners
 from solvers.domain.change import Target
 from solvers.domain.codec import Plain, from_plain
@@ -72,8 +72,7 @@ def read_estate(session: Session, *, works: bool = False, node: str | None = Non
     """As it is stored now; with the workloads where these matter, and with one node's devices alone where named (none
     while no policy has a pool).
     """
-    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, kinds.POLICY)]
-    bound = by_name(policy for policy in stored if policy.name != DEFAULT_POLICY)
+    bound = read_bound_policies(session)
     devices: list[Device] = []
     nodes: list[Node] = []
     if bound or node is None:
@@ -82,7 +81,7 @@ def read_estate(session: Session, *, works: bool = False, node: str | None = Non
         nodes = _of_node(session, kinds.NODE, Node, "id", node)
     found: list[Work] = []
     for kind in kinds.workloads() if works else ():
-        found += [from_plain(kind.domain, each.spec) for each in documents.all_specs(session, kind)]
+        found += documents.values(session, kind, kind.domain)
     return Estate(
         default=read_policy(session),
         bound=bound,
@@ -94,8 +93,7 @@ def read_estate(session: Session, *, works: bool = False, node: str | None = Non
 
 def read_owners(session: Session) -> Owners:
     """Who has what now. While no policy has a pool nothing of the fleet is read."""
-    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, kinds.POLICY)]
-    if any(policy.pool is not None for policy in stored if policy.name != DEFAULT_POLICY):
+    if any(policy.pool is not None for policy in read_bound_policies(session)):
         return read_estate(session).owners
     return Owners(default=read_policy(session), bound={}, of_device={}, of_workload={})
 
@@ -257,12 +255,8 @@ def policy_lines(
     owners: Owners, standing: StandingOwners, devices: Iterable[str], works: Iterable[str]
 ) -> tuple[PolicyLine, ...]:
     """Every policy that decides on anything, with how much of the fleet and of the workloads."""
-    counts: dict[str, int] = defaultdict(int)
-    for device in devices:
-        counts[owners.policy_at(DeviceId(device)).name] += 1
-    hosted: dict[str, int] = defaultdict(int)
-    for workload in works:
-        hosted[owners.policy_for(WorkloadId(workload)).name] += 1
+    counts = Counter(owners.policy_at(DeviceId(device)).name for device in devices)
+    hosted = Counter(owners.policy_for(WorkloadId(workload)).name for workload in works)
     held = {part.policy: part.held for part in standing.parts}
     return tuple(
         PolicyLine(
@@ -284,7 +278,7 @@ def note_moves(session: Session, before: Estate, after: Estate, deed: Deed) -> N
     moved: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for device in after.devices:
         was, now = old.policy_at(device.id), new.policy_at(device.id)
-        if (was.name, _hands(was)) != (now.name, _hands(now)):
+        if _words(was) != _words(now):
             moved[now.name, _words(was), _words(now)].append(device.id)
     for (policy, was_said, now_said), devices in sorted(moved.items()):
         facts: dict[str, Plain] = {
@@ -293,31 +287,14 @@ def note_moves(session: Session, before: Estate, after: Estate, deed: Deed) -> N
             "devices": len(devices),
             "listed": list[Plain](sorted(devices)[:LISTED_MAX]),
         }
-        event = events.Event(
-            name="ownership.moved",
-            actor=deed.actor,
-            subject=f"policies/{policy}",
-            request_id=deed.request_id,
-            facts=facts,
-        )
-        events.append(session, event)
+        deed.note(session, "ownership.moved", f"policies/{policy}", facts)
 
 
 def misgoverned(session: Session, owners: Owners) -> tuple[WorkloadId, ...]:
     """Standing workloads on devices whose node was told another controller than their policy names now."""
-    return tuple(
-        sorted(
-            {
-                WorkloadId(told.workload)
-                for told in targets.governors_told(session)
-                if owners.policy_at(DeviceId(told.device)).governor != told.governor
-            }
-        )
-    )
-
-
-def _hands(policy: Policy) -> tuple[object, ...]:
-    return policy.planners, policy.governor
+    told = targets.governors_told(session)
+    wrong = (item for item in told if owners.policy_at(DeviceId(item.device)).governor != item.governor)
+    return tuple(sorted({WorkloadId(item.workload) for item in wrong}))
 
 
 def _words(policy: Policy) -> str:

@@ -1,20 +1,19 @@
 """Offline tasks as use cases: submit one, and tell where each of them is.
 
-Owns the name of a task whose owner gave none, and how a task's document, its progress and the standing plan are put
-side by side: its place in line or the group that it runs with, when it will be done as far as its plan believes, and
-whether its deadline was kept. It refuses to choose: what is told of a group is the plan's.
+A task's document, its progress and the standing plan are put side by side: its place in line or the group that it runs
+with, when it will be done as far as its plan believes, and whether its deadline was kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
 from app import kinds
 from app.clock import new_id
-from app.records import record
+from app.records import record, record_of
 from app.services.declared.documents import check_references, put_audited
 from app.services.declared.tokens import Deed
 from app.services.explaining.sentences import sentence
@@ -100,7 +99,7 @@ class Tasks:
         """Tasks by project and name. Raises FieldError for a foreign cursor."""
         with self._database.reading() as session:
             found = tasks.page(session, self._cluster, listing)
-            stands = _Standing.read(session, self._cluster) if found.items else _Standing.nothing()
+            stands = _Standing.read(session, self._cluster) if found.items else _Standing()
         return StoredPage(items=tuple(stands.status(row) for row in found.items), next_cursor=found.next_cursor)
 
     def get(self, project: str, name: str) -> TaskStatusLine:
@@ -121,24 +120,19 @@ def fresh_name() -> str:
 class _Standing:
     """What the standing plan says of tasks."""
 
-    assignments: dict[str, list[Assignment]]
-    on_device: dict[str, list[str]]
-    unplaced: dict[str, Unplaced]
-    gpu_types: dict[str, str]
-
-    @staticmethod
-    def nothing() -> _Standing:
-        """Of no plan."""
-        return _Standing(assignments={}, on_device={}, unplaced={}, gpu_types={})
+    assignments: dict[str, list[Assignment]] = field(default_factory=dict)
+    on_device: dict[str, list[str]] = field(default_factory=dict)
+    unplaced: dict[str, Unplaced] = field(default_factory=dict)
+    gpu_types: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def read(session: Session, cluster: str) -> _Standing:
         """Of the plan that stands now."""
         standing = tasks.standing_plan(session, cluster)
         if standing is None:
-            return _Standing.nothing()
+            return _Standing()
         plan = plans.load(session, standing)
-        stands = replace(_Standing.nothing(), gpu_types=_gpu_types(session))
+        stands = _Standing(gpu_types=documents.by_name(session, kinds.DEVICE, "gpu_type"))
         for item in plan.assignments:
             if item.kind is WorkloadKind.TASK:
                 stands.assignments.setdefault(item.workload, []).append(item)
@@ -153,53 +147,30 @@ class _Standing:
         rate_rps = sum(item.capacity_rps for item in held)
         first = held[0] if held else None
         left = max(0.0, row.spec["inputs_total"] - row.inputs_done)
-        reasons = self._reasons(task, first)
-        return TaskStatusLine(
+        first_rps = first.capacity_rps if first is not None else 0.0
+        placed = first or self.unplaced.get(task)
+        reasons = () if placed is None else placed.reasons
+        return record_of(
+            TaskStatusLine,
+            row,
+            **{name: row.spec[name] for name in ("model", "mode", "priority", "class_lambda", "inputs_total")},
             id=task,
-            project=row.project,
-            name=row.name,
-            model=row.spec["model"],
-            mode=row.spec["mode"],
-            state=row.state,
-            priority=row.spec["priority"],
-            class_lambda=row.spec["class_lambda"],
-            submitted_at=row.submitted_at,
-            begun_at=row.begun_at,
-            finished_at=row.finished_at,
-            deadline_at=row.deadline_at,
             deadline_kept=_kept(row),
             throughput_rps_min=row.spec["slo"]["throughput_rps_min"],
-            inputs_total=row.spec["inputs_total"],
-            inputs_done=row.inputs_done,
-            evictions=row.evictions,
             queue_position=None if row.rank is None else _told_position(reasons, row.rank),
-            group=None if first is None else self._group(first),
+            group=None
+            if first is None
+            else record_of(
+                TaskGroupLine,
+                first,
+                gpu_type=self.gpu_types.get(first.device),
+                tasks=tuple(sorted(set(self.on_device[first.device]))),
+            ),
             rate_rps_predicted=rate_rps if held else None,
-            latency_ms_predicted=_batch_ms(first),
-            latency_ms_measured=row.latency_ms_measured,
+            latency_ms_predicted=1000.0 * first.batch / first_rps if first and first_rps > 0.0 else None,
             finish_at_predicted=row.read_at + timedelta(seconds=left / rate_rps) if rate_rps > 0.0 else None,
             why=() if row.state is TaskState.DONE else tuple(sentence(reason) for reason in reasons),
         )
-
-    def _reasons(self, task: str, first: Assignment | None) -> tuple[Reason, ...]:
-        if first is not None:
-            return first.reasons
-        gap = self.unplaced.get(task)
-        return () if gap is None else gap.reasons
-
-    def _group(self, item: Assignment) -> TaskGroupLine:
-        return TaskGroupLine(
-            device=item.device,
-            gpu_type=self.gpu_types.get(item.device),
-            tasks=tuple(sorted(set(self.on_device[item.device]))),
-            batch=item.batch,
-            share_pct_sm=item.share_pct_sm,
-            memory_mib_limit=item.memory_mib_limit,
-        )
-
-
-def _batch_ms(item: Assignment | None) -> float | None:
-    return 1000.0 * item.batch / item.capacity_rps if item is not None and item.capacity_rps > 0.0 else None
 
 
 def _kept(row: TaskRow) -> bool | None:
@@ -216,7 +187,3 @@ def _told_position(reasons: tuple[Reason, ...], rank: int) -> int:
     told = (fact.value for reason in reasons for fact in reason.facts if fact.name == QUEUE_POSITION)
     found = next(told, None)
     return int(found) if isinstance(found, float | int) else rank
-
-
-def _gpu_types(session: Session) -> dict[str, str]:
-    return {stored.key[0]: str(stored.spec["gpu_type"]) for stored in documents.all_specs(session, kinds.DEVICE)}

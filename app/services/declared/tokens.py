@@ -4,18 +4,20 @@ behind a request or a process, as services and audit events see it. Secrets are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
 
 from app import kinds
 from app.clock import new_id, new_secret
-from app.errors import Fault, FieldsError
-from app.records import record, with_more
+from app.errors import FieldsError
+from app.records import record, record_of
 from app.store import documents, events, tokens
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
-from solvers.errors import HeadroomError
+from solvers.domain.codec import Plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,15 @@ class Deed:
 
     actor: str
     request_id: str | None = None
+
+    def note(
+        self, session: Session, name: str, subject: str, facts: Mapping[str, Plain], project: str | None = None
+    ) -> None:
+        """Leave an audit event in the transaction that does it."""
+        event = events.Event(
+            name=name, actor=self.actor, subject=subject, project=project, request_id=self.request_id, facts=facts
+        )
+        events.append(session, event)
 
 
 SECRET_PREFIX = "hr"
@@ -85,13 +96,7 @@ class Tokens:
             if token is None:
                 return None
             tokens.touch(session, token.id)
-            return Actor(
-                token_id=token.id,
-                role=token.role,
-                purpose=token.purpose,
-                project=token.project,
-                subject=token.subject,
-            )
+            return record_of(Actor, token, token_id=token.id)
 
     def get(self, token_id: str) -> Token:
         """One token. Raises NotFoundError."""
@@ -109,23 +114,11 @@ class Tokens:
         secret = new_secret(SECRET_PREFIX)
         with self._database.transaction() as session:
             if request.project is not None and documents.find(session, kinds.PROJECT, (request.project,)) is None:
-                raise _fault("/project", "reference-unknown", f"there is no project {request.project}")
-            token = tokens.create(
-                session,
-                TokenDraft(
-                    id=new_id(),
-                    name=request.name,
-                    role=request.role,
-                    created_by=deed.actor,
-                    purpose=request.purpose,
-                    project=request.project,
-                    subject=request.subject,
-                    ttl_s=request.ttl_s,
-                ),
-                secret,
-            )
-            events.append(session, _event("token.created", token, deed))
-        return with_more(IssuedToken, token, secret=secret)
+                raise FieldsError.of("/project", f"there is no project {request.project}", "reference-unknown")
+            draft = record_of(TokenDraft, request, id=new_id(), created_by=deed.actor)
+            token = tokens.create(session, draft, secret)
+            _note(session, "token.created", token, deed)
+        return record_of(IssuedToken, token, secret=secret)
 
     def revoke(self, token_id: str, deed: Deed) -> None:
         """End a token. Raises NotFoundError; ending it twice is no error and leaves no second event."""
@@ -133,39 +126,29 @@ class Tokens:
             before = tokens.get(session, token_id)
             token = tokens.revoke(session, token_id)
             if before.revoked_at is None:
-                events.append(session, _event("token.revoked", token, deed))
+                _note(session, "token.revoked", token, deed)
         for hear in self._on_revoked:
             hear()
 
 
-def _event(name: str, token: Token, deed: Deed) -> events.Event:
-    return events.Event(
-        name=name,
-        actor=deed.actor,
-        subject=f"tokens/{token.id}",
-        project=token.project,
-        request_id=deed.request_id,
-        facts={"name": token.name, "role": token.role.value},
-    )
+def _note(session: Session, name: str, token: Token, deed: Deed) -> None:
+    deed.note(session, name, f"tokens/{token.id}", {"name": token.name, "role": token.role.value}, token.project)
 
 
 def _check(request: TokenRequest) -> None:
     """Raise FieldsError unless the fields fit together."""
-    if request.role is Role.AGENT:
-        if request.purpose is None:
-            raise _fault("/purpose", "missing", "an agent token needs a purpose: join, node or gateway")
+    role, purpose = request.role, request.purpose
+    if role is Role.AGENT:
+        if purpose is None:
+            raise FieldsError.of("/purpose", "an agent token needs a purpose: join, node or gateway", "missing")
         if request.project is not None:
-            raise _fault("/project", "value-invalid", "an agent token belongs to no project")
-        if request.purpose is not Purpose.JOIN and request.subject is None:
-            raise _fault("/subject", "missing", f"a {request.purpose.value} token names its {request.purpose.value}")
+            raise FieldsError.of("/project", "an agent token belongs to no project")
+        if purpose is not Purpose.JOIN and request.subject is None:
+            raise FieldsError.of("/subject", f"a {purpose.value} token names its {purpose.value}", "missing")
         return
-    if request.purpose is not None:
-        raise _fault("/purpose", "value-invalid", f"a token with role {request.role.value} has no purpose")
+    if purpose is not None:
+        raise FieldsError.of("/purpose", f"a token with role {role.value} has no purpose")
     if request.subject is not None:
-        raise _fault("/subject", "value-invalid", f"a token with role {request.role.value} has no subject")
-    if request.role is Role.ADMIN and request.project is not None:
-        raise _fault("/project", "value-invalid", "an admin token is for the whole cluster")
-
-
-def _fault(pointer: str, code: str, detail: str) -> HeadroomError:
-    return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))
+        raise FieldsError.of("/subject", f"a token with role {role.value} has no subject")
+    if role is Role.ADMIN and request.project is not None:
+        raise FieldsError.of("/project", "an admin token is for the whole cluster")

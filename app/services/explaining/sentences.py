@@ -11,6 +11,7 @@ from itertools import groupby
 
 from solvers.cycle.owners import KNOBS, KnobOwner, StandingOwners, knob_owners
 from solvers.cycle.record import HoldReason
+from solvers.domain.device import Device
 from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.ownership import Owners
 from solvers.domain.workload import ServiceMode
@@ -247,9 +248,9 @@ def owner_sentences(owners: Owners, standing: StandingOwners, workload: str, pla
     return sentences
 
 
-def places_of(devices: Iterable[tuple[str, str, int]]) -> dict[str, str]:
+def places_of(devices: Iterable[Device]) -> dict[str, str]:
     """Names for people by device id: `node/gpu-index`."""
-    return {device: f"{node}/gpu-{index}" for device, node, index in devices}
+    return {device.id: f"{device.node}/gpu-{device.index}" for device in devices}
 
 
 def _listed(names: list[str]) -> str:

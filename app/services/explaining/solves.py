@@ -12,16 +12,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.services.explaining.explaining import Types, WhyNot, WhyNotVerdict, why_not
-from app.services.whatif.outcome import Outcome, Serving, outcome_of, workload_changes
-from app.services.whatif.whatif import Wish, request_of, solved
-from solvers.cycle.attempts import Asking, ChosenPlan
+from app.services.whatif.outcome import (
+    Made,
+    Outcome,
+    Serving,
+    Wish,
+    WorkloadKey,
+    outcome_of,
+    planned,
+    request_of,
+    servings,
+)
+from solvers.cycle.attempts import Asking
 from solvers.domain.evidence import Insight
-from solvers.domain.ids import GpuTypeName, ServiceId
-from solvers.domain.plan import Plan
+from solvers.domain.ids import GpuTypeName, ServiceId, WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
-from solvers.domain.workload import Service, Slo, SloKind
-from solvers.errors import EngineError, FieldError, InputError, NotFoundError
+from solvers.domain.workload import Service, Slo, SloKind, WorkloadKind
+from solvers.errors import FieldError, InputError, NotFoundError
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0)
 """Of the promise as it is."""
@@ -66,28 +74,20 @@ class SloPoint:
 class Solves:
     """Plans of changed pictures, each against the same first one."""
 
-    picture: Snapshot
-    chosen: ChosenPlan
+    made: Made
     wish: Wish
     asking: Asking
 
     @staticmethod
     def of(picture: Snapshot, wish: Wish, asking: Asking) -> Solves:
         """Plan the picture as it is, from nothing standing. Raises EngineError."""
-        fresh = _fresh(picture, wish)
-        return Solves(fresh, solved(fresh, wish, asking), wish, asking)
-
-    @property
-    def plan(self) -> Plan:
-        """Of the picture as it is. Raises EngineError without one."""
-        if self.chosen.plan is None:
-            raise EngineError("no planner gave a plan")
-        return self.chosen.plan
+        return Solves(planned(_fresh(picture, wish), wish, asking), wish, asking)
 
     def forced(self, workload: str, gpu_type: str) -> Forced:
         """With a service on this type only. Raises NotFoundError, InputError for what is no service."""
-        service = service_of(self.picture, workload)
-        name = next((item.name for item in self.picture.gpu_types if item.name == gpu_type), None)
+        picture = self.made.picture
+        service = service_of(picture, workload)
+        name = next((item.name for item in picture.gpu_types if item.name == gpu_type), None)
         if name is None:
             raise NotFoundError(f"there is no GPU type {gpu_type}", gpu_type=gpu_type)
         before, after, serving = self._again(replace(service, gpu_types_allowed=(name,)))
@@ -107,7 +107,7 @@ class Solves:
         """What other lengths of the promise cost. A plan that keeps a shorter one keeps a longer one too, so costs
         never rise along the curve. Raises NotFoundError, InputError for a service without a latency.
         """
-        service = service_of(self.picture, workload)
+        service = service_of(self.made.picture, workload)
         points = [self._point(service, factor) for factor in FACTORS]
         for index in range(1, len(points)):
             shorter, longer = points[index - 1], points[index]
@@ -133,19 +133,17 @@ class Solves:
 
     def _again(self, service: Service) -> tuple[Outcome, Outcome, Serving]:
         """Both outcomes, and how the changed service is served then."""
-        services = tuple(service if item.id == service.id else item for item in self.picture.services)
-        changed = replace(self.picture, services=services)
-        again = self.chosen if changed == self.picture else solved(changed, self.wish, self.asking)
-        rows = workload_changes(changed, None, changed, again.plan)
-        serving = next((row.after for row in rows if str(row.workload) == service.id), Serving())
-        return outcome_of(self.picture, self.chosen), outcome_of(changed, again), serving
+        picture = self.made.picture
+        services = tuple(service if item.id == service.id else item for item in picture.services)
+        changed = replace(picture, services=services)
+        again = self.made if changed == picture else planned(changed, self.wish, self.asking)
+        serving = servings(again)[WorkloadKey(WorkloadId(service.id), WorkloadKind.SERVICE)]
+        return outcome_of(self.made), outcome_of(again), serving
 
 
-def insight_of(picture: Snapshot, chosen: ChosenPlan, wish: Wish) -> Insight | None:
-    """What is known beside a plan; None without a plan."""
-    if chosen.plan is None:
-        return None
-    told = chosen.proposal.insight if chosen.proposal is not None else None
+def insight_of(made: Made, wish: Wish) -> Insight | None:
+    """What is known beside a plan."""
+    picture, told = made.picture, made.insight
     if picture.policies or (told is not None and told.candidates):
         # One reading of the whole would let policies have each other's devices.
         return told
@@ -155,7 +153,7 @@ def insight_of(picture: Snapshot, chosen: ChosenPlan, wish: Wish) -> Insight | N
     from solvers.problems.patterns import Layout
 
     reading = read(picture, request_of(picture, wish).movable)
-    found = explained(reading, Layout(patterns=(), counts=()), chosen.plan)
+    found = explained(reading, Layout(patterns=(), counts=()), made.plan)
     if told is None or found is None:
         return found
     return replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts))
@@ -275,6 +273,5 @@ def _unknown(found: WhyNot) -> bool:
 
 
 def _looked_at(solves: Solves, workload: str, gpu_type: str) -> WhyNot:
-    picture, chosen = solves.picture, solves.chosen
-    insight = insight_of(picture, chosen, solves.wish)
-    return why_not(solves.plan, insight, (workload, gpu_type), Types.of(picture))
+    made = solves.made
+    return why_not(made.plan, insight_of(made, solves.wish), (workload, gpu_type), Types.of(made.picture))

@@ -21,6 +21,7 @@ from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
 from app.services.planning.rollout import Author, StoreActuator, outdated, promote
 from app.services.planning.snapshots import StoreObserver, read_policy
+from app.services.whatif.outcome import failures_of
 from app.store import cycles, documents, plans, targets
 from app.store.cycles import NewCycle
 from app.store.engine import Database
@@ -319,8 +320,7 @@ class Planning:
             order = replace(self._order(new, seed), promote=False)
             record = self._run(journal, Author(name=actor), order)
         if record.plan_digest is None:
-            failures = "; ".join(f"{each.planner}: {each.error or each.status}" for each in record.attempts)
-            raise EngineError(f"no planner gave a plan ({failures})", cycle=record.id)
+            raise EngineError(f"no planner gave a plan ({failures_of(record.attempts)})", cycle=record.id)
         return record.plan_digest
 
     def apply(self, plan_id: str, actor: str) -> int:

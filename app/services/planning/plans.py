@@ -1,7 +1,7 @@
 """Stored plans and why they are as they are.
 
-Owns what a project may see of a plan (its own assignments and nothing else) and the shape of an explanation; the
-wording is `sentences`. Making and applying plans is `planning`.
+A project sees its own assignments of a plan and nothing else. The wording of an explanation is `sentences`'; making and
+applying plans is `planning`'s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.records import record, with_more
+from app.records import record, record_of
 from app.services.declared.ownership import read_owners
 from app.services.declared.tokens import Deed
 from app.services.explaining.explaining import (
@@ -27,12 +27,13 @@ from app.services.explaining.explaining import (
 )
 from app.services.explaining.sentences import mode_sentence, owner_sentences, places_of
 from app.services.explaining.solves import Forced, SloPoint
-from app.store import documents, events, plans
+from app.store import documents, plans
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.plans import PlanState, PlanSummary, StoredPlan
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
+from solvers.domain.device import Device
 from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
 from solvers.errors import FieldError, NotFoundError
@@ -80,19 +81,12 @@ class Plans:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
         with self._database.reading() as session:
             plan = seen_by(plans.load(session, plan_id), project)
-            return with_more(StoredPlan, plans.get(session, plan_id), plan=plan)
+            return record_of(StoredPlan, plans.get(session, plan_id), plan=plan)
 
     def note_proposal(self, plan_id: str, lane: Lane, deed: Deed) -> None:
         """Write into the audit trail that somebody asked for a plan and got this one."""
-        event = events.Event(
-            name="plan.proposed",
-            actor=deed.actor,
-            subject=f"plans/{plan_id}",
-            request_id=deed.request_id,
-            facts={"lane": lane.value},
-        )
         with self._database.transaction() as session:
-            events.append(session, event)
+            deed.note(session, "plan.proposed", f"plans/{plan_id}", {"lane": lane.value})
 
     def explain(
         self, plan_id: str, project: str | None, workload: str | None, gpu_type: str | None = None
@@ -109,8 +103,8 @@ class Plans:
             whole = plans.load(session, plan_id)
             plan = seen_by(whole, project)
             insight = plans.load_insight(session, plan_id, workload)
-            gpu_types = _gpu_types(session)
-            known = [stored.key[0] for stored in documents.all_specs(session, kinds.GPU_TYPE)] if gpu_type else []
+            gpu_types = documents.by_name(session, kinds.DEVICE, "gpu_type")
+            known = documents.by_name(session, kinds.GPU_TYPE, "name") if gpu_type else {}
             types = Types(known=frozenset(known), there=frozenset(gpu_types.values()))
             mode = _mode(session, workload) if workload is not None else None
             owners = _owners(session, whole, workload) if workload is not None else ()
@@ -171,11 +165,7 @@ def _has_part(plan: Plan, workload: str) -> bool:
 
 def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
     """Told by the policies of now; a plan says which of their planners made it."""
-    specs = [stored.spec for stored in documents.all_specs(session, kinds.DEVICE)]
-    names = places_of((spec["id"], spec["node"], spec["index"]) for spec in specs)
+    devices = documents.values(session, kinds.DEVICE, Device)
+    names = places_of(devices)
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     return tuple(owner_sentences(read_owners(session), standing, workload, names))
-
-
-def _gpu_types(session: Session) -> dict[str, str]:
-    return {stored.key[0]: str(stored.spec["gpu_type"]) for stored in documents.all_specs(session, kinds.DEVICE)}

@@ -18,17 +18,17 @@ from sqlalchemy.orm import Session
 
 from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode, encode
 from app import kinds
+from app.records import record_of
 from app.store import documents, targets, tasks
 from app.store.engine import Database
 from app.store.targets import ToldWorkload
 from solvers.cycle.record import CycleRecord
 from solvers.cycle.target import leaving
-from solvers.domain.codec import Plain, digest, from_plain
+from solvers.domain.codec import Plain, digest
 from solvers.domain.device import Device, DeviceMode
-from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
-from solvers.domain.ownership import owners_of
+from solvers.domain.ids import DeviceId, Digest, Generation, NodeId, WorkloadId
+from solvers.domain.ownership import Work, owners_of
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
-from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.worker import WorkerCommand
 from solvers.domain.workload import OfflineTask, Service, SloKind, SloScope, TrainingJob, WorkloadKind
@@ -38,35 +38,22 @@ from solvers.errors import InvariantError
 def worker_target(worker: WorkerCommand) -> WorkerTarget:
     """A workload's process in the words of the wire."""
     warm_up = worker.warm_up
-    return WorkerTarget(
-        command=worker.command,
+    return record_of(
+        WorkerTarget,
+        worker,
         environment=tuple((variable.name, variable.value) for variable in worker.environment),
-        working_directory=worker.working_directory,
         adapter=worker.adapter.value,
         batch_change=None if worker.batch_change is None else worker.batch_change.value,
-        ready_path=worker.ready_path,
-        metrics_path=worker.metrics_path,
-        metrics_port_offset=worker.metrics_port_offset,
-        warm_up=None
-        if warm_up is None
-        else WarmUpTarget(
-            path=warm_up.path,
-            body=warm_up.body,
-            content_type=warm_up.content_type,
-            requests=warm_up.requests,
-            timeout_s=warm_up.timeout_s,
-        ),
-        drain_s=worker.drain_s,
-        stop_s=worker.stop_s,
-        host_memory_mib_max=worker.host_memory_mib_max,
-        processes_max=worker.processes_max,
+        warm_up=None if warm_up is None else record_of(WarmUpTarget, warm_up),
     )
 
 
-def latency_limit(service: Service) -> tuple[float | None, bool]:
-    """What a service's processes are told of its SLO: the limit in ms, and whether it counts execution alone."""
-    limit = service.slo.latency_ms if service.slo.kind is SloKind.LATENCY else None
-    return limit, service.slo.scope is SloScope.EXECUTION
+def latency_limit(work: Work) -> tuple[float | None, bool]:
+    """What a workload's processes are told of its SLO: the limit in ms, and whether it counts execution alone."""
+    if not isinstance(work, Service):
+        return None, False
+    limit = work.slo.latency_ms if work.slo.kind is SloKind.LATENCY else None
+    return limit, work.slo.scope is SloScope.EXECUTION
 
 
 def outdated(session: Session) -> tuple[WorkloadId, ...]:
@@ -74,17 +61,14 @@ def outdated(session: Session) -> tuple[WorkloadId, ...]:
     told = targets.workloads_told(session)
     if not told:
         return ()
-    said = {
-        item.workload: item
-        for kind in kinds.workloads()
-        for item in (_as_told(from_plain(kind.domain, stored.spec)) for stored in documents.all_specs(session, kind))
-    }
+    works: list[Work] = [work for kind in kinds.workloads() for work in documents.values(session, kind, kind.domain)]
+    said = {item.workload: item for item in map(_as_told, works)}
     return tuple(sorted({WorkloadId(item.workload) for item in told if said.get(item.workload, item) != item}))
 
 
-def _as_told(work: Service | TrainingJob | OfflineTask) -> ToldWorkload:
+def _as_told(work: Work) -> ToldWorkload:
     """A workload in the words of a node's target."""
-    limit, alone = latency_limit(work) if isinstance(work, Service) else (None, False)
+    limit, alone = latency_limit(work)
     worker: Plain = None
     if work.worker is not None:
         worker = json.loads(json.dumps(encode(worker_target(work.worker))))
@@ -186,7 +170,7 @@ def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, au
 
 def going_on(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[DeviceId, ReplicaTarget]]:
     """Replicas that may go on for a while where the plan no longer has them; not those of deleted workloads."""
-    terms = _SnapshotTerms(snapshot)
+    terms = _Terms(snapshot)
     for item in leaving(plan, snapshot):
         if terms.known(item.assignment):
             target = terms.replica_target(item.assignment)
@@ -212,8 +196,10 @@ def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation
     """
     settings = {setting.device: setting for setting in plan.settings}
     replicas: dict[DeviceId, list[ReplicaTarget]] = defaultdict(list)
-    terms = _SnapshotTerms(snapshot)
+    terms = _Terms(snapshot)
     known, owners = snapshot.devices_by_id(), owners_of(snapshot)
+    told = {name: owners.policy_at(name).governor for name in known}
+    governors = {name: None if governor == snapshot.policy.governor else governor for name, governor in told.items()}
     for assignment in sorted(plan.assignments, key=lambda each: each.replica):
         if assignment.device not in known:
             raise InvariantError(f"a plan assigns {assignment.replica} to a device that is not in its snapshot")
@@ -227,10 +213,7 @@ def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation
             generation=generation,
             plan=plan_digest,
             devices=tuple(
-                replace(
-                    _device_target(device, settings.get(device.id), tuple(replicas[device.id])),
-                    governor=_own_governor(snapshot, owners.policy_at(device.id)),
-                )
+                _device_target(device, settings.get(device.id), replicas[device.id], governors[device.id])
                 for device in sorted(devices[node.id], key=lambda each: each.id)
             ),
             governor=snapshot.policy.governor,
@@ -239,90 +222,63 @@ def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation
     )
 
 
-def _own_governor(snapshot: Snapshot, policy: Policy) -> str | None:
-    """The controller of a device where it is not the node's."""
-    return None if policy.governor == snapshot.policy.governor else policy.governor
-
-
-def _device_target(device: Device, setting: DeviceSetting | None, replicas: tuple[ReplicaTarget, ...]) -> DeviceTarget:
+def _device_target(
+    device: Device, setting: DeviceSetting | None, replicas: list[ReplicaTarget], governor: str | None
+) -> DeviceTarget:
     return DeviceTarget(
         uuid=device.id,
         mode=(setting.mode if setting is not None else device.mode).value,
         clock_mhz_sm=setting.clock_mhz_sm if setting is not None else None,
         power_limit_w=setting.power_limit_w if setting is not None else None,
-        replicas=replicas,
+        replicas=tuple(replicas),
+        governor=governor,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _WorkloadTerms:
-    """What a replica's process must know of its workload beyond its assignment."""
-
-    project: str
-    latency_ms_limit: float | None
-    iterations_total: int | None = None
-    iteration_ms_reference: float | None = None
-    gpu_type_reference: str | None = None
-    latency_execution_only: bool = False
-    worker: WorkerCommand | None = None
-
-
-class _SnapshotTerms:
-    """Looks up the workloads of one snapshot."""
+class _Terms:
+    """What a replica's process must know of its workload beyond its assignment, by the documents of one snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._services = snapshot.services_by_id()
-        self._jobs = snapshot.jobs_by_id()
-        self._tasks = snapshot.tasks_by_id()
+        self._works: Mapping[WorkloadKind, Mapping[str, Work]] = {
+            WorkloadKind.SERVICE: {item.id: item for item in snapshot.services},
+            WorkloadKind.JOB: {item.id: item for item in snapshot.jobs},
+            WorkloadKind.TASK: {item.id: item for item in snapshot.tasks},
+        }
         self._models = snapshot.models_by_name()
 
     def known(self, assignment: Assignment) -> bool:
         """Whether its workload and its model still exist."""
-        return self._terms(assignment) is not None and assignment.model in self._models
+        return assignment.workload in self._works[assignment.kind] and assignment.model in self._models
 
     def replica_target(self, assignment: Assignment) -> ReplicaTarget:
-        terms = self._terms(assignment)
-        model = self._models.get(assignment.model)
-        if terms is None or model is None:
+        """An assignment in the words of the wire. Raises InvariantError for one that is not known."""
+        if not self.known(assignment):
             raise InvariantError(
                 f"a plan assigns {assignment.replica} of a workload or model that is not in its snapshot"
             )
-        return ReplicaTarget(
-            replica=assignment.replica,
+        work, envelope = self._works[assignment.kind][assignment.workload], assignment.envelope
+        limit, alone = latency_limit(work)
+        told = record_of(
+            ReplicaTarget,
+            assignment,
             kind=assignment.kind.value,
-            workload=assignment.workload,
-            project=terms.project,
-            model=assignment.model,
-            share_pct_sm=assignment.share_pct_sm,
-            memory_mib_limit=assignment.memory_mib_limit,
-            batch=assignment.batch,
-            batch_min=assignment.envelope.batch_min,
-            batch_max=assignment.envelope.batch_max,
-            clock_mhz_sm_min=assignment.envelope.clock_mhz_sm_min,
-            clock_mhz_sm_max=assignment.envelope.clock_mhz_sm_max,
-            latency_ms_limit=terms.latency_ms_limit,
-            launch_s=model.launch_s,
-            iterations_total=terms.iterations_total,
-            iteration_ms_reference=terms.iteration_ms_reference,
-            gpu_type_reference=terms.gpu_type_reference,
-            latency_execution_only=terms.latency_execution_only,
-            worker=None if terms.worker is None else worker_target(terms.worker),
+            project=work.project,
+            batch_min=envelope.batch_min,
+            batch_max=envelope.batch_max,
+            clock_mhz_sm_min=envelope.clock_mhz_sm_min,
+            clock_mhz_sm_max=envelope.clock_mhz_sm_max,
+            latency_ms_limit=limit,
+            latency_execution_only=alone,
+            launch_s=self._models[assignment.model].launch_s,
+            worker=None if work.worker is None else worker_target(work.worker),
         )
-
-    def _terms(self, assignment: Assignment) -> _WorkloadTerms | None:
-        if assignment.kind is WorkloadKind.SERVICE:
-            service = self._services.get(ServiceId(assignment.workload))
-            if service is None:
-                return None
-            limit, alone = latency_limit(service)
-            return _WorkloadTerms(service.project, limit, latency_execution_only=alone, worker=service.worker)
-        if assignment.kind is WorkloadKind.JOB:
-            job = self._jobs.get(JobId(assignment.workload))
-            if job is None:
-                return None
-            reference = job.gpu_type_reference
-            return _WorkloadTerms(
-                job.project, None, job.iterations_total, job.iteration_ms_reference, reference, worker=job.worker
+        if isinstance(work, OfflineTask):
+            return replace(told, iterations_total=work.inputs_total)
+        if isinstance(work, TrainingJob):
+            return replace(
+                told,
+                iterations_total=work.iterations_total,
+                iteration_ms_reference=work.iteration_ms_reference,
+                gpu_type_reference=work.gpu_type_reference,
             )
-        task = self._tasks.get(TaskId(assignment.workload))
-        return _WorkloadTerms(task.project, None, task.inputs_total, worker=task.worker) if task is not None else None
+        return told

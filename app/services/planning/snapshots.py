@@ -1,13 +1,12 @@
 """Rows to Snapshot: the Observer of production.
 
-Owns how stored documents, live state and telemetry become one immutable picture, read in one transaction that sees one
-moment. It refuses to fail over a strange reading: measurements are clamped into their ranges, because one broken
-sensor must not stop planning.
+Stored documents, live state and telemetry become one immutable picture, read in one transaction that sees one moment.
+Measurements are clamped into their ranges, because one broken sensor must not stop planning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from agents.wire import RepartitionReport
 from app import kinds, library
-from app.kinds import Kind
+from app.records import record_of
 from app.services.beliefs.completion import Completion, with_token_profiles
 from app.services.profiles.runs import held_by_runs
 from app.store import documents, nodes, profiles, targets, telemetry
@@ -24,7 +23,7 @@ from app.store.telemetry import DemandRow, DeviceRow, ReplicaRow
 from solvers.cycle.ports import Clock
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap
-from solvers.domain.ids import ClusterName, DeviceId, ModelName, NodeId, PolicyName, ReplicaId, ServiceId, WorkloadId
+from solvers.domain.ids import ClusterName, DeviceId, NodeId, PolicyName, ReplicaId, WorkloadId
 from solvers.domain.ownership import by_name
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
@@ -44,7 +43,7 @@ DEFAULT_POLICY = PolicyName("default")
 DEMAND_WINDOW_S = 60.0
 """The mean demand is that of this window; a service that no edge reported for so long counts as declared."""
 
-T = TypeVar("T")
+W = TypeVar("W", Service, TrainingJob, OfflineTask)
 
 
 class StoreObserver:
@@ -81,7 +80,7 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
     """The picture as a session sees it; the session must be REPEATABLE READ for it to be consistent."""
     policy, bound = read_policy(session), read_bound_policies(session)
     silent_s = max(item.device_silent_after_s for item in (policy, *bound))
-    devices = held_by_runs(session, _specs(session, kinds.DEVICE, Device))
+    devices = held_by_runs(session, documents.values(session, kinds.DEVICE, Device))
     services = read_services(session)
     replica_rows = sorted(telemetry.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
     device_rows = sorted(telemetry.devices(session, silent_s), key=lambda row: row.uuid)
@@ -92,16 +91,16 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
         cluster=cluster,
         taken_at_s=taken_at_s,
         policy=policy,
-        projects=_specs(session, kinds.PROJECT, Project),
-        gpu_types=_specs(session, kinds.GPU_TYPE, GpuType),
-        nodes=_specs(session, kinds.NODE, Node),
+        projects=documents.values(session, kinds.PROJECT, Project),
+        gpu_types=documents.values(session, kinds.GPU_TYPE, GpuType),
+        nodes=documents.values(session, kinds.NODE, Node),
         node_statuses=_node_statuses(session),
         devices=devices,
-        power_caps=_specs(session, kinds.POWER_CAP, PowerCap),
-        models=_specs(session, kinds.MODEL, ModelVariant),
+        power_caps=documents.values(session, kinds.POWER_CAP, PowerCap),
+        models=documents.values(session, kinds.MODEL, ModelVariant),
         services=services,
-        jobs=tuple(sorted(_specs(session, kinds.JOB, TrainingJob), key=lambda job: job.id)),
-        tasks=tuple(sorted(_specs(session, kinds.TASK, OfflineTask), key=lambda task: task.id)),
+        jobs=_by_id(documents.values(session, kinds.JOB, TrainingJob)),
+        tasks=_by_id(documents.values(session, kinds.TASK, OfflineTask)),
         job_statuses=_job_statuses(session),
         profiles=_profiles(session),
         demands=_demands(session, services, (policy, *bound)),
@@ -154,13 +153,17 @@ def read_policy(session: Session) -> Policy:
 
 def read_bound_policies(session: Session) -> tuple[Policy, ...]:
     """The policies that have a pool of devices, by name."""
-    found = (policy for policy in _specs(session, kinds.POLICY, Policy) if policy.name != DEFAULT_POLICY)
+    found = (policy for policy in documents.values(session, kinds.POLICY, Policy) if policy.name != DEFAULT_POLICY)
     return by_name(found)
 
 
 def read_services(session: Session) -> tuple[Service, ...]:
     """Every service, by id."""
-    return tuple(sorted(_specs(session, kinds.SERVICE, Service), key=lambda service: service.id))
+    return _by_id(documents.values(session, kinds.SERVICE, Service))
+
+
+def _by_id(works: Iterable[W]) -> tuple[W, ...]:
+    return tuple(sorted(works, key=lambda work: work.id))
 
 
 def read_demands(session: Session, services: tuple[Service, ...], lookback_s: float) -> tuple[Demand, ...]:
@@ -172,12 +175,6 @@ def read_demands(session: Session, services: tuple[Service, ...], lookback_s: fl
     rows = telemetry.demand(session, window_s=window_s, lookback_s=lookback_s, bin_s=DEMAND_BIN_S)
     observed = {row.service: row for row in rows}
     return tuple(_demand(service, observed.get(service.id)) for service in services)
-
-
-def _specs(session: Session, kind: Kind, cls: type[T]) -> tuple[T, ...]:
-    # Sorted here: the database may sort by a locale's rules, and equal worlds must have equal digests everywhere.
-    found = sorted(documents.all_specs(session, kind), key=lambda stored: stored.key)
-    return tuple(from_plain(cls, stored.spec) for stored in found)
 
 
 def _profiles(session: Session) -> tuple[Profile, ...]:
@@ -211,22 +208,9 @@ def _job_statuses(session: Session) -> tuple[JobStatus, ...]:
 
 def _demand(service: Service, row: DemandRow | None) -> Demand:
     if row is None:
-        return Demand(
-            service=service.id,
-            rate_rps_mean=service.rate_rps_declared,
-            rate_rps_upper=service.rate_rps_declared,
-            origin=DemandOrigin.DECLARED,
-            window_s=0.0,
-            age_s=0.0,
-        )
-    return Demand(
-        service=ServiceId(row.service),
-        rate_rps_mean=row.rate_rps_mean,
-        rate_rps_upper=row.rate_rps_upper,
-        origin=DemandOrigin.OBSERVED,
-        window_s=max(row.window_s, 0.0),
-        age_s=max(row.age_s, 0.0),
-    )
+        return Demand.declared(service.id, service.rate_rps_declared)
+    window_s, age_s = max(row.window_s, 0.0), max(row.age_s, 0.0)
+    return record_of(Demand, row, origin=DemandOrigin.OBSERVED, window_s=window_s, age_s=age_s)
 
 
 def _is_known(row: ReplicaRow) -> bool:
@@ -234,39 +218,26 @@ def _is_known(row: ReplicaRow) -> bool:
 
 
 def _replica(row: ReplicaRow) -> Replica:
-    return Replica(
+    return record_of(
+        Replica,
+        row,
         id=ReplicaId(row.replica),
         kind=WorkloadKind(row.kind),
-        workload=WorkloadId(row.workload),
-        model=ModelName(row.model),
         device=DeviceId(row.uuid),
-        share_pct_sm=row.share_pct_sm,
-        memory_mib_limit=row.memory_mib_limit,
-        batch=row.batch,
         state=ReplicaState(row.state),
     )
 
 
 def _device_telemetry(row: DeviceRow, wish: RepartitionReport | None) -> DeviceTelemetry:
-    return DeviceTelemetry(
+    return record_of(
+        DeviceTelemetry,
+        row,
         device=DeviceId(row.uuid),
         power_w=max(row.power_w, 0.0),
         utilisation_pct=min(max(row.utilisation_pct, 0.0), 100.0),
         memory_mib_used=max(row.memory_mib_used, 0.0),
-        clock_mhz_sm=row.clock_mhz_sm,
-        temperature_c=row.temperature_c,
-        healthy=row.healthy,
         age_s=max(row.age_s, 0.0),
-        repartition=None if wish is None else _wish(wish),
-    )
-
-
-def _wish(wish: RepartitionReport) -> RepartitionWish:
-    return RepartitionWish(
-        cause=BrokenLimit(wish.cause),
-        replica=ReplicaId(wish.replica),
-        donor=None if wish.donor is None else ReplicaId(wish.donor),
-        share_pct_sm=wish.share_pct_sm,
+        repartition=None if wish is None else record_of(RepartitionWish, wish, cause=BrokenLimit(wish.cause)),
     )
 
 
@@ -282,11 +253,10 @@ def _replica_telemetry(rows: Sequence[ReplicaRow]) -> tuple[ReplicaTelemetry, ..
 def _reading(row: ReplicaRow) -> ReplicaTelemetry:
     ended = row.completed + row.dropped
     missed = row.violated / ended if ended > 0 else 0.0
-    return ReplicaTelemetry(
-        replica=ReplicaId(row.replica),
+    return record_of(
+        ReplicaTelemetry,
+        row,
         rate_rps=max(row.arrived / row.interval_s, 0.0) if row.interval_s > 0 else 0.0,
-        latency_ms_p50=row.latency_ms_p50,
-        latency_ms_p99=row.latency_ms_p99,
         queue_length=max(row.queue_length, 0.0),
         batch_mean=max(row.batch_mean, 0.0),
         violation_fraction=min(max(missed, 0.0), 1.0),

@@ -1,8 +1,7 @@
 """Runs that measure a service's process on a device of the fleet: order, look, cancel, and what their nodes tell.
 
-Owns which device a run takes and what may not be disturbed: while a run holds a device, nothing is planned there
-(`PROFILING`), and a device with replicas in the target is taken only when the order says to drain it. It refuses to
-measure: nodes do, and hand in profile points like everybody else.
+While a run holds a device, nothing is planned there (`PROFILING`), and a device with replicas in the target is taken
+only when the order says to drain it. Nodes measure, and hand in profile points like everybody else.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from sqlalchemy.orm import Session
 
 from agents.wire import ProfileOrder, ProfileSubject
 from app import kinds
-from app.errors import Fault, FieldsError
+from app.errors import FieldsError
+from app.records import record_of
 from app.services.declared.tokens import Deed
 from app.services.planning.rollout import worker_target
-from app.store import documents, events, nodes, profile_runs, targets
+from app.store import documents, nodes, profile_runs, targets
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.profile_runs import NewRun, ProfileRunLine, ProfileRunProgress
@@ -71,20 +71,12 @@ class ProfileRuns:
             if wanted.beside is not None:
                 _service(session, "/beside", wanted.beside)
             uuid = self._device(session, wanted, service)
-            run = profile_runs.create(
-                session,
-                NewRun(
-                    node_id=wanted.node,
-                    uuid=uuid,
-                    service=wanted.service,
-                    beside=wanted.beside,
-                    budget_s=wanted.budget_s,
-                    drain=wanted.drain,
-                    created_by=deed.actor,
-                    patience_s=wanted.budget_s + PATIENCE_S,
-                ),
+            patience_s = wanted.budget_s + PATIENCE_S
+            new = record_of(
+                NewRun, wanted, node_id=wanted.node, uuid=uuid, created_by=deed.actor, patience_s=patience_s
             )
-            events.append(session, _event("profile_run.ordered", run, deed))
+            run = profile_runs.create(session, new)
+            _note(session, "ordered", run, deed)
             return run
 
     def cancel(self, run_id: int, deed: Deed) -> None:
@@ -92,7 +84,7 @@ class ProfileRuns:
         with self._database.transaction() as session:
             run = profile_runs.get(session, run_id)
             if profile_runs.cancel(session, run_id):
-                events.append(session, _event("profile_run.cancelled", run, deed))
+                _note(session, "cancelled", run, deed)
 
     def orders_of(self, node: str) -> tuple[ProfileOrder, ...]:
         """What a node has to carry out. A run whose service is gone since is left out."""
@@ -102,16 +94,7 @@ class ProfileRuns:
                 subject = _subject(session, run.service)
                 beside = None if run.beside is None else _subject(session, run.beside)
                 if subject is not None and (run.beside is None or beside is not None):
-                    found.append(
-                        ProfileOrder(
-                            run=run.id,
-                            uuid=run.uuid,
-                            subject=subject,
-                            beside=beside,
-                            budget_s=run.budget_s,
-                            drain=run.drain,
-                        )
-                    )
+                    found.append(record_of(ProfileOrder, run, run=run.id, subject=subject, beside=beside))
             return tuple(found)
 
     def hear(self, node: str, run_id: int, told: ProfileRunProgress, deed: Deed) -> bool:
@@ -122,7 +105,7 @@ class ProfileRuns:
             run = own(session, node, run_id)
             going_on = profile_runs.advance(session, run_id, told)
             if going_on and told.state.value not in profile_runs.ACTIVE:
-                events.append(session, _event(f"profile_run.{told.state.value}", run, deed))
+                _note(session, told.state.value, run, deed)
             return going_on
 
     def check_handed_in(
@@ -139,7 +122,11 @@ class ProfileRuns:
         about += [(f"/pairs/{place}", {item.model_a, item.model_b}, item.gpu_type) for place, item in enumerate(pairs)]
         for pointer, named, of_type in about:
             if not named <= models or of_type != gpu_type:
-                raise _fault(pointer, f"run {run_id} does not measure {', '.join(sorted(named))} on {of_type}")
+                raise FieldsError.of(
+                    pointer,
+                    f"run {run_id} does not measure {', '.join(sorted(named))} on {of_type}",
+                    "reference-unknown",
+                )
 
     def asked_about(self, node: str, run_id: int) -> tuple[str, str]:
         """Model and GPU type of a node's run. Raises NotFoundError."""
@@ -153,16 +140,18 @@ class ProfileRuns:
 
     def _device(self, session: Session, wanted: WantedProfileRun, service: Service) -> str:
         if nodes.find(session, wanted.node) is None:
-            raise _fault("/node", f"there is no node {wanted.node}")
+            raise FieldsError.of("/node", f"there is no node {wanted.node}", "reference-unknown")
         listed = nodes.devices_of(session, wanted.node)
         if wanted.uuid is not None and wanted.uuid not in listed:
-            raise _fault("/device", f"node {wanted.node} has no device {wanted.uuid}")
+            raise FieldsError.of("/device", f"node {wanted.node} has no device {wanted.uuid}", "reference-unknown")
         busy = {item.device for item in targets.current(session, self._cluster).assignments}
         fitting = [
             uuid for uuid in ((wanted.uuid,) if wanted.uuid is not None else listed) if _fits(session, uuid, service)
         ]
         if not fitting:
-            raise _fault("/node", f"node {wanted.node} has no device on which {wanted.service} may run")
+            raise FieldsError.of(
+                "/node", f"node {wanted.node} has no device on which {wanted.service} may run", "reference-unknown"
+            )
         fitting = [uuid for uuid in fitting if uuid not in profile_runs.held_devices(session)]
         if not fitting:
             raise StateError("another run goes on on every device that would do")
@@ -201,40 +190,33 @@ def _fits(session: Session, uuid: str, service: Service) -> bool:
     return not service.gpu_types_allowed or gpu_type in service.gpu_types_allowed
 
 
-def _service(session: Session, pointer: str, service: str) -> Service:
+def _found(session: Session, service: str) -> Service | None:
     project, _, name = service.partition("/")
     stored = documents.find(session, kinds.SERVICE, (project, name))
-    if stored is None:
-        raise _fault(pointer, f"there is no service {service}")
-    return from_plain(Service, stored.spec)
+    return None if stored is None else from_plain(Service, stored.spec)
+
+
+def _service(session: Session, pointer: str, service: str) -> Service:
+    found = _found(session, service)
+    if found is None:
+        raise FieldsError.of(pointer, f"there is no service {service}", "reference-unknown")
+    return found
 
 
 def _subject(session: Session, service: str) -> ProfileSubject | None:
-    project, _, name = service.partition("/")
-    stored = documents.find(session, kinds.SERVICE, (project, name))
-    if stored is None:
+    found = _found(session, service)
+    if found is None:
         return None
-    found = from_plain(Service, stored.spec)
     model = documents.find(session, kinds.MODEL, (found.model,))
     return ProfileSubject(
         service=service,
-        project=project,
+        project=found.project,
         model=found.model,
         launch_s=from_plain(ModelVariant, model.spec).launch_s if model is not None else 30.0,
         worker=None if found.worker is None else worker_target(found.worker),
     )
 
 
-def _fault(pointer: str, detail: str) -> FieldsError:
-    return FieldsError((Fault(pointer=pointer, code="reference-unknown", detail=detail),))
-
-
-def _event(name: str, run: ProfileRunLine, deed: Deed) -> events.Event:
-    return events.Event(
-        name=name,
-        actor=deed.actor,
-        subject=f"profile-runs/{run.id}",
-        project=run.service.partition("/")[0],
-        request_id=deed.request_id,
-        facts={"service": run.service, "node": run.node_id, "device": run.uuid},
-    )
+def _note(session: Session, name: str, run: ProfileRunLine, deed: Deed) -> None:
+    facts = {"service": run.service, "node": run.node_id, "device": run.uuid}
+    deed.note(session, f"profile_run.{name}", f"profile-runs/{run.id}", facts, run.service.partition("/")[0])

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import psycopg
 
-from app.records import record, with_more
+from app.records import record, record_of
 from app.store import cycles, events, ledger, nodes, targets
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
@@ -71,15 +71,8 @@ class CostReports:
         check_span(query.start, query.end)
         with self._database.reading() as session:
             report = ledger.cost_report(session, query)
-        return Costs(
-            by=report.by,
-            accounting=report.accounting,
-            start=report.start,
-            end=report.end,
-            project=report.project,
-            usd=round(float(report.usd), DIGITS),
-            items=tuple(_line(row) for row in report.rows),
-        )
+        items = tuple(_line(row) for row in report.rows)
+        return record_of(Costs, report, usd=round(float(report.usd), DIGITS), items=items)
 
 
 def _line(row: CostRow) -> CostLine:
@@ -128,9 +121,9 @@ class History:
         with self._database.reading() as session:
             summary = cycles.get(session, cycle_id)
             try:
-                return with_more(StoredCycle, summary, record=cycles.load(session, cycle_id))
+                return record_of(StoredCycle, summary, record=cycles.load(session, cycle_id))
             except StateError:
-                return with_more(StoredCycle, summary, record=None)
+                return record_of(StoredCycle, summary, record=None)
 
     def events(self, order: PageOrder, subject: str | None, project: str | None) -> StoredPage[EventLine]:
         """Audit events, newest first."""

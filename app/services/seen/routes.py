@@ -1,6 +1,5 @@
 """Where requests may go: of every service, the replica processes that are ready, where they answer, and their weights.
 
-Owns how read-backs, reports, documents and the standing target become routes, and what is listened to for news of them.
 Of a node, whatever was observed last speaks: its newest read-back, which comes as soon as a process becomes ready or
 stops being it, or its newest report. A process that is draining, starting or failed is never named, nor any of a node
 that is silent. What changes without a notification (reports, silence, deleted services) is found by asking in turn.
@@ -20,7 +19,7 @@ from psycopg import sql
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.records import record
+from app.records import record, record_of
 from app.store import documents, nodes, targets, telemetry
 from app.store.engine import Database
 from app.store.nodes import NodeReadBack, ReadBackRow, ReportHead
@@ -207,7 +206,7 @@ def _is_planned(process: ReadyProcess, item: Assignment | None) -> bool:
 def _ready(session: Session, services: Iterable[str], planned: Iterable[Assignment]) -> list[ReadyProcess]:
     """Every process that its node found ready when it was last heard of."""
     states = {state.node_id: state for state in nodes.all_states(session)}
-    homes = {stored.key[0]: str(stored.spec["node"]) for stored in documents.all_specs(session, kinds.DEVICE)}
+    homes = documents.by_name(session, kinds.DEVICE, "node")
     heads = nodes.report_heads(session)
     kept = {item.node_id: item for item in nodes.read_backs(session) if item.node_id in states}
     reported: dict[str, list[ReplicaRow]] = defaultdict(list)
@@ -238,21 +237,10 @@ def _from_read_back(
 ) -> list[ReadyProcess]:
     found = []
     for item in read_back.replicas:
-        workload = item.replica.rpartition("#")[0]
+        workload, endpoint = item.replica.rpartition("#")[0], item.endpoint or node_endpoint
         kind = kind_of.get(item.replica, kind_of.get(workload, ""))
         if item.ready:
-            found.append(
-                ReadyProcess(
-                    replica=item.replica,
-                    kind=kind,
-                    workload=workload,
-                    uuid=item.uuid,
-                    share_pct_sm=item.share_pct_sm,
-                    memory_mib_limit=item.memory_mib_limit,
-                    batch=item.batch,
-                    endpoint=item.endpoint or node_endpoint,
-                )
-            )
+            found.append(record_of(ReadyProcess, item, kind=kind, workload=workload, endpoint=endpoint))
     return found
 
 
@@ -270,18 +258,8 @@ def from_report(
             continue
         if match is not None:
             known.remove(match)
-        found.append(
-            ReadyProcess(
-                replica=row.replica,
-                kind=row.kind,
-                workload=row.workload,
-                uuid=row.uuid,
-                share_pct_sm=row.share_pct_sm,
-                memory_mib_limit=row.memory_mib_limit,
-                batch=row.batch,
-                endpoint=match.endpoint if match is not None and match.endpoint is not None else node_endpoint,
-            )
-        )
+        endpoint = match.endpoint if match is not None and match.endpoint is not None else node_endpoint
+        found.append(record_of(ReadyProcess, row, endpoint=endpoint))
     return found
 
 

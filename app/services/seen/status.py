@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.kinds import Kind
-from app.records import record
+from app.records import record, record_of
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
 from app.services.explaining.sentences import owner_words
 from app.services.planning.snapshots import read_policy
@@ -30,7 +30,6 @@ from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners
-from solvers.domain.policy import Policy
 from solvers.domain.workload import Slo, WorkloadKind
 
 
@@ -169,6 +168,7 @@ class FleetSummary:
 
 ATTAINMENT_WINDOW_S = 300.0
 READY = "ready"
+_READINGS = ("healthy", "power_w", "utilisation_pct", "memory_mib_used", "clock_mhz_sm")
 Plain = dict[str, Any]
 
 
@@ -212,7 +212,7 @@ class StatusReader:
         return FleetSummary(
             cluster=self._cluster,
             generation=world.target.generation,
-            plan=_plan_line(world.plan),
+            plan=None if world.plan is None else record_of(PlanLine, world.plan),
             promoted_at_s=world.target.promoted_at_s,
             cost=mine.cost(),
             slo_attainment=mine.attainment(),
@@ -234,16 +234,14 @@ def _world(session: Session, cluster: str) -> _World:
     target = targets.current(session, cluster)
     node_specs = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
     devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
-    types = {stored.key[0]: from_plain(GpuType, stored.spec) for stored in documents.all_specs(session, kinds.GPU_TYPE)}
+    types = {item.name: item for item in documents.values(session, kinds.GPU_TYPE, GpuType)}
     owners = read_owners(session)
     return _World(
         states={state.node_id: state for state in nodes.all_states(session)},
         devices=devices,
         node_specs=node_specs,
         prices={
-            uuid: _price(
-                spec, node_specs.get(spec["node"]), types.get(spec["gpu_type"]), owners.policy_at(DeviceId(uuid))
-            )
+            uuid: _price(spec, node_specs.get(spec["node"]), types.get(spec["gpu_type"]), owners)
             for uuid, spec in devices.items()
         },
         readings={row.uuid: row for row in telemetry.devices(session, silent_s)},
@@ -257,30 +255,19 @@ def _world(session: Session, cluster: str) -> _World:
     )
 
 
-def _price(device: Plain, node: Plain | None, gpu_type: GpuType | None, policy: Policy) -> float:
+def _price(plain: Plain, node: Plain | None, gpu_type: GpuType | None, owners: Owners) -> float:
     """Dollars per hour of a device; 0 while what it depends on is not there."""
     if node is None or gpu_type is None:
         return 0.0
-    return policy.usd_per_h(from_plain(Device, device), gpu_type, from_plain(Node, node))
+    device = from_plain(Device, plain)
+    return owners.policy_at(device.id).usd_per_h(device, gpu_type, from_plain(Node, node))
 
 
-def _plan_line(plan: PlanSummary | None) -> PlanLine | None:
-    if plan is None:
-        return None
-    return PlanLine(
-        id=plan.id,
-        planner=plan.planner,
-        cost_usd_per_h=plan.cost_usd_per_h,
-        bound_usd_per_h=plan.bound_usd_per_h,
-        unplaced_count=plan.unplaced_count,
-    )
-
-
-def attainment(row: ServedRow | None) -> float | None:
+def _attainment(rows: Sequence[ServedRow]) -> float | None:
     """Part of the requests that ended within their SLO; None when there were none."""
-    if row is None or row.completed + row.unserved <= 0:
-        return None
-    return max(0.0, min(1.0, (row.completed - row.violated) / (row.completed + row.unserved)))
+    total = sum(row.completed + row.unserved for row in rows)
+    good = sum(row.completed - row.violated for row in rows)
+    return max(0.0, min(1.0, good / total)) if total > 0 else None
 
 
 class _Sight:
@@ -324,49 +311,23 @@ class _Sight:
         )
 
     def attainment(self) -> float | None:
-        rows = [row for service, row in self._world.served.items() if service.startswith(self._prefix)]
-        total = sum(row.completed + row.unserved for row in rows)
-        good = sum(row.completed - row.violated for row in rows)
-        return max(0.0, min(1.0, good / total)) if total > 0 else None
+        return _attainment([row for service, row in self._world.served.items() if service.startswith(self._prefix)])
 
     def nodes(self) -> tuple[NodeLine, ...]:
         shown = []
         counts = Counter(str(spec["node"]) for spec in self._world.devices.values())
         for node, spec in sorted(self._world.node_specs.items()):
             state = self._world.states.get(node)
-            age_s = state.age_s if state is not None else None
-            shown.append(
-                NodeLine(
-                    id=node,
-                    rack=spec["rack"],
-                    failure_domain=spec["failure_domain"],
-                    schedulable=spec["schedulable"],
-                    up=age_s is not None and age_s <= self._world.silent_s,
-                    age_s=age_s,
-                    generation_applied=state.generation_applied if state is not None else 0,
-                    endpoint=state.endpoint if state is not None else None,
-                    agent_version=state.agent_version if state is not None else None,
-                    devices=counts[node],
-                )
-            )
+            seen = {name: getattr(state, name, None) for name in ("age_s", "endpoint", "agent_version")}
+            up = state is not None and state.age_s is not None and state.age_s <= self._world.silent_s
+            generation = state.generation_applied if state is not None else 0
+            shown.append(record_of(NodeLine, spec, **seen, up=up, generation_applied=generation, devices=counts[node]))
         return tuple(shown)
 
     def devices(self) -> tuple[DeviceLine, ...]:
         held: dict[str, list[ReplicaLine]] = defaultdict(list)
         for row in self._replicas:
-            held[row.uuid].append(
-                ReplicaLine(
-                    replica=row.replica,
-                    kind=row.kind,
-                    workload=row.workload,
-                    model=row.model,
-                    state=row.state,
-                    share_pct_sm=row.share_pct_sm,
-                    memory_mib_limit=row.memory_mib_limit,
-                    batch=row.batch,
-                    latency_ms_p99=row.latency_ms_p99,
-                )
-            )
+            held[row.uuid].append(record_of(ReplicaLine, row))
         return tuple(
             self._device(uuid, spec, held[uuid])
             for uuid, spec in sorted(self._world.devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
@@ -376,20 +337,11 @@ class _Sight:
     def _device(self, uuid: str, spec: Plain, replicas: list[ReplicaLine]) -> DeviceLine:
         reading = self._world.readings.get(uuid)
         planned = [item for item in self._assignments if item.device == uuid]
-        return DeviceLine(
-            id=uuid,
-            node=spec["node"],
-            index=spec["index"],
-            gpu_type=spec["gpu_type"],
-            mode=spec["mode"],
-            memory_mib=spec["memory_mib"],
-            schedulable=spec["schedulable"],
+        return record_of(
+            DeviceLine,
+            spec,
+            **{name: getattr(reading, name, None) for name in _READINGS},
             up=reading is not None,
-            healthy=reading.healthy if reading is not None else None,
-            power_w=reading.power_w if reading is not None else None,
-            utilisation_pct=reading.utilisation_pct if reading is not None else None,
-            memory_mib_used=reading.memory_mib_used if reading is not None else None,
-            clock_mhz_sm=reading.clock_mhz_sm if reading is not None else None,
             price_usd_per_h=self._world.prices[uuid],
             policy=self._world.owners.policy_at(DeviceId(uuid)).name,
             owners=owner_words(knob_owners(self._world.owners, DeviceId(uuid), self._world.standing)),
@@ -401,20 +353,17 @@ class _Sight:
     def service(self, spec: Plain) -> ServiceLine:
         workload = f"{spec['project']}/{spec['name']}"
         row = self._world.served.get(workload)
-        return ServiceLine(
+        return record_of(
+            ServiceLine,
+            spec,
             id=workload,
-            project=spec["project"],
-            name=spec["name"],
-            model=spec["model"],
-            mode=spec["mode"],
             policy=self._policy(spec),
             slo=from_plain(Slo, spec["slo"]),
             replicas_planned=self._planned[workload],
             replicas_ready=self._ready[workload],
             rate_rps=row.rate_rps if row is not None else None,
-            rate_rps_declared=spec["rate_rps_declared"],
             latency_ms_p99=row.latency_ms_p99 if row is not None else None,
-            slo_attainment=attainment(row),
+            slo_attainment=_attainment((row,) if row is not None else ()),
         )
 
     def _policy(self, spec: Plain) -> str:
@@ -424,13 +373,11 @@ class _Sight:
 
     def work(self, kind: WorkloadKind, spec: Plain, progress: telemetry.ProgressRow | None) -> WorkLine:
         workload = f"{spec['project']}/{spec['name']}"
-        return WorkLine(
+        return record_of(
+            WorkLine,
+            spec,
             id=workload,
             kind=kind.value,
-            project=spec["project"],
-            name=spec["name"],
-            model=spec["model"],
-            mode=spec["mode"],
             policy=self._policy(spec),
             replicas_planned=self._planned[workload],
             replicas_ready=self._ready[workload],

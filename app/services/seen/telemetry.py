@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 from agents.wire import EdgeReport, NodeReceipt, Report
-from app.errors import ClockBackwardsError, Fault, FieldsError
+from app.errors import ClockBackwardsError, FieldsError
 from app.records import record
 from app.store import ingest, nodes, telemetry
 from app.store.engine import Database
@@ -225,11 +225,8 @@ class Telemetry:
     def _check_time(self, prefix: str, observed_at_s: float) -> None:
         ahead_s = observed_at_s - self._clock.now_s()
         if ahead_s > self._skew_s:
-            raise _fault(
-                f"{prefix}/observed_at_s",
-                "time-in-future",
-                f"this lies {ahead_s:.0f} s in the future of the server's clock; {self._skew_s:g} s are allowed",
-            )
+            told = f"this lies {ahead_s:.0f} s in the future of the server's clock; {self._skew_s:g} s are allowed"
+            raise FieldsError.of(f"{prefix}/observed_at_s", told, "time-in-future")
 
     def _check_devices(self, prefix: str, report: Report) -> None:
         _check_distinct(prefix, report)
@@ -244,7 +241,7 @@ class Telemetry:
         for place, uuid in named_at:
             if uuid not in known:
                 detail = f"{uuid} is no registered device of node {report.node}"
-                raise _fault(f"{prefix}{place}/uuid", "reference-unknown", detail)
+                raise FieldsError.of(f"{prefix}{place}/uuid", detail, "reference-unknown")
 
     def _store_reports(self, batch: Sequence[tuple[Report, ...]]) -> list[tuple[ReportOutcome, ...]]:
         flat = [report for reports in batch for report in reports]
@@ -273,13 +270,13 @@ def _check_distinct(prefix: str, report: Report) -> None:
     seen: set[str] = set()
     for index, device in enumerate(report.devices):
         if device.uuid in seen:
-            raise _fault(f"{prefix}/devices/{index}/uuid", "key-repeated", f"{device.uuid} stands twice")
+            raise FieldsError.of(f"{prefix}/devices/{index}/uuid", f"{device.uuid} stands twice", "key-repeated")
         seen.add(device.uuid)
 
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= REPORTS_PER_CALL_MAX:
-        raise _fault("", "count-out-of-range", f"send 1 to {REPORTS_PER_CALL_MAX} reports at once")
+        raise FieldsError.of("", f"send 1 to {REPORTS_PER_CALL_MAX} reports at once", "count-out-of-range")
 
 
 def _acknowledge(outcomes: tuple[ReportOutcome, ...], prefixes: list[str]) -> Acknowledged:
@@ -295,8 +292,4 @@ def _refusal(prefix: str, code: RefusalCode | None) -> HeadroomError:
         return ClockBackwardsError(f"{prefix}/observed_at_s lies before that of an earlier report of this boot")
     if code is RefusalCode.UNKNOWN_NODE:
         return NotFoundError("this node has not joined")
-    return _fault(prefix, "value-invalid", "a value of this report cannot be stored")
-
-
-def _fault(pointer: str, code: str, detail: str) -> FieldsError:
-    return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))
+    return FieldsError.of(prefix, "a value of this report cannot be stored")

@@ -22,7 +22,7 @@ from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ServiceId, Workloa
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
-from solvers.domain.telemetry import Demand, DemandOrigin
+from solvers.domain.telemetry import Demand
 from solvers.domain.value import check_name, check_not_negative, check_range, check_text, value
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import FieldError
@@ -220,21 +220,10 @@ def _said_rates(snapshot: Snapshot, changes: Changes) -> dict[ServiceId, Demand]
     """What a service declares counts as its demand where it is new or says another rate than before."""
     before = snapshot.services_by_id()
     return {
-        service.id: _declared(service.id, service.rate_rps_declared)
+        service.id: Demand.declared(service.id, service.rate_rps_declared)
         for service in changes.services
         if service.id not in before or before[service.id].rate_rps_declared != service.rate_rps_declared
     }
-
-
-def _declared(service: ServiceId, rate_rps: float) -> Demand:
-    return Demand(
-        service=service,
-        rate_rps_mean=rate_rps,
-        rate_rps_upper=rate_rps,
-        origin=DemandOrigin.DECLARED,
-        window_s=0.0,
-        age_s=0.0,
-    )
 
 
 def _policy(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
@@ -285,13 +274,13 @@ def _rates(snapshot: Snapshot, changes: Changes, faults: ChangeFaults, *, said: 
     demands = snapshot.demands_by_service()
     services, rates = [], []
     for service in snapshot.services:
-        demand = demands.get(service.id) or _declared(service.id, service.rate_rps_declared)
+        demand = demands.get(service.id) or Demand.declared(service.id, service.rate_rps_declared)
         change = single.get(service.id) or RateChange(
             service=service.id, factor=1.0 if service.id in said else everybody
         )
         if change.rate_rps is not None:
             services.append(replace(service, rate_rps_declared=change.rate_rps))
-            rates.append(_declared(service.id, change.rate_rps))
+            rates.append(Demand.declared(service.id, change.rate_rps))
             continue
         factor = change.factor if change.factor is not None else 1.0
         services.append(replace(service, rate_rps_declared=min(service.rate_rps_declared * factor, 1e9)))

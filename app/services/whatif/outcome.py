@@ -1,32 +1,114 @@
-"""What a plan made from a snapshot comes to, as a whole and workload by workload.
+"""A plan of a picture made outside a cycle, what it comes to, and how it differs from the plan of another picture.
 
-Owns the numbers that plans from files and simulations show (cost, bound, what is unserved, energy, GPUs in use, moves)
-and how each workload is served in one plan and in another, derived from snapshot and plan alone. It judges by nothing
-but the verifier's findings, and does not say why.
+A plan is asked for as within a cycle: the same chain, lane, seed and budget. Its numbers (cost, bound, what is
+unserved, energy, GPUs in use, moves) and how each workload is served are derived from picture and plan alone, judged by
+nothing but the verifier's findings. Where nothing stands yet, the plan of the fleet as it is counts as standing for the
+second one: otherwise every replica would count as moved. Nothing is stored or promoted.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from solvers.cycle.attempts import ChosenPlan
-from solvers.cycle.record import Attempt
-from solvers.domain.change import Change, ChangeKind, Transition, diff
+from app.records import record_of
+from solvers.cycle.attempts import Asking, ChosenPlan
+from solvers.cycle.parts import Course, try_policies
+from solvers.cycle.ports import movable_workloads
+from solvers.cycle.record import Attempt, Lane
+from solvers.domain.change import Change, ChangeKind, Target, diff
 from solvers.domain.codec import digest
 from solvers.domain.device import Device
-from solvers.domain.evidence import Finding, Severity
-from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
+from solvers.domain.evidence import Finding, Insight
+from solvers.domain.ids import DeviceId, Digest, Generation, GpuTypeName, WorkloadId
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.value import late, value
+from solvers.domain.value import check_range, late, value
 from solvers.domain.workload import WorkloadKind
+from solvers.errors import EngineError
+from solvers.planners.base import Budget, PlanRequest
 
+DEADLINE_S_MAX = 3600.0
+WORK_UNITS_MAX = 10**12
+SEED_MAX = 2**63 - 1
 HOURS_PER_DAY = 24
+DIGITS = 6
 _ONCE = frozenset({ChangeKind.STOP, ChangeKind.START, ChangeKind.MOVE, ChangeKind.SWAP_MODEL})
+
+
+@value
+class Wish:
+    """How to plan. None is what the snapshot's policy says; `work_units` makes a plan repeatable on any machine."""
+
+    lane: Lane = Lane.ACT
+    planner: str | None = None
+    deadline_s: float | None = None
+    work_units: int | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_range("deadline_s", self.deadline_s, 0.05, DEADLINE_S_MAX)
+        check_range("work_units", self.work_units, 1, WORK_UNITS_MAX)
+        check_range("seed", self.seed, 0, SEED_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A picture, and the plan that the chain of planners ended with, sound or not."""
+
+    picture: Snapshot
+    plan: Plan
+    chosen: ChosenPlan
+
+    @property
+    def insight(self) -> Insight | None:
+        """What the planner told beside its plan."""
+        return None if self.chosen.proposal is None else self.chosen.proposal.insight
+
+
+def request_of(picture: Snapshot, wish: Wish) -> PlanRequest:
+    """What planners are asked, as a cycle of the same lane would ask."""
+    return PlanRequest(
+        snapshot=picture,
+        movable=movable_workloads(picture, wish.lane),
+        budget=Budget(
+            deadline_s=wish.deadline_s or picture.policy.planner_deadline_s,
+            work_units=wish.work_units or picture.policy.work_units,
+        ),
+        seed=picture.policy.seed if wish.seed is None else wish.seed,
+    )
+
+
+def planned(picture: Snapshot, wish: Wish, asking: Asking) -> Made:
+    """What the chain of planners makes of a picture. Raises EngineError when it ends without any plan."""
+    asked = request_of(picture, wish)
+    own = wish.deadline_s is None and wish.work_units is None
+    course = Course(planners=None if wish.planner is None else (wish.planner,), budget=None if own else asked.budget)
+    chosen = try_policies(asking, asked, course)
+    if chosen.plan is None:
+        raise EngineError(f"no planner gave a plan ({failures_of(chosen.attempts)})")
+    return Made(picture=picture, plan=chosen.plan, chosen=chosen)
+
+
+def failures_of(attempts: Iterable[Attempt]) -> str:
+    """What each planner of a chain ended with."""
+    return "; ".join(f"{each.planner}: {each.error or each.status}" for each in attempts)
+
+
+def standing_on(picture: Snapshot, before: Plan) -> Snapshot:
+    """The picture with this plan standing, where nothing stands yet."""
+    if picture.target.assignments:
+        return picture
+    target = Target(
+        generation=Generation(picture.target.generation + 1),
+        plan=digest(before),
+        assignments=before.assignments,
+        settings=before.settings,
+    )
+    return replace(picture, target=target)
 
 
 @value
@@ -83,62 +165,43 @@ class Outcome:
     """Seconds of the reference GPU's work that jobs do in a second; told where the policy names `training`."""
 
 
-def outcome_of(snapshot: Snapshot, chosen: ChosenPlan) -> Outcome:
-    """Put what the chain of planners ended with into numbers."""
-    plan = chosen.plan
-    if plan is None:
-        return Outcome(
-            snapshot=digest(snapshot), plan=None, planner=None, verified=False, attempts=chosen.attempts, findings=()
-        )
-    whole = snapshot.with_offers()
-    power_w = power_w_of(whole, plan)
-    use = use_by_type(whole, plan)
-    return Outcome(
+def outcome_of(made: Made) -> Outcome:
+    """Put a plan into numbers."""
+    plan, whole = made.plan, made.picture.with_offers()
+    power_w, use = power_w_of(whole, plan), use_by_type(whole, plan)
+    return record_of(
+        Outcome,
+        plan.objective,
         snapshot=plan.snapshot,
         plan=digest(plan),
         planner=plan.planner,
-        verified=chosen.sound,
-        attempts=chosen.attempts,
-        findings=chosen.findings,
-        cost_usd_per_h=plan.objective.cost_usd_per_h,
+        verified=made.chosen.sound,
+        attempts=made.chosen.attempts,
+        findings=made.chosen.findings,
         bound_usd_per_h=plan.bound_usd_per_h,
         gap_pct=plan.gap_pct,
-        unserved=plan.objective.unserved,
         workloads_short=len(plan.unplaced),
         rate_rps_short=sum(item.rate_rps_short for item in plan.unplaced),
-        slo_risk=plan.objective.slo_risk,
         power_w=power_w,
-        energy_kwh_per_day=power_w * HOURS_PER_DAY / 1000 * snapshot.policy.power_usage_effectiveness,
+        energy_kwh_per_day=power_w * HOURS_PER_DAY / 1000 * made.picture.policy.power_usage_effectiveness,
         replicas=len(plan.assignments),
         gpus_in_use=sum(item.in_use for item in use),
         gpus_total=sum(item.total for item in use),
         gpus=use,
-        moves=moves_of(transition_of(snapshot, plan)),
-        capacity_rps=plan.objective.capacity_rps,
-        training_rate=plan.objective.training_rate,
+        moves=_moves_of(made.picture, plan),
     )
 
 
-def fatal(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Those that block."""
-    return tuple(item for item in findings if item.severity is Severity.FATAL)
-
-
-def transition_of(snapshot: Snapshot, plan: Plan) -> Transition:
-    """The way from what stands to the plan."""
-    return diff(snapshot.target, plan, {model.name: model.launch_s for model in snapshot.models})
-
-
-def moves_of(transition: Transition) -> Moves:
-    """Count a transition's changes of replicas."""
-    kinds = Counter(change.kind for change in transition.changes)
-    changed = {change.subject for change in transition.changes if _in_place(change)}
+def _moves_of(picture: Snapshot, plan: Plan) -> Moves:
+    """The changes of replicas on the way from what stands to the plan."""
+    changes = diff(picture.target, plan, {model.name: model.launch_s for model in picture.models}).changes
+    kinds = Counter(change.kind for change in changes)
     return Moves(
         starts=kinds[ChangeKind.START],
         stops=kinds[ChangeKind.STOP],
         moved=kinds[ChangeKind.MOVE] + kinds[ChangeKind.SWAP_MODEL],
-        changed=len(changed),
-        launch_s=sum(change.cost_s for change in transition.changes),
+        changed=len({change.subject for change in changes if _in_place(change)}),
+        launch_s=sum(change.cost_s for change in changes),
     )
 
 
@@ -146,13 +209,11 @@ def _in_place(change: Change) -> bool:
     return change.after is not None and change.kind not in _ONCE
 
 
-def use_by_type(snapshot: Snapshot, plan: Plan) -> tuple[TypeUse, ...]:
+def use_by_type(picture: Snapshot, plan: Plan) -> tuple[TypeUse, ...]:
     """GPUs of every type, by name; slices of one GPU count as one."""
     held = {item.device for item in plan.assignments}
-    total = Counter(item.gpu_type for item in {_whole(device): device for device in snapshot.devices}.values())
-    used = Counter(
-        item.gpu_type for item in {_whole(device): device for device in snapshot.devices if device.id in held}.values()
-    )
+    total = Counter({_whole(device): device.gpu_type for device in picture.devices}.values())
+    used = Counter({_whole(device): device.gpu_type for device in picture.devices if device.id in held}.values())
     return tuple(TypeUse(gpu_type=name, in_use=used[name], total=total[name]) for name in sorted(total))
 
 
@@ -160,26 +221,21 @@ def _whole(device: Device) -> DeviceId:
     return device.mig.parent if device.mig is not None else device.id
 
 
-def power_w_of(snapshot: Snapshot, plan: Plan) -> float:
+def power_w_of(picture: Snapshot, plan: Plan) -> float:
     """Power planned for the GPUs in use: idle, and what their replicas add, within their limits."""
-    types, devices = snapshot.gpu_types_by_name(), snapshot.devices_by_id()
+    types, devices = picture.gpu_types_by_name(), picture.devices_by_id()
     limits = {item.device: item.power_limit_w for item in plan.settings}
-    drawn: dict[DeviceId, float] = {}
+    drawn: dict[DeviceId, float] = defaultdict(float)
     for item in plan.assignments:
-        drawn[item.device] = drawn.get(item.device, 0.0) + item.power_w_planned
+        drawn[item.device] += item.power_w_planned
     total_w = 0.0
     for name, dynamic_w in sorted(drawn.items()):
-        device = devices.get(name)
-        if device is None:
-            continue
-        gpu_type = types[device.gpu_type]
-        part = gpu_type.part_of(device)
-        limit_w = limits.get(name) or gpu_type.power_limit_w_max
-        total_w += min(part * gpu_type.idle_w + dynamic_w, part * limit_w)
+        if name in devices:
+            gpu_type = types[devices[name].gpu_type]
+            part = gpu_type.part_of(devices[name])
+            limit_w = limits.get(name) or gpu_type.power_limit_w_max
+            total_w += min(part * gpu_type.idle_w + dynamic_w, part * limit_w)
     return total_w
-
-
-DIGITS = 6
 
 
 class Fate(StrEnum):
@@ -226,67 +282,59 @@ class WorkloadChange:
         return self.fate is not Fate.KEPT or self.before != self.after
 
 
-@dataclass(frozen=True, slots=True)
-class _WorkloadKey:
+@dataclass(frozen=True, slots=True, order=True)
+class WorkloadKey:
+    """A workload among those of all kinds."""
+
     workload: WorkloadId
     kind: WorkloadKind
 
 
-def workload_changes(
-    before: Snapshot, plan_before: Plan | None, after: Snapshot, plan_after: Plan | None
-) -> tuple[WorkloadChange, ...]:
+def workload_changes(before: Made, after: Made) -> tuple[WorkloadChange, ...]:
     """One row for each workload of either picture, by id."""
-    old = _servings(before.with_offers(), plan_before)
-    new = _servings(after.with_offers(), plan_after)
-    rows = []
-    for key in sorted({*old, *new}, key=lambda item: (item.workload, item.kind)):
-        fate = Fate.ADDED if key not in old else Fate.REMOVED if key not in new else Fate.KEPT
-        rows.append(
-            WorkloadChange(
-                workload=key.workload,
-                kind=key.kind,
-                fate=fate,
-                before=old.get(key, Serving()),
-                after=new.get(key, Serving()),
-            )
+    old, new = servings(before), servings(after)
+    return tuple(
+        WorkloadChange(
+            workload=key.workload,
+            kind=key.kind,
+            fate=Fate.ADDED if key not in old else Fate.REMOVED if key not in new else Fate.KEPT,
+            before=old.get(key, Serving()),
+            after=new.get(key, Serving()),
         )
-    return tuple(rows)
+        for key in sorted({*old, *new})
+    )
 
 
-def _servings(snapshot: Snapshot, plan: Plan | None) -> dict[_WorkloadKey, Serving]:
-    by_workload: dict[_WorkloadKey, list[Assignment]] = defaultdict(list)
-    short: dict[_WorkloadKey, Unplaced] = {}
-    if plan is not None:
-        for item in plan.assignments:
-            by_workload[_WorkloadKey(item.workload, item.kind)].append(item)
-        short = {_WorkloadKey(item.workload, item.kind): item for item in plan.unplaced}
-    prices = price_by_device(snapshot)
-    types = {device.id: device.gpu_type for device in snapshot.devices}
+def servings(made: Made) -> dict[WorkloadKey, Serving]:
+    """How every workload of the picture is served."""
+    picture = made.picture.with_offers()
+    by_workload: dict[WorkloadKey, list[Assignment]] = defaultdict(list)
+    for item in made.plan.assignments:
+        by_workload[WorkloadKey(item.workload, item.kind)].append(item)
+    short = {WorkloadKey(item.workload, item.kind): item for item in made.plan.unplaced}
+    prices = price_by_device(picture)
+    types = {device.id: device.gpu_type for device in picture.devices}
     return {
         key: _serving(rate_rps, by_workload[key], short.get(key), prices, types)
-        for key, rate_rps in _rates(snapshot).items()
+        for key, rate_rps in _rates(picture).items()
     }
 
 
-def _rates(snapshot: Snapshot) -> dict[_WorkloadKey, float]:
+def _rates(picture: Snapshot) -> dict[WorkloadKey, float]:
     """What is asked for, by workload; jobs and tasks have no rate of arrivals."""
-    demands = snapshot.demands_by_service()
-    rates = {
-        _WorkloadKey(WorkloadId(item.id), WorkloadKind.SERVICE): (
-            demands[item.id].rate_rps_upper if item.id in demands else item.rate_rps_declared
-        )
-        for item in snapshot.services
-    }
-    rates |= {_WorkloadKey(WorkloadId(item.id), WorkloadKind.JOB): 0.0 for item in snapshot.jobs}
-    return rates | {_WorkloadKey(WorkloadId(item.id), WorkloadKind.TASK): 0.0 for item in snapshot.tasks}
+    rates = {item.id: item.rate_rps_declared for item in picture.services}
+    rates |= {item.service: item.rate_rps_upper for item in picture.demands if item.service in rates}
+    found = {WorkloadKey(WorkloadId(name), WorkloadKind.SERVICE): rate_rps for name, rate_rps in rates.items()}
+    found |= {WorkloadKey(WorkloadId(item.id), WorkloadKind.JOB): 0.0 for item in picture.jobs}
+    return found | {WorkloadKey(WorkloadId(item.id), WorkloadKind.TASK): 0.0 for item in picture.tasks}
 
 
-def price_by_device(snapshot: Snapshot) -> dict[DeviceId, float]:
+def price_by_device(picture: Snapshot) -> dict[DeviceId, float]:
     """Price of an hour of every device, by the policy that decides on it."""
-    types, nodes, owners = snapshot.gpu_types_by_name(), snapshot.nodes_by_id(), owners_of(snapshot)
+    types, nodes, owners = picture.gpu_types_by_name(), picture.nodes_by_id(), owners_of(picture)
     return {
         device.id: owners.policy_at(device.id).usd_per_h(device, types[device.gpu_type], nodes[device.node])
-        for device in snapshot.devices
+        for device in picture.devices
     }
 
 
@@ -313,3 +361,90 @@ def _serving(
             TypeReplicas(gpu_type=name, replicas=replicas[name], gpus=shares[name] / 100) for name in sorted(replicas)
         ),
     )
+
+
+@value
+class TypeDifference:
+    """How many GPUs of a type more (or fewer) are in use, and there."""
+
+    gpu_type: GpuTypeName
+    in_use: int
+    total: int
+
+
+@value
+class Difference:
+    """After less before. What has to move is in the outcomes: it is counted from what stands."""
+
+    cost_usd_per_h: float
+    unserved: float
+    workloads_short: int
+    rate_rps_short: float
+    slo_risk: float
+    power_w: float
+    energy_kwh_per_day: float
+    replicas: int
+    gpus_in_use: int
+    gpus: tuple[TypeDifference, ...]
+    """Only types that differ."""
+    capacity_rps: float = late(0.0)
+    training_rate: float = late(0.0)
+
+
+@value
+class Simulation:
+    """Two plans and what is between them. With `work_units`, equal inputs give equal answers."""
+
+    seed: int
+    lane: Lane
+    deadline_s: float
+    work_units: int | None
+    before: Outcome
+    after: Outcome
+    difference: Difference
+    workloads: tuple[WorkloadChange, ...]
+    """Those that are served otherwise, or for another price."""
+    workloads_same: int
+    moves_from_plan_before: bool
+    """Nothing stood, so the moves of `after` are counted from the plan of `before`."""
+
+
+def compare(before: Made, picture: Snapshot, wish: Wish, asking: Asking) -> tuple[Made, Simulation]:
+    """Plan the changed picture and compare it with the plan of the picture as it is."""
+    changed = standing_on(picture, before.plan)
+    after = planned(changed, wish, asking)
+    outcomes = outcome_of(before), outcome_of(after)
+    rows = workload_changes(before, after)
+    differing = tuple(row for row in rows if row.differs)
+    asked = request_of(before.picture, wish)
+    return after, Simulation(
+        seed=asked.seed,
+        lane=wish.lane,
+        deadline_s=asked.budget.deadline_s,
+        work_units=wish.work_units,
+        before=outcomes[0],
+        after=outcomes[1],
+        difference=_difference(*outcomes),
+        workloads=differing,
+        workloads_same=len(rows) - len(differing),
+        moves_from_plan_before=changed is not picture,
+    )
+
+
+_COUNTED = (
+    "cost_usd_per_h", "unserved", "workloads_short", "rate_rps_short", "slo_risk", "power_w", "energy_kwh_per_day",
+    "replicas", "gpus_in_use", "capacity_rps", "training_rate",
+)  # fmt: skip
+
+
+def _difference(before: Outcome, after: Outcome) -> Difference:
+    more = {name: getattr(after, name) - getattr(before, name) for name in _COUNTED}
+    old, new = ({use.gpu_type: use for use in item.gpus} for item in (before, after))
+    gpus = []
+    for name in sorted({*old, *new}):
+        empty = TypeUse(gpu_type=name, in_use=0, total=0)
+        was, now = old.get(name, empty), new.get(name, empty)
+        if was != now:
+            in_use, total = now.in_use - was.in_use, now.total - was.total
+            gpus.append(TypeDifference(gpu_type=name, in_use=in_use, total=total))
+    return Difference(**more, gpus=tuple(gpus))

@@ -1,24 +1,33 @@
 """A what-if question as a whole: changes, how to plan, and whether advice on capacity is wanted; and its answer.
 
-Owns the limits of a question and which plans have to be made for it. Where the pictures come from (a file, a live
-fleet) and where planners run is the caller's. Advice says which GPU type to add next: candidates are ranked by what the
-planner says one more is worth, else by an estimate from profiles, and as no ranking is believed alone, the best few are
-planned for in earnest with so many more devices.
+Where the pictures come from (a file, a live fleet) and where planners run is the caller's. Advice says which GPU type
+to add next: candidates are ranked by what the planner says one more is worth, else by an estimate from profiles, and as
+no ranking is believed alone, the best few are planned for in earnest with so many more devices.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from app.records import record_of
 from app.services.whatif.changes import Changes, NodesAdded, with_nodes
-from app.services.whatif.outcome import Outcome, outcome_of, price_by_device
-from app.services.whatif.whatif import Simulation, Wish, compare, request_of, solved, standing_on
-from solvers.cycle.attempts import Asking, ChosenPlan
-from solvers.cycle.record import Lane
+from app.services.whatif.outcome import (
+    Made,
+    Outcome,
+    Simulation,
+    Wish,
+    compare,
+    outcome_of,
+    planned,
+    price_by_device,
+    request_of,
+    standing_on,
+)
+from solvers.cycle.attempts import Asking
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.evidence import Resource
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
@@ -33,6 +42,34 @@ from solvers.problems.needs import Need, needs_of
 
 PREFIX = "advised"
 _PREFERRED = (PriceKind.ON_DEMAND, PriceKind.RESERVED, PriceKind.OWNED, PriceKind.SPOT)
+ADVISE_MAX = 8
+DEVICES_MAX = 1000
+
+
+@value
+class WhatIfQuestion(Wish):
+    """What is asked. `advise` types are tried with `devices` more each, in the fleet as changed; 0: no advice."""
+
+    changes: Changes = Changes()
+    advise: int = 0
+    devices: int = 1
+
+    def __post_init__(self) -> None:
+        Wish.__post_init__(self)
+        check_range("advise", self.advise, 0, ADVISE_MAX)
+        check_range("devices", self.devices, 1, DEVICES_MAX)
+        if not self.plans:
+            raise FieldError("changes", "there is nothing to simulate: name changes, or ask for advice")
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is to be different."""
+        return self.changes != Changes()
+
+    @property
+    def plans(self) -> int:
+        """How many plans have to be made; none when nothing is asked."""
+        return 1 + self.changed + self.advise if self.changed or self.advise else 0
 
 
 @value
@@ -75,22 +112,41 @@ class Advised:
     types_considered: int
 
 
+@value
+class WhatIf:
+    """The answer; the parts that were not asked for are None."""
+
+    simulation: Simulation | None = None
+    advised: Advised | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advising:
-    """How much to try: `count` types with `devices` more each, out of `types`. `complete` adds what is believed of
-    types that the fleet has none of.
+class Pictures:
+    """The fleet as it is and as it would be (the same where nothing changes), types that could be had, and the way to
+    complete a picture with what is believed.
     """
 
-    wish: Wish
-    asking: Asking
-    count: int
-    devices: int
+    before: Snapshot
+    after: Snapshot
     types: tuple[GpuType, ...]
     complete: Callable[[Snapshot], Snapshot]
 
 
+def answer(question: WhatIfQuestion, pictures: Pictures, asking: Asking) -> WhatIf:
+    """Make the plans that the question needs, one after the other."""
+    made, simulation = planned(pictures.before, question, asking), None
+    if question.changed:
+        made, simulation = compare(made, pictures.after, question, asking)
+    if not question.advise:
+        return WhatIf(simulation=simulation)
+    advisor = _Advisor(made=made, before=outcome_of(made), question=question, pictures=pictures, asking=asking)
+    return WhatIf(simulation=simulation, advised=advisor.advised())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
+    """A GPU type that could be added, at the price that a new device would have."""
+
     gpu_type: GpuType
     row: PriceRow
     shadow_usd_per_h: float | None
@@ -103,49 +159,100 @@ class _Candidate:
         return (-self.gain_rps, -worth, self.gpu_type.name)
 
 
-def advise(picture: Snapshot, chosen: ChosenPlan, how: Advising) -> Advised:
-    """Rank the types, then plan with the best few."""
-    before = outcome_of(picture, chosen)
-    plan = chosen.plan
-    if plan is None:
-        return Advised(before=before, advice=(), types_considered=0)
-    candidates = _candidates(picture, chosen, plan, how)
-    ranked = sorted(candidates, key=lambda item: item.rank)[: how.count]
-    advice = [_planned(picture, chosen, before, how, item) for item in ranked]
-    advice.sort(key=lambda item: (-item.unserved_gained, item.price_usd_per_h - item.breakeven_usd_per_h))
-    return Advised(before=before, advice=tuple(advice), types_considered=len(candidates))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Advisor:
+    """Ranks the types of the pictures, then plans with the best few."""
 
+    made: Made
+    before: Outcome
+    question: WhatIfQuestion
+    pictures: Pictures
+    asking: Asking
 
-def _candidates(picture: Snapshot, chosen: ChosenPlan, plan: Plan, how: Advising) -> list[_Candidate]:
-    insight = chosen.proposal.insight if chosen.proposal is not None else None
-    shadows = {
-        item.subject: item.usd_per_h
-        for item in (insight.prices if insight is not None else ())
-        if item.resource is Resource.GPU
-    }
-    priced = [(gpu_type, row) for gpu_type in how.types if (row := _price(picture, gpu_type)) is not None]
-    potentials = _potentials(picture, plan, how, [gpu_type for gpu_type, _ in priced])
-    return [
-        _Candidate(
-            gpu_type=gpu_type,
-            row=row,
-            shadow_usd_per_h=shadows.get(gpu_type.name),
-            gain_rps=potentials[gpu_type.name][0],
-            estimate_usd_per_h=potentials[gpu_type.name][1] - row.usd_per_h,
+    def advised(self) -> Advised:
+        candidates = self._candidates()
+        ranked = sorted(candidates, key=lambda item: item.rank)[: self.question.advise]
+        advice = [self._tried(item) for item in ranked]
+        advice.sort(key=lambda item: (-item.unserved_gained, item.price_usd_per_h - item.breakeven_usd_per_h))
+        return Advised(before=self.before, advice=tuple(advice), types_considered=len(candidates))
+
+    def _candidates(self) -> list[_Candidate]:
+        insight = self.made.insight
+        prices = insight.prices if insight is not None else ()
+        shadows = {item.subject: item.usd_per_h for item in prices if item.resource is Resource.GPU}
+        rows = {item.name: row for item in self.pictures.types if (row := self._price(item)) is not None}
+        types = [item for item in self.pictures.types if item.name in rows]
+        potentials = self._potentials(types)
+        return [
+            _Candidate(
+                gpu_type=item,
+                row=rows[item.name],
+                shadow_usd_per_h=shadows.get(item.name),
+                gain_rps=potentials[item.name][0],
+                estimate_usd_per_h=potentials[item.name][1] - rows[item.name].usd_per_h,
+            )
+            for item in types
+            if item.name in potentials
+        ]
+
+    def _price(self, gpu_type: GpuType) -> PriceRow | None:
+        """The price that a new device would have: the policy's kind, else the usual one first."""
+        kind = self.made.picture.policy.price_kind
+        kinds = (kind,) if kind is not None else _PREFERRED
+        rows = (row for kind in kinds for row in gpu_type.prices if row.kind is kind and row.usd_per_h > 0)
+        return next(rows, None)
+
+    def _potentials(self, types: Iterable[GpuType]) -> dict[GpuTypeName, tuple[float, float]]:
+        """For each type that can serve anything: requests/s that one device could serve of what is short, and what the
+        service that gains most pays now for what one device could take over.
+        """
+        picture, plan = self.made.picture, self.made.plan
+        every = picture
+        for gpu_type in types:
+            every = _with(every, gpu_type, PriceRow(kind=PriceKind.ON_DEMAND, usd_per_h=0.0), 1)
+        every = self.pictures.complete(every)
+        beliefs = Beliefs.of(every, open_fleet(every, {}).classes)
+        paid, short = _paid_usd_per_h(picture, plan), {item.workload: item.rate_rps_short for item in plan.unplaced}
+        found: dict[GpuTypeName, tuple[float, float]] = {}
+        for need in needs_of(every, request_of(picture, self.question).movable):
+            if need.rate_rps <= 0:
+                continue
+            for name, capacity_rps in _best_by_type(need, beliefs).items():
+                gain, saving = found.get(name, (0.0, 0.0))
+                taken_over = paid.get(need.workload, 0.0) * min(1.0, capacity_rps / need.rate_rps)
+                found[name] = (max(gain, min(capacity_rps, short.get(need.workload, 0.0))), max(saving, taken_over))
+        return found
+
+    def _tried(self, candidate: _Candidate) -> Advice:
+        """Plan with the new devices and say what they changed."""
+        row, devices, before = candidate.row, self.question.devices, self.before
+        picture = self.made.picture
+        grown = self.pictures.complete(_with(picture, candidate.gpu_type, row, devices))
+        made = planned(standing_on(grown, self.made.plan), self.question, self.asking)
+        after = outcome_of(made)
+        if (after.unserved, after.cost_usd_per_h) > (before.unserved, before.cost_usd_per_h):
+            # What could be done without the new devices can still be done beside them.
+            made, after = replace(made, plan=self.made.plan), before
+        charged, used = _charged_usd_per_h(made, {item.id for item in picture.devices})
+        saved = before.cost_usd_per_h - after.cost_usd_per_h
+        price = row.usd_per_h * devices
+        return record_of(
+            Advice,
+            after,
+            gpu_type=candidate.gpu_type.name,
+            devices=devices,
+            price_kind=row.kind,
+            price_usd_per_h=price,
+            shadow_usd_per_h=candidate.shadow_usd_per_h,
+            estimate_usd_per_h=candidate.estimate_usd_per_h,
+            saved_usd_per_h=saved,
+            charged_usd_per_h=charged,
+            breakeven_usd_per_h=saved + charged,
+            payback=(saved + charged) / price if price > 0 else None,
+            rate_rps_gained=before.rate_rps_short - after.rate_rps_short,
+            unserved_gained=before.unserved - after.unserved,
+            devices_used=used,
         )
-        for gpu_type, row in priced
-        if gpu_type.name in potentials
-    ]
-
-
-def _price(picture: Snapshot, gpu_type: GpuType) -> PriceRow | None:
-    """The price that a new device would have: the policy's kind, else the usual one first."""
-    kinds = (picture.policy.price_kind,) if picture.policy.price_kind is not None else _PREFERRED
-    for kind in kinds:
-        for row in gpu_type.prices:
-            if row.kind is kind and row.usd_per_h > 0:
-                return row
-    return None
 
 
 def _with(picture: Snapshot, gpu_type: GpuType, row: PriceRow, devices: int) -> Snapshot:
@@ -156,30 +263,6 @@ def _with(picture: Snapshot, gpu_type: GpuType, row: PriceRow, devices: int) -> 
         picture = replace(picture, gpu_types=tuple(types[name] for name in sorted(types)))
     wish = NodesAdded(gpu_type=gpu_type.name, count=devices, price_kind=row.kind, region=row.region, rack=PREFIX)
     return with_nodes(picture, wish, gpu_type, f"{PREFIX}-{gpu_type.name}"[:56].rstrip(".-_"))
-
-
-def _potentials(
-    picture: Snapshot, plan: Plan, how: Advising, types: Iterable[GpuType]
-) -> dict[GpuTypeName, tuple[float, float]]:
-    """For each type that can serve anything: requests/s that one device could serve of what is short, and what the
-    service that gains most pays now for what one device could take over.
-    """
-    every = picture
-    for gpu_type in types:
-        every = _with(every, gpu_type, PriceRow(kind=PriceKind.ON_DEMAND, usd_per_h=0.0), 1)
-    every = how.complete(every)
-    classes = open_fleet(every, {}).classes
-    beliefs = Beliefs.of(every, classes)
-    paid, short = _paid_usd_per_h(picture, plan), {item.workload: item.rate_rps_short for item in plan.unplaced}
-    found: dict[GpuTypeName, tuple[float, float]] = {}
-    for need in needs_of(every, request_of(picture, how.wish).movable):
-        if need.rate_rps <= 0:
-            continue
-        for name, capacity_rps in _best_by_type(need, beliefs).items():
-            gain, saving = found.get(name, (0.0, 0.0))
-            taken_over = paid.get(need.workload, 0.0) * min(1.0, capacity_rps / need.rate_rps)
-            found[name] = (max(gain, min(capacity_rps, short.get(need.workload, 0.0))), max(saving, taken_over))
-    return found
 
 
 def _best_by_type(need: Need, beliefs: Beliefs) -> dict[GpuTypeName, float]:
@@ -206,50 +289,13 @@ def _paid_usd_per_h(picture: Snapshot, plan: Plan) -> dict[WorkloadId, float]:
     return paid
 
 
-def _planned(picture: Snapshot, chosen: ChosenPlan, before: Outcome, how: Advising, candidate: _Candidate) -> Advice:
-    """Plan with the new devices and say what they changed."""
-    row = candidate.row
-    grown = how.complete(_with(picture, candidate.gpu_type, row, how.devices))
-    grown = standing_on(grown, chosen)
-    again = solved(grown, how.wish, how.asking)
-    after = outcome_of(grown, again)
-    if (after.unserved, after.cost_usd_per_h) > (before.unserved, before.cost_usd_per_h):
-        # What could be done without the new devices can still be done beside them.
-        again, after = chosen, before
-    new = {item.id for item in grown.devices} - {item.id for item in picture.devices}
-    charged, used = _charged_usd_per_h(grown, again.plan, new)
-    saved = before.cost_usd_per_h - after.cost_usd_per_h if again.plan is not None else 0.0
-    price = row.usd_per_h * how.devices
-    return Advice(
-        gpu_type=candidate.gpu_type.name,
-        devices=how.devices,
-        price_kind=row.kind,
-        price_usd_per_h=price,
-        shadow_usd_per_h=candidate.shadow_usd_per_h,
-        estimate_usd_per_h=candidate.estimate_usd_per_h,
-        verified=after.verified,
-        plan=after.plan,
-        cost_usd_per_h=after.cost_usd_per_h,
-        bound_usd_per_h=after.bound_usd_per_h,
-        gap_pct=after.gap_pct,
-        saved_usd_per_h=saved,
-        charged_usd_per_h=charged,
-        breakeven_usd_per_h=saved + charged,
-        payback=(saved + charged) / price if price > 0 else None,
-        rate_rps_gained=before.rate_rps_short - after.rate_rps_short,
-        unserved_gained=before.unserved - after.unserved,
-        devices_used=used,
-    )
-
-
-def _charged_usd_per_h(snapshot: Snapshot, plan: Plan | None, new: set[DeviceId]) -> tuple[float, int]:
-    """What a plan pays for the new devices by the policy's cost basis, and how many of them it uses."""
-    if plan is None:
-        return 0.0, 0
+def _charged_usd_per_h(made: Made, old: Collection[DeviceId]) -> tuple[float, int]:
+    """What a plan pays for devices beside the old ones by the policy's cost basis, and how many of them it uses."""
+    snapshot, plan = made.picture, made.plan
     prices, settings = price_by_device(snapshot), {item.device: item for item in plan.settings}
     used: dict[DeviceId, list[Assignment]] = defaultdict(list)
     for item in plan.assignments:
-        if item.device in new:
+        if item.device not in old:
             used[item.device].append(item)
     basis, profiles = snapshot.policy.cost_basis, snapshot.profiles_by_key()
     charged = sum(
@@ -258,89 +304,3 @@ def _charged_usd_per_h(snapshot: Snapshot, plan: Plan | None, new: set[DeviceId]
         if item.id in used
     )
     return charged, len(used)
-
-
-ADVISE_MAX = 8
-DEVICES_MAX = 1000
-
-
-@value
-class WhatIfQuestion:
-    """What is asked. `advise` types are tried with `devices` more each, in the fleet as changed; 0: no advice."""
-
-    changes: Changes = Changes()
-    lane: Lane = Lane.ACT
-    planner: str | None = None
-    deadline_s: float | None = None
-    work_units: int | None = None
-    seed: int | None = None
-    advise: int = 0
-    devices: int = 1
-
-    def __post_init__(self) -> None:
-        check_range("advise", self.advise, 0, ADVISE_MAX)
-        check_range("devices", self.devices, 1, DEVICES_MAX)
-        if not self.plans:
-            raise FieldError("changes", "there is nothing to simulate: name changes, or ask for advice")
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything is to be different."""
-        return self.changes != Changes()
-
-    @property
-    def plans(self) -> int:
-        """How many plans have to be made; none when nothing is asked."""
-        return 1 + self.changed + self.advise if self.changed or self.advise else 0
-
-    @property
-    def wish(self) -> Wish:
-        """How to plan."""
-        return Wish(
-            lane=self.lane,
-            planner=self.planner,
-            deadline_s=self.deadline_s,
-            work_units=self.work_units,
-            seed=self.seed,
-        )
-
-
-@value
-class WhatIf:
-    """The answer; the parts that were not asked for are None."""
-
-    simulation: Simulation | None = None
-    advised: Advised | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pictures:
-    """The fleet as it is and as it would be (the same where nothing changes), types that could be had, and the way to
-    complete a picture with what is believed.
-    """
-
-    before: Snapshot
-    after: Snapshot
-    types: tuple[GpuType, ...]
-    complete: Callable[[Snapshot], Snapshot]
-
-
-def answer(question: WhatIfQuestion, pictures: Pictures, asking: Asking) -> WhatIf:
-    """Make the plans that the question needs, one after the other."""
-    wish = question.wish
-    chosen = solved(pictures.before, wish, asking)
-    simulation: Simulation | None = None
-    picture = pictures.before
-    if question.changed:
-        picture, chosen, simulation = compare(pictures.before, chosen, pictures.after, wish, asking)
-    if not question.advise:
-        return WhatIf(simulation=simulation)
-    how = Advising(
-        wish=wish,
-        asking=asking,
-        count=question.advise,
-        devices=question.devices,
-        types=pictures.types,
-        complete=pictures.complete,
-    )
-    return WhatIf(simulation=simulation, advised=advise(picture, chosen, how))

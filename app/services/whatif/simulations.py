@@ -19,8 +19,8 @@ from app.services.explaining.explaining import WhyNot
 from app.services.explaining.solves import PLANNING_S_MAX, AnsweredAnew, ExplainQuestion, answered_anew, check_question
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.changes import apply_changes
+from app.services.whatif.outcome import request_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
-from app.services.whatif.whatif import request_of
 from app.store.engine import Database
 from solvers.cycle.attempts import Asking, Propose
 from solvers.cycle.ports import Clock
@@ -97,7 +97,7 @@ class Simulations:
                 tuple(replace(item, pointer=f"/changes{item.pointer}") for item in error.faults)
             ) from None
         before, after = (self._observer.completed(without_idle_built_in(item)) for item in (whole, changed))
-        planning_s = question.plans * request_of(after, question.wish).budget.deadline_s
+        planning_s = question.plans * request_of(after, question).budget.deadline_s
         if planning_s > PLANNING_S_MAX:
             told = f"{question.plans} plans of {planning_s / question.plans:g} s take longer than {PLANNING_S_MAX:g} s"
             raise FieldError("/deadline_s", told)

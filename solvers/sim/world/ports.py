@@ -280,15 +280,7 @@ class WorldObserver:
         """As gateways count it; whose queue is always full has no rate but the declared one."""
         service, rhythm, now_s = lane.traffic.service, self.scenario.rhythm, self.state.now_s
         if now_s <= 0.0 or isinstance(lane.traffic.load, Saturating):
-            declared = service.rate_rps_declared
-            return Demand(
-                service=service.id,
-                rate_rps_mean=declared,
-                rate_rps_upper=declared,
-                origin=DemandOrigin.DECLARED,
-                window_s=0.0,
-                age_s=0.0,
-            )
+            return Demand.declared(service.id, service.rate_rps_declared)
         window_s, lookback_s = min(now_s, rhythm.demand_window_s), min(now_s, self.policy.demand_lookback_s)
         mean = (asked_until(lane, now_s) - asked_until(lane, now_s - window_s)) / window_s
         busiest = mean

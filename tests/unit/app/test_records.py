@@ -20,7 +20,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
 
 from app.api.export import application
-from app.records import plain, record, with_more
+from app.records import plain, record, record_of
 from app.store.plans import PlanSummary, StoredPlan
 from solvers.cycle.record import CycleRecord
 from solvers.domain.codec import to_plain
@@ -117,7 +117,7 @@ def test_values_of_the_core_stay_canonical_and_moments_keep_their_offset() -> No
     assert plain(made)["at"] == "2026-03-01T12:30:05.000250+02:00"
 
 
-def test_a_record_with_more_keeps_what_it_says() -> None:
+def test_a_record_record_of_keeps_what_it_says() -> None:
     summary = sample(PlanSummary)
-    stored = with_more(StoredPlan, summary, plan=sample(Plan))
+    stored = record_of(StoredPlan, summary, plan=sample(Plan))
     assert {field.name: getattr(stored, field.name) for field in fields(PlanSummary)} == asdict(summary)

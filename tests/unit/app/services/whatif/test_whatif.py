@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 
 from app.services.whatif.changes import Changes, NodesAdded, RateChange, apply_changes
-from app.services.whatif.outcome import Fate, Outcome, outcome_of, power_w_of
+from app.services.whatif.outcome import (
+    Fate,
+    Made,
+    Outcome,
+    Wish,
+    outcome_of,
+    planned,
+    power_w_of,
+    request_of,
+    standing_on,
+)
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
-from app.services.whatif.whatif import Wish, request_of, solved, standing_on
 from solvers.cycle.attempts import Asking, ChosenPlan
 from solvers.domain.codec import digest
 from solvers.domain.device import PriceKind
@@ -50,8 +59,7 @@ TRIPLE = Changes(rates=(RateChange(service=VISION, factor=3.0),))
 def test_the_difference_is_that_of_the_two_plans() -> None:
     found = asked(PICTURE, question(TRIPLE)).simulation
     assert found is not None
-    before = solved(PICTURE, Wish(), ASKING)
-    assert found.before == outcome_of(PICTURE, before)
+    assert found.before == outcome_of(planned(PICTURE, Wish(), ASKING))
     assert found.before.verified
     assert found.after.verified
     assert found.difference.cost_usd_per_h == pytest.approx(found.after.cost_usd_per_h - found.before.cost_usd_per_h)
@@ -72,8 +80,7 @@ def test_where_nothing_stands_moves_are_counted_from_the_plan_before() -> None:
 
 
 def test_where_something_stands_both_start_from_it() -> None:
-    plan = solved(PICTURE, Wish(), ASKING).plan
-    assert plan is not None
+    plan = planned(PICTURE, Wish(), ASKING).plan
     standing = replace(PICTURE, target=builders.target(plan.assignments))
     found = asked(standing, question(Changes(remove=(WorkloadId(SPEECH),)))).simulation
     assert found is not None
@@ -108,7 +115,7 @@ def test_advice_for_a_short_fleet_gains_what_a_device_can_serve() -> None:
     assert found.before.rate_rps_short > 0
     (only,) = found.advice
     grown = apply_changes(FULL, Changes(nodes_added=(NodesAdded(gpu_type=GpuTypeName("t4")),)))
-    proof = outcome_of(grown, solved(grown, Wish(), ASKING))
+    proof = outcome_of(planned(grown, Wish(), ASKING))
     assert (only.gpu_type, only.devices, only.devices_used, only.verified) == ("t4", 1, 1, True)
     assert only.rate_rps_gained == pytest.approx(found.before.rate_rps_short - proof.rate_rps_short)
     assert only.rate_rps_gained > 0
@@ -158,8 +165,7 @@ def test_shadow_prices_rank_before_estimates() -> None:
 
 
 def test_power_counts_idle_once_a_device_and_stops_at_the_limit() -> None:
-    plan = solved(PICTURE, Wish(), ASKING).plan
-    assert plan is not None
+    plan = planned(PICTURE, Wish(), ASKING).plan
     on = PICTURE.devices[0]
     idle_w = builders.gpu_type(on.gpu_type).idle_w
     two = tuple(builders.assignment(f"demo/vision#{index}", on, power_w_planned=15.0) for index in (0, 1))
@@ -184,12 +190,12 @@ def test_no_plan_is_an_engine_error_and_no_question_none() -> None:
 
 def test_what_stands_is_not_replaced() -> None:
     chosen = ChosenPlan((), propose("greedy", builders.request(PICTURE)))
-    standing = replace(PICTURE, target=builders.target([builders.assignment("demo/vision#0", PICTURE.devices[0])]))
-    assert standing_on(standing, chosen) is standing
-    stood = standing_on(PICTURE, chosen)
     assert chosen.plan is not None
+    standing = replace(PICTURE, target=builders.target([builders.assignment("demo/vision#0", PICTURE.devices[0])]))
+    assert standing_on(standing, chosen.plan) is standing
+    stood = standing_on(PICTURE, chosen.plan)
     assert (stood.target.plan, stood.target.generation) == (digest(chosen.plan), 1)
-    assert isinstance(outcome_of(stood, chosen), Outcome)
+    assert isinstance(outcome_of(Made(picture=stood, plan=chosen.plan, chosen=chosen)), Outcome)
 
 
 def test_added_devices_are_priced_as_they_are_paid() -> None:
