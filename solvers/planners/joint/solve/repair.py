@@ -17,7 +17,8 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
-from solvers.planners.joint.solve.solution import SERVED, Entries, Rules, Solution, descend, neighbours
+from solvers.planners.joint.solve.solution import SERVED, Entries, Rules, Solution, neighbours
+from solvers.planners.joint.solve.trim import descend
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Prices
 

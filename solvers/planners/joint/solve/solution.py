@@ -1,4 +1,4 @@
-"""A solution as arrays, its constraints and its worth, and single exact moves while any of them pays.
+"""A solution as arrays, its constraints and its worth, its neighbourhood, and the linear programme around it.
 
 `Rules` are the constraints over a whole layout as rows over patterns: devices, watts, quotas, budgets, numbers of
 replicas. A power cap that covers part of a pool lets the rest of the pool draw what it may; seating keeps the cap
@@ -8,19 +8,20 @@ that sum every step is accepted or refused. Solutions are never changed in place
 
 The neighbourhood of a pattern is what its device could carry without a new member: share handed from one member to
 another, given back or taken from what is free, a member less, another clock; shares stay multiples of the problem's
-step. All moves around the devices that matter are judged at once; the best by worth are made together where they touch
-no workload of each other. Every move is exact, so worth only falls, and none breaks a rule over the whole layout.
+step. The linear programme knows every pattern with its neighbourhood. A *group* is what one pattern became: its devices
+may carry it, any neighbour of it, or nothing. A *composition* is all columns of one kind with the same members: a
+mixture within it stands for shares in between, one across compositions for nothing that a device could do. Columns are
+judged exactly, so nothing is approximated but the mixing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.engines.deadline import Deadline
-from solvers.engines.highs import Columns
+from solvers.domain.arrays import Floats, Whole
+from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
@@ -28,10 +29,8 @@ from solvers.problems.patterns import Layout
 _UNLIMITED = 100_000
 SERVED = 1e-9
 """Part of a rate that may lack for the sake of rounding."""
-_STEPS = (1, 2, 5)
-_MOVES_MAX = 400
-_MOVES_PER_UNIT = 150
-_LEAST_GAIN = 1e-7
+_ENTRIES_PER_UNIT = 600_000
+DUST = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,98 +240,146 @@ def neighbours(problem: JointProblem, rows: Patterns, steps_pct: tuple[int, ...]
     return Patterns(kind=kinds, variants=rows.variants[parent], shares_pct=share), parent
 
 
-def descend(solution: Solution, deadline: Deadline) -> Solution:
-    """Moves around the devices of workloads that lack something, until none pays."""
-    best = solution
-    for _ in range(_MOVES_MAX):
-        lacking = best.lacking()
-        if deadline.over or not lacking.any():
-            break
-        tried = _step(best, lacking > 0, deadline)
-        if tried is None:
-            break
-        best = tried
-    return best
+@dataclass(slots=True)
+class Compositions:
+    """Columns of one kind with the same members."""
+
+    of: Whole
+    """By column."""
+    first: Whole
+    """By composition: one of its columns."""
+    row: Whole = field(init=False)
+    """By composition: its row in the programme; -1 where it has none."""
+    least: Floats = field(init=False)
+    most: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.first)
+        self.row = np.full(count, -1, dtype=np.int64)
+        self.least, self.most = np.full(count, -np.inf), np.full(count, np.inf)
 
 
-def _step(solution: Solution, short: Flags, deadline: Deadline) -> Solution | None:
-    """As many moves as do not touch each other's workloads, best first; None when no move pays."""
-    rows, rules = solution.judged.rows, solution.rules
-    stands = rows.variants >= 0
-    work = np.where(stands, rules.judge.workload[np.where(stands, rows.variants, 0)], -1)
-    hosts = np.flatnonzero((short[work] & stands).any(axis=1))
-    if not len(hosts):
-        return None
-    found, parent = neighbours(rules.judge.problem, rows.take(hosts), _STEPS)
-    deadline.spend(2 + len(parent) // _MOVES_PER_UNIT)
-    moves = Moves(solution, rules.judge.judge(found), hosts[parent])
-    served = solution.served_rps()
-    gains = moves.gains(served)
-    chosen = moves.apart(np.argsort(-gains, kind="stable")[: np.count_nonzero(gains > _LEAST_GAIN)])
-    while len(chosen):
-        tried = moves.made(chosen)
-        better = tried.worth() < solution.worth() - _LEAST_GAIN
-        if better and (tried.kept() or not solution.kept()):
-            return tried
-        chosen = chosen[: len(chosen) // 2]
-    return None
+class LocalProgramme:
+    """See the module. Patterns: demand (part of each rate), groups (devices), rules, least replicas (part of them)."""
+
+    def __init__(self, solution: Solution, steps_pct: tuple[int, ...], reserve: Floats | float = 0.0) -> None:
+        """`reserve`: part of each rate that is asked for beyond it."""
+        problem = solution.rules.judge.problem
+        self.rules, self.problem = solution.rules, problem
+        self.groups, self.demands = len(solution.counts), len(problem.workloads)
+        self.devices_min = np.zeros(self.groups)
+        self.devices_max = solution.counts.astype(np.float64)
+        self._rule_at = self.demands + self.groups
+        self._floor_at = self._rule_at + self.rules.size
+        floors = np.where(self.rules.floor > 0, 1.0, 0.0)
+        wanted = np.where(problem.rate_rps > 0, 1.0, 0.0)
+        # What already breaks a rule must not be made worse; it need not be made better.
+        limit = np.maximum(self.rules.upper, self.rules.usage(solution.judged, solution.counts))
+        free = np.full(self.groups, -np.inf), np.full(self.rules.size, -np.inf)
+        open_end = np.full(self.demands, np.inf), np.full(len(floors), np.inf)
+        self._programme = ColumnMaster(
+            np.concatenate([wanted * (1 + reserve), *free, floors]),
+            np.concatenate([open_end[0], self.devices_max, limit, open_end[1]]),
+        )
+        self._slack = self._add_slack()
+        self.judged: Judged = solution.judged
+        self.group: Whole = np.arange(self.groups)
+        self._known = {row.tobytes() for row in _keys(solution.judged.rows, self.group)}
+        self._programme.add(self._columns(solution.judged, self.group))
+        self.parts: Floats = np.zeros(0)
+        """Devices that carry each column."""
+        self.value = np.inf
+        self.widen(solution.judged.rows, self.group, steps_pct)
+
+    @property
+    def units_of_work(self) -> int:
+        """What solving it once more takes."""
+        rows = self.demands + self.groups + self.rules.size
+        return 1 + len(self.group) * rows // _ENTRIES_PER_UNIT
+
+    def widen(self, rows: Patterns, group: Whole, steps_pct: tuple[int, ...]) -> int:
+        """Add the neighbours of some rows to their groups; how many were new."""
+        found, parent = neighbours(self.problem, rows, steps_pct)
+        return self.add(self.rules.judge.judge(found), group[parent])
+
+    def widen_used(self, steps_pct: tuple[int, ...]) -> int:
+        """Add the neighbours of all columns in use."""
+        used = np.flatnonzero(self.parts > DUST)
+        return self.widen(self.judged.rows.take(used), self.group[used], steps_pct)
+
+    def add(self, judged: Judged, group: Whole) -> int:
+        """Add columns to groups; unlawful and known ones are left out."""
+        fresh = []
+        for place, key in enumerate(_keys(judged.rows, group)):
+            name = key.tobytes()
+            if judged.lawful[place] and name not in self._known:
+                self._known.add(name)
+                fresh.append(place)
+        if fresh:
+            chosen = np.array(fresh, dtype=np.int64)
+            some, of = judged.take(chosen), group[chosen]
+            self._programme.add(self._columns(some, of))
+            self.judged = Judged.joined([self.judged, some])
+            self.group = np.concatenate([self.group, of])
+            self.parts = np.concatenate([self.parts, np.zeros(len(of))])
+        return len(fresh)
+
+    def bound(self, group: int, least: float, most: float) -> None:
+        """How many devices of a group may be in use."""
+        self.devices_min[group], self.devices_max[group] = least, most
+        self._programme.bound_row(self.demands + group, least, most)
+
+    def compositions(self) -> Compositions:
+        """All columns so far by kind and members; no columns may be added afterwards."""
+        rows = self.judged.rows
+        keys = np.hstack([rows.kind[:, None], rows.variants])
+        _, of = np.unique(keys, axis=0, return_inverse=True)
+        return Compositions(of=of.ravel(), first=np.unique(of.ravel(), return_index=True)[1])
+
+    def bound_composition(self, compositions: Compositions, composition: int, least: float, most: float) -> None:
+        """How many devices may carry columns of a composition."""
+        if compositions.row[composition] < 0:
+            columns = self._slack + np.flatnonzero(compositions.of == composition)
+            compositions.row[composition] = self._programme.add_row(columns, least, most)
+        else:
+            self._programme.bound_row(int(compositions.row[composition]), least, most)
+
+    def solve(self, *, primal: bool) -> bool:
+        """The optimum; False where there is none to be had."""
+        answer = self._programme.solve(primal=primal)
+        if answer is None:
+            return False
+        self.parts, self.value = answer.values[self._slack :], answer.value
+        return True
+
+    def devices(self) -> Floats:
+        """In use, by group."""
+        weights = np.bincount(self.group, weights=self.parts, minlength=self.groups)
+        return np.asarray(weights, dtype=np.float64)
+
+    def _add_slack(self) -> int:
+        """What may lack, at its price."""
+        usd = self.problem.unserved_usd
+        demand = np.flatnonzero(self.problem.rate_rps > 0)
+        floored = np.arange(len(self.rules.floored))
+        row = np.concatenate([demand, self._floor_at + floored])
+        cost, every = np.concatenate([usd[demand], usd[self.rules.floored]]), np.arange(len(row))
+        self._programme.add(Columns.of(cost, column=every, row=row, value=np.ones(len(row))))
+        return len(row)
+
+    def _columns(self, judged: Judged, group: Whole) -> Columns:
+        rules = self.rules
+        at, place = np.nonzero(judged.rows.variants >= 0)
+        work = rules.judge.workload[judged.rows.variants[at, place]]
+        rate = self.problem.rate_rps[work]
+        asked = np.flatnonzero(rate > 0)
+        own = Entries(
+            row=np.concatenate([work[asked], self.demands + group]),
+            pattern=np.concatenate([at[asked], np.arange(len(group))]),
+            value=np.concatenate([judged.capacity_rps[at, place][asked] / rate[asked], np.ones(len(group))]),
+        )
+        return rules.columns(judged, own, self._rule_at, np.maximum(rules.floor, 1.0))
 
 
-class Moves:
-    """One device each: from a row of the solution to another content."""
-
-    def __init__(self, solution: Solution, judged: Judged, parent: Whole) -> None:
-        fit = np.flatnonzero(judged.lawful)
-        self.solution, self.judged, self.parent = solution, judged.take(fit), parent[fit]
-        rules = solution.rules
-        before = solution.judged.take(self.parent)
-        self.usd = self.judged.usd_per_h - before.usd_per_h
-        self.work, self.net_rps = net_of(rules, before, self.judged)
-
-    def gains(self, served_rps: Floats) -> Floats:
-        """What each is worth by itself, $/h; least replicas are looked at when it is made."""
-        problem = self.solution.rules.judge.problem
-        rate = problem.rate_rps[self.work]
-        asked = (rate > 0) & (self.work >= 0)
-        rate = np.where(asked, rate, 1.0)
-        before = np.maximum(0.0, 1 - served_rps[self.work] / rate)
-        after = np.maximum(0.0, 1 - (served_rps[self.work] + self.net_rps) / rate)
-        before, after = (np.where(part > SERVED, part, 0.0) for part in (before, after))
-        change = np.where(asked, (before - after) * problem.unserved_usd[self.work], 0.0)
-        return np.asarray(change.sum(axis=1) - self.usd)
-
-    def apart(self, order: Whole) -> Whole:
-        """The first of these moves and those after it that share neither a workload nor a row with one before."""
-        workloads: set[int] = set()
-        parents: set[int] = set()
-        chosen = []
-        for move in order.tolist():
-            own = {int(work) for work, net in zip(self.work[move], self.net_rps[move], strict=True) if net != 0.0}
-            if int(self.parent[move]) in parents or workloads & own:
-                continue
-            chosen.append(move)
-            parents.add(int(self.parent[move]))
-            workloads |= own
-        return np.array(chosen, dtype=np.int64)
-
-    def made(self, chosen: Whole) -> Solution:
-        """The solution after these moves, one device each."""
-        solution = self.solution
-        counts = solution.counts.copy()
-        np.subtract.at(counts, self.parent[chosen], 1)
-        rows = Patterns.joined([solution.judged.rows, self.judged.rows.take(chosen)])
-        return Solution.of_rows(solution.rules, rows, np.concatenate([counts, np.ones(len(chosen), dtype=np.int64)]))
-
-
-def net_of(rules: Rules, before: Judged, after: Judged) -> tuple[Whole, Floats]:
-    """Workloads that each change touches and what they gain: change x place, -1 and 0 where there is nothing more."""
-    works, rates = [], []
-    for judged, sign in ((before, -1.0), (after, 1.0)):
-        stands = judged.rows.variants >= 0
-        works.append(np.where(stands, rules.judge.workload[np.where(stands, judged.rows.variants, 0)], -1))
-        rates.append(sign * judged.capacity_rps)
-    work, rate = np.hstack(works), np.hstack(rates)
-    same = work[:, :, None] == work[:, None, :]
-    first = np.argmax(same, axis=2) == np.arange(work.shape[1])
-    net = np.where(first & (work >= 0), (same * rate[:, None, :]).sum(axis=2), 0.0)
-    return np.where(first, work, -1), net
+def _keys(rows: Patterns, group: Whole) -> Whole:
+    return np.hstack([group[:, None], rows.kind[:, None], rows.variants, rows.shares_pct])

@@ -10,8 +10,8 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.solution import Rules, Solution, descend, neighbours
-from solvers.planners.joint.solve.trim import LocalProgramme, trim
+from solvers.planners.joint.solve.solution import LocalProgramme, Rules, Solution, neighbours
+from solvers.planners.joint.solve.trim import descend, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
