@@ -24,8 +24,7 @@ from benchmarks.instances.family_snapshot import snapshot_of
 from benchmarks.peers.planned import everything, planned
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.change import narrow
-from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import solve
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
 

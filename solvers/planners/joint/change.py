@@ -30,7 +30,7 @@ from solvers.planners.base import PlanRequest
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import judged, members_of, without
 from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.planners.joint.solve.phases import SolveOrder
+from solvers.planners.joint.solve.solve import SolveOrder
 from solvers.planners.joint.spare import open_ended
 from solvers.problems.joint import Cap, JointProblem, Workload
 from solvers.problems.patterns import Layout, Pattern, Standing

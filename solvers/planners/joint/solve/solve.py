@@ -1,141 +1,306 @@
 """The solve: first answer, better answers, a bound; never worse than the first answer.
 
-Problems of some hundred workloads are solved whole. Larger ones are dealt out to groups, with devices and limits in
-proportion: every kind of device has enough partners in each, so little is lost, and time grows as the number of
-groups. Their layouts add up, and what stays short is made up on the whole problem. Devices are named by seating.
+One problem goes through phases from the relaxed optimum to whole devices: price patterns, dive, trim, make up what is
+short, polish where the problem is small, repair with what time is left. Every phase begins with the best so far and can
+only improve it. Problems of some hundred workloads are solved whole, larger ones in groups, and what stays short then
+is made up on the whole problem. Devices are named by seating.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.bound import proven, proven_at, without_cuts
 from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.generate import (
+    Depth,
+    Dive,
+    Generation,
+    Pace,
+    Scene,
+    generate,
+    promising,
+    singles,
+    within_gap,
+)
+from solvers.planners.joint.solve.groups import Group, GroupLayout, PartDuals, gathered, groups_of, together
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.phases import Phases, SolveOrder, charge, kept_usd, portion
+from solvers.planners.joint.solve.master import Master, Rows
+from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
 from solvers.planners.joint.solve.repair import repair
+from solvers.planners.joint.solve.solution import Rules
+from solvers.planners.joint.solve.trim import polished, shake, small_enough, thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
+GENERATE_UNTIL = 0.65
+DIVE_UNTIL = 0.25
+SERVE_UNTIL = 0.05
+"""To serve every rate comes before proving anything."""
+TRIM_PART = 0.25
+THIN_PART = 0.8
+MEND_PART = 0.5
+THIN_UNTIL = 0.25
+RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
+"""Parts of the rates that devices are made fewer with, in the order that pays best."""
+DEVICES_TINY = 16.0
+REACH_PART = 0.3
+POLISH_PART = 0.8
+REPAIR_PART = 0.3
+SERVE_PART = 0.6
+REPAIR_S_PER_DEVICE = 0.01
+"""Of what is left."""
+COMPLETE_ROUNDS = 25
+URGENT_DEVICES = 1e5
+COLUMNS_KEPT = 400
 WORKLOADS_MAX = 700
-WORKLOADS_EACH = 500
+"""Solved whole."""
 PROOF_PART = 0.25
 """Of the deadline, kept for the bound: to serve every rate comes before proving anything."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GROUPS_UNTIL = 0.15
-MEND_PART = 0.4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """One part of a problem, with its numbers in the whole one."""
-
-    problem: JointProblem
-    variants: Whole
-
-    def inside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
-        """Those patterns that are all of this group, in its numbers."""
-        place = {int(number): index for index, number in enumerate(self.variants)}
-        return tuple(
-            replace(item, variants=tuple(place[member] for member in item.variants))
-            for item in patterns
-            if all(member in place for member in item.variants)
-        )
-
-    def standing(self, standing: tuple[Standing, ...]) -> tuple[Standing, ...]:
-        """What stands of this group."""
-        kept = ((self.inside((item.pattern,)), item.devices) for item in standing)
-        return tuple(Standing(pattern=found[0], devices=devices) for found, devices in kept if found)
-
-    def outside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
-        """Patterns of this group in the whole problem's numbers."""
-        return tuple(
-            replace(item, variants=tuple(int(self.variants[member]) for member in item.variants)) for item in patterns
-        )
-
-
-def groups_of(problem: JointProblem, weight: Floats) -> tuple[Group, ...]:
-    """Groups of workloads of like weight together; one group when the problem is small enough."""
-    works = len(problem.workloads)
-    count = 1 if works <= WORKLOADS_MAX else -(-works // WORKLOADS_EACH)
-    if count == 1:
-        return (Group(problem=problem, variants=np.arange(len(problem.variants))),)
-    of = np.zeros(works, dtype=np.int64)
-    load = np.zeros(count)
-    for work in np.argsort(-weight, kind="stable").tolist():
-        of[work] = int(np.argmin(load))
-        load[of[work]] += weight[work]
-    ends = np.concatenate([[0.0], np.cumsum(load) / load.sum()])
-    return tuple(
-        _group(problem, of, number, low=float(ends[number]), high=float(ends[number + 1])) for number in range(count)
-    )
-
-
-def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: float) -> Group:
-    """Devices from one part of every pool to the next, so that all groups together have all of them."""
-    mine = of == number
-    place = np.cumsum(mine) - 1
-    variants = np.flatnonzero(mine[problem.variant_workload])
-    # Pools do not all round at the same group: each begins elsewhere.
-    shift = np.arange(len(problem.pools)) / max(1, len(problem.pools))
-    devices = (np.floor(high * problem.pool_devices + shift) - np.floor(low * problem.pool_devices + shift)).astype(
-        np.int64
-    )
-    part = high - low
-    works = tuple(
-        replace(item, avoids=tuple(int(place[other]) for other in item.avoids if mine[other]))
-        for item, chosen in zip(problem.workloads, mine.tolist(), strict=True)
-        if chosen
-    )
-    own = problem.of_variants(variants)
-    small = replace(
-        own,
-        pools=tuple(replace(pool, devices=int(n)) for pool, n in zip(problem.pools, devices, strict=True)),
-        workloads=works,
-        variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
-        caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=_parts(cap.devices, part)) for cap in problem.caps),
-        quotas=tuple((name, gpus * _owned(problem, mine, name)) for name, gpus in problem.quotas),
-    )
-    return Group(problem=small, variants=variants)
-
-
-def _parts(devices: tuple[int, ...], part: float) -> tuple[int, ...]:
-    """Rounded up, so that idle power is not forgotten."""
-    return tuple(int(np.ceil(count * part - 1e-9)) for count in devices)
-
-
-def _owned(problem: JointProblem, mine: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], project: str) -> float:
-    """Part of a project's unserved value that is in the group."""
-    values = np.array([work.unserved_usd if work.project == project else 0.0 for work in problem.workloads])
-    return float(values[mine].sum() / values.sum()) if values.sum() > 0 else 1.0
+GROUPS_MEND_PART = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLayout:
-    """A group and its layout, in the group's numbers."""
+class SolveOrder:
+    """One order. All fields have a meaning when left out: a solve from nothing."""
 
-    group: Group
-    layout: Layout
+    standing: tuple[Standing, ...] = ()
+    """What stands now; to keep one of these is cheaper by the launches that it saves."""
+    warm: tuple[Pattern, ...] = ()
+    """Patterns to begin with, from an earlier solve; those that no longer keep their promises are left out."""
+    gap: float = 0.003
+    """Stop when cost and bound are this near, as a fraction of the cost."""
+    seed: int = 1
+    launch_usd_per_s: float = 0.0002
+    """$/h that may be spent to avoid one second of launching."""
+    proof: bool = True
+    """Whether to keep time for a bound."""
 
 
-def together(done: list[GroupLayout]) -> Layout:
-    """The layouts of all groups as one of the whole problem; bounds and duals are the groups' own and stay behind."""
-    counts: Counter[Pattern] = Counter()
-    for item in done:
-        for pattern, count in zip(item.group.outside(item.layout.patterns), item.layout.counts, strict=True):
-            counts[pattern] += count
-    columns = tuple(pattern for item in done for pattern in item.group.outside(item.layout.columns))
-    facts: Counter[str] = Counter()
-    for item in done:
-        facts.update(item.layout.facts)
-    return Layout(patterns=tuple(counts), counts=tuple(counts.values()), columns=columns, facts=dict(facts))
+DEPTHS = (
+    (1.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
+    (4.0, Depth(rounds=12, group_part=0.1, up_part=0.1)),
+    (2.0, Depth(rounds=10, group_part=0.2, up_part=0.25)),
+    (6.0, Depth(rounds=20, group_part=0.1, up_part=0.1)),
+    (3.0, Depth(rounds=10, group_part=1.0, up_part=0.1)),
+    (12.0, Depth(rounds=20, group_part=0.05, up_part=0.05)),
+)
+"""Dives in order, and how long each takes beside the others, roughly."""
+DEPTHS_TINY = (
+    (1.0, Depth(rounds=3, group_part=1.0, up_part=0.5)),
+    (1.5, Depth(rounds=6, group_part=1.0, up_part=0.25)),
+    (1.5, Depth(rounds=4, group_part=0.6, up_part=0.4)),
+    (1.5, Depth(rounds=3, group_part=0.2, up_part=0.25)),
+    (2.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
+    (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
+)
+"""A few devices are decided by luck: quick ways, each trimmed, and then an integer programme."""
+
+
+@dataclass(slots=True)
+class Phases:
+    """One run. `found` is the answer so far, `facts` are told."""
+
+    problem: JointProblem
+    order: SolveOrder
+    deadline: Deadline
+    first: Layout
+    found: Layout | None = None
+    facts: dict[str, float] = field(default_factory=dict)
+    columns: tuple[Pattern, ...] = ()
+    search: Generation | None = None
+
+    def run(self) -> Layout:
+        """All phases, as far as the deadline lets them; the first layout at worst."""
+        problem, deadline, begun_s = self.problem, self.deadline, self.deadline.elapsed_s
+        rules = Rules(Judge(problem))
+        exact = rules.judge
+        master = Master(problem, exact)
+        tables = tables_of(problem, exact, levels_of(problem, master.width))
+        pricing = Pricing(problem, tables, master.rows, master.width)
+        master.offer(singles(problem, master.width))
+        master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
+        master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
+        relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
+        self.facts |= {"columns": float(master.size), "generate_s": deadline.elapsed_s - begun_s}
+        if relaxation is not None:
+            found = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
+            self.search = replace(found, relaxed=relaxation.plain or relaxation.best)
+            self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search.relaxed.value}
+            scene = Scene(problem=problem, rules=rules, tables=tables)
+            self._dive(scene, found)
+            self._finish(scene, found)
+        return (
+            self.found if self.found is not None and self._worth(self.found) <= self._worth(self.first) else self.first
+        )
+
+    def _dive(self, scene: Scene, begin: Generation) -> None:
+        """The first dive is quick; slower ones follow as long as there is time for what they take."""
+        deadline, slowness, took = self.deadline, 0.0, 0.0
+        tiny = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_TINY
+        for times, depth in DEPTHS_TINY if tiny else DEPTHS:
+            if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
+                break
+            before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
+            self._try("dive_s", partial(self._dived, dive, begin, trimmed=tiny))
+            slowness, took = times, before - deadline.left_part
+
+    def _dived(self, dive: Dive, begin: Generation, _before: Layout, *, trimmed: bool) -> Layout:
+        """A dive begins at the relaxed optimum, whatever was found before."""
+        layout = dive.run(begin, self.deadline)
+        return trim(self.problem, layout, portion(self.deadline, TRIM_PART)) if trimmed else layout
+
+    def _finish(self, scene: Scene, search: Generation) -> None:
+        master, relaxed = search.master, search.relaxed
+        problem, deadline = self.problem, self.deadline
+        self._thin(scene, master.prices(relaxed.row_duals))
+        if self.found is not None and self.found.missing(self.problem).any():
+            self._try("complete_s", lambda layout: completed(scene, layout, deadline))
+        if small_enough(master, relaxed) and not deadline.over:
+            shake(search, deadline, np.random.default_rng(self.order.seed))
+            if problem.by_memory:
+                relaxed = self._within_gap(master, relaxed)
+            search = replace(search, relaxed=relaxed)
+            rng = np.random.default_rng(self.order.seed)
+            self._within(
+                "polish_s",
+                POLISH_PART,
+                lambda layout, within: polished(scene, search, layout, within, rng),
+            )
+            self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
+        if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
+            rng, prices = np.random.default_rng(self.order.seed), master.prices(relaxed.row_duals)
+            self._within(
+                "repair_s",
+                SERVE_PART if self.found.missing(self.problem).any() else repair_part(deadline, sum(self.found.counts)),
+                lambda layout, within: repair(problem, layout, prices, within, rng),
+            )
+        self.columns = tuple(master.judge.patterns(master.judged.take(promising(master, relaxed, COLUMNS_KEPT))))
+
+    def _within_gap(self, master: Master, relaxed: Relaxed) -> Relaxed:
+        """Give the integer programme all that may be in something better than what is found so far."""
+        best, before = self.first if self.found is None else self.found, master.size
+        within = portion(self.deadline, REACH_PART)
+        best_usd = best.value(self.problem) + float(self.problem.unserved_usd @ best.fewer(self.problem))
+        relaxed = within_gap(master, relaxed, best_usd, best.usd_per_h, within)
+        self.facts["reached"] = float(master.size - before)
+        charge(self.deadline, within)
+        return relaxed
+
+    def _thin(self, scene: Scene, prices: Prices) -> None:
+        """Fewer devices, with less and with more in reserve, as long as there is time for what it takes. The cheapest
+        is kept; where it leaves any rate a little short, that is made up first.
+        """
+        base = self.first if self.found is None else self.found
+        short: list[Layout] = []
+        took = 0.0
+        for reserve in RESERVES:
+            if took and self.deadline.left_part - took < THIN_UNTIL:
+                break
+            before = self.deadline.left_part
+            tried = self._within("trim_s", THIN_PART, partial(self._thinned, base, reserve))
+            took = before - self.deadline.left_part
+            if tried.missing(self.problem).any():
+                short.append(tried)
+        if not short:
+            return
+        cheapest = min(short, key=lambda item: item.usd_per_h)
+        if self.found is None or cheapest.usd_per_h < self.found.usd_per_h or self.found.missing(self.problem).any():
+            self._within("mend_s", MEND_PART, partial(self._served, scene, cheapest, prices))
+
+    def _thinned(self, base: Layout, reserve: float, _before: Layout, deadline: Deadline) -> Layout:
+        """All begin at the same layout."""
+        return thin(self.problem, base, reserve, deadline)
+
+    def _served(self, scene: Scene, short: Layout, prices: Prices, _before: Layout, deadline: Deadline) -> Layout:
+        """What lacks a little is served by packing a few devices anew, else by another device."""
+        problem, rng = self.problem, np.random.default_rng(self.order.seed)
+        layout = repair(problem, short, prices, portion(deadline, MEND_PART), rng, until_served=True)
+        return completed(scene, layout, deadline) if layout.missing(self.problem).any() else layout
+
+    def _try(self, name: str, phase: Callable[[Layout], Layout]) -> Layout:
+        """Run a phase on the answer so far, and keep what it makes of it where that is better; what it made."""
+        begun_s = self.deadline.elapsed_s
+        before = self.first if self.found is None else self.found
+        after = phase(before)
+        if self.found is None or self._worth(after) < self._worth(self.found):
+            self.found = after
+        self.facts[name] = self.facts.get(name, 0.0) + self.deadline.elapsed_s - begun_s
+        return after
+
+    def _within(self, name: str, part: float, phase: Callable[[Layout, Deadline], Layout]) -> Layout:
+        """A phase with a part of what is left to itself."""
+        within = portion(self.deadline, part)
+        after = self._try(name, lambda layout: phase(layout, within))
+        charge(self.deadline, within)
+        return after
+
+    def _worth(self, layout: Layout) -> float:
+        return layout.judged_usd(self.problem) - kept_usd(self.problem, self.order, layout)
+
+
+def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
+    """What the launches that keeping what stands saves are worth, $/h."""
+    held = dict(zip((item.key for item in layout.patterns), layout.counts, strict=True))
+    seconds = sum(
+        min(item.devices, held.get(item.pattern.key, 0))
+        * sum(problem.variants[variant].launch_s for variant in item.pattern.variants)
+        for item in order.standing
+    )
+    return order.launch_usd_per_s * seconds
+
+
+def repair_part(deadline: Deadline, devices: int) -> float:
+    """A part of what is left, and no more than so many devices are worth."""
+    if deadline.work_units is None:
+        most = REPAIR_S_PER_DEVICE * devices / max(deadline.left_s, 1e-9)
+    else:
+        most = 1000 * REPAIR_S_PER_DEVICE * devices / max(deadline.left_part * deadline.work_units, 1.0)
+    return min(REPAIR_PART, most)
+
+
+def portion(deadline: Deadline, part: float) -> Deadline:
+    """A deadline of its own for a part of what is left."""
+    if deadline.work_units is None:
+        return Deadline(part * deadline.left_s)
+    return Deadline(deadline.seconds, max(1, int(part * deadline.left_part * deadline.work_units)))
+
+
+def charge(deadline: Deadline, portion: Deadline) -> None:
+    """Count what was done within a portion as done."""
+    if portion.work_units is not None:
+        deadline.spend(round((1 - portion.left_part) * portion.work_units))
+
+
+def _urgent(problem: JointProblem) -> JointProblem:
+    """The same with a price on what is unserved that makes any device worth it, however little is missing."""
+    price = URGENT_DEVICES * max(problem.dearest_usd, 1e-3)
+    works = (replace(work, unserved_usd=max(work.unserved_usd, price)) for work in problem.workloads)
+    return replace(problem, workloads=tuple(works))
+
+
+def completed(scene: Scene, layout: Layout, deadline: Deadline) -> Layout:
+    """What is still short placed on devices that are still free."""
+    scene = replace(scene, problem=_urgent(scene.problem))
+    whole = Master(scene.problem, scene.rules.judge)
+    rest = Master(scene.problem, scene.rules.judge, whole.taken_by(layout))
+    pricing = Pricing(scene.problem, scene.tables, rest.rows, rest.width)
+    relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL, thorough=False))
+    if relaxation is None:
+        return layout
+    depth = Depth(until_part=SERVE_UNTIL)
+    dive = Dive(scene, depth, whole.taken_by(layout))
+    begin = Generation(master=rest, pricing=pricing, relaxed=relaxation.best)
+    return layout.and_also(dive.run(begin, deadline))
 
 
 def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
@@ -147,11 +312,8 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    groups = groups_of(problem, whole_rate_usd(problem))
-    if len(groups) == 1:
-        found = _whole(problem, order, first, deadline)
-    else:
-        found = _grouped(problem, order, first, groups, deadline)
+    groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
+    found = _grouped(problem, order, first, groups, deadline) if groups else _whole(problem, order, first, deadline)
     best = min(found, first, key=lambda item: item.judged_usd(problem) - kept_usd(problem, order, item))
     return Layout(
         patterns=best.patterns,
@@ -159,7 +321,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         bound_usd_per_h=found.bound_usd_per_h,
         prices=found.prices,
         columns=found.columns,
-        facts=facts | found.facts | {"first_won": float(best is first), "groups": float(len(groups))},
+        facts=facts | found.facts | {"first_won": float(best is first), "groups": float(len(groups) or 1)},
     )
 
 
@@ -204,7 +366,7 @@ def _grouped(
     merged = together(done)
     if merged.missing(problem).any() and not deadline.over:
         rng = np.random.default_rng(order.seed)
-        within = portion(deadline, MEND_PART)
+        within = portion(deadline, GROUPS_MEND_PART)
         fixed = repair(problem, merged, first.prices, within, rng)
         if fixed.judged_usd(problem) < merged.judged_usd(problem):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
@@ -213,49 +375,3 @@ def _grouped(
         rows = Rows(problem)
         merged = replace(merged, bound_usd_per_h=proven_at(rows, Judge(problem), gathered(rows, priced), deadline, END))
     return merged
-
-
-def whole_rate_usd(problem: JointProblem) -> Floats:
-    """What each workload's rate would cost alone on whole devices of its best kind, roughly: for dealing loads out."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate = (1000 * problem.batches / problem.mean_ms[:, :, -1, :]).max(axis=2)
-    usd = np.array([max(problem.pools[pool].usd_per_h, 1e-6) for pool in problem.kind_pool.tolist()])
-    per_rps = usd[:, None] / np.maximum(rate[problem.kind_table], 1e-9)
-    cheapest = np.full(len(problem.workloads), np.inf)
-    np.minimum.at(cheapest, problem.variant_workload, per_rps.min(axis=0))
-    return np.where(np.isfinite(cheapest), cheapest, 0.0) * problem.rate_rps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartDuals:
-    """Rows of a part of a problem with their duals, and which workloads they are about."""
-
-    rows: Rows
-    duals: Floats
-    workloads: Whole
-
-
-def gathered(rows: Rows, parts: list[PartDuals]) -> Floats:
-    """Duals for a whole problem from those of its parts: a workload's own as they are, those of what all share as the
-    mean by devices.
-    """
-    duals = np.zeros(rows.count)
-    devices = np.zeros(len(rows.problem.pools))
-    cap_usd = np.zeros(len(rows.problem.caps))
-    quotas = slice(rows.quota_at, rows.quota_at + len(rows.problem.quotas))
-    total = max(float(sum(item.rows.problem.pool_devices.sum() for item in parts)), 1.0)
-    for item in parts:
-        part, own, workloads = item.rows, item.duals, item.workloads
-        duals[workloads] = own[: part.pool_at]
-        for name in ("fewest", "most", "money"):
-            there, here = getattr(part, name), getattr(rows, name)[workloads]
-            both = (there >= 0) & (here >= 0)
-            duals[here[both]] = own[there[both]]
-        devices += part.problem.pool_devices
-        duals[rows.pool_at : rows.cap_at] += part.problem.pool_devices * own[part.pool_at : part.cap_at]
-        weight = float(part.problem.pool_devices.sum()) / total
-        cap_usd[part.cap_number] += weight * own[part.cap_at : part.quota_at] / part.cap_unit
-        duals[quotas] += weight * own[part.quota_at : part.quota_at + len(rows.problem.quotas)]
-    duals[rows.pool_at : rows.cap_at] /= np.maximum(devices, 1.0)
-    duals[rows.cap_at : rows.quota_at] = cap_usd[rows.cap_number] * rows.cap_unit
-    return duals

@@ -1,21 +1,34 @@
-"""Trimming: members are decided, how shares are split and how many devices it takes is not.
+"""Whole devices made better: trimming, single moves, and, where they are few, an integer programme.
 
-*Close*: in the linear programme around a solution the devices of every composition become whole, a few at a time,
-nearest first, while the rest adapts. *Settle*: the mixture that each is left with becomes whole percent of share on
-whole devices; since that loses a little, a little more than the rates is asked for, and where it lost more, more of
-that is asked for next time. *Descend*: single exact moves make up what is still lost, one device carrying something
-else and everything added up anew. All moves around the devices that matter are judged at once; the best by worth are
-made together where they touch no workload of each other. A step whose outcome is worth less than what it began with is
-not taken, and no move breaks a rule over the whole layout.
+Trimming: members are decided, how shares are split and how many devices it takes is not. *Close*: in the linear
+programme around a solution the devices of every composition become whole, a few at a time, nearest first, while the
+rest adapts. *Settle*: the mixture that each is left with becomes whole percent of share on whole devices; since that
+loses a little, a little more than the rates is asked for, and where it lost more, more of that is asked for next time.
+*Descend*: single exact moves make up what is still lost, one device carrying something else and everything added up
+anew. All moves around the devices that matter are judged at once; the best by worth are made together where they touch
+no workload of each other. A step whose outcome is worth less than what it began with is not taken, and no move breaks a
+rule over the whole layout.
+
+Polishing: where only some dozens of devices are at stake, whole devices decide more than the relaxed optimum can see,
+so patterns are also priced at duals shaken at random, and an integer programme over everything that was found is given
+the best layout so far as a hint: it can only become better. Before it, two or three devices are swapped for two better
+ones: every pair of some hundred columns is tried for what some devices leave.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import combinations
+
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.engines.base import Limits, Program, create
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import Relaxed
+from solvers.planners.joint.solve.generate import Generation, Scene, promising
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import DUST, SERVED, LocalProgramme, Rules, Solution, neighbours
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
@@ -35,6 +48,25 @@ _RESERVE = 0.003
 _RESERVE_MORE = 1.5
 """Of what lacked."""
 _RESERVE_MAX = 0.05
+TOLERANCE = 1e-9
+GAIN = 1e-7
+TRIES_MAX = 600
+PAIRS_PER_UNIT = 2_500_000
+DEVICES_MAX = 120.0
+WORKLOADS_MAX = 60
+SHAKES = 20
+SHAKE = 0.3
+SHAKE_UNTIL = 0.1
+COLUMNS_MAX = 700
+COLUMNS_LEAST = 50
+FIRST_PART = 0.4
+"""Of what is left, for the engine's first node where columns are many by design."""
+SWAP_PART = 0.2
+"""Of what is left of the deadline."""
+ENGINE_PART = 0.8
+ENGINE_GAP = 1e-4
+ENTRIES_PER_UNIT, NODE_UNITS = 30, 30
+"""Of work: the first node of an integer programme with all that comes before it, and another one."""
 
 
 def trim(problem: JointProblem, layout: Layout, deadline: Deadline) -> Layout:
@@ -301,3 +333,168 @@ def net_of(rules: Rules, before: Judged, after: Judged) -> tuple[Whole, Floats]:
     first = np.argmax(same, axis=2) == np.arange(work.shape[1])
     net = np.where(first & (work >= 0), (same * rate[:, None, :]).sum(axis=2), 0.0)
     return np.where(first, work, -1), net
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """Columns that go and columns that come."""
+
+    out: tuple[int, ...]
+    into: tuple[int, ...]
+
+
+class Swaps:
+    """Columns of a covering programme as a dense matrix; slack columns are left out."""
+
+    def __init__(self, program: Program) -> None:
+        self.whole = np.flatnonzero(program.integer)
+        """Of each column here: its number in the programme."""
+        column = np.repeat(np.arange(program.columns), np.diff(program.start))
+        dense = np.zeros((program.columns, program.rows))
+        np.add.at(dense, (column, program.row), program.value)
+        self.dense = dense[self.whole]
+        self.cost = program.cost[self.whole]
+        self.upper = program.upper[self.whole]
+        self.asked = np.flatnonzero(np.isfinite(program.row_lower) & (program.row_lower > 0))
+        self.limited = np.flatnonzero(np.isfinite(program.row_upper))
+        self.least, self.most = program.row_lower, program.row_upper
+
+    def improve(self, counts: Floats, deadline: Deadline, until_part: float, rng: np.random.Generator) -> Floats:
+        """Counts (of the columns here) that cost no more and leave nothing more undone."""
+        counts = counts.copy()
+        tried: set[tuple[int, ...]] = set()
+        for _ in range(TRIES_MAX):
+            held = np.flatnonzero(counts > 0).tolist()
+            devices = [column for column in held for _ in range(min(2, int(counts[column])))]
+            groups = sorted({*combinations(devices, 2), *combinations(devices, 3)} - tried)
+            if not groups or deadline.left_part <= until_part:
+                return counts
+            out = groups[int(rng.integers(len(groups)))]
+            tried.add(out)
+            deadline.spend(1 + self.dense.size * len(self.dense) // PAIRS_PER_UNIT)
+            swap = self._best(counts, out)
+            if swap is not None:
+                np.subtract.at(counts, list(swap.out), 1)
+                np.add.at(counts, list(swap.into), 1)
+                tried.clear()
+        return counts
+
+    def _best(self, counts: Floats, out: tuple[int, ...]) -> Swap | None:
+        """The cheapest pair, or single, that does what these devices do and is cheaper."""
+        rest = counts.copy()
+        np.subtract.at(rest, list(out), 1)
+        done = rest @ self.dense
+        need, room = self.least - done, self.most - done
+        budget = float(self.cost[list(out)].sum()) - GAIN
+        rows = self.asked[need[self.asked] > TOLERANCE]
+        able = (self.cost < budget) & (rest < self.upper)
+        able &= (self.dense[:, self.limited] <= room[self.limited] + TOLERANCE).all(axis=1)
+        some = np.flatnonzero(able)
+        if not len(some):
+            return None
+        alone = some[(self.dense[some][:, rows] >= need[rows] - TOLERANCE).all(axis=1)]
+        best: Swap | None = None
+        if len(alone):
+            pick = int(alone[np.argmin(self.cost[alone])])
+            best, budget = Swap(out=out, into=(pick,)), float(self.cost[pick]) - GAIN
+        pair = self._pair(some, rows, need, room, budget)
+        return Swap(out=out, into=pair) if pair is not None else best
+
+    def _pair(self, some: Whole, rows: Whole, need: Floats, room: Floats, budget: float) -> tuple[int, int] | None:
+        """`rows`: those that ask for something of `need`."""
+        cost = self.cost[some]
+        fine = (cost[:, None] + cost[None, :] < budget) & np.tri(len(some), dtype=np.bool_)
+        for row in rows.tolist():
+            part = self.dense[some, row]
+            fine &= part[:, None] + part[None, :] >= need[row] - TOLERANCE
+        for row in self.limited.tolist():
+            part = self.dense[some, row]
+            fine &= part[:, None] + part[None, :] <= room[row] + TOLERANCE
+        one, other = np.nonzero(fine)
+        if not len(one):
+            return None
+        pick = int(np.argmin(cost[one] + cost[other]))
+        return int(some[one[pick]]), int(some[other[pick]])
+
+
+def small_enough(master: Master, relaxed: Relaxed) -> bool:
+    """Whether an integer programme has a chance."""
+    return len(master.problem.workloads) <= WORKLOADS_MAX and relaxed.values[master.slacks :].sum() <= DEVICES_MAX
+
+
+def shake(search: Generation, deadline: Deadline, rng: np.random.Generator) -> None:
+    """Patterns that would be best if demand were priced somewhat differently."""
+    master, pricing, relaxed = search.master, search.pricing, search.relaxed
+    for _ in range(SHAKES):
+        if deadline.left_part < SHAKE_UNTIL:
+            break
+        deadline.spend(pricing.units_of_work)
+        duals = relaxed.row_duals.copy()
+        duals[: master.rows.pool_at] *= np.exp(rng.normal(0.0, SHAKE, master.rows.pool_at))
+        duals[master.rows.pool_at :] *= rng.uniform()
+        found = pricing.price(master.rows.item_prices(duals), 2, everything=True)
+        pricing.learn(found)
+        master.offer(found.rows)
+
+
+def polished(scene: Scene, search: Generation, layout: Layout, deadline: Deadline, rng: np.random.Generator) -> Layout:
+    """The best layout that swaps and the engine find; the given one at worst."""
+    master, relaxed = search.master, search.relaxed
+    master.offer(master.of_patterns(layout.patterns))
+    number = {key.tobytes(): place for place, key in enumerate(master.judged.rows.keys)}
+    held = np.zeros(master.size, dtype=np.int64)
+    for key, count in zip(master.of_patterns(layout.patterns).keys, layout.counts, strict=True):
+        if key.tobytes() in number:
+            held[number[key.tobytes()]] += count
+    chosen = np.union1d(promising(master, relaxed, _columns_most(master, deadline)), np.flatnonzero(held))
+    program = _program(master, chosen)
+    swaps = Swaps(program)
+    counts = swaps.improve(held[chosen].astype(np.float64), deadline, deadline.left_part * (1 - SWAP_PART), rng)
+    hint = np.concatenate([np.zeros(master.slacks), counts])
+    short = np.maximum(0.0, program.row_lower - program.activity(hint))
+    hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
+    first = program.rows * len(chosen) // ENTRIES_PER_UNIT
+    limits = limits_of(deadline, ENGINE_PART, first)
+    if limits is not None:
+        answer = create("highs").solve(program, limits, hint)
+        deadline.spend(first + NODE_UNITS * int(answer.work))
+        if answer.values is not None and answer.objective < float(program.cost @ hint) - TOLERANCE:
+            counts = answer.values[master.slacks :]
+    rows = master.judged.rows.take(chosen)
+    return Solution.of_rows(scene.rules, rows, np.rint(counts).astype(np.int64)).layout()
+
+
+def _columns_most(master: Master, deadline: Deadline) -> int:
+    """How many columns the programme may have: where all that is within reach was added, no more than leaves work for
+    the nodes after the first.
+    """
+    if not master.problem.by_memory or deadline.work_units is None:
+        return COLUMNS_MAX
+    units = FIRST_PART * deadline.left_part * deadline.work_units
+    return max(COLUMNS_LEAST, min(COLUMNS_MAX, int(ENTRIES_PER_UNIT * units) // max(1, master.rows.count)))
+
+
+def _program(master: Master, chosen: Whole) -> Program:
+    numbers = np.concatenate([np.arange(master.slacks), chosen + master.slacks])
+    some = master.columns.take(numbers)
+    return Program(
+        cost=some.cost,
+        lower=np.zeros(len(numbers)),
+        upper=some.upper,
+        integer=numbers >= master.slacks,
+        start=some.start,
+        row=some.row,
+        value=some.value,
+        row_lower=master.rows.lower,
+        row_upper=master.rows.upper,
+    )
+
+
+def limits_of(deadline: Deadline, part: float, first: int) -> Limits | None:
+    """A part of what is left, for an engine: nodes where work is counted, else seconds. None where it is too little for
+    the first node, which takes so many units.
+    """
+    if deadline.work_units is None:
+        return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
+    units = part * deadline.left_part * deadline.work_units - first
+    return Limits(work=1 + units // NODE_UNITS, gap=ENGINE_GAP) if units > 0 else None

@@ -22,8 +22,7 @@ from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.planner import SPEC, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import solve
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from solvers.verify.checks import verify

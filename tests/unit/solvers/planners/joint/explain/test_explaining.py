@@ -21,8 +21,7 @@ from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, explained, prices_of, seconds_of
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import solve
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from tests import builders, chats

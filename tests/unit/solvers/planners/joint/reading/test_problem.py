@@ -17,8 +17,7 @@ from solvers.domain.workload import Affinity, AntiAffinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Names, read
 from solvers.planners.joint.reading.work import split
-from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import solve
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from tests import builders
 from tests.oracle import optimum, worth
 from tests.property.tiny import billed, used_mib

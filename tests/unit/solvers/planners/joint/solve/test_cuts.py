@@ -9,8 +9,7 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import CUTS, Master, Rows, cut_slack
-from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import solve
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern
 from tests.unit.solvers.planners.joint.solve.scenes import scene
 

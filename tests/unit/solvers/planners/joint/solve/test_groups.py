@@ -6,29 +6,30 @@ import numpy as np
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve import solve as module
+from solvers.planners.joint.solve import groups
+from solvers.planners.joint.solve import solve as solving
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import GroupLayout, groups_of, solve, together, whole_rate_usd
+from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.patterns import Standing
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WORKLOADS_MAX", 8)
-    monkeypatch.setattr(module, "WORKLOADS_EACH", 6)
+    monkeypatch.setattr(solving, "WORKLOADS_MAX", 8)
+    monkeypatch.setattr(groups, "WORKLOADS_EACH", 6)
 
 
 def test_nothing_is_lost_in_the_deal() -> None:
     problem = scene(3, services=16, devices=9)
-    groups = groups_of(problem, whole_rate_usd(problem))
-    assert len(groups) == 3
-    devices = np.sum([group.problem.pool_devices for group in groups], axis=0)
+    parts = groups_of(problem)
+    assert len(parts) == 3
+    devices = np.sum([group.problem.pool_devices for group in parts], axis=0)
     assert devices.tolist() == problem.pool_devices.tolist()
-    assert sorted(np.concatenate([group.variants for group in groups]).tolist()) == list(range(len(problem.variants)))
-    assert sum(cap.limit_w for group in groups for cap in group.problem.caps) == pytest.approx(problem.caps[0].limit_w)
-    for group in groups:
+    assert sorted(np.concatenate([group.variants for group in parts]).tolist()) == list(range(len(problem.variants)))
+    assert sum(cap.limit_w for group in parts for cap in group.problem.caps) == pytest.approx(problem.caps[0].limit_w)
+    for group in parts:
         for place, number in enumerate(group.variants.tolist()):
             inside = group.problem.workloads[group.problem.variants[place].workload]
             assert inside.id == problem.workloads[problem.variants[number].workload].id
@@ -36,13 +37,13 @@ def test_nothing_is_lost_in_the_deal() -> None:
 
 def test_layouts_come_back_in_the_whole_problems_numbers() -> None:
     problem = scene(3, services=16, devices=9)
-    groups = groups_of(problem, whole_rate_usd(problem))
-    layouts = [GroupLayout(group=group, layout=first_layout(group.problem)) for group in groups]
+    parts = groups_of(problem)
+    layouts = [GroupLayout(group=group, layout=first_layout(group.problem)) for group in parts]
     merged = together(layouts)
     check_layout(problem, merged)
     assert sum(merged.counts) == sum(sum(item.layout.counts) for item in layouts) > 0
     standing = tuple(Standing(pattern=item, devices=1) for item in merged.patterns)
-    assert sum(len(group.standing(standing)) for group in groups) == len(standing)
+    assert sum(len(group.standing(standing)) for group in parts) == len(standing)
 
 
 def test_a_solve_in_groups_keeps_every_rule_and_is_no_worse_than_the_first_answer() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from solvers.engines.base import Program
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.phases import Swaps
+from solvers.planners.joint.solve.trim import Swaps
 
 
 def _program(pool: float) -> Program:

@@ -1,0 +1,168 @@
+"""Problems that are too large to be solved whole, dealt out to groups, with devices and limits in proportion.
+
+Every kind of device has enough partners in each group, so little is lost, and time grows as the number of groups. Their
+layouts add up, and the duals of all together prove a bound of the whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.domain.arrays import Floats, Whole
+from solvers.planners.joint.solve.master import Rows
+from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Layout, Pattern, Standing
+
+WORKLOADS_EACH = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One part of a problem, with its numbers in the whole one."""
+
+    problem: JointProblem
+    variants: Whole
+
+    def inside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        """Those patterns that are all of this group, in its numbers."""
+        place = {int(number): index for index, number in enumerate(self.variants)}
+        return tuple(
+            replace(item, variants=tuple(place[member] for member in item.variants))
+            for item in patterns
+            if all(member in place for member in item.variants)
+        )
+
+    def standing(self, standing: tuple[Standing, ...]) -> tuple[Standing, ...]:
+        """What stands of this group."""
+        kept = ((self.inside((item.pattern,)), item.devices) for item in standing)
+        return tuple(Standing(pattern=found[0], devices=devices) for found, devices in kept if found)
+
+    def outside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        """Patterns of this group in the whole problem's numbers."""
+        return tuple(
+            replace(item, variants=tuple(int(self.variants[member]) for member in item.variants)) for item in patterns
+        )
+
+
+def groups_of(problem: JointProblem) -> tuple[Group, ...]:
+    """Groups of workloads that together cost about the same."""
+    works, weight = len(problem.workloads), _whole_rate_usd(problem)
+    count = -(-works // WORKLOADS_EACH)
+    of = np.zeros(works, dtype=np.int64)
+    load = np.zeros(count)
+    for work in np.argsort(-weight, kind="stable").tolist():
+        of[work] = int(np.argmin(load))
+        load[of[work]] += weight[work]
+    ends = np.concatenate([[0.0], np.cumsum(load) / load.sum()])
+    return tuple(
+        _group(problem, of, number, low=float(ends[number]), high=float(ends[number + 1])) for number in range(count)
+    )
+
+
+def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: float) -> Group:
+    """Devices from one part of every pool to the next, so that all groups together have all of them."""
+    mine = of == number
+    place = np.cumsum(mine) - 1
+    variants = np.flatnonzero(mine[problem.variant_workload])
+    # Pools do not all round at the same group: each begins elsewhere.
+    shift = np.arange(len(problem.pools)) / max(1, len(problem.pools))
+    devices = (np.floor(high * problem.pool_devices + shift) - np.floor(low * problem.pool_devices + shift)).astype(
+        np.int64
+    )
+    part = high - low
+    works = tuple(
+        replace(item, avoids=tuple(int(place[other]) for other in item.avoids if mine[other]))
+        for item, chosen in zip(problem.workloads, mine.tolist(), strict=True)
+        if chosen
+    )
+    own = problem.of_variants(variants)
+    small = replace(
+        own,
+        pools=tuple(replace(pool, devices=int(n)) for pool, n in zip(problem.pools, devices, strict=True)),
+        workloads=works,
+        variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
+        caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=_parts(cap.devices, part)) for cap in problem.caps),
+        quotas=tuple((name, gpus * _owned(problem, mine, name)) for name, gpus in problem.quotas),
+    )
+    return Group(problem=small, variants=variants)
+
+
+def _parts(devices: tuple[int, ...], part: float) -> tuple[int, ...]:
+    """Rounded up, so that idle power is not forgotten."""
+    return tuple(int(np.ceil(count * part - 1e-9)) for count in devices)
+
+
+def _owned(problem: JointProblem, mine: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], project: str) -> float:
+    """Part of a project's unserved value that is in the group."""
+    values = np.array([work.unserved_usd if work.project == project else 0.0 for work in problem.workloads])
+    return float(values[mine].sum() / values.sum()) if values.sum() > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLayout:
+    """A group and its layout, in the group's numbers."""
+
+    group: Group
+    layout: Layout
+
+
+def together(done: list[GroupLayout]) -> Layout:
+    """The layouts of all groups as one of the whole problem; bounds and duals are the groups' own and stay behind."""
+    counts: Counter[Pattern] = Counter()
+    for item in done:
+        for pattern, count in zip(item.group.outside(item.layout.patterns), item.layout.counts, strict=True):
+            counts[pattern] += count
+    columns = tuple(pattern for item in done for pattern in item.group.outside(item.layout.columns))
+    facts: Counter[str] = Counter()
+    for item in done:
+        facts.update(item.layout.facts)
+    return Layout(patterns=tuple(counts), counts=tuple(counts.values()), columns=columns, facts=dict(facts))
+
+
+def _whole_rate_usd(problem: JointProblem) -> Floats:
+    """What each workload's rate would cost alone on whole devices of its best kind, roughly: for dealing loads out."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = (1000 * problem.batches / problem.mean_ms[:, :, -1, :]).max(axis=2)
+    usd = np.array([max(problem.pools[pool].usd_per_h, 1e-6) for pool in problem.kind_pool.tolist()])
+    per_rps = usd[:, None] / np.maximum(rate[problem.kind_table], 1e-9)
+    cheapest = np.full(len(problem.workloads), np.inf)
+    np.minimum.at(cheapest, problem.variant_workload, per_rps.min(axis=0))
+    return np.where(np.isfinite(cheapest), cheapest, 0.0) * problem.rate_rps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartDuals:
+    """Rows of a part of a problem with their duals, and which workloads they are about."""
+
+    rows: Rows
+    duals: Floats
+    workloads: Whole
+
+
+def gathered(rows: Rows, parts: list[PartDuals]) -> Floats:
+    """Duals for a whole problem from those of its parts: a workload's own as they are, those of what all share as the
+    mean by devices.
+    """
+    duals = np.zeros(rows.count)
+    devices = np.zeros(len(rows.problem.pools))
+    cap_usd = np.zeros(len(rows.problem.caps))
+    quotas = slice(rows.quota_at, rows.quota_at + len(rows.problem.quotas))
+    total = max(float(sum(item.rows.problem.pool_devices.sum() for item in parts)), 1.0)
+    for item in parts:
+        part, own, workloads = item.rows, item.duals, item.workloads
+        duals[workloads] = own[: part.pool_at]
+        for name in ("fewest", "most", "money"):
+            there, here = getattr(part, name), getattr(rows, name)[workloads]
+            both = (there >= 0) & (here >= 0)
+            duals[here[both]] = own[there[both]]
+        devices += part.problem.pool_devices
+        duals[rows.pool_at : rows.cap_at] += part.problem.pool_devices * own[part.pool_at : part.cap_at]
+        weight = float(part.problem.pool_devices.sum()) / total
+        cap_usd[part.cap_number] += weight * own[part.cap_at : part.quota_at] / part.cap_unit
+        duals[quotas] += weight * own[part.quota_at : part.quota_at + len(rows.problem.quotas)]
+    duals[rows.pool_at : rows.cap_at] /= np.maximum(devices, 1.0)
+    duals[rows.cap_at : rows.quota_at] = cap_usd[rows.cap_number] * rows.cap_unit
+    return duals
