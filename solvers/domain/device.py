@@ -5,17 +5,20 @@ taints, and GPUs that could be rented. What runs on a device is not known here.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId
 from solvers.domain.value import (
-    check_distinct,
-    check_name,
-    check_not_negative,
-    check_positive,
+    NAME,
+    NOT_NEGATIVE,
+    POSITIVE,
+    TEXT,
     check_range,
-    check_text,
+    distinct,
+    each,
+    text,
     value,
+    within,
 )
 from solvers.errors import FieldError
 
@@ -36,32 +39,20 @@ class PriceRow:
     """Price of one whole GPU of a type, US dollars per hour."""
 
     kind: PriceKind
-    usd_per_h: float
-    region: str = "default"
-    interruptions_per_h: float = 0.0
-    source: str = "operator"
-
-    def __post_init__(self) -> None:
-        check_not_negative("usd_per_h", self.usd_per_h)
-        check_not_negative("interruptions_per_h", self.interruptions_per_h)
-        check_text("region", self.region)
-        check_text("source", self.source)
+    usd_per_h: Annotated[float, NOT_NEGATIVE]
+    region: Annotated[str, TEXT] = "default"
+    interruptions_per_h: Annotated[float, NOT_NEGATIVE] = 0.0
+    source: Annotated[str, TEXT] = "operator"
 
 
 @value
 class MigProfile:
     """One MIG slice geometry a GPU type offers."""
 
-    name: str
-    sm_count: int
-    memory_mib: int
-    instances_max: int
-
-    def __post_init__(self) -> None:
-        check_text("name", self.name, 63)
-        check_positive("sm_count", self.sm_count)
-        check_positive("memory_mib", self.memory_mib)
-        check_range("instances_max", self.instances_max, 1, 16)
+    name: Annotated[str, text(63)]
+    sm_count: Annotated[int, POSITIVE]
+    memory_mib: Annotated[int, POSITIVE]
+    instances_max: Annotated[int, within(1, 16)]
 
 
 @value
@@ -71,35 +62,26 @@ class GpuType:
     RETIRED: ClassVar = frozenset({"architecture", "clocks_mhz_memory", "l2_mib"})
     """Nothing was ever planned by them."""
 
-    name: GpuTypeName
-    product: str
-    sm_count: int
-    memory_mib: int
-    tdp_w: float
-    idle_w: float
-    power_limit_w_min: float
-    power_limit_w_max: float
-    memory_bandwidth_gb_per_s: float
-    pcie_bandwidth_gb_per_s: float
-    fp32_tflops: float
-    fp16_tflops: float
-    clocks_mhz_sm: tuple[int, ...]
-    mps_clients_max: int = 48
-    sm_granularity: int = 2
-    mig_profiles: tuple[MigProfile, ...] = ()
-    prices: tuple[PriceRow, ...] = ()
-    tf32_tflops: float | None = None
+    name: Annotated[GpuTypeName, NAME]
+    product: Annotated[str, TEXT]
+    sm_count: Annotated[int, POSITIVE]
+    memory_mib: Annotated[int, POSITIVE]
+    tdp_w: Annotated[float, POSITIVE]
+    idle_w: Annotated[float, NOT_NEGATIVE]
+    power_limit_w_min: Annotated[float, POSITIVE]
+    power_limit_w_max: Annotated[float, POSITIVE]
+    memory_bandwidth_gb_per_s: Annotated[float, POSITIVE]
+    pcie_bandwidth_gb_per_s: Annotated[float, POSITIVE]
+    fp32_tflops: Annotated[float, POSITIVE]
+    fp16_tflops: Annotated[float, POSITIVE]
+    clocks_mhz_sm: Annotated[tuple[int, ...], each(POSITIVE)]
+    mps_clients_max: Annotated[int, within(1, 128)] = 48
+    sm_granularity: Annotated[int, POSITIVE] = 2
+    mig_profiles: Annotated[tuple[MigProfile, ...], distinct("name")] = ()
+    prices: Annotated[tuple[PriceRow, ...], distinct("kind", "region")] = ()
+    tf32_tflops: Annotated[float | None, POSITIVE] = None
 
     def __post_init__(self) -> None:
-        check_name("name", self.name)
-        check_text("product", self.product)
-        for field in ("sm_count", "memory_mib", "tdp_w", "power_limit_w_min", "power_limit_w_max", "sm_granularity"):
-            check_positive(field, getattr(self, field))
-        for field in ("memory_bandwidth_gb_per_s", "pcie_bandwidth_gb_per_s", "fp32_tflops", "fp16_tflops"):
-            check_positive(field, getattr(self, field))
-        check_positive("tf32_tflops", self.tf32_tflops)
-        check_not_negative("idle_w", self.idle_w)
-        check_range("mps_clients_max", self.mps_clients_max, 1, 128)
         check_range("sm_granularity", self.sm_granularity, 1, self.sm_count)
         if self.idle_w >= self.tdp_w:
             raise FieldError("idle_w", "idle_w must be below tdp_w")
@@ -107,12 +89,8 @@ class GpuType:
             raise FieldError("power_limit_w_min", "power_limit_w_min must not exceed power_limit_w_max")
         if not self.clocks_mhz_sm:
             raise FieldError("clocks_mhz_sm", "clocks_mhz_sm must list at least one clock")
-        for clock in self.clocks_mhz_sm:
-            check_positive("clocks_mhz_sm", clock)
         if list(self.clocks_mhz_sm) != sorted(set(self.clocks_mhz_sm)):
             raise FieldError("clocks_mhz_sm", "clocks_mhz_sm must rise strictly")
-        check_distinct("mig_profiles", (profile.name for profile in self.mig_profiles))
-        check_distinct("prices", ((price.kind, price.region) for price in self.prices))
 
     @property
     def clock_mhz_sm_max(self) -> int:
@@ -143,24 +121,16 @@ class GpuType:
 class Taint:
     """Keeps workloads away from a node or device unless they tolerate this key and value."""
 
-    key: str
-    value: str = "true"
-
-    def __post_init__(self) -> None:
-        check_name("key", self.key)
-        check_text("value", self.value, 63)
+    key: Annotated[str, NAME]
+    value: Annotated[str, text(63)] = "true"
 
 
 @value
 class Label:
     """A free key and value on a node, for people and reports."""
 
-    key: str
-    value: str
-
-    def __post_init__(self) -> None:
-        check_name("key", self.key)
-        check_text("value", self.value, 128)
+    key: Annotated[str, NAME]
+    value: Annotated[str, text(128)]
 
 
 class PowerScope(StrEnum):
@@ -179,34 +149,22 @@ class PowerCap:
     """
 
     scope: PowerScope
-    subject: str
-    limit_w: float
-
-    def __post_init__(self) -> None:
-        check_text("subject", self.subject)
-        check_positive("limit_w", self.limit_w)
+    subject: Annotated[str, TEXT]
+    limit_w: Annotated[float, POSITIVE]
 
 
 @value
 class Node:
     """A host with an agent."""
 
-    id: NodeId
-    rack: str = "rack-0"
-    failure_domain: str = "zone-0"
-    region: str = "default"
+    id: Annotated[NodeId, NAME]
+    rack: Annotated[str, NAME] = "rack-0"
+    failure_domain: Annotated[str, NAME] = "zone-0"
+    region: Annotated[str, text(63)] = "default"
     price_kind: PriceKind = PriceKind.ON_DEMAND
-    labels: tuple[Label, ...] = ()
-    taints: tuple[Taint, ...] = ()
+    labels: Annotated[tuple[Label, ...], distinct("key")] = ()
+    taints: Annotated[tuple[Taint, ...], distinct("key")] = ()
     schedulable: bool = True
-
-    def __post_init__(self) -> None:
-        check_name("id", self.id)
-        check_name("rack", self.rack)
-        check_name("failure_domain", self.failure_domain)
-        check_text("region", self.region, 63)
-        check_distinct("labels", (label.key for label in self.labels))
-        check_distinct("taints", (taint.key for taint in self.taints))
 
 
 class DeviceMode(StrEnum):
@@ -229,38 +187,25 @@ class ColocationClass(StrEnum):
 class MigSlice:
     """Where a MIG device comes from: its parent GPU and its geometry."""
 
-    parent: DeviceId
-    profile: str
-
-    def __post_init__(self) -> None:
-        check_text("parent", self.parent, 96)
-        check_text("profile", self.profile, 63)
+    parent: Annotated[DeviceId, text(96)]
+    profile: Annotated[str, text(63)]
 
 
 @value
 class Device:
     """A GPU, or a MIG slice acting as one. Memory and SMs are the device's own, as the agent read them."""
 
-    id: DeviceId
-    node: NodeId
-    gpu_type: GpuTypeName
-    index: int
-    memory_mib: int
-    sm_count: int
+    id: Annotated[DeviceId, text(96)]
+    node: Annotated[NodeId, NAME]
+    gpu_type: Annotated[GpuTypeName, NAME]
+    index: Annotated[int, NOT_NEGATIVE]
+    memory_mib: Annotated[int, POSITIVE]
+    sm_count: Annotated[int, POSITIVE]
     mig: MigSlice | None = None
     mode: DeviceMode = DeviceMode.MPS
     colocation: ColocationClass = ColocationClass.ANY
-    taints: tuple[Taint, ...] = ()
+    taints: Annotated[tuple[Taint, ...], distinct("key")] = ()
     schedulable: bool = True
-
-    def __post_init__(self) -> None:
-        check_text("id", self.id, 96)
-        check_name("node", self.node)
-        check_name("gpu_type", self.gpu_type)
-        check_not_negative("index", self.index)
-        check_positive("memory_mib", self.memory_mib)
-        check_positive("sm_count", self.sm_count)
-        check_distinct("taints", (taint.key for taint in self.taints))
 
 
 # --- GPUs on offer: what a planner may add to the fleet, by type, up to a number
@@ -276,20 +221,15 @@ OFFERED = "offer."
 class Offer:
     """Up to `count_max` GPUs of one type to be had at a kind of price in a region."""
 
-    name: str
-    gpu_type: GpuTypeName
-    count_max: int
+    name: Annotated[str, NAME]
+    gpu_type: Annotated[GpuTypeName, NAME]
+    count_max: Annotated[int, within(1, 100_000)]
     price_kind: PriceKind = PriceKind.ON_DEMAND
-    region: str = "default"
-    failure_domain: str = "zone-0"
+    region: Annotated[str, text(63)] = "default"
+    failure_domain: Annotated[str, NAME] = "zone-0"
 
     def __post_init__(self) -> None:
-        check_name("name", self.name)
         check_range("name", len(self.name), 1, 40)
-        check_name("gpu_type", self.gpu_type)
-        check_range("count_max", self.count_max, 1, 100_000)
-        check_text("region", self.region, 63)
-        check_name("failure_domain", self.failure_domain)
 
 
 def is_offered(node: NodeId) -> bool:

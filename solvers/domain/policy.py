@@ -5,20 +5,25 @@ which devices. Versioned data, never code; the digest of a policy is in every re
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from solvers.domain.device import Device, GpuType, Label, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.value import (
+    DISTINCT,
+    NAME,
+    NOT_NEGATIVE,
+    POSITIVE,
     check_distinct,
     check_finite,
-    check_name,
-    check_not_negative,
-    check_positive,
-    check_range,
     check_text,
+    distinct,
+    each,
     late,
+    text,
     value,
+    within,
 )
 from solvers.errors import FieldError
 
@@ -134,22 +139,12 @@ class Objective:
 class Pool:
     """Devices by id, by node, by GPU type and by labels of their nodes. A slice of a GPU is named by its own id."""
 
-    devices: tuple[DeviceId, ...] = ()
-    nodes: tuple[NodeId, ...] = ()
-    gpu_types: tuple[GpuTypeName, ...] = ()
-    labels: tuple[Label, ...] = ()
+    devices: Annotated[tuple[DeviceId, ...], each(text(96)), DISTINCT] = ()
+    nodes: Annotated[tuple[NodeId, ...], each(NAME), DISTINCT] = ()
+    gpu_types: Annotated[tuple[GpuTypeName, ...], each(NAME), DISTINCT] = ()
+    labels: Annotated[tuple[Label, ...], distinct("key")] = ()
 
     def __post_init__(self) -> None:
-        for device in self.devices:
-            check_text("devices", device, 96)
-        for node in self.nodes:
-            check_name("nodes", node)
-        for gpu_type in self.gpu_types:
-            check_name("gpu_types", gpu_type)
-        check_distinct("devices", self.devices)
-        check_distinct("nodes", self.nodes)
-        check_distinct("gpu_types", self.gpu_types)
-        check_distinct("labels", (label.key for label in self.labels))
         if not (self.devices or self.nodes or self.gpu_types or self.labels):
             raise FieldError("devices", "a pool names devices, nodes, gpu_types or labels")
 
@@ -199,13 +194,11 @@ class Choice(StrEnum):
 class PlannerSetting:
     """One tuning parameter of one planner; which there are, planners say themselves."""
 
-    planner: str
-    name: str
+    planner: Annotated[str, NAME]
+    name: Annotated[str, text(64)]
     value: bool | float | str
 
     def __post_init__(self) -> None:
-        check_name("planner", self.planner)
-        check_text("name", self.name, 64)
         if isinstance(self.value, str):
             check_text("value", self.value)
         else:
@@ -216,111 +209,78 @@ class PlannerSetting:
 class Policy:
     """A named planning policy. `planners` is the chain, tried in order; its implicit end is keeping the target."""
 
-    name: PolicyName
-    planners: tuple[str, ...] = ("joint", "greedy")
+    name: Annotated[PolicyName, NAME]
+    planners: Annotated[tuple[str, ...], DISTINCT, each(NAME)] = ("joint", "greedy")
     choice: Choice = Choice.FIRST
     """With `best`, every planner of the chain is asked, each for an equal part of the deadline."""
-    deadline_s: float = 5.0
-    work_units: int | None = None
+    deadline_s: Annotated[float, within(0.05, 600)] = 5.0
+    work_units: Annotated[int | None, within(1, 10_000_000)] = None
     """What a planner may do, counted in units of about a millisecond of a usual core: as long as the deadline does not
     come first, the same snapshot then gives the same plan on every machine. None: the deadline alone ends planning."""
-    utilisation_max: float = 0.7
+    utilisation_max: Annotated[float, within(0.05, 0.99)] = 0.7
     """Highest share of a replica's batch throughput that may be planned as used (the queueing margin)."""
-    demand_headroom: float = 1.2
+    demand_headroom: Annotated[float, within(1, 10)] = 1.2
     """New capacity is sized for the demand times this. What stands is left alone until the demand itself is short of
     capacity, so this is also how far demand may rise before anything has to change."""
-    demand_noise_sigmas: float = 2.0
+    demand_noise_sigmas: Annotated[float, within(0, 10)] = 2.0
     """New capacity is also sized for so many standard deviations of a Poisson count, which matters at low rates."""
-    demand_lookback_s: float = 600.0
+    demand_lookback_s: Annotated[float, within(DEMAND_BIN_S, LOOKBACK_S_MAX)] = 600.0
     """The demand that counts is that of the busiest moment of so long: who was busy lately will be again, and letting
     capacity go and fetching it back costs promises. Shorter saves more where loads fall and stay low."""
-    share_step_pct: int = 5
-    replicas_per_device_max: int = 7
-    memory_margin_mib: int = 512
+    share_step_pct: Annotated[int, within(1, 100)] = 5
+    replicas_per_device_max: Annotated[int, within(1, 48)] = 7
+    memory_margin_mib: Annotated[int, NOT_NEGATIVE] = 512
     """Memory kept free on every device."""
-    interference_margin: float = 1.25
+    interference_margin: Annotated[float, within(1, 10)] = 1.25
     """Solo latencies are multiplied by this when a replica is to share its device."""
-    caution_std: float = 1.0
+    caution_std: Annotated[float, within(0, 10)] = 1.0
     """Where nothing was measured, latency is planned as the expected one plus so many standard deviations."""
     price_kind: PriceKind | None = None
     """How its GPUs are paid for, whatever their nodes say, in planning and in bills; None: as each node says."""
     cost_basis: CostBasis = CostBasis.DEVICE
-    objective: tuple[Term, ...] = ALWAYS
+    objective: Annotated[tuple[Term, ...], DISTINCT] = ALWAYS
     """Terms by falling weight; of those left out, the ones that every plan is judged by come last, in the order of
     `Term`, and the others count for nothing.
     """
-    energy_usd_per_kwh: float = 0.12
-    energy_usd_per_kwh_by_hour: tuple[float, ...] = ()
+    energy_usd_per_kwh: Annotated[float, NOT_NEGATIVE] = 0.12
+    energy_usd_per_kwh_by_hour: Annotated[tuple[float, ...], each(NOT_NEGATIVE)] = ()
     """Prices of the 24 hours of a day (UTC); empty: `energy_usd_per_kwh` all day."""
-    power_usage_effectiveness: float = 1.3
-    carbon_g_per_kwh: float = 0.0
-    carbon_usd_per_t: float = 0.0
-    interruption_usd: float = 0.0
+    power_usage_effectiveness: Annotated[float, within(1, 5)] = 1.3
+    carbon_g_per_kwh: Annotated[float, NOT_NEGATIVE] = 0.0
+    carbon_usd_per_t: Annotated[float, NOT_NEGATIVE] = 0.0
+    interruption_usd: Annotated[float, NOT_NEGATIVE] = 0.0
     """What one interruption of a spot GPU costs; its price carries this times its interruptions per hour."""
-    launch_usd_per_s: float = 0.0002
+    launch_usd_per_s: Annotated[float, NOT_NEGATIVE] = 0.0002
     """$/h that a solver may spend to avoid one second of launching a replica; only settles what costs nearly alike."""
-    gap_pct_target: float = 0.3
+    gap_pct_target: Annotated[float, within(0, 100)] = 0.3
     """A solver stops improving when its plan is this near to the proven bound."""
-    stale_after_s: float = 30.0
-    cooldown_s: float = 120.0
+    stale_after_s: Annotated[float, POSITIVE] = 30.0
+    cooldown_s: Annotated[float, NOT_NEGATIVE] = 120.0
     """A plan that only saves waits this long after the last promotion; a plan that serves more never waits."""
-    gain_usd_per_h_min: float = 0.01
-    gain_pct_min: float = 5.0
+    gain_usd_per_h_min: Annotated[float, NOT_NEGATIVE] = 0.01
+    gain_pct_min: Annotated[float, within(0, 100)] = 5.0
     """A plan that only saves must save this part of what the workloads that it changes cost now."""
-    changes_max: int = 64
+    changes_max: Annotated[int, within(1, 100_000)] = 64
     """Most replica starts and stops one promotion may cause."""
-    device_silent_after_s: float = 30.0
+    device_silent_after_s: Annotated[float, POSITIVE] = 30.0
     """A device whose node is silent for longer is not planned on."""
     seed: int = 1
     planner_settings: tuple[PlannerSetting, ...] = ()
     """How planners are tuned where it is not by their defaults."""
-    governor: str = "morak"
+    governor: Annotated[str, NAME] = "morak"
     """The controller that moves batches and clocks inside their envelopes between plans."""
     pool: Pool | None = late(None)
     """The devices that this policy has for itself, with the workloads that name it; None: none. The policy `default`
     has all that is left.
     """
-    interruption_over_s: float = late(60.0)
+    interruption_over_s: Annotated[float, within(1.0, INTERRUPTION_OVER_S_MAX)] = late(60.0)
     """Demand that a plan interrupts for so long, because what replaces a replica must launch first, counts as if it
     were never served. The longer this is, the sooner a replica that serves may end for a cheaper or fuller plan.
     """
 
     def __post_init__(self) -> None:
-        check_name("name", self.name)
-        check_name("governor", self.governor)
-        check_distinct("planners", self.planners)
-        for planner in self.planners:
-            check_name("planners", planner)
-        check_range("deadline_s", self.deadline_s, 0.05, 600)
-        check_range("work_units", self.work_units, 1, 10_000_000)
-        check_range("utilisation_max", self.utilisation_max, 0.05, 0.99)
-        check_range("demand_headroom", self.demand_headroom, 1, 10)
-        check_range("demand_noise_sigmas", self.demand_noise_sigmas, 0, 10)
-        check_range("demand_lookback_s", self.demand_lookback_s, DEMAND_BIN_S, LOOKBACK_S_MAX)
-        check_range("share_step_pct", self.share_step_pct, 1, 100)
-        check_range("replicas_per_device_max", self.replicas_per_device_max, 1, 48)
-        check_not_negative("memory_margin_mib", self.memory_margin_mib)
-        check_range("interference_margin", self.interference_margin, 1, 10)
-        check_range("caution_std", self.caution_std, 0, 10)
-        check_distinct("objective", self.objective)
-        check_not_negative("energy_usd_per_kwh", self.energy_usd_per_kwh)
         if len(self.energy_usd_per_kwh_by_hour) not in (0, HOURS_PER_DAY):
             raise FieldError("energy_usd_per_kwh_by_hour", "energy_usd_per_kwh_by_hour lists 24 prices or none")
-        for price in self.energy_usd_per_kwh_by_hour:
-            check_not_negative("energy_usd_per_kwh_by_hour", price)
-        check_not_negative("carbon_g_per_kwh", self.carbon_g_per_kwh)
-        check_not_negative("carbon_usd_per_t", self.carbon_usd_per_t)
-        check_not_negative("interruption_usd", self.interruption_usd)
-        check_not_negative("launch_usd_per_s", self.launch_usd_per_s)
-        check_range("interruption_over_s", self.interruption_over_s, 1.0, INTERRUPTION_OVER_S_MAX)
-        check_range("gap_pct_target", self.gap_pct_target, 0, 100)
-        check_range("power_usage_effectiveness", self.power_usage_effectiveness, 1, 5)
-        check_positive("stale_after_s", self.stale_after_s)
-        check_not_negative("cooldown_s", self.cooldown_s)
-        check_not_negative("gain_usd_per_h_min", self.gain_usd_per_h_min)
-        check_range("gain_pct_min", self.gain_pct_min, 0, 100)
-        check_range("changes_max", self.changes_max, 1, 100_000)
-        check_positive("device_silent_after_s", self.device_silent_after_s)
         check_distinct("planner_settings", (f"{item.planner}.{item.name}" for item in self.planner_settings))
 
     @property

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
+from typing import Annotated
 
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, check_text, value
+from solvers.domain.value import (
+    NAME,
+    NOT_NEGATIVE,
+    POSITIVE,
+    TEXT,
+    rising,
+    value,
+    within,
+)
 from solvers.errors import FieldError
 
 BATCH_MAX = 65536
@@ -44,39 +53,26 @@ class ProfileOrigin(StrEnum):
 class ProfilePoint:
     """One configuration and what it gave. Latency is that of executing one batch, without queueing or batch wait."""
 
-    model: ModelName
-    gpu_type: GpuTypeName
-    batch: int
-    share_pct_sm: int
-    clock_mhz_sm: int
-    latency_ms_mean: float
-    latency_ms_p99: float | None = None
-    memory_mib: float | None = None
+    model: Annotated[ModelName, NAME]
+    gpu_type: Annotated[GpuTypeName, NAME]
+    batch: Annotated[int, within(1, BATCH_MAX)]
+    share_pct_sm: Annotated[int, within(1, 100)]
+    clock_mhz_sm: Annotated[int, within(CLOCK_MHZ_MIN, CLOCK_MHZ_MAX)]
+    latency_ms_mean: Annotated[float, within(LATENCY_MS_MIN, LATENCY_MS_MAX)]
+    latency_ms_p99: Annotated[float | None, within(LATENCY_MS_MIN, LATENCY_MS_MAX)] = None
+    memory_mib: Annotated[float | None, within(MEMORY_MIB_MIN, MEMORY_MIB_MAX)] = None
     """None: not measured. Planning needs it, so what it takes then is believed."""
-    power_w: float | None = None
+    power_w: Annotated[float | None, within(0, POWER_W_MAX)] = None
     """What the replica adds to the device's idle power while batches run back to back."""
-    throughput_rps: float | None = None
+    throughput_rps: Annotated[float | None, within(THROUGHPUT_RPS_MIN, THROUGHPUT_RPS_MAX)] = None
     """Inputs per second while batches run back to back; None: as the latency says."""
-    l2_util_pct: float | None = None
-    dram_util_pct: float | None = None
+    l2_util_pct: Annotated[float | None, within(0, 100)] = None
+    dram_util_pct: Annotated[float | None, within(0, 100)] = None
     neighbours: tuple[ModelName, ...] = ()
     origin: ProfileOrigin = ProfileOrigin.MEASURED
-    source: str = "operator"
+    source: Annotated[str, TEXT] = "operator"
 
     def __post_init__(self) -> None:
-        check_name("model", self.model)
-        check_name("gpu_type", self.gpu_type)
-        check_range("batch", self.batch, 1, BATCH_MAX)
-        check_range("share_pct_sm", self.share_pct_sm, 1, 100)
-        check_range("clock_mhz_sm", self.clock_mhz_sm, CLOCK_MHZ_MIN, CLOCK_MHZ_MAX)
-        check_range("latency_ms_mean", self.latency_ms_mean, LATENCY_MS_MIN, LATENCY_MS_MAX)
-        check_range("latency_ms_p99", self.latency_ms_p99, LATENCY_MS_MIN, LATENCY_MS_MAX)
-        check_range("memory_mib", self.memory_mib, MEMORY_MIB_MIN, MEMORY_MIB_MAX)
-        check_range("power_w", self.power_w, 0, POWER_W_MAX)
-        check_range("throughput_rps", self.throughput_rps, THROUGHPUT_RPS_MIN, THROUGHPUT_RPS_MAX)
-        check_range("l2_util_pct", self.l2_util_pct, 0, 100)
-        check_range("dram_util_pct", self.dram_util_pct, 0, 100)
-        check_text("source", self.source)
         if self.latency_ms_p99 is not None and self.latency_ms_p99 < self.latency_ms_mean:
             raise FieldError("latency_ms_p99", "latency_ms_p99 must not be below latency_ms_mean")
 
@@ -87,9 +83,9 @@ class ProfileGrid:
     running fastest; latency 0 where a configuration cannot run. For tables too large to be listed point by point.
     """
 
-    clocks_mhz_sm: tuple[int, ...]
-    shares_pct_sm: tuple[int, ...]
-    batches: tuple[int, ...]
+    clocks_mhz_sm: Annotated[tuple[int, ...], rising()]
+    shares_pct_sm: Annotated[tuple[int, ...], rising(100)]
+    batches: Annotated[tuple[int, ...], rising(BATCH_MAX)]
     latency_ms: tuple[float, ...]
     latency_ms_p99: tuple[float, ...] = ()
     """Empty: as the mean."""
@@ -98,19 +94,9 @@ class ProfileGrid:
     memory_mib: tuple[float, ...]
     """By batch."""
     origin: ProfileOrigin = ProfileOrigin.MEASURED
-    source: str = "operator"
+    source: Annotated[str, TEXT] = "operator"
 
     def __post_init__(self) -> None:
-        axes = (
-            ("clocks_mhz_sm", self.clocks_mhz_sm),
-            ("shares_pct_sm", self.shares_pct_sm),
-            ("batches", self.batches),
-        )
-        for field, axis in axes:
-            if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
-                raise FieldError(field, f"{field} must list rising whole numbers from 1")
-        check_range("shares_pct_sm", self.shares_pct_sm[-1], 1, 100)
-        check_range("batches", self.batches[-1], 1, BATCH_MAX)
         cells = len(self.clocks_mhz_sm) * len(self.shares_pct_sm) * len(self.batches)
         sizes = (
             ("latency_ms", cells),
@@ -132,7 +118,6 @@ class ProfileGrid:
             raise FieldError("latency_ms_p99", "latency_ms_p99 must not be below latency_ms")
         if min(self.memory_mib) <= 0:
             raise FieldError("memory_mib", "memory_mib must be positive")
-        check_text("source", self.source)
 
 
 @value
@@ -143,15 +128,10 @@ class Interference:
     1 + sensitivity * (sum of the neighbours' pressures) times as long as alone.
     """
 
-    pressure: float
-    exponent: float = 0.5
-    sensitivity: float
+    pressure: Annotated[float, within(0, 100)]
+    exponent: Annotated[float, within(0, 4)] = 0.5
+    sensitivity: Annotated[float, within(0, 100)]
     origin: ProfileOrigin = ProfileOrigin.MEASURED
-
-    def __post_init__(self) -> None:
-        check_range("pressure", self.pressure, 0, 100)
-        check_range("exponent", self.exponent, 0, 4)
-        check_range("sensitivity", self.sensitivity, 0, 100)
 
     def pressure_at(self, share_pct_of_gpu: float) -> float:
         """Pressure of a replica with so much of a whole GPU's SMs."""
@@ -188,26 +168,19 @@ class Profile:
 class PairPoint:
     """Two replicas side by side on one GPU at its highest clock; how long a batch took each, None: not measured."""
 
-    gpu_type: GpuTypeName
-    model_a: ModelName
-    batch_a: int
-    share_pct_a: float
-    model_b: ModelName
-    batch_b: int
-    share_pct_b: float
-    latency_ms_a: float | None = None
-    latency_ms_b: float | None = None
+    gpu_type: Annotated[GpuTypeName, NAME]
+    model_a: Annotated[ModelName, NAME]
+    batch_a: Annotated[int, within(1, BATCH_MAX)]
+    share_pct_a: Annotated[float, within(SHARE_PCT_MIN, 100)]
+    model_b: Annotated[ModelName, NAME]
+    batch_b: Annotated[int, within(1, BATCH_MAX)]
+    share_pct_b: Annotated[float, within(SHARE_PCT_MIN, 100)]
+    latency_ms_a: Annotated[float | None, within(LATENCY_MS_MIN, LATENCY_MS_MAX)] = None
+    latency_ms_b: Annotated[float | None, within(LATENCY_MS_MIN, LATENCY_MS_MAX)] = None
     origin: ProfileOrigin = ProfileOrigin.MEASURED
-    source: str = "operator"
+    source: Annotated[str, TEXT] = "operator"
 
     def __post_init__(self) -> None:
-        check_name("gpu_type", self.gpu_type)
-        for side in "ab":
-            check_name(f"model_{side}", getattr(self, f"model_{side}"))
-            check_range(f"batch_{side}", getattr(self, f"batch_{side}"), 1, BATCH_MAX)
-            check_range(f"share_pct_{side}", getattr(self, f"share_pct_{side}"), SHARE_PCT_MIN, 100)
-            check_range(f"latency_ms_{side}", getattr(self, f"latency_ms_{side}"), LATENCY_MS_MIN, LATENCY_MS_MAX)
-        check_text("source", self.source)
         if self.latency_ms_a is None and self.latency_ms_b is None:
             raise FieldError("latency_ms_a", "one of the two latencies must be there")
 
@@ -244,14 +217,11 @@ class TokenLengths:
     in a hundred prompts are; None: all prompts are alike.
     """
 
-    input_tokens_mean: float
-    output_tokens_mean: float
-    input_tokens_p99: float | None = None
+    input_tokens_mean: Annotated[float, within(1, TOKENS_MAX)]
+    output_tokens_mean: Annotated[float, within(1, TOKENS_MAX)]
+    input_tokens_p99: Annotated[float | None, within(1, TOKENS_MAX)] = None
 
     def __post_init__(self) -> None:
-        check_range("input_tokens_mean", self.input_tokens_mean, 1, TOKENS_MAX)
-        check_range("output_tokens_mean", self.output_tokens_mean, 1, TOKENS_MAX)
-        check_range("input_tokens_p99", self.input_tokens_p99, 1, TOKENS_MAX)
         if self.input_tokens_p99 is not None and self.input_tokens_p99 < self.input_tokens_mean:
             raise FieldError("input_tokens_p99", "input_tokens_p99 must not be below input_tokens_mean")
 
@@ -263,33 +233,21 @@ class TokenProfile:
     fixed + per_token * T + per_token_squared * T * T.
     """
 
-    model: ModelName
-    gpu_type: GpuTypeName
-    decode_fixed_ms: float
-    decode_per_sequence_ms: float
-    decode_per_token_ms: float
-    prefill_fixed_ms: float
-    prefill_per_token_ms: float
-    prefill_per_token_squared_ms: float = 0.0
-    memory_mib_weights: float
-    kv_cache_mib_per_token: float
-    sequences_max: int | None = None
+    model: Annotated[ModelName, NAME]
+    gpu_type: Annotated[GpuTypeName, NAME]
+    decode_fixed_ms: Annotated[float, NOT_NEGATIVE, within(0, STEP_MS_MAX)]
+    decode_per_sequence_ms: Annotated[float, NOT_NEGATIVE, within(0, STEP_MS_MAX)]
+    decode_per_token_ms: Annotated[float, NOT_NEGATIVE, within(0, STEP_MS_MAX)]
+    prefill_fixed_ms: Annotated[float, NOT_NEGATIVE, within(0, STEP_MS_MAX)]
+    prefill_per_token_ms: Annotated[float, NOT_NEGATIVE, within(0, STEP_MS_MAX)]
+    prefill_per_token_squared_ms: Annotated[float, NOT_NEGATIVE, within(0, STEP_MS_MAX)] = 0.0
+    memory_mib_weights: Annotated[float, POSITIVE]
+    kv_cache_mib_per_token: Annotated[float, POSITIVE]
+    sequences_max: Annotated[int | None, within(1, SEQUENCES_MAX)] = None
     """The most that its server runs at once; None: no bound of its own."""
     origin: ProfileOrigin = ProfileOrigin.MEASURED
-    source: str = "operator"
+    source: Annotated[str, TEXT] = "operator"
 
     def __post_init__(self) -> None:
-        check_name("model", self.model)
-        check_name("gpu_type", self.gpu_type)
-        for field in (
-            "decode_fixed_ms", "decode_per_sequence_ms", "decode_per_token_ms", "prefill_fixed_ms",
-            "prefill_per_token_ms", "prefill_per_token_squared_ms",
-        ):  # fmt: skip
-            check_not_negative(field, getattr(self, field))
-            check_range(field, getattr(self, field), 0, STEP_MS_MAX)
-        check_positive("memory_mib_weights", self.memory_mib_weights)
-        check_positive("kv_cache_mib_per_token", self.kv_cache_mib_per_token)
-        check_range("sequences_max", self.sequences_max, 1, SEQUENCES_MAX)
-        check_text("source", self.source)
         if self.decode_fixed_ms <= 0:
             raise FieldError("decode_fixed_ms", "decode_fixed_ms must be positive")

@@ -5,9 +5,10 @@ seconds.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from solvers.domain.ids import DeviceId, ReplicaId, ServiceId
-from solvers.domain.value import check_not_negative, check_range, value
+from solvers.domain.value import NOT_NEGATIVE, value, within
 
 
 class DemandOrigin(StrEnum):
@@ -28,15 +29,11 @@ class Demand:
     """
 
     service: ServiceId
-    rate_rps_mean: float
-    rate_rps_upper: float
+    rate_rps_mean: Annotated[float, NOT_NEGATIVE]
+    rate_rps_upper: Annotated[float, NOT_NEGATIVE]
     origin: DemandOrigin
-    window_s: float
-    age_s: float
-
-    def __post_init__(self) -> None:
-        for field in ("rate_rps_mean", "rate_rps_upper", "window_s", "age_s"):
-            check_not_negative(field, getattr(self, field))
+    window_s: Annotated[float, NOT_NEGATIVE]
+    age_s: Annotated[float, NOT_NEGATIVE]
 
     @staticmethod
     def declared(service: ServiceId, rate_rps: float) -> Demand:
@@ -63,10 +60,7 @@ class RepartitionWish:
     cause: BrokenLimit
     replica: ReplicaId
     donor: ReplicaId | None = None
-    share_pct_sm: int = 0
-
-    def __post_init__(self) -> None:
-        check_range("share_pct_sm", self.share_pct_sm, 0, 100)
+    share_pct_sm: Annotated[int, within(0, 100)] = 0
 
 
 @value
@@ -74,21 +68,15 @@ class DeviceTelemetry:
     """Latest reading of a device."""
 
     device: DeviceId
-    power_w: float
-    utilisation_pct: float
-    memory_mib_used: float
+    power_w: Annotated[float, NOT_NEGATIVE]
+    utilisation_pct: Annotated[float, within(0, 100)]
+    memory_mib_used: Annotated[float, NOT_NEGATIVE]
     clock_mhz_sm: int
     temperature_c: float | None = None
     healthy: bool = True
-    age_s: float
+    age_s: Annotated[float, NOT_NEGATIVE]
     repartition: RepartitionWish | None = None
     """What its controller asks for since it last kept its limits."""
-
-    def __post_init__(self) -> None:
-        check_not_negative("power_w", self.power_w)
-        check_range("utilisation_pct", self.utilisation_pct, 0, 100)
-        check_not_negative("memory_mib_used", self.memory_mib_used)
-        check_not_negative("age_s", self.age_s)
 
 
 @value
@@ -96,15 +84,10 @@ class ReplicaTelemetry:
     """Latest reading of a replica; latencies are end to end and None when nothing finished in the interval."""
 
     replica: ReplicaId
-    rate_rps: float
+    rate_rps: Annotated[float, NOT_NEGATIVE]
     latency_ms_p50: float | None
     latency_ms_p99: float | None
-    queue_length: float
-    batch_mean: float
-    violation_fraction: float
-    age_s: float
-
-    def __post_init__(self) -> None:
-        for field in ("rate_rps", "queue_length", "batch_mean", "age_s"):
-            check_not_negative(field, getattr(self, field))
-        check_range("violation_fraction", self.violation_fraction, 0, 1)
+    queue_length: Annotated[float, NOT_NEGATIVE]
+    batch_mean: Annotated[float, NOT_NEGATIVE]
+    violation_fraction: Annotated[float, within(0, 1)]
+    age_s: Annotated[float, NOT_NEGATIVE]

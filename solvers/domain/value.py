@@ -1,16 +1,20 @@
-"""What a domain value is, and the checks its fields share.
+"""What a domain value is, and what its fields may be.
 
-Owns the `value` decorator (frozen, slotted, keyword-only dataclass that edge validators treat as closed: unknown fields
-are refused), fields that came late, and the range checks used in `__post_init__`. It refuses silence: NaN, infinities,
-wrong signs and empty names raise `FieldError` naming the field.
+A value is a frozen, slotted, keyword-only dataclass that edge validators treat as closed: unknown fields are refused.
+What one field may be stands beside its type, `share_pct: Annotated[int, within(1, 100)]`; what several say together, in
+`__post_init__`. NaN, infinities, wrong signs and empty names raise `FieldError` naming the field.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from collections.abc import Hashable, Iterable
+import typing
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar, cast, dataclass_transform
 
 from solvers.errors import FieldError
@@ -25,6 +29,8 @@ LATE = "late"
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def value(cls: type[T]) -> type[T]:
     """Make `cls` an immutable value with keyword-only construction and, at the edges, no room for unknown fields."""
+    if any("Annotated[" in str(kind) for kind in inspect.get_annotations(cls).values()):
+        _limit(cls)
     made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
     marked: Any = made
     marked.__pydantic_config__ = {"extra": "forbid"}
@@ -87,3 +93,73 @@ def check_distinct(field: str, items: Iterable[Hashable]) -> None:
         if item in seen:
             raise FieldError(field, f"{field} names {item} twice")
         seen.add(item)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a field may be, told beside its type; `check` takes the field's name and raises FieldError."""
+
+    check: Callable[[str, Any], None]
+
+
+NAME, TEXT, DISTINCT = Limit(check_name), Limit(check_text), Limit(check_distinct)
+POSITIVE, NOT_NEGATIVE, FINITE = Limit(check_positive), Limit(check_not_negative), Limit(check_finite)
+
+
+def within(low: float, high: float) -> Limit:
+    """From `low` to `high`; None passes."""
+    return Limit(lambda name, number: check_range(name, number, low, high))
+
+
+def text(length_max: int) -> Limit:
+    """So many printable characters at most, and one at least."""
+    return Limit(lambda name, told: check_text(name, told, length_max))
+
+
+def distinct(*by: str) -> Limit:
+    """No two items with the same attributes of these names."""
+    key = attrgetter(*by)
+    return Limit(lambda name, items: check_distinct(name, map(key, items)))
+
+
+def rising(high: float = math.inf) -> Limit:
+    """Rising whole numbers from 1 to `high`."""
+
+    def check(name: str, numbers: tuple[int, ...]) -> None:
+        if not numbers or list(numbers) != sorted(set(numbers)) or numbers[0] < 1:
+            raise FieldError(name, f"{name} must list rising whole numbers from 1")
+        check_range(name, numbers[-1], 1, high)
+
+    return Limit(check)
+
+
+def each(limit: Limit) -> Limit:
+    """What every item of a field may be."""
+
+    def check(name: str, items: Iterable[Any]) -> None:
+        for item in items:
+            limit.check(name, item)
+
+    return Limit(check)
+
+
+def _limit(cls: Any) -> None:
+    """Check the limits of its fields before what it checks by itself."""
+    own: Callable[[Any], None] | None = getattr(cls, "__post_init__", None)
+
+    def check(self: Any) -> None:
+        kind: type = type(self)
+        for name, refuse in _checks(kind):
+            refuse(name, getattr(self, name))
+        if own is not None:
+            own(self)
+
+    cls.__post_init__ = check
+
+
+@cache
+def _checks(kind: type) -> tuple[tuple[str, Callable[[str, Any], None]], ...]:
+    # Found when the first value is made: types may name what stands below them in their module.
+    hints = typing.get_type_hints(kind, include_extras=True)
+    told = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
+    return tuple((name, item.check) for name, limits in told for item in limits if isinstance(item, Limit))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from string import Formatter
+from typing import Annotated
 
-from solvers.domain.value import check_positive, check_range, value
+from solvers.domain.value import POSITIVE, value, within
 from solvers.errors import FieldError
 
 PORTS_BEHIND = {"port_1": 1, "port_2": 2, "port_3": 3, "port_4": 4}
@@ -64,13 +65,11 @@ class WarmUp:
     path: str
     body: str = ""
     content_type: str = "application/json"
-    requests: int = 1
-    timeout_s: float = 60.0
+    requests: Annotated[int, within(1, 1000)] = 1
+    timeout_s: Annotated[float, POSITIVE] = 60.0
 
     def __post_init__(self) -> None:
         check_path("path", self.path)
-        check_range("requests", self.requests, 1, 1000)
-        check_positive("timeout_s", self.timeout_s)
         if len(self.body) > 65536:
             raise FieldError("body", "a warm-up body has at most 65,536 characters")
 
@@ -86,15 +85,15 @@ class WorkerCommand:
     batch_change: BatchChange | None = None
     ready_path: str | None = None
     metrics_path: str | None = None
-    metrics_port_offset: int = 0
+    metrics_port_offset: Annotated[int, within(0, 16)] = 0
     """Where metrics are served, counted from the worker's port; ports up to the largest offset are the worker's own."""
     warm_up: WarmUp | None = None
-    drain_s: float = 30.0
+    drain_s: Annotated[float, within(0, 3600)] = 30.0
     """How long a worker may take to finish what it has before it is stopped all the same."""
-    stop_s: float = 10.0
+    stop_s: Annotated[float, within(0.1, 600)] = 10.0
     """How long it may take from SIGTERM to its end before it is killed."""
-    host_memory_mib_max: int | None = None
-    processes_max: int = 1
+    host_memory_mib_max: Annotated[int | None, within(16, 2**31)] = None
+    processes_max: Annotated[int, within(1, 16)] = 1
     """Processes of one worker that use the GPU: each takes the share and a client slot of its own."""
 
     def __post_init__(self) -> None:
@@ -112,11 +111,6 @@ class WorkerCommand:
                 check_path(field, path)
         if self.working_directory is not None and not self.working_directory.startswith("/"):
             raise FieldError("working_directory", "a working directory is given from the root on")
-        check_range("metrics_port_offset", self.metrics_port_offset, 0, 16)
-        check_range("drain_s", self.drain_s, 0, 3600)
-        check_range("stop_s", self.stop_s, 0.1, 600)
-        check_range("host_memory_mib_max", self.host_memory_mib_max, 16, 2**31)
-        check_range("processes_max", self.processes_max, 1, 16)
         self._check_ports()
 
     def _check_ports(self) -> None:

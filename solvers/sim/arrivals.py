@@ -11,12 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import numpy as np
 
 from solvers.domain.arrays import Streams
-from solvers.domain.value import check_not_negative, check_positive, check_range, value
+from solvers.domain.value import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    each,
+    value,
+    within,
+)
 from solvers.errors import FieldError
 
 if TYPE_CHECKING:
@@ -41,11 +47,8 @@ class Spacing(StrEnum):
 class Steady:
     """The same rate all the time."""
 
-    rate_rps: float
+    rate_rps: Annotated[float, NOT_NEGATIVE]
     spacing: Spacing = Spacing.POISSON
-
-    def __post_init__(self) -> None:
-        check_not_negative("rate_rps", self.rate_rps)
 
 
 @value
@@ -54,17 +57,11 @@ class Bursts:
     length; it begins in either by the part of time that belongs to it.
     """
 
-    rate_rps_calm: float
-    rate_rps_burst: float
-    calm_s_mean: float
-    burst_s_mean: float
+    rate_rps_calm: Annotated[float, NOT_NEGATIVE]
+    rate_rps_burst: Annotated[float, NOT_NEGATIVE]
+    calm_s_mean: Annotated[float, POSITIVE]
+    burst_s_mean: Annotated[float, POSITIVE]
     spacing: Spacing = Spacing.POISSON
-
-    def __post_init__(self) -> None:
-        check_not_negative("rate_rps_calm", self.rate_rps_calm)
-        check_not_negative("rate_rps_burst", self.rate_rps_burst)
-        check_positive("calm_s_mean", self.calm_s_mean)
-        check_positive("burst_s_mean", self.burst_s_mean)
 
     @property
     def rate_rps_mean(self) -> float:
@@ -79,20 +76,13 @@ class Daily:
     once, at `spike_at_s` for `spike_s`.
     """
 
-    rate_rps_mean: float
-    swing: float = 0.5
-    period_s: float = 86_400.0
-    spike_factor: float = 4.0
-    spike_at_s: float = 0.0
-    spike_s: float = 0.0
+    rate_rps_mean: Annotated[float, NOT_NEGATIVE]
+    swing: Annotated[float, within(0, 1)] = 0.5
+    period_s: Annotated[float, POSITIVE] = 86_400.0
+    spike_factor: Annotated[float, NOT_NEGATIVE] = 4.0
+    spike_at_s: Annotated[float, NOT_NEGATIVE] = 0.0
+    spike_s: Annotated[float, NOT_NEGATIVE] = 0.0
     spacing: Spacing = Spacing.POISSON
-
-    def __post_init__(self) -> None:
-        check_not_negative("rate_rps_mean", self.rate_rps_mean)
-        check_range("swing", self.swing, 0, 1)
-        check_positive("period_s", self.period_s)
-        for field in ("spike_factor", "spike_at_s", "spike_s"):
-            check_not_negative(field, getattr(self, field))
 
 
 @value
@@ -101,32 +91,23 @@ class Replayed:
     rates stay (0.5: twice as fast, half as many requests). After its end the trace begins anew.
     """
 
-    rates_rps: tuple[float, ...]
-    bin_s: float
-    rate_scale: float = 1.0
-    time_scale: float = 1.0
+    rates_rps: Annotated[tuple[float, ...], each(NOT_NEGATIVE)]
+    bin_s: Annotated[float, POSITIVE]
+    rate_scale: Annotated[float, NOT_NEGATIVE] = 1.0
+    time_scale: Annotated[float, POSITIVE] = 1.0
     spacing: Spacing = Spacing.POISSON
 
     def __post_init__(self) -> None:
         if not self.rates_rps:
             raise FieldError("rates_rps", "a trace needs at least one rate")
-        for rate in self.rates_rps:
-            check_not_negative("rates_rps", rate)
-        check_positive("bin_s", self.bin_s)
-        check_not_negative("rate_scale", self.rate_scale)
-        check_positive("time_scale", self.time_scale)
 
 
 @value
 class RatePoint:
     """A rate at a moment."""
 
-    at_s: float
-    rate_rps: float
-
-    def __post_init__(self) -> None:
-        check_not_negative("at_s", self.at_s)
-        check_not_negative("rate_rps", self.rate_rps)
+    at_s: Annotated[float, NOT_NEGATIVE]
+    rate_rps: Annotated[float, NOT_NEGATIVE]
 
 
 @value
@@ -300,14 +281,9 @@ def _times_of(path: RatePath, totals: NDArray[np.float64], wanted: NDArray[np.fl
 class JobPattern:
     """Training jobs: a Poisson stream, with log-normal numbers of iterations."""
 
-    jobs_per_h: float
-    iterations_median: float
-    iterations_sigma: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_not_negative("jobs_per_h", self.jobs_per_h)
-        check_positive("iterations_median", self.iterations_median)
-        check_not_negative("iterations_sigma", self.iterations_sigma)
+    jobs_per_h: Annotated[float, NOT_NEGATIVE]
+    iterations_median: Annotated[float, POSITIVE]
+    iterations_sigma: Annotated[float, NOT_NEGATIVE] = 1.0
 
 
 @value

@@ -8,10 +8,18 @@ time: how long planning took is told beside an outcome, never in it.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from solvers.domain.ids import JobId, ServiceId
-from solvers.domain.value import check_finite, check_name, check_not_negative, check_range, check_text, value
+from solvers.domain.value import (
+    NAME,
+    check_finite,
+    check_name,
+    check_not_negative,
+    text,
+    value,
+    within,
+)
 from solvers.planners.base import Planner
 
 
@@ -49,7 +57,7 @@ class RunContender:
     moves batches and clocks between plans. Equal labels mean equal contenders.
     """
 
-    label: str
+    label: Annotated[str, text(120)]
     planners: tuple[str, ...]
     settings: tuple[TuningSetting, ...] = ()
     """Tuning of the first planner of the chain."""
@@ -57,9 +65,6 @@ class RunContender:
     """Fields of the policy that differ from the scenario's."""
     governor: str | None = None
     """Name of a controller; None: the scenario's, which may be none."""
-
-    def __post_init__(self) -> None:
-        check_text("label", self.label, 120)
 
 
 @value
@@ -150,20 +155,15 @@ class RunOutcome:
 class About:
     """What a bench is, for lists and reports. `goal`: the metric by which it is decided, at no more of `guard`."""
 
-    name: str
-    title: str
+    name: Annotated[str, NAME]
+    title: Annotated[str, text(200)]
     kind: str
     goal: str
     better: Better
     guard: str | None = None
     planners: tuple[str, ...] = ()
     """Contenders that its authors propose, best known first."""
-    seeds: int = 3
-
-    def __post_init__(self) -> None:
-        check_name("name", self.name)
-        check_text("title", self.title, 200)
-        check_range("seeds", self.seeds, 1, 10_000)
+    seeds: Annotated[int, within(1, 10_000)] = 3
 
 
 class ProgressListener(Protocol):

@@ -8,12 +8,24 @@ type and model name, so every GPU type a fleet has must be in its catalogue.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap
 from solvers.domain.ids import DeviceId, NodeId, ServiceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
-from solvers.domain.value import check_distinct, check_not_negative, check_positive, check_range, check_text, value
+from solvers.domain.value import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    Limit,
+    check_range,
+    distinct,
+    each,
+    rising,
+    text,
+    value,
+    within,
+)
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import FieldError
 from solvers.sim.arrivals import ArrivalPattern
@@ -46,12 +58,8 @@ class Open:
 class ClientStep:
     """From a moment on so many clients."""
 
-    from_s: float
-    clients: int
-
-    def __post_init__(self) -> None:
-        check_not_negative("from_s", self.from_s)
-        check_not_negative("clients", self.clients)
+    from_s: Annotated[float, NOT_NEGATIVE]
+    clients: Annotated[int, NOT_NEGATIVE]
 
 
 @value
@@ -61,10 +69,9 @@ class Closed:
     """
 
     steps: tuple[ClientStep, ...]
-    think_s_mean: float
+    think_s_mean: Annotated[float, NOT_NEGATIVE]
 
     def __post_init__(self) -> None:
-        check_not_negative("think_s_mean", self.think_s_mean)
         if not self.steps or [step.from_s for step in self.steps] != sorted({step.from_s for step in self.steps}):
             raise FieldError("steps", "steps must rise in time, and there must be one")
 
@@ -89,10 +96,7 @@ class JobEntry:
     """A training job that comes at a moment, and may leave unfinished at another."""
 
     job: TrainingJob
-    at_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_not_negative("at_s", self.at_s)
+    at_s: Annotated[float, NOT_NEGATIVE] = 0.0
 
 
 @value
@@ -100,29 +104,23 @@ class TaskEntry:
     """An offline task that comes at a moment."""
 
     task: OfflineTask
-    at_s: float = 0.0
+    at_s: Annotated[float, NOT_NEGATIVE] = 0.0
 
-    def __post_init__(self) -> None:
-        check_not_negative("at_s", self.at_s)
+
+def _check_pool(field: str, policy: Policy) -> None:
+    if policy.pool is None:
+        raise FieldError(field, f"policy {policy.name} needs a pool; `policy` has all that is in none")
+
+
+POOLED = Limit(_check_pool)
 
 
 @value
 class PolicyChange:
     """From a moment on these are the policies that have pools."""
 
-    at_s: float
-    policies: tuple[Policy, ...]
-
-    def __post_init__(self) -> None:
-        check_positive("at_s", self.at_s)
-        _check_pools(self.policies)
-
-
-def _check_pools(policies: tuple[Policy, ...]) -> None:
-    check_distinct("policies", (policy.name for policy in policies))
-    for policy in policies:
-        if policy.pool is None:
-            raise FieldError("policies", f"policy {policy.name} needs a pool; `policy` has all that is in none")
+    at_s: Annotated[float, POSITIVE]
+    policies: Annotated[tuple[Policy, ...], distinct("name"), each(POOLED)]
 
 
 class FaultKind(StrEnum):
@@ -148,32 +146,23 @@ class ScenarioFault:
     """One fault. The subject is a node or a device; for `planner_down` it is not read."""
 
     kind: FaultKind
-    at_s: float
-    lasts_s: float
-    subject: str = "-"
-    factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_not_negative("at_s", self.at_s)
-        check_positive("lasts_s", self.lasts_s)
-        check_positive("factor", self.factor)
-        check_text("subject", self.subject, 96)
+    at_s: Annotated[float, NOT_NEGATIVE]
+    lasts_s: Annotated[float, POSITIVE]
+    subject: Annotated[str, text(96)] = "-"
+    factor: Annotated[float, POSITIVE] = 1.0
 
 
 @value
 class ScenarioFleet:
     """What there is. GPU types carry prices; every device's type is in the truth's catalogue."""
 
-    gpu_types: tuple[GpuType, ...]
-    nodes: tuple[Node, ...]
-    devices: tuple[Device, ...]
+    gpu_types: Annotated[tuple[GpuType, ...], distinct("name")]
+    nodes: Annotated[tuple[Node, ...], distinct("id")]
+    devices: Annotated[tuple[Device, ...], distinct("id")]
     power_caps: tuple[PowerCap, ...] = ()
     offers: tuple[Offer, ...] = ()
 
     def __post_init__(self) -> None:
-        check_distinct("gpu_types", (item.name for item in self.gpu_types))
-        check_distinct("nodes", (item.id for item in self.nodes))
-        check_distinct("devices", (item.id for item in self.devices))
         nodes: set[NodeId] = {item.id for item in self.nodes}
         names = {item.name for item in self.gpu_types}
         for device in self.devices:
@@ -189,22 +178,14 @@ class Profiling:
     grid, each cell with noise of the measurement, and the slowdown of pairs. The same for every contender.
     """
 
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    shares_pct_sm: tuple[int, ...] = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
-    clocks: int = 1
+    batches: Annotated[tuple[int, ...], rising()] = (1, 2, 4, 8, 16, 32)
+    shares_pct_sm: Annotated[tuple[int, ...], rising()] = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
+    clocks: Annotated[int, within(1, 64)] = 1
     """So many clocks from the highest down, evenly; 1: the highest alone."""
-    noise: float = 0.01
+    noise: Annotated[float, within(0, 1)] = 0.01
     """Relative standard deviation of a measured latency."""
     interference: bool = True
     """Whether pairs were measured; without it planners have nothing but their margin."""
-
-    def __post_init__(self) -> None:
-        for field in ("batches", "shares_pct_sm"):
-            axis = getattr(self, field)
-            if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
-                raise FieldError(field, f"{field} must list rising whole numbers from 1")
-        check_range("clocks", self.clocks, 1, 64)
-        check_range("noise", self.noise, 0, 1)
 
 
 @value
@@ -213,21 +194,15 @@ class Rhythm:
     `demand_window_s`, the busiest bin of 10 s within the policy's `demand_lookback_s`.
     """
 
-    cycle_s: float = 15.0
-    stretch_s: float = 5.0
+    cycle_s: Annotated[float, POSITIVE] = 15.0
+    stretch_s: Annotated[float, POSITIVE] = 5.0
     """Longest time without a new settlement of mutual slowdowns; windows of the outcome are as long."""
-    governor_s: float = 1.0
-    demand_window_s: float = 60.0
-    report_delay_s: float = 0.0
+    governor_s: Annotated[float, POSITIVE] = 1.0
+    demand_window_s: Annotated[float, POSITIVE] = 60.0
+    report_delay_s: Annotated[float, NOT_NEGATIVE] = 0.0
     """How old everything is that planners see."""
-    apply_delay_s: float = 0.5
+    apply_delay_s: Annotated[float, NOT_NEGATIVE] = 0.5
     """From promotion until nodes begin to act."""
-
-    def __post_init__(self) -> None:
-        for field in ("cycle_s", "stretch_s", "governor_s", "demand_window_s"):
-            check_positive(field, getattr(self, field))
-        check_not_negative("report_delay_s", self.report_delay_s)
-        check_not_negative("apply_delay_s", self.apply_delay_s)
 
 
 @value
@@ -244,16 +219,16 @@ class WorldScenario:
 
     about: About
     level: Level
-    span_s: float
+    span_s: Annotated[float, POSITIVE]
     warmup_s: float = 0.0
     fleet: ScenarioFleet
     models: tuple[ModelVariant, ...]
     projects: tuple[Project, ...] = ()
-    traffic: tuple[Traffic, ...] = ()
-    jobs: tuple[JobEntry, ...] = ()
-    tasks: tuple[TaskEntry, ...] = ()
+    traffic: Annotated[tuple[Traffic, ...], distinct("service.id")] = ()
+    jobs: Annotated[tuple[JobEntry, ...], distinct("job.id")] = ()
+    tasks: Annotated[tuple[TaskEntry, ...], distinct("task.id")] = ()
     policy: Policy
-    policies: tuple[Policy, ...] = ()
+    policies: Annotated[tuple[Policy, ...], distinct("name"), each(POOLED)] = ()
     """Those with a pool of devices; services, jobs and tasks name them."""
     policy_changes: tuple[PolicyChange, ...] = ()
     """In the order of time."""
@@ -268,20 +243,13 @@ class WorldScenario:
     standing: ScenarioStanding = ScenarioStanding()
     warm_start: bool = True
     """Whether what the first cycle wants is ready at once: fleets are compared at work, not at their first start."""
-    latency_noise: float = 0.03
+    latency_noise: Annotated[float, within(0, 1)] = 0.03
     """Spread of the logarithm of a batch's time."""
-    launch_scale: float = 1.0
+    launch_scale: Annotated[float, NOT_NEGATIVE] = 1.0
     """Multiplies the truth's launch times."""
 
     def __post_init__(self) -> None:
-        check_positive("span_s", self.span_s)
         check_range("warmup_s", self.warmup_s, 0, self.span_s)
-        check_range("latency_noise", self.latency_noise, 0, 1)
-        check_not_negative("launch_scale", self.launch_scale)
-        check_distinct("traffic", (item.service.id for item in self.traffic))
-        check_distinct("jobs", (item.job.id for item in self.jobs))
-        check_distinct("tasks", (item.task.id for item in self.tasks))
-        _check_pools(self.policies)
         if [each.at_s for each in self.policy_changes] != sorted({each.at_s for each in self.policy_changes}):
             raise FieldError("policy_changes", "changes of policies must rise in time")
         if self.policy.name in {each.name for pools in self._all_policies for each in pools}:
