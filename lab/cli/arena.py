@@ -1,13 +1,16 @@
-"""The commands of the arena: run contenders on scenarios, compare and report what came of it, list what there is.
+"""The commands of the arena: run contenders on scenarios, compare and report what came of it, list what there is, judge
+the claims of the papers; and what `simulate --scenario` does, one scenario run once and not kept.
 
-Owns options, the finding of scenarios by name, and the exit status: a run that failed makes the command fail once all
-others are done. What is printed is `arena_tables`'; the claims have a command of their own.
+A run that failed makes the command fail once all others are done. Claims end with status 0 however they come out,
+because the table is the answer; one that could not be judged is in it as failed.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,10 +19,9 @@ import typer
 
 from app.cli.failures import CommandError
 from app.cli.options import DATA, Data
-from app.cli.output import Format, Output, say, show, standard_output_to_error
+from app.cli.output import Format, Output, rows, say, show, standard_output_to_error
 from app.demo.examples import examples_path
-from lab.cli.claims import judge
-from lab.cli.tables import about_table, comparison_tables, failure_lines, standing_tables
+from lab.cli.tables import about_table, comparison_tables, failure_lines, outcome_tables, standing_tables
 from solvers.errors import HeadroomError, InputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -27,6 +29,38 @@ if TYPE_CHECKING:
     from lab.arena.running import Hear, RunTask
     from lab.arena.store import ResultFolder
     from solvers.sim.outcome import About
+
+
+def judge(
+    *,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="AC-…", help="Claims whose id begins so. Repeatable.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of simulated claims.")] = 3,
+    examples: Annotated[int, typer.Option(min=1, help="Random cases of properties.")] = 200,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time.")] = 1,
+    results: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Take runs from here, and keep those that are missing.")
+    ] = None,
+    data: Data = DATA,
+    output: Output = Format.TABLE,
+) -> None:
+    """Judge what the papers state, as far as it is known how: recomputed, tried, or simulated."""
+    from lab.claims.catalogue import claims
+    from lab.claims.claim import Effort, Judged, judged
+
+    def tell(each: Judged) -> None:
+        typer.echo(f"{each['id']}: {each['status']}", err=True)
+
+    effort = Effort(seeds=seeds, examples=examples, jobs=jobs, results=results, data=data)
+    chosen = claims([each.upper() for each in only or []])
+    with standard_output_to_error():
+        found = judged(chosen, effort, tell)
+    lines = [
+        (each["id"], each["class"], each["status"], each["stated"], each["measured"], each["note"]) for each in found
+    ]
+    show(found, output, rows(("id", "class", "status", "stated", "measured", "note"), lines))
+
 
 arena = typer.Typer(
     no_args_is_help=True, help="Policies side by side on the same scenarios, seeds and simulated hardware."
@@ -249,3 +283,33 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
 
 
 arena.command(name="claims")(judge)
+
+
+def simulate_scenario(
+    output: Format, *, scenario: str, planner: str | None, seed: int, data: Path, policy: tuple[str, ...] = ()
+) -> None:
+    """Run a scenario's file or name once and print its numbers. Raises CommandError when the run fails."""
+    from lab.arena.running import Event, RunEnded, RunOrder, tasks_of
+    from lab.arena.workers import Bars
+    from solvers.domain.codec import to_plain
+
+    paths = scenario_paths([scenario])
+    chosen = contenders_by(planner, [], [], list(policy))
+    tasks = tasks_of(RunOrder(paths=paths, seeds=seed + 1, data=data), lambda about: chosen(about)[:1])
+    if not tasks:
+        raise InputError("name a contender with --planner: this scenario proposes none")
+    ended: list[RunEnded] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, RunEnded):
+            ended.append(event)
+        if bars is not None:
+            bars(event)
+
+    wanted = [task for task in tasks if task.seed == seed]
+    with Bars(len(wanted)) if sys.stderr.isatty() else nullcontext() as bars:
+        run_tasks(wanted, EngineOption.LOCAL, 1, hear)
+    record = ended[0].finished.record
+    if record.outcome is None:
+        raise CommandError(f"{record.scenario} × {record.contender.label}, seed {record.seed}: {record.error}")
+    show(to_plain(record.outcome), output, outcome_tables(record.about, record.outcome))
