@@ -95,15 +95,9 @@ def _mps(
 
 def _client_slots(boards: NvmlBoards) -> Mapping[str, int]:
     return {
-        facts.uuid: client_slots(cuda_number(facts.cuda_version), device_part=MIG_PART_LEAST if facts.sliced else 1.0)
+        facts.uuid: client_slots(facts.cuda_version, device_part=MIG_PART_LEAST if facts.sliced else 1.0)
         for facts in boards.devices()
     }
-
-
-def cuda_number(version: str) -> int:
-    """13.4 as 13040; 0 where the driver tells none."""
-    major, _, minor = version.partition(".")
-    return 1000 * int(major) + 10 * int(minor) if major.isdigit() and minor.isdigit() else 0
 
 
 def _ask_for_sm_counts(boards: NvmlBoards) -> None:

@@ -35,33 +35,27 @@ class Talk:
     management_port: int
 
     def get(self, path: str, *, management: bool = False) -> object:
-        """Decoded JSON of an answer. Raises WorkerError, NotSupportedError where there is no such path."""
-        return self._told(Question(host=self.host, port=self._port(management), path=path, timeout_s=QUICK_S))
+        """As `send`, without telling anything."""
+        return self.send("GET", path, management=management)
 
     def send(
         self, method: str, path: str, content: object = None, *, management: bool = False, timeout_s: float = QUICK_S
     ) -> object:
-        """Tell something; the decoded answer. Raises WorkerError, NotSupportedError where there is no such path."""
+        """Decoded JSON of an answer. Raises WorkerError, NotSupportedError where there is no such path."""
         question = Question(
             host=self.host,
-            port=self._port(management),
+            port=self.management_port if management else self.port,
             path=path,
             method=method,
             body=b"" if content is None else json.dumps(content).encode(),
             timeout_s=timeout_s,
         )
-        return self._told(question)
-
-    def _port(self, management: bool) -> int:
-        return self.management_port if management else self.port
-
-    def _told(self, question: Question) -> object:
         answer = self.ask(question)
         if answer.status in _MISSING:
-            raise NotSupportedError(f"{question.method} {question.path} {answer.told()}: this server cannot do that")
+            raise NotSupportedError(f"{method} {path} {answer.told()}: this server cannot do that")
         if not answer.good:
             told = answer.body[:200].decode("utf-8", "replace")
-            raise WorkerError(f"{question.method} {question.path} {answer.told()} {told}".strip())
+            raise WorkerError(f"{method} {path} {answer.told()} {told}".strip())
         try:
             found: object = json.loads(answer.body) if answer.body.strip() else None
         except ValueError:

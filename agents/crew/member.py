@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -61,27 +61,35 @@ _RESUMED = {Phase.WARMING: Phase.STARTING, Phase.FINISHING: Phase.LEAVING}
 """Where an agent takes up what another one was in the midst of."""
 
 
-@dataclass(slots=True, eq=False)
-class CrewMember:
-    """A worker. What stands behind `order` dies with the agent."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class KeptMember:
+    """What the state file holds of a member as it is."""
 
     name: str
     uuid: str
-    spec: WorkerSpec
     since_s: float
     """In this state, not phase."""
-    tally: Tally
-    phase: Phase = Phase.WAITING
-    process: ProcessId | None = None
     mark: str = ""
     port: int = 0
     port_count: int = 0
     answering: bool = False
+    came_up: bool = False
+    """Has answered once, so that its start is over."""
     drained: bool = False
     failed: bool = False
     problem: str = ""
     note: str = ""
     """What is not as asked, though it works."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class CrewMember(KeptMember):
+    """A worker. What stands behind `order` dies with the agent."""
+
+    spec: WorkerSpec
+    tally: Tally
+    phase: Phase = Phase.WAITING
+    process: ProcessId | None = None
 
     order: CrewOrder | None = None
     """Until the process is started."""
@@ -105,8 +113,6 @@ class CrewMember:
     before_kill: Callable[[int], None] | None = None
     children_told: bool = False
     killing: bool = False
-    came_up: bool = False
-    """Has answered once, so that its start is over."""
 
     @property
     def target(self) -> WorkerTarget:
@@ -175,27 +181,19 @@ class CrewMember:
         )
 
 
+_KEPT = tuple(field.name for field in fields(KeptMember))
+
+
 def member_to_plain(member: CrewMember, boot_id: str) -> dict[str, object]:
     """The state file's content."""
     process = member.process
     return {
         "version": VERSION,
         "boot_id": boot_id,
-        "name": member.name,
-        "uuid": member.uuid,
         "spec": asdict(member.spec),
-        "since_s": member.since_s,
         "phase": member.phase.value,
         "process": None if process is None else [process.pid, process.started_ticks],
-        "mark": member.mark,
-        "port": member.port,
-        "port_count": member.port_count,
-        "answering": member.answering,
-        "came_up": member.came_up,
-        "drained": member.drained,
-        "failed": member.failed,
-        "problem": member.problem,
-        "note": member.note,
+        **{name: getattr(member, name) for name in _KEPT},
     }
 
 
@@ -207,22 +205,11 @@ def member_from_plain(plain: Mapping[str, Any], now_s: float) -> CrewMember:
     tally = Tally(told_s=now_s)
     tally.begin()
     return CrewMember(
-        name=str(plain["name"]),
-        uuid=str(plain["uuid"]),
         spec=decode(WorkerSpec, plain["spec"]),
-        since_s=float(plain["since_s"]),
         tally=tally,
         phase=_RESUMED.get(phase, phase),
-        process=None if process is None else ProcessId(pid=int(process[0]), started_ticks=int(process[1])),
-        mark=str(plain["mark"]),
-        port=int(plain["port"]),
-        port_count=int(plain["port_count"]),
-        answering=bool(plain["answering"]),
-        came_up=bool(plain["came_up"]),
-        drained=bool(plain["drained"]),
-        failed=bool(plain["failed"]),
-        problem=str(plain["problem"]),
-        note=str(plain["note"]),
+        process=None if process is None else ProcessId(int(process[0]), int(process[1])),
+        **asdict(decode(KeptMember, {name: plain[name] for name in _KEPT})),
     )
 
 

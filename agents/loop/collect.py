@@ -91,6 +91,9 @@ def _replica_row(uuid: str, sample: WorkerSample, interval_s: float) -> ReplicaR
 # since they cannot be added.
 
 
+_ADDED_UP = ("held_s", "arrived", "completed", "violated", "dropped", "energy_j", "executions")
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A sample and the seconds it is about."""
@@ -150,26 +153,19 @@ def _joined(one: _Part, other: _Part) -> _Part:
 
 
 def _worker_joined(before: WorkerSample, after: WorkerSample) -> WorkerSample:
-    executions = before.executions + after.executions
     iterations = [item.iterations_done for item in (before, after) if item.iterations_done is not None]
     return replace(
         after,
-        held_s=before.held_s + after.held_s,
         memory_mib_used=max(before.memory_mib_used, after.memory_mib_used),
-        arrived=before.arrived + after.arrived,
-        completed=before.completed + after.completed,
-        violated=before.violated + after.violated,
-        dropped=before.dropped + after.dropped,
         batch_mean=_mean(before.batch_mean, after.batch_mean, weights=(before.executions, after.executions)) or 0.0,
         latency_ms_p50=_mean(before.latency_ms_p50, after.latency_ms_p50, weights=(before.completed, after.completed)),
         latency_ms_p95=_worst(before.latency_ms_p95, after.latency_ms_p95),
         latency_ms_p99=_worst(before.latency_ms_p99, after.latency_ms_p99),
-        energy_j=before.energy_j + after.energy_j,
         iterations_done=sum(iterations) if iterations else None,
-        executions=executions,
         execution_ms_mean=_mean(
             before.execution_ms_mean, after.execution_ms_mean, weights=(before.executions, after.executions)
         ),
+        **{name: getattr(before, name) + getattr(after, name) for name in _ADDED_UP},
     )
 
 

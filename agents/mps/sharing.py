@@ -18,7 +18,6 @@ from agents.devices.parts import ShareCheck, ShareOrder
 from agents.errors import (
     BusyError,
     BypassError,
-    ConfigError,
     DeviceError,
     DeviceTimeoutError,
     NotFoundError,
@@ -32,7 +31,6 @@ from agents.mps.protocols import MpsClient
 from agents.processes import ProcessId, environment_of, identify
 from agents.state import StateDirectory
 
-PROTOCOLS = ("auto", "2", "3")
 SYSTEM_RUNTIME = Path("/run/headroom")
 CONNECTIONS = 2
 """Hardware connections of an MPS client unless it asks for more."""
@@ -55,12 +53,6 @@ class MpsOptions:
     client_slots: Mapping[str, int]
     """Clients each device has room for."""
     probe_command: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if self.protocol not in PROTOCOLS:
-            raise ConfigError(f"MPS protocol {self.protocol!r}: expected one of {', '.join(PROTOCOLS)}")
-        if not self.probe_command or not self.control_binary:
-            raise ConfigError("MPS needs its control program and a probe command")
 
 
 def default_pipe_base(environment: Mapping[str, str], state_dir: Path, system: Path = SYSTEM_RUNTIME) -> Path:

@@ -9,29 +9,19 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from agents.devices.base import WorkerReading
 from agents.errors import NotSupportedError
-from agents.wire import WorkerTarget
+from agents.wire import WarmUpTarget, WorkerTarget
 
 if TYPE_CHECKING:
     from agents.devices.fake.host import FakeDevices
 
 TIMEOUT_S = 60.0
 CLIENTS_MAX = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRequest:
-    """What is sent: POST with a body, GET without."""
-
-    path: str
-    body: bytes = b""
-    content_type: str = "application/json"
 
 
 @dataclass(slots=True)
@@ -56,22 +46,20 @@ class Generator(Protocol):
 
 
 class ClientLoad:
-    """Clients in threads until stopped."""
+    """So many clients, in threads until stopped, sending one request over and over: POST with a body, GET without."""
 
-    def __init__(self, base_url: str, request: LoadRequest, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, base_url: str, request: WarmUpTarget, clients: int) -> None:
         parts = urlsplit(base_url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._request = request
-        self._now_s = now_s
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._seen = LoadSeen()
-        self._threads: list[threading.Thread] = []
-
-    def closed(self, concurrency: int) -> None:
-        """Start that many clients."""
-        for _ in range(min(concurrency, CLIENTS_MAX)):
-            self._begin(self._client)
+        self._threads = [
+            threading.Thread(target=self._client, name="load", daemon=True) for _ in range(min(clients, CLIENTS_MAX))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def take(self) -> LoadSeen:
         """What was seen since the last call."""
@@ -85,15 +73,10 @@ class ClientLoad:
         for thread in self._threads:
             thread.join(TIMEOUT_S)
 
-    def _begin(self, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work, name="load", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
     def _client(self) -> None:
         connection = self._connection()
         while not self._stop.is_set():
-            connection = self._one(connection, self._now_s())
+            connection = self._one(connection, time.monotonic())
         connection.close()
 
     def _one(self, connection: http.client.HTTPConnection, since_s: float) -> http.client.HTTPConnection:
@@ -102,7 +85,7 @@ class ClientLoad:
         try:
             if self._request.body:
                 headers = {"Content-Type": self._request.content_type}
-                connection.request("POST", self._request.path, self._request.body, headers)
+                connection.request("POST", self._request.path, self._request.body.encode(), headers)
             else:
                 connection.request("GET", self._request.path)
             response = connection.getresponse()
@@ -115,7 +98,7 @@ class ClientLoad:
             connection = self._connection()
             # A worker that refuses connections must not be asked thousands of times a second.
             self._stop.wait(0.05)
-        took_ms = 1000.0 * (self._now_s() - since_s)
+        took_ms = 1000.0 * (time.monotonic() - since_s)
         with self._lock:
             if problem:
                 self._seen.failed += 1
@@ -166,11 +149,7 @@ class HttpLoads:
         described = worker.spec.worker
         if worker.endpoint is None or described is None or described.warm_up is None:
             raise NotSupportedError(f"{worker.worker} has no address or no request to load it with")
-        warm_up = described.warm_up
-        request = LoadRequest(path=warm_up.path, body=warm_up.body.encode(), content_type=warm_up.content_type)
-        load = ClientLoad(worker.endpoint, request)
-        load.closed(concurrency)
-        return load
+        return ClientLoad(worker.endpoint, described.warm_up, concurrency)
 
 
 class OfferedLoads:

@@ -38,7 +38,6 @@ class MeasurementWindow:
     """A stretch of a measurement. `clean`: clocks and heat were as they should be, and nobody else was there."""
 
     latency_ms_mean: float
-    batches: float
     clean: bool = True
 
 
@@ -53,20 +52,18 @@ class SteadyVerdict:
     problem: str = ""
 
 
-def judge(
-    windows: Sequence[MeasurementWindow], half_width_pct: float = HALF_WIDTH_PCT, most: int = WINDOWS_MAX
-) -> SteadyVerdict:
+def judge(windows: Sequence[MeasurementWindow]) -> SteadyVerdict:
     """Whether to go on measuring. Windows before the last disturbance, and those that still drift, do not count."""
     clean_from = max((place + 1 for place, window in enumerate(windows) if not window.clean), default=0)
     start = _settled_from([window.latency_ms_mean for window in windows], clean_from)
     used = [window.latency_ms_mean for window in windows[start:]]
-    spent = len(windows) >= most
+    spent = len(windows) >= WINDOWS_MAX
     if len(used) < 2:
         problem = _why_not(windows, clean_from) if spent else ""
         return SteadyVerdict(done=spent, mean_ms=None, half_width_pct=None, from_window=start, problem=problem)
     mean, half = interval(used)
     relative = 100.0 * half / mean if mean > 0.0 else math.inf
-    tight = len(used) >= WINDOWS_MIN and relative <= half_width_pct
+    tight = len(used) >= WINDOWS_MIN and relative <= HALF_WIDTH_PCT
     problem = f"its mean is known to {relative:.1f} % only" if spent and not tight else ""
     return SteadyVerdict(done=tight or spent, mean_ms=mean, half_width_pct=relative, from_window=start, problem=problem)
 
@@ -260,27 +257,27 @@ def _take(bench: ProfilingBench, names: tuple[str, ...], generators: Sequence[Ge
 
 
 def _window(stretch: _Stretch, place: int, clock_mhz_sm: int | None) -> MeasurementWindow:
-    latency_ms, batches = _latency_ms(stretch, place)
+    latency_ms = _latency_ms(stretch, place)
     held_down = clock_mhz_sm is not None and abs(stretch.device.clock_mhz_sm - clock_mhz_sm) > CLOCK_SLACK_MHZ
     reasons = {reason for reason in stretch.device.throttle.split(",") if reason}
     if clock_mhz_sm is None:
         # At its own clock a board goes as fast as its power limit lets it: that is what its users get.
         reasons -= OWN_WAYS
     clean = stretch.device.healthy and not reasons and not held_down and latency_ms > 0.0
-    return MeasurementWindow(latency_ms_mean=latency_ms, batches=batches, clean=clean)
+    return MeasurementWindow(latency_ms_mean=latency_ms, clean=clean)
 
 
-def _latency_ms(stretch: _Stretch, place: int) -> tuple[float, float]:
+def _latency_ms(stretch: _Stretch, place: int) -> float:
     """What one batch took: as the worker says, else half of what clients saw, for each waited for one batch and then
     for its own. 0 when nothing came back.
     """
     worker = stretch.workers[place]
     if worker is not None and worker.execution_ms_mean is not None and worker.executions > 0:
-        return worker.execution_ms_mean, worker.executions
+        return worker.execution_ms_mean
     latencies = stretch.seen[place].latencies_ms
     if not latencies:
-        return 0.0, 0.0
-    return math.fsum(latencies) / len(latencies) / 2.0, float(len(latencies))
+        return 0.0
+    return math.fsum(latencies) / len(latencies) / 2.0
 
 
 @dataclass(frozen=True, slots=True)

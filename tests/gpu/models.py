@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from agents.devices.base import WorkerReading, WorkerSpec
 from agents.devices.nvidia.host import NvidiaDevices
-from agents.profiling.loads import ClientLoad, LoadRequest
+from agents.profiling.loads import ClientLoad
 from agents.profiling.session import ProfilingBench, measure
+from agents.wire import WarmUpTarget
 from tests.gpu.host import BATCHES_A_REQUEST, opened, spec
 from tests.gpu.rig import Rig
 from tests.waiting import spend
@@ -60,6 +61,6 @@ def _measured(rig: Rig, host: NvidiaDevices, specs: Sequence[WorkerSpec], clock:
 
 
 def _begin(worker: WorkerReading, concurrency: int) -> ClientLoad:
-    load = ClientLoad(worker.endpoint or "", LoadRequest(path=f"/execute?batches={BATCHES_A_REQUEST}"))
-    load.closed(2)
-    return load
+    path = f"/execute?batches={BATCHES_A_REQUEST}"
+    request = WarmUpTarget(path=path, body="", content_type="", requests=1, timeout_s=60.0)
+    return ClientLoad(worker.endpoint or "", request, 2)

@@ -265,14 +265,11 @@ def _boot_id() -> str:
 
 
 def _worker_to_plain(worker: Worker) -> dict[str, object]:
+    as_is = ("name", "sm_count", "since_s", "ready_at_s", "progress")
     return {
-        "name": worker.name,
         "spec": asdict(worker.spec),
-        "sm_count": worker.sm_count,
-        "since_s": worker.since_s,
-        "ready_at_s": worker.ready_at_s,
         "state": worker.state.value,
-        "progress": worker.progress,
+        **{name: getattr(worker, name) for name in as_is},
     }
 
 

@@ -147,7 +147,8 @@ class BoardFacts:
     power_limit_w_max: float
     power_limit_w_default: float | None
     driver_version: str
-    cuda_version: str
+    cuda_version: int
+    """13040 is 13.4; 0 where the driver tells none."""
     capabilities: dict[str, str]
     parent_uuid: str | None = None
     mig_profile: str | None = None
@@ -217,7 +218,7 @@ def _whole(nvml: Nvml, board: object, index: int) -> BoardFacts:
         power_limit_w_max=high_mw / 1000.0,
         power_limit_w_default=None if default_mw is None else default_mw / 1000.0,
         driver_version=str(nvml.call("nvmlSystemGetDriverVersion")),
-        cuda_version=_cuda_version(nvml),
+        cuda_version=int(nvml.maybe("nvmlSystemGetCudaDriverVersion_v2") or 0),
         capabilities=_capabilities(nvml, board, listed=bool(clocks), power=default_mw is not None),
     )
 
@@ -300,11 +301,6 @@ def _power_range(nvml: Nvml, board: object) -> tuple[int, int, int | None]:
         return int(bounds[0]), int(bounds[1]), int(default)
     enforced = int(nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", board) or 0)
     return enforced, enforced, None
-
-
-def _cuda_version(nvml: Nvml) -> str:
-    number = int(nvml.maybe("nvmlSystemGetCudaDriverVersion_v2") or 0)
-    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
 def _capabilities(nvml: Nvml, board: object, *, listed: bool, power: bool) -> dict[str, str]:

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from agents.profiling.loads import ClientLoad, LoadRequest, LoadSeen
+from agents.profiling.loads import ClientLoad, LoadSeen
+from agents.wire import WarmUpTarget
 from tests.waiting import wait_until
 
 
@@ -76,13 +77,12 @@ def gather(load: ClientLoad, enough: Callable[[LoadSeen], bool]) -> LoadSeen:
     return total
 
 
-POST = LoadRequest(path="/infer", body=b"{}")
+POST = WarmUpTarget(path="/infer", body="{}", content_type="application/json", requests=1, timeout_s=1.0)
 
 
 def test_a_closed_loop_keeps_so_many_under_way(server: Server) -> None:
     server.gate.clear()
-    load = ClientLoad(server.url, POST)
-    load.closed(6)
+    load = ClientLoad(server.url, POST, 6)
     wait_until(lambda: server.most >= 6, "six at once")
     server.gate.set()
     seen = gather(load, lambda total: len(total.latencies_ms) >= 60)
@@ -94,8 +94,7 @@ def test_a_closed_loop_keeps_so_many_under_way(server: Server) -> None:
 
 def test_failures_are_counted_and_named(server: Server) -> None:
     server.status = 503
-    load = ClientLoad(server.url, POST)
-    load.closed(2)
+    load = ClientLoad(server.url, POST, 2)
     seen = gather(load, lambda total: total.failed >= 4)
     load.close()
     assert seen.latencies_ms == []
@@ -103,8 +102,7 @@ def test_failures_are_counted_and_named(server: Server) -> None:
 
 
 def test_nobody_there_is_a_failure() -> None:
-    load = ClientLoad("http://127.0.0.1:9", POST)
-    load.closed(1)
+    load = ClientLoad("http://127.0.0.1:9", POST, 1)
     seen = gather(load, lambda total: total.failed >= 2)
     load.close()
     assert "Refused" in seen.first_failure

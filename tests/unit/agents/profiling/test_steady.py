@@ -10,7 +10,7 @@ from agents.profiling.session import WINDOWS_MAX, WINDOWS_MIN, MeasurementWindow
 
 
 def windows(*means: float) -> list[MeasurementWindow]:
-    return [MeasurementWindow(latency_ms_mean=mean, batches=10.0) for mean in means]
+    return [MeasurementWindow(latency_ms_mean=mean) for mean in means]
 
 
 def test_equal_windows_end_as_soon_as_there_are_enough() -> None:
@@ -32,7 +32,7 @@ def test_warming_up_does_not_count() -> None:
 
 def test_a_disturbance_starts_anew() -> None:
     found = windows(5.0, 5.0, 5.0, 5.0, 5.0)
-    found.insert(4, MeasurementWindow(latency_ms_mean=8.0, batches=10.0, clean=False))
+    found.insert(4, MeasurementWindow(latency_ms_mean=8.0, clean=False))
     verdict = judge(found)
     assert not verdict.done
     assert verdict.mean_ms is None
@@ -49,7 +49,7 @@ def test_wide_scatter_goes_on_and_ends_with_the_reason() -> None:
 
 
 def test_a_board_that_throttles_to_the_end_has_no_result() -> None:
-    found = [MeasurementWindow(latency_ms_mean=5.0, batches=1.0, clean=False)] * WINDOWS_MAX
+    found = [MeasurementWindow(latency_ms_mean=5.0, clean=False)] * WINDOWS_MAX
     verdict = judge(found)
     assert verdict.done
     assert verdict.mean_ms is None
