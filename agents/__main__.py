@@ -32,7 +32,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: list[str]) -> int:
-    """Run until told to end."""
     asked = _signals_as_bytes()
     try:
         config = read_config(arguments, os.environ)
@@ -121,7 +120,6 @@ def _heard(number: int, frame: FrameType | None) -> None:
 
 
 def _await_end(asked: int, stop: threading.Event, agent: Agent) -> None:
-    """Wait for a signal in a thread of its own."""
     os.read(asked, 1)
     stop.set()
     agent.mailbox.news.set()

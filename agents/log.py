@@ -22,7 +22,6 @@ class Log:
         self._states: dict[str, str] = {}
 
     def event(self, name: str, **facts: str | int | float | None) -> None:
-        """Say that something happened."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = json.dumps({"time": moment, "event": name, "node": self._node, **facts}, ensure_ascii=False)
         with self._lock:

@@ -27,8 +27,6 @@ class ProbeError(Exception):
 
 
 class ProbeDriver:
-    """The calls a probe needs."""
-
     def __init__(self, library: str) -> None:
         try:
             self._library = ctypes.CDLL(library)
@@ -91,7 +89,6 @@ def _shown(uuid: bytes) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print one line."""
     parser = argparse.ArgumentParser(prog="python -m agents.probe", description="Tells what MPS gives a process.")
     parser.add_argument("--library", default=LIBRARY, help="the CUDA driver's library")
     found = parser.parse_args(arguments)

@@ -42,8 +42,6 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """A process ready to be started."""
-
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     working_directory: str | None

@@ -86,7 +86,6 @@ class StateDirectory:
             raise StateFileError(f"cannot write {self.path / name}: {error.strerror}") from error
 
     def write_json(self, name: str, content: object) -> None:
-        """Replace a file with JSON."""
         self.write_text(name, json.dumps(content, separators=(",", ":")))
 
     def _sync_directory(self) -> None:

@@ -35,7 +35,6 @@ class HttpAnswer:
 
     @property
     def ok(self) -> bool:
-        """2xx."""
         return 200 <= self.status < 300
 
     def json(self) -> object:
@@ -103,7 +102,6 @@ class HttpConnection:
             self.close()
 
     def close(self) -> None:
-        """Hang up."""
         if self._open is not None:
             self._open.close()
             self._open = None

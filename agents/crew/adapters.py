@@ -85,7 +85,6 @@ class ServerAdapter:
     """Hands over the batch size and latency limit, and reads back. Raises WorkerError."""
 
     def is_ready(self, answer: WebAnswer) -> bool:
-        """Whether this answer says so."""
         return answer.good and self.ready_text in answer.body
 
 
@@ -120,7 +119,6 @@ def plain_totals(page: SeriesPage) -> Totals:
 
 
 def retune_plain(talk: Talk, spec: WorkerSpec) -> None:
-    """Tell batch size and latency limit."""
     told = talk.send("POST", BATCH_PATH, {"batch": spec.batch, "latency_ms_limit": spec.latency_ms_limit})
     if isinstance(told, dict) and told.get("batch", spec.batch) != spec.batch:
         raise WorkerError(f"told to take batches of {spec.batch}, it takes {told['batch']}")

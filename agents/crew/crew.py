@@ -119,7 +119,6 @@ class HostCrew:
         return tuple(self._launcher.lost)
 
     def begin(self) -> None:
-        """Make rounds from now on, in a thread."""
         self._thread = threading.Thread(target=self._run, name="crew", daemon=True)
         self._thread.start()
 

@@ -99,8 +99,6 @@ def check_allowed(program: str, executables: tuple[str, ...] | None) -> None:
 
 
 class Launcher:
-    """Starts members and adopts those of an earlier agent."""
-
     def __init__(self, bench: CrewBench) -> None:
         self._bench = bench
         self.lost: list[str] = []

@@ -29,8 +29,6 @@ VERSION = 1
 
 
 class Phase(StrEnum):
-    """How far a worker's life has come."""
-
     WAITING = "waiting"
     """Another one of its device has not come up yet; it has no process."""
     STARTING = "starting"
@@ -116,7 +114,6 @@ class CrewMember(KeptMember):
 
     @property
     def target(self) -> WorkerTarget:
-        """How its process is described."""
         if self.spec.worker is None:
             raise NotSupportedError(f"{self.spec.replica}: its workload does not say how its process is started")
         return self.spec.worker
@@ -133,7 +130,6 @@ class CrewMember(KeptMember):
 
     @property
     def counts(self) -> bool:
-        """Whether it has metrics to read."""
         return self.serves or self.target.metrics_path is not None
 
     @property
@@ -150,7 +146,6 @@ class CrewMember(KeptMember):
         return WorkerState.STARTING if silent else _STATES[self.phase]
 
     def enter(self, phase: Phase, now_s: float) -> None:
-        """Go on to another phase."""
         before = self.state
         self.phase, self.failed = phase, self.failed or phase is Phase.FAILED
         self.answering = phase in (Phase.ANSWERING, Phase.DONE)
@@ -159,7 +154,6 @@ class CrewMember(KeptMember):
             self.since_s = now_s
 
     def answer(self, answering: bool, now_s: float) -> None:
-        """It answers, or does not any more."""
         before = self.state
         self.answering = answering
         if self.state is not before:
@@ -185,7 +179,6 @@ _KEPT = tuple(field.name for field in fields(KeptMember))
 
 
 def member_to_plain(member: CrewMember, boot_id: str) -> dict[str, object]:
-    """The state file's content."""
     process = member.process
     return {
         "version": VERSION,
@@ -251,8 +244,6 @@ class CrewHost:
 
 @dataclass(slots=True, kw_only=True)
 class CrewBench:
-    """The members and everything they are kept with."""
-
     options: CrewOptions
     host: CrewHost
     now_s: Callable[[], float]
@@ -272,7 +263,6 @@ class CrewBench:
             member.note = str(error)
 
     def forget(self, member: CrewMember) -> None:
-        """A member is gone, with all it held."""
         now_s = self.now_s()
         if member.process is not None:
             member.answering = False
@@ -291,5 +281,4 @@ def safe_name(name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """The state file of a worker."""
     return f"{safe_name(name)}.json"

@@ -29,8 +29,6 @@ _VALUE = re.compile(r"\s*([^\s#]+)")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line."""
-
     labels: Mapping[str, str]
     value: float
 
@@ -44,7 +42,6 @@ class Histogram:
 
     @property
     def total(self) -> float:
-        """All that was counted."""
         return self.counts[-1] if self.counts else 0.0
 
     def since(self, before: Histogram | None) -> Histogram:
@@ -85,8 +82,6 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class SeriesPage:
-    """The series of a page, by name."""
-
     series: Mapping[str, tuple[Series, ...]] = field(default_factory=dict)
 
     def total(self, names: Iterable[str], where: Callable[[Mapping[str, str]], bool] | None = None) -> float | None:
@@ -228,7 +223,6 @@ class Tally:
     nobody's (warm-up)."""
 
     def read(self, totals: Totals, now_s: float) -> None:
-        """Totals as just read."""
         if self.from_now:
             # What waits already has been told by nobody of this life: it arrives with the next sample.
             self.told, self.from_now = totals, False
@@ -305,7 +299,6 @@ def _sample(reading: WorkerReading, totals: tuple[Totals, Totals], requests: _Re
 
 
 def grown(before: float | None, now: float | None) -> float | None:
-    """How much a total grew."""
     if now is None:
         return None
     return max(0.0, now - before) if before is not None and now >= before else max(0.0, now)

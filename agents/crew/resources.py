@@ -77,11 +77,9 @@ class PortBook:
         self._owners.update(dict.fromkeys(wanted, owner))
 
     def free(self, owner: str) -> None:
-        """Take back all of an owner's ports."""
         self._owners = {port: held for port, held in self._owners.items() if held != owner}
 
     def owned(self) -> dict[int, str]:
-        """Who has which port."""
         return dict(self._owners)
 
 
@@ -103,8 +101,6 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x
 
 
 class Logs:
-    """A folder of log files."""
-
     def __init__(self, folder: Path, bytes_max: int) -> None:
         """`bytes_max`: of one worker, both of its files."""
         self._folder = folder
@@ -112,11 +108,9 @@ class Logs:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
-        """The file a worker writes to."""
         return self._folder / f"{name}.log"
 
     def open(self, name: str) -> int:
-        """A descriptor to append to, for a new process."""
         try:
             return os.open(self.path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -242,7 +236,6 @@ class CgroupLimits:
         return tuple(int(line) for line in text.split())
 
     def remove(self, name: str) -> None:
-        """Give a worker's group back."""
         if self._base is not None:
             with contextlib.suppress(OSError):
                 (self._base / (PREFIX + name)).rmdir()

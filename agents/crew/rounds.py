@@ -114,19 +114,15 @@ Heard = Callable[[WebAnswer], None]
 
 
 class Questions:
-    """Puts questions to members."""
-
     def __init__(self, bench: CrewBench) -> None:
         self._bench = bench
 
     def ready(self, member: CrewMember, heard: Heard) -> None:
-        """Whether it is ready."""
         path = member.target.ready_path or adapter_of(member.target).ready_path.replace("{model}", member.spec.model)
         question = Question(host=self._bench.options.host, port=member.port, path=path, timeout_s=READY_TIMEOUT_S)
         self._ask(member, "ready", question, heard)
 
     def warm_up(self, member: CrewMember, warm_up: WarmUpTarget, heard: Heard) -> None:
-        """One warm-up request."""
         question = Question(
             host=self._bench.options.host,
             port=member.port,

@@ -22,8 +22,6 @@ _LENGTH = re.compile(r"[0-9]{1,12}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A request."""
-
     host: str
     port: int
     path: str
@@ -43,11 +41,9 @@ class WebAnswer:
 
     @property
     def good(self) -> bool:
-        """Answered as wished."""
         return 200 <= self.status < 300
 
     def told(self) -> str:
-        """What to tell people about it."""
         return self.problem or f"answered {self.status}"
 
 

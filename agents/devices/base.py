@@ -179,63 +179,49 @@ class Devices(Protocol):
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
         """What there is; does not change while the agent runs."""
-        ...
 
     def settings(self, uuid: str) -> DeviceSettings:
         """Read back a device's settings."""
-        ...
 
     def workers(self) -> tuple[WorkerReading, ...]:
         """Read back every worker process found, also those of an earlier agent."""
-        ...
 
     def set_mode(self, uuid: str, mode: Mode) -> None:
         """Change how workers share the device. Raises BusyError while it has workers."""
-        ...
 
     def set_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         """Lock the SM clock to a value of the device's table, or reset it."""
-        ...
 
     def set_power_limit(self, uuid: str, power_limit_w: float | None) -> None:
         """Set the board's power limit within its constraints, or reset it."""
-        ...
 
     def start(self, uuid: str, spec: WorkerSpec) -> str:
         """Launch a worker and return its name at once; it is STARTING until it reads back READY. Raises BusyError when
         the share or the client slots of the device do not suffice, OutOfMemoryError when its memory does not.
         """
-        ...
 
     def tune(self, worker: str, spec: WorkerSpec) -> None:
         """Hand a running worker the batch and latency limit of `spec`."""
-        ...
 
     def drain(self, worker: str) -> None:
         """Send it no new requests; it finishes what it has."""
-        ...
 
     def stop(self, worker: str) -> None:
         """End the process and free what it held; also one that has not drained."""
-        ...
 
     def collect(self) -> tuple[DeviceSample, ...]:
         """What every device and worker did since the last call."""
-        ...
 
     def problems(self) -> tuple[str, ...]:
         """What an operator must know of the devices now, beside failing verbs: foreign processes, limits that nobody
         enforces, devices that need a reset. In a stable order, without anything that changes by the second. Quick.
         """
-        ...
 
     def restore(self) -> None:
         """Give every device the clocks, power limit and compute mode it had before."""
-        ...
 
     def close(self) -> None:
         """Let go of the devices; workers go on."""
-        ...
 
 
 class HasLock(Protocol):

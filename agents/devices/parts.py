@@ -86,27 +86,21 @@ class Boards(Protocol):
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
         """The devices this agent may use, MIG devices as devices of their own. Does not change while it runs."""
-        ...
 
     def settings(self, uuid: str) -> BoardSettings:
         """Read settings back."""
-        ...
 
     def reading(self, uuid: str) -> BoardReading:
         """Read a device. Raises LostError when it is gone."""
-        ...
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Every compute process on a device, whoever started it."""
-        ...
 
     def events(self) -> tuple[BoardEvent, ...]:
         """What devices said since the last call."""
-        ...
 
     def close(self) -> None:
         """Let go of the driver."""
-        ...
 
 
 SETTINGS = ("set_clock", "set_power", "set_compute_mode", "set_persistence")
@@ -120,23 +114,18 @@ class Setters(Protocol):
 
     def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         """Lock the SM clock. A lock is a request: power and heat may hold the clock lower."""
-        ...
 
     def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
         """Set the board's power limit."""
-        ...
 
     def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
         """Say who may open the device. Lost on reboot."""
-        ...
 
     def set_persistence(self, uuid: str, on: bool) -> None:
         """Keep the driver's state without clients."""
-        ...
 
     def refusals(self) -> Mapping[str, str]:
         """Why a setting cannot be written here, by its capability (`SETTINGS`); one that can is missing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,45 +161,36 @@ class Sharing(Protocol):
         """See to it that the device's daemon runs and holds what it shall; starts it, and replays after a crash. Quick
         when all is well. Raises SharingError.
         """
-        ...
 
     def shut(self, uuid: str) -> None:
         """End the device's daemon. Raises BusyError while it has clients."""
-        ...
 
     def running(self, uuid: str) -> bool:
         """Whether the device's daemon answers, this agent's or an earlier one's."""
-        ...
 
     def grant(self, order: ShareOrder) -> Mapping[str, str]:
         """The environment in which a worker's process is bound to its part. Raises BusyError when no client slot is
         left.
         """
-        ...
 
     def check(self, order: ShareOrder, pids: tuple[int, ...]) -> ShareCheck:
         """Prove that these processes, those of the worker that were found on the device, are on the device's server
         with share and memory limit as ordered. May be called every second: what is proved is not proved again.
         """
-        ...
 
     def end_client(self, order: ShareOrder, pid: int) -> None:
         """Take a drained process off the server, so that killing it cannot wedge its neighbours. No error when it is
         no client any more.
         """
-        ...
 
     def revoke(self, order: ShareOrder) -> None:
         """Forget a worker's part."""
-        ...
 
     def problem(self, uuid: str) -> str:
         """What is wrong with the device's daemon (down, in fault), empty when nothing is."""
-        ...
 
     def close(self) -> None:
         """Let go of the daemons; they and their clients go on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,30 +220,23 @@ class Crew(Protocol):
 
     def launch(self, order: CrewOrder) -> None:
         """Start a process and return at once. Raises WorkerError, NotSupportedError when the spec has no command."""
-        ...
 
     def found(self) -> tuple[CrewReading, ...]:
         """Every worker, read back from its process. Dead ones are FAILED until they are ended."""
-        ...
 
     def tune(self, worker: str, spec: WorkerSpec) -> None:
         """Hand a running worker another batch size or limit, as its adapter does that."""
-        ...
 
     def drain(self, worker: str) -> None:
         """Take it out of the routes, let the routers learn of it, then have it finish what it has. Returns at once."""
-        ...
 
     def end(self, worker: str, before_kill: Callable[[int], None]) -> None:
         """Begin to end it: SIGTERM, then after `stop_s` `before_kill(pid)` and SIGKILL. Returns at once; the worker is
         found until its last process is gone.
         """
-        ...
 
     def samples(self) -> tuple[WorkerSample, ...]:
         """What every worker did since the last call, from its metrics; `energy_j` and `memory_mib_used` are 0 here."""
-        ...
 
     def close(self) -> None:
         """Let go; workers go on."""
-        ...

@@ -29,8 +29,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperOrder:
-    """Everything the helper is told at start."""
-
     socket_path: Path
     rules: HelperRules
     devices: str

@@ -56,7 +56,6 @@ class Presence:
         return self._connection is not None
 
     def close(self) -> None:
-        """Leave."""
         with self._lock:
             self._ended.set()
             if self._connection is not None:
@@ -102,8 +101,6 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 class _Line:
-    """A connection that is made when it is needed."""
-
     def __init__(self, path: Path, now_s: Callable[[], float], timeout_s: float) -> None:
         self.lock = threading.Lock()
         self._path, self._now_s, self._timeout_s = path, now_s, timeout_s
@@ -127,7 +124,6 @@ class _Line:
             raise DriverError(f"the helper at {self._path} does not answer: {error}") from None
 
     def close(self) -> None:
-        """Forget the connection."""
         if self._connection is not None:
             self._connection.close()
         self._connection = self._lines = None

@@ -70,7 +70,6 @@ class HelperAnswer:
 
 
 def encode_request(request: HelperRequest) -> bytes:
-    """A request's line."""
     plain: dict[str, object] = {"v": VERSION, "id": request.number, "verb": request.verb.value}
     if request.verb is not Verb.REFUSALS:
         plain |= {"device": request.device, "value": request.value}
@@ -78,7 +77,6 @@ def encode_request(request: HelperRequest) -> bytes:
 
 
 def encode_answer(answer: HelperAnswer) -> bytes:
-    """An answer's line."""
     plain: dict[str, object] = {"v": VERSION, "id": answer.number, "ok": not answer.code}
     if answer.code:
         plain |= {"code": answer.code, "message": answer.message[:MESSAGE_CHARACTERS_MAX]}

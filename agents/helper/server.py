@@ -44,7 +44,6 @@ class HelperRules:
     """A connection that had this many requests refused for haste is cut off."""
 
     def admits(self, peer: Peer) -> bool:
-        """Whether a process may ask at all."""
         return peer.uid in self.uids or peer.gid in self.gids
 
 

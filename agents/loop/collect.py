@@ -196,7 +196,6 @@ class ReportBuffer:
         """Given up because the control plane refused them."""
 
     def add(self, report: Report) -> None:
-        """Keep a report."""
         with self._lock:
             self._reports.append(report)
             while len(self._reports) > self._kept_max:
@@ -204,7 +203,6 @@ class ReportBuffer:
                 self.lost += 1
 
     def oldest(self, count: int) -> tuple[Report, ...]:
-        """The next reports to send."""
         with self._lock:
             return tuple(self._reports[position] for position in range(min(count, len(self._reports))))
 

@@ -63,7 +63,6 @@ class Endpoint:
 
     @property
     def port(self) -> int:
-        """The port really bound."""
         return int(self._server.server_address[1])
 
     def start(self, health: Callable[[], Mapping[str, object]] = dict) -> None:
@@ -72,7 +71,6 @@ class Endpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -90,14 +88,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """`/health`."""
         if self.path != "/health":
             self._answer(404, {"detail": "no such path"})
         else:
             self._answer(200, {"node": self.server.node, **self.server.health()})
 
     def do_POST(self) -> None:
-        """`/load`."""
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:
             self.close_connection = True

@@ -46,8 +46,6 @@ OVERLOAD_PART = 0.01
 
 @dataclass(slots=True)
 class _NodeDevice:
-    """A device under the governor."""
-
     target: DeviceTarget
     governor: str
     loop: Controller
@@ -92,7 +90,6 @@ class NodeGoverning:
         self._counts: Counter[str] = Counter()
 
     def observe(self, samples: tuple[DeviceSample, ...]) -> None:
-        """Take in what the devices did since the last call."""
         now_s = self._now_s()
         self._observed = {sample.uuid: _Observed(sample, now_s) for sample in samples}
 
@@ -110,7 +107,6 @@ class NodeGoverning:
         return max(0.0, min(ends_s) - self._now_s()) if ends_s else math.inf
 
     def decisions(self) -> Mapping[str, GovernorDecision]:
-        """The last decision of every governed device."""
         return {uuid: governed.decision for uuid, governed in self._governed.items() if governed.decision is not None}
 
     def problems(self) -> tuple[str, ...]:

@@ -61,8 +61,6 @@ class Clocks:
 
 
 class Agent:
-    """Wires the parts of one node together."""
-
     def __init__(
         self, facts: NodeFacts, devices: Devices, state: StateDirectory, log: Log, clocks: Clocks | None = None
     ) -> None:

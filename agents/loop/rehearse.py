@@ -41,7 +41,6 @@ class PaperDevices:
         return tuple(device for device in self._inventory if device.uuid in self._settings)
 
     def settings(self, uuid: str) -> DeviceSettings:
-        """See `Devices`."""
         return self._settings[uuid]
 
     def workers(self) -> tuple[WorkerReading, ...]:
@@ -56,24 +55,20 @@ class PaperDevices:
         return found
 
     def set_mode(self, uuid: str, mode: Mode) -> None:
-        """See `Devices`."""
         self.lines.append(f"{uuid}: share it by {mode.value}")
         self._settings[uuid] = replace(self._settings[uuid], mode=mode)
 
     def set_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
-        """See `Devices`."""
         told = "unlock the SM clock" if clock_mhz_sm is None else f"lock the SM clock at {clock_mhz_sm} MHz"
         self.lines.append(f"{uuid}: {told}")
         self._settings[uuid] = replace(self._settings[uuid], clock_mhz_sm=clock_mhz_sm)
 
     def set_power_limit(self, uuid: str, power_limit_w: float | None) -> None:
-        """See `Devices`."""
         told = "give the power limit back its original" if power_limit_w is None else f"limit it to {power_limit_w:g} W"
         self.lines.append(f"{uuid}: {told}")
         self._settings[uuid] = replace(self._settings[uuid], power_limit_w=power_limit_w)
 
     def start(self, uuid: str, spec: WorkerSpec) -> str:
-        """See `Devices`."""
         self._started += 1
         name = f"{spec.replica}@new-{self._started}"
         command = "" if spec.worker is None else f": {' '.join(spec.worker.command)}"
@@ -87,19 +82,16 @@ class PaperDevices:
         return name
 
     def tune(self, worker: str, spec: WorkerSpec) -> None:
-        """See `Devices`."""
         found = self._workers[worker]
         self.lines.append(f"{found.uuid}: hand {worker} batch {spec.batch}")
         self._workers[worker] = replace(found, spec=found.spec.tuned_as(spec))
 
     def drain(self, worker: str) -> None:
-        """See `Devices`."""
         found = self._workers[worker]
         self.lines.append(f"{found.uuid}: drain {worker}")
         self._workers[worker] = replace(found, state=WorkerState.DRAINING, state_s=0.0, drained=True)
 
     def stop(self, worker: str) -> None:
-        """See `Devices`."""
         found = self._workers.pop(worker)
         self.lines.append(f"{found.uuid}: end {worker}")
 

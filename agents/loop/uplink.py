@@ -52,12 +52,10 @@ class Mailbox:
         self._lock = threading.Lock()
 
     def post_report(self, report: Report) -> None:
-        """Send a report when possible."""
         self.reports.add(report)
         self.has_work.set()
 
     def post_receipt(self, receipt: NodeReceipt) -> None:
-        """Send a receipt when possible."""
         with self._lock:
             self._receipts.append(receipt)
         self.has_work.set()
@@ -128,7 +126,6 @@ class Uplink:
         return self._node_token
 
     def run(self, stop: threading.Event, now_s: Callable[[], float]) -> None:
-        """Work until stopped."""
         fetch_at_s = 0.0
         while not stop.is_set():
             self._mailbox.has_work.clear()

@@ -67,8 +67,6 @@ def bound_to(pipe: Path) -> tuple[int, ...]:
 
 
 class DaemonProcess:
-    """Where a device's daemon lives."""
-
     def __init__(self, uuid: str, control_binary: str, pipe_base: Path, log_base: Path) -> None:
         name = hashlib.sha256(uuid.encode()).hexdigest()[:8]
         self.uuid = uuid
@@ -279,12 +277,10 @@ class MpsDevice:
                 self._held = wanted
 
     def clients(self) -> tuple[MpsClient, ...]:
-        """Every client there is now."""
         with self._lock:
             return self._protocol.clients(self._daemon.control) if self._find() is not None else ()
 
     def terminate(self, client: MpsClient) -> None:
-        """Take a client off its server."""
         with self._lock:
             self._protocol.terminate(self._daemon.control, client)
 

@@ -61,24 +61,20 @@ class Memo:
             self._save()
 
     def orders(self, uuid: str) -> tuple[ShareOrder, ...]:
-        """Parts granted of a device."""
         with self._lock:
             return tuple(order for order in self._orders.values() if order.uuid == uuid)
 
     def order(self, worker: str) -> ShareOrder | None:
-        """A worker's part."""
         with self._lock:
             return self._orders.get(worker)
 
     def put_order(self, order: ShareOrder) -> None:
-        """Remember a worker's part."""
         with self._lock:
             if self._orders.get(order.worker) != order:
                 self._orders[order.worker] = order
                 self._save()
 
     def forget_order(self, worker: str) -> None:
-        """Forget a worker's part."""
         with self._lock:
             if self._orders.pop(worker, None) is not None:
                 self._save()
@@ -89,7 +85,6 @@ class Memo:
             return self._sm_counts.get(f"{uuid}/{share_pct_sm}")
 
     def put_sm_count(self, uuid: str, share_pct_sm: int, sm_count: int) -> None:
-        """Remember what a share is in SMs."""
         with self._lock:
             self._sm_counts[f"{uuid}/{share_pct_sm}"] = sm_count
             self._save()

@@ -99,8 +99,6 @@ _UNRELATED = ("CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_CLIENT_PRIORITY")
 
 @dataclass(frozen=True, slots=True)
 class SharingProof:
-    """What was proved, and when."""
-
     of: tuple[object, ...]
     at_s: float
 
@@ -115,8 +113,6 @@ class Failure:
 
 
 class Proofs:
-    """Proofs of all workers."""
-
     def __init__(
         self, memo: Memo, sm_counts: Mapping[str, int], probe_command: tuple[str, ...], now_s: Callable[[], float]
     ) -> None:
@@ -154,7 +150,6 @@ class Proofs:
         return sm_count
 
     def forget(self, worker: str) -> None:
-        """Prove it anew."""
         self._proofs.pop(worker, None)
 
     def _prove_clients(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: DaemonSeat) -> None:

@@ -139,8 +139,6 @@ LOGS = "mps-logs"
 
 
 class MpsSharing:
-    """`Sharing` by MPS."""
-
     def __init__(self, options: MpsOptions, now_s: Callable[[], float]) -> None:
         self._options = options
         self._now_s = now_s
@@ -172,7 +170,6 @@ class MpsSharing:
         device.shut()
 
     def running(self, uuid: str) -> bool:
-        """Whether the daemon answers."""
         return self._device(uuid).answers()
 
     def grant(self, order: ShareOrder) -> Mapping[str, str]:

@@ -38,11 +38,9 @@ class Generator(Protocol):
 
     def take(self) -> LoadSeen:
         """What was seen since the last call."""
-        ...
 
     def close(self) -> None:
         """Stop."""
-        ...
 
 
 class ClientLoad:
@@ -62,7 +60,6 @@ class ClientLoad:
             thread.start()
 
     def take(self) -> LoadSeen:
-        """What was seen since the last call."""
         with self._lock:
             seen, self._seen = self._seen, LoadSeen()
         return seen
@@ -124,11 +121,9 @@ class LoadMaker(Protocol):
 
     def refusal(self, worker: WorkerTarget | None) -> str:
         """Why a workload cannot be loaded; empty when it can."""
-        ...
 
     def begin(self, worker: WorkerReading, concurrency: int) -> Generator:
         """Start a closed loop on a worker."""
-        ...
 
 
 class HttpLoads:
@@ -137,7 +132,6 @@ class HttpLoads:
     origin = "measured"
 
     def refusal(self, worker: WorkerTarget | None) -> str:
-        """It needs a process and a request."""
         if worker is None:
             return "the service has no `worker`: it does not say how its process is started"
         return (
@@ -145,7 +139,6 @@ class HttpLoads:
         )
 
     def begin(self, worker: WorkerReading, concurrency: int) -> Generator:
-        """Start a closed loop on a worker."""
         described = worker.spec.worker
         if worker.endpoint is None or described is None or described.warm_up is None:
             raise NotSupportedError(f"{worker.worker} has no address or no request to load it with")
@@ -161,11 +154,9 @@ class OfferedLoads:
         self._offering = offering
 
     def refusal(self, worker: WorkerTarget | None) -> str:  # noqa: ARG002 - simulated workers need no process
-        """It needs nothing."""
         return ""
 
     def begin(self, worker: WorkerReading, concurrency: int) -> Generator:  # noqa: ARG002 - it always saturates
-        """Keep a worker busy."""
         return _Offered(self._offering, worker.spec.replica)
 
 
@@ -182,7 +173,6 @@ class _Offered:
         return LoadSeen()
 
     def close(self) -> None:
-        """Stop."""
         self._stop.set()
         self._thread.join(10.0)
 

@@ -282,8 +282,6 @@ def _latency_ms(stretch: _Stretch, place: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """All that was seen of one worker."""
-
     stretches: list[_Stretch]
     place: int
     verdict: SteadyVerdict

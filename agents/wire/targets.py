@@ -101,7 +101,6 @@ class NodeTarget:
     """
 
     def governor_of(self, device: DeviceTarget) -> str:
-        """Name of the controller of a device."""
         return device.governor or self.governor
 
 

@@ -42,8 +42,6 @@ it.
 
 @dataclass(slots=True)
 class IntervalTally:
-    """Sums over an interval."""
-
     held_s: float = 0.0
     arrived: float = 0.0
     completed: float = 0.0
@@ -58,7 +56,6 @@ class IntervalTally:
     """(milliseconds, requests) of every piece of the interval, three points each."""
 
     def add(self, arrived: float, served: Served) -> None:
-        """Count a piece of the interval."""
         self.arrived += arrived
         self.completed += served.completed
         self.violated += served.violated
@@ -69,7 +66,6 @@ class IntervalTally:
         self.latencies.extend((latency, weight * served.completed) for latency, weight in points if latency is not None)
 
     def execute(self, batches: float, execution_ms: float) -> None:
-        """Count batches and what each of them took."""
         self.batches += batches
         self.executed_ms += batches * execution_ms
 
@@ -112,7 +108,6 @@ class Worker:
 
     @property
     def executes(self) -> bool:
-        """May execute now."""
         return self.state in (WorkerState.READY, WorkerState.DRAINING)
 
     @property
@@ -123,13 +118,11 @@ class Worker:
 
     @property
     def memory_mib_used(self) -> float:
-        """Device memory its process fills."""
         if self.spec.kind == "job":
             return TRAINING_MEMORY_USED * self.spec.memory_mib_limit
         return min(float(self.spec.memory_mib_limit), memory_mib(self.spec.model, self.spec.batch))
 
     def resident(self) -> Resident:
-        """How the device sees it."""
         return Resident(
             model=self.spec.model,
             share_pct_sm=self.spec.share_pct_sm,
@@ -156,7 +149,6 @@ class Worker:
         return self.inflow / self.inflow_rps if self.inflow > 0.0 else None
 
     def arrive(self, seconds: float) -> float:
-        """Requests that arrive within these seconds."""
         arrived = min(self.inflow, self.inflow_rps * seconds)
         self.inflow -= arrived
         if self.inflow < DRAINED:
@@ -164,7 +156,6 @@ class Worker:
         return arrived
 
     def reading(self, uuid: str, now_s: float) -> WorkerReading:
-        """Read-back."""
         return WorkerReading(
             worker=self.name,
             uuid=uuid,
@@ -220,7 +211,6 @@ class FakeBoard:
         self._elapsed_s = self._energy_j = self._utilised_s = 0.0
 
     def inventory(self) -> DeviceInventory:
-        """What the device is."""
         return DeviceInventory(
             uuid=self.uuid,
             gpu_type=self.gpu.name,
@@ -236,13 +226,11 @@ class FakeBoard:
         )
 
     def settings(self) -> DeviceSettings:
-        """Read-back of the settings."""
         return DeviceSettings(
             uuid=self.uuid, mode=self.mode, clock_mhz_sm=self.clock_mhz_sm, power_limit_w=self.power_limit_w
         )
 
     def set_mode(self, mode: Mode) -> None:
-        """Change how workers share the device."""
         if mode is Mode.TIME_SLICED:
             raise NotSupportedError("time slicing is not simulated")
         if mode is not self.mode and self.workers:
@@ -250,13 +238,11 @@ class FakeBoard:
         self.mode = mode
 
     def set_clock(self, clock_mhz_sm: int | None) -> None:
-        """Lock or reset the SM clock."""
         if clock_mhz_sm is not None and clock_mhz_sm not in self.gpu.clocks_mhz_sm:
             raise OutOfRangeError(f"{clock_mhz_sm} MHz is not in the clock table of a {self.gpu.name}")
         self.clock_mhz_sm = clock_mhz_sm
 
     def set_power_limit(self, power_limit_w: float | None) -> None:
-        """Set or reset the power limit."""
         low, high = self.gpu.power_limit_w_min, self.gpu.tdp_w
         if power_limit_w is not None and not low <= power_limit_w <= high:
             raise OutOfRangeError(f"{power_limit_w} W is outside {low} to {high} W")
@@ -280,7 +266,6 @@ class FakeBoard:
         self.workers[name] = Worker(name=name, spec=spec, sm_count=sm_count, since_s=now_s, ready_at_s=ready_at_s)
 
     def tune(self, worker: Worker, spec: WorkerSpec) -> None:
-        """Give a worker another batch and latency limit."""
         _check_fits(spec)
         worker.spec = spec
 

@@ -130,8 +130,6 @@ def _read(content: Any, boot_id: str) -> dict[str, Originals]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostParts:
-    """The parts of a host."""
-
     boards: Boards
     setters: Setters
     mps: Sharing | None
@@ -235,7 +233,6 @@ class BoardControl:
         return [problem for _, problem in sorted(self._limits.items())]
 
     def set_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
-        """Lock or unlock the SM clock."""
         self._stay_awake(uuid)
         self._write(
             uuid,

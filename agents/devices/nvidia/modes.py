@@ -28,8 +28,6 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPart:
-    """A worker's part of a device, and the mode in which it was given."""
-
     order: ShareOrder
     mode: Mode
 
@@ -78,11 +76,9 @@ class Register:
 
     @property
     def parts(self) -> dict[str, WorkerPart]:
-        """Parts given, by worker."""
         return dict(self._parts)
 
     def part(self, worker: str) -> WorkerPart | None:
-        """What a worker was given."""
         return self._parts.get(worker)
 
     def give(self, part: WorkerPart) -> None:
@@ -177,7 +173,6 @@ class Modes:
         return self._lives.get(uuid, 0)
 
     def mode(self, uuid: str) -> Mode:
-        """How a device is shared."""
         known = self._register.mode(uuid)
         if known is not None:
             return known

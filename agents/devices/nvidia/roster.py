@@ -24,8 +24,6 @@ PROOF_EVERY_S = 5.0
 
 @dataclass(slots=True)
 class _KnownWorker:
-    """What was found out about a worker."""
-
     sm_count: int = 0
     proved: bool = False
     proved_of: tuple[object, ...] = ()
@@ -67,7 +65,6 @@ class Roster:
 
     @property
     def last(self) -> dict[str, WorkerReading]:
-        """Readings of the last look, by worker."""
         return dict(self._last)
 
     def look(self) -> tuple[WorkerReading, ...]:
@@ -99,7 +96,6 @@ class Roster:
         return self._last[worker]
 
     def on(self, uuid: str) -> list[WorkerReading]:
-        """Workers of a device at the last look."""
         return [reading for reading in self._last.values() if reading.uuid == uuid]
 
     def part(self, reading: WorkerReading) -> WorkerPart:

@@ -156,11 +156,9 @@ class Nvml:
         raise failure
 
     def structure(self, name: str) -> Any:
-        """A fresh structure of the binding, zeroed."""
         return getattr(self._module, name)()
 
     def constant(self, name: str) -> Any:
-        """A constant of the binding."""
         return getattr(self._module, name)
 
 
@@ -180,8 +178,6 @@ TIMEOUT_S = 5.0
 
 
 class _Job:
-    """A call under way."""
-
     def __init__(self, device: str, body: Callable[[], None]) -> None:
         self.device = device
         self.body = body

@@ -156,11 +156,9 @@ class BoardFacts:
 
     @property
     def sliced(self) -> bool:
-        """Whether it is a MIG device."""
         return self.parent_uuid is not None
 
     def inventory(self) -> DeviceInventory:
-        """As the control plane is told."""
         if self.sm_count is None:
             raise DriverError(f"{self.uuid}: its number of SMs is not known")
         return mirrored(DeviceInventory, self, gpu_type=gpu_type_of(self.product), capabilities=dict(self.capabilities))
@@ -175,7 +173,6 @@ class FoundDevices:
 
 
 def look(nvml: Nvml) -> FoundDevices:
-    """Read every GPU of the host."""
     devices: list[BoardFacts] = []
     notes: list[str] = []
     for index in range(nvml.call("nvmlDeviceGetCount")):

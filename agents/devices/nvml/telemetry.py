@@ -59,7 +59,6 @@ class SmActivity:
         return self._found_pct
 
     def close(self) -> None:
-        """Give the samples back."""
         for sample in (self._earlier, self._later):
             self._nvml.call("nvmlGpmSampleFree", sample)
 
@@ -140,7 +139,6 @@ class DeviceTelemetry:
         )
 
     def close(self) -> None:
-        """Give back what the driver lent."""
         if self._activity is not None:
             self._activity.close()
             self._activity = None
