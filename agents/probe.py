@@ -12,6 +12,7 @@ import ctypes
 import json
 import sys
 from collections.abc import Sequence
+from uuid import UUID
 
 LIBRARY = "libcuda.so.1"
 MULTIPROCESSOR_COUNT = 16
@@ -66,7 +67,7 @@ def look(library: str) -> dict[str, object]:
         driver.call("cuDevicePrimaryCtxRelease_v2", device)
     return {
         "ok": True,
-        "uuid": _shown(bytes(uuid)),
+        "uuid": f"GPU-{UUID(bytes=bytes(uuid))}",
         "sm_count": sm_count.value,
         "memory_mib_free": free,
         "memory_mib_total": total,
@@ -81,11 +82,6 @@ def _memory(driver: ProbeDriver) -> tuple[float | None, float | None]:
     except ProbeError:
         return None, None
     return free.value / MIB, total.value / MIB
-
-
-def _shown(uuid: bytes) -> str:
-    digits = uuid.hex()
-    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def main(arguments: Sequence[str]) -> int:

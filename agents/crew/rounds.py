@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 from agents.crew.adapters import Talk, adapter_of, batch_untold
 from agents.crew.launching import Launcher
@@ -119,12 +120,13 @@ class Questions:
 
     def ready(self, member: CrewMember, heard: Heard) -> None:
         path = member.target.ready_path or adapter_of(member.target).ready_path.replace("{model}", member.spec.model)
-        question = Question(host=self._bench.options.host, port=member.port, path=path, timeout_s=READY_TIMEOUT_S)
-        self._ask(member, "ready", question, heard)
+        self._ask(member, "ready", heard, port=member.port, path=path, timeout_s=READY_TIMEOUT_S)
 
     def warm_up(self, member: CrewMember, warm_up: WarmUpTarget, heard: Heard) -> None:
-        question = Question(
-            host=self._bench.options.host,
+        self._ask(
+            member,
+            "warm",
+            heard,
             port=member.port,
             path=warm_up.path,
             method="POST" if warm_up.body else "GET",
@@ -132,29 +134,20 @@ class Questions:
             content_type=warm_up.content_type,
             timeout_s=warm_up.timeout_s,
         )
-        self._ask(member, "warm", question, heard)
 
     def finish(self, member: CrewMember) -> None:
         """Tell it to finish; servers that cannot be told just stop being asked."""
         path = adapter_of(member.target).drain_path
         if path is not None:
-            question = Question(host=self._bench.options.host, port=member.port, path=path, method="POST")
-            self._ask(member, "finish", question, _ignore)
+            self._ask(member, "finish", lambda _: None, port=member.port, path=path, method="POST")
 
-    def metrics(self, member: CrewMember, then: Callable[[], None] | None = None) -> None:
+    def metrics(self, member: CrewMember, then: Callable[[], None] = lambda: None) -> None:
         """Read its metrics into its tally; `then` in any case, also where there are none."""
         if not member.counts or member.process is None:
             member.scrape_wanted = False
-            if then is not None:
-                then()
+            then()
             return
         adapter = adapter_of(member.target)
-        question = Question(
-            host=self._bench.options.host,
-            port=member.port + member.target.metrics_port_offset,
-            path=member.target.metrics_path or adapter.metrics_path,
-            timeout_s=METRICS_TIMEOUT_S,
-        )
 
         def heard(answer: WebAnswer) -> None:
             member.scrape_wanted, member.scraped_s = False, self._bench.now_s()
@@ -163,12 +156,14 @@ class Questions:
                 page = read_page(answer.body, adapter.names)
                 page = page.of_model(member.spec.model, adapter.model_label) if adapter.model_label else page
                 member.tally.read(adapter.totals(page), member.scraped_s)
-            if then is not None:
-                then()
+            then()
 
-        self._ask(member, "metrics", question, heard)
+        port = member.port + member.target.metrics_port_offset
+        path = member.target.metrics_path or adapter.metrics_path
+        self._ask(member, "metrics", heard, port=port, path=path, timeout_s=METRICS_TIMEOUT_S)
 
-    def _ask(self, member: CrewMember, what: str, question: Question, heard: Heard) -> None:
+    def _ask(self, member: CrewMember, what: str, heard: Heard, **asked: Any) -> None:
+        """Ask it, unless it is being asked that."""
         if what in member.asking:
             return
         member.asking.add(what)
@@ -179,11 +174,7 @@ class Questions:
                 if self._bench.members.get(member.name) is member:
                     heard(answer)
 
-        self._bench.host.web.ask(question, answered)
-
-
-def _ignore(answer: WebAnswer) -> None:
-    """Nothing follows from it."""
+        self._bench.host.web.ask(Question(host=self._bench.options.host, **asked), answered)
 
 
 LOOK_S = 1.0

@@ -119,7 +119,7 @@ def _fate(worker: WorkerReading) -> str:
     """How a worker failed; empty when it did not."""
     if worker.state is WorkerState.FAILED:
         return worker.problem or "the process failed"
-    if worker.state is WorkerState.STARTING and overdue(worker):
+    if overdue(worker):
         return f"not ready in time{': ' + worker.problem if worker.problem else ''}"
     return ""
 

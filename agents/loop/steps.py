@@ -46,7 +46,9 @@ def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
 
 def overdue(worker: WorkerReading) -> bool:
     """Whether a worker that starts should long be ready."""
-    return worker.state_s > max(LAUNCH_S_MIN, LAUNCH_FACTOR * worker.spec.launch_s)
+    return worker.state is WorkerState.STARTING and worker.state_s > max(
+        LAUNCH_S_MIN, LAUNCH_FACTOR * worker.spec.launch_s
+    )
 
 
 def drain_over(worker: WorkerReading, route_grace_s: float) -> bool:
@@ -218,18 +220,14 @@ def steps_without_device(
 
 def _done(worker: WorkerReading, route_grace_s: float) -> bool:
     """Whether nothing is lost when a worker ends now."""
-    match worker.state:
-        case WorkerState.READY:
-            return False
-        case WorkerState.DRAINING:
-            return drain_over(worker, route_grace_s)
-        case _:
-            return True
+    if worker.state is WorkerState.DRAINING:
+        return drain_over(worker, route_grace_s)
+    return worker.state is not WorkerState.READY
 
 
 def _thawed(steps: list[WorkerStep], view: DeviceView) -> list[WorkerStep]:
     """Of these steps, those that touch nothing that works."""
-    failed = {worker.worker for worker in view.workers if worker.state is WorkerState.FAILED or _late(worker)}
+    failed = {worker.worker for worker in view.workers if worker.state is WorkerState.FAILED or overdue(worker)}
     at_work = {worker.spec.replica for worker in view.workers if worker.worker not in failed}
 
     def touches_nothing(step: WorkerStep) -> bool:
@@ -246,10 +244,6 @@ def _thawed(steps: list[WorkerStep], view: DeviceView) -> list[WorkerStep]:
                 return True
 
     return [step for step in steps if touches_nothing(step)]
-
-
-def _late(worker: WorkerReading) -> bool:
-    return worker.state is WorkerState.STARTING and overdue(worker)
 
 
 def _settings(view: DeviceView, target: DeviceTarget, *, lower: bool) -> list[WorkerStep]:

@@ -20,7 +20,7 @@ from agents.devices.parts import ShareOrder
 from agents.errors import BypassError, DeviceError, DeviceTimeoutError, SharingError
 from agents.mps.daemon import DaemonSeat
 from agents.mps.memo import Memo
-from agents.mps.protocols import MpsClient, plain_environment, shortened
+from agents.mps.protocols import plain_environment, shortened
 from agents.processes import ProcessId, environment_of
 
 PROBE_TIMEOUT_S = 8.0
@@ -170,15 +170,13 @@ class Proofs:
         clients = {client.pid: client for client in seat.protocol.clients(seat.control)}
         for process in processes:
             client = clients.get(process.pid)
-            problem = (
-                _outside(process) if client is None else _unlike(process, wanted) or self._misfit(order, client, seat)
-            )
+            if client is None:
+                problem = f"process {process.pid} runs outside MPS: it is no client of its device's daemon"
+            else:
+                misfit = _unlike(process, wanted) or seat.protocol.misfit(seat.control, order, client)
+                problem = f"process {process.pid}: {misfit}" if misfit else ""
             if problem and process.lives:
                 raise BypassError(problem)
-
-    def _misfit(self, order: ShareOrder, client: MpsClient, seat: DaemonSeat) -> str:
-        found = seat.protocol.misfit(seat.control, order, client)
-        return f"process {client.pid}: {found}" if found else ""
 
     def _probe(self, order: ShareOrder, seat: DaemonSeat) -> int:
         """Read the SM count of a share once, and never again."""
@@ -201,17 +199,13 @@ class Proofs:
         return answer.sm_count
 
 
-def _outside(process: ProcessId) -> str:
-    return f"process {process.pid} runs outside MPS: it is no client of its device's daemon"
-
-
 def _unlike(process: ProcessId, wanted: Mapping[str, str]) -> str:
     """Where a process' environment differs from the one granted; what it was started with is what MPS read."""
     found = environment_of(process.pid)
     if found is None:
-        return f"process {process.pid}: its environment cannot be read"
+        return "its environment cannot be read"
     names = {name for name in found if name.startswith("CUDA_MPS_") and name not in _UNRELATED} | set(wanted)
     for name in sorted(names):
         if found.get(name) != wanted.get(name):
-            return f"process {process.pid} was started with {name}={found.get(name)}, not {wanted.get(name)}"
+            return f"it was started with {name}={found.get(name)}, not {wanted.get(name)}"
     return ""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import UUID
 
 from agents.devices.base import (
     DeviceSample,
@@ -282,4 +283,4 @@ def _worker_from_plain(plain: dict[str, Any]) -> Worker:
 
 def _uuid(node: str, index: int, gpu_type: str) -> str:
     digest = hashlib.sha256(f"{node}/{index}/{gpu_type}".encode()).hexdigest()
-    return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+    return f"GPU-{UUID(hex=digest[:32])}"

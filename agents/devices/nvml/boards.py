@@ -158,10 +158,10 @@ class NvmlBoards:
         enforced_mw = nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", facts.board)
         mode = int(nvml.maybe("nvmlDeviceGetComputeMode", facts.handle) or 0)
         persistence = nvml.maybe("nvmlDeviceGetPersistenceMode", facts.board)
-        limit_w = None if limit_mw is None else limit_mw / 1000.0
+        limit_w, own = None if limit_mw is None else limit_mw / 1000.0, facts.power_limit_w_default
         return BoardSettings(
             clock_mhz_sm=self._clock_held(nvml, facts),
-            power_limit_w=None if _is_default(limit_w, facts.power_limit_w_default) else limit_w,
+            power_limit_w=None if own is None or limit_w is None or abs(limit_w - own) < POWER_W_SAME else limit_w,
             power_limit_w_enforced=facts.power_limit_w_max if enforced_mw is None else enforced_mw / 1000.0,
             compute_mode=COMPUTE_MODES.get(mode, ComputeMode.DEFAULT),
             persistence=None if persistence is None else bool(persistence),
@@ -205,10 +205,6 @@ def _shut(driver: Driver, *, in_use: bool = False) -> None:
     driver.close()
 
 
-def _is_default(limit_w: float | None, default_w: float | None) -> bool:
-    return limit_w is None or default_w is None or abs(limit_w - default_w) < POWER_W_SAME
-
-
 def _processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...]:
     """A list that grows between the binding's two calls makes it fail; it is read again then, once."""
     try:
@@ -224,12 +220,8 @@ def _list_processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...]:
         ("nvmlDeviceGetMPSComputeRunningProcesses", True),
     ):
         for process in nvml.maybe(name, handle) or ():
-            found[int(process.pid)] = GpuProcess(
-                pid=int(process.pid), memory_mib=_process_mib(process.usedGpuMemory), mps_client=mps
-            )
+            used = process.usedGpuMemory
+            # Drivers that cannot tell say so in two ways.
+            memory_mib = None if used is None or used >= UNKNOWN_BYTES else used / MIB
+            found[int(process.pid)] = GpuProcess(pid=int(process.pid), memory_mib=memory_mib, mps_client=mps)
     return tuple(found[pid] for pid in sorted(found))
-
-
-def _process_mib(memory_bytes: int | None) -> float | None:
-    """None where the driver cannot tell, which it says in two ways."""
-    return None if memory_bytes is None or memory_bytes >= UNKNOWN_BYTES else memory_bytes / MIB
