@@ -154,9 +154,7 @@ def insight_of(made: Made, wish: Wish) -> Insight | None:
 
     reading = read(picture, request_of(picture, wish).movable)
     found = explained(reading, Layout(patterns=(), counts=()), made.plan)
-    if told is None or found is None:
-        return found
-    return replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts))
+    return found if told is None else replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts))
 
 
 def service_of(picture: Snapshot, name: str) -> Service:

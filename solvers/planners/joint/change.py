@@ -31,7 +31,6 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import judged, members_of, without
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.solve.solve import SolveOrder
-from solvers.planners.joint.spare import open_ended
 from solvers.problems.joint import Cap, JointProblem, Workload
 from solvers.problems.patterns import Layout, Pattern, Standing
 
@@ -155,7 +154,7 @@ def restless_of(reading: Reading) -> frozenset[int]:
     known = problem.variant_workload[[item.variant for item in each if item.variant is not None]]
     lost = {item.assignment.workload for item in each if item.variant is None}
     broken = (np.bincount(known, minlength=len(works)) != replicas) | [work.id in lost for work in works]
-    more = open_ended(reading.snapshot)
+    more = reading.open_ended
     plenty = (fewer | smaller) & [work.id not in more for work in works]
     return frozenset(np.flatnonzero(broken | needs | plenty).tolist())
 

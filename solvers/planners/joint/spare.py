@@ -27,8 +27,7 @@ import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import DeviceId, WorkloadId
-from solvers.domain.policy import CostBasis, Term
-from solvers.domain.snapshot import Snapshot
+from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, Program, create
 from solvers.planners.joint.reading.formulation import Reading
@@ -36,7 +35,6 @@ from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.write import CEILING_PART
 from solvers.problems.joint import JointProblem
-from solvers.problems.needs import open_ended_services
 from solvers.problems.patterns import Layout, Pattern, Standing, judge
 
 MEMBERS_MAX = 4
@@ -67,22 +65,6 @@ NODES = 400.0
 GAP = 2e-3
 ENGINE = "highs"
 _NO_CLOCKS: Mapping[DeviceId, int] = MappingProxyType({})
-
-
-def open_ended(snapshot: Snapshot) -> frozenset[WorkloadId]:
-    """Services that can always use more, as far as filling may serve them."""
-    if snapshot.policy.cost_basis is not CostBasis.DEVICE:
-        return frozenset()
-    endless = open_ended_services(snapshot)
-    bounded = {item.name for item in snapshot.projects if item.quota_gpus is not None}
-    return frozenset(
-        WorkloadId(item.id)
-        for item in snapshot.services
-        if item.id in endless
-        and item.project not in bounded
-        and item.budget_usd_per_h is None
-        and item.affinity.failure_domains_min < 2
-    )
 
 
 def fill(seats: Seats, open_to: Collection[WorkloadId], clocks_mhz: Mapping[DeviceId, int] = _NO_CLOCKS) -> bool:

@@ -53,8 +53,8 @@ class Seated:
     seats: Seats
     first: Plan | None = None
     """Another planner's plan for the same request: whoever is short there too has the same reasons."""
-    open_ended: frozenset[WorkloadId] = frozenset()
-    """Services that can always use more."""
+    eager: bool = False
+    """Whether what stands goes on with the largest batches that it bears, instead of its own."""
 
 
 def write(spec: PlannerSpec, seated: Seated) -> Plan:
@@ -80,7 +80,7 @@ def write(spec: PlannerSpec, seated: Seated) -> Plan:
 def _replicas(seated: Seated) -> Iterator[PlannedReplica]:
     """Of every device, by workload."""
     reading, floor, problem = seated.reading, seated.seats.floor, seated.seats.floor.problem
-    batches = Batches(seated.seats)
+    batches = Batches(seated.seats, eager=seated.eager)
     found: dict[WorkloadId, list[Member]] = defaultdict(list)
     for device, name in enumerate(floor.names):
         standing = reading.standing.get(name, ())
@@ -137,13 +137,10 @@ def _replicas(seated: Seated) -> Iterator[PlannedReplica]:
 def _governed(seated: Seated, device: int) -> bool:
     """Whether a device's controller is to seek the clock: under a cap of its own, where everybody can use more."""
     floor, pattern = seated.seats.floor, seated.seats.patterns[device]
-    pool, problem = int(floor.pool_of[device]), floor.problem
-    return (
-        pattern is not None
-        and problem.pools[pool].capped
-        and bool((floor.domain_of[device] == NO_DOMAIN).all())
-        and all(problem.workloads[problem.variants[item].workload].id in seated.open_ended for item in pattern.variants)
-    )
+    if pattern is None or not floor.problem.pools[int(floor.pool_of[device])].capped:
+        return False
+    inside = {floor.problem.workloads[number].id for number in floor.problem.variant_workload[list(pattern.variants)]}
+    return bool((floor.domain_of[device] == NO_DOMAIN).all()) and inside <= seated.reading.open_ended
 
 
 def _unplaced(seated: Seated, staying: Sequence[Assignment], replicas: Sequence[PlannedReplica]) -> Iterator[Unplaced]:
@@ -253,9 +250,9 @@ class Batches:
     here, beginning with what the seats say; they stay as they are.
     """
 
-    def __init__(self, seats: Seats) -> None:
+    def __init__(self, seats: Seats, *, eager: bool = False) -> None:
         self.served_rps: Floats = seats.served_rps.copy()
-        self._seats, self._problem = seats, seats.floor.problem
+        self._seats, self._problem, self._eager = seats, seats.floor.problem, eager
 
     def members(self, device: int, standing: Sequence[Stands], *, governed: bool = False) -> list[Member]:
         """The replicas of one device. `standing`: what stands on it; `governed`: whether its clock is open."""
@@ -333,13 +330,13 @@ class Batches:
         the promise) where its workload can spare what that loses, else the chosen one, else the best that its memory
         limit allows; None where none serves enough. Under a power cap none may draw more than the chosen one.
         """
-        seats, read, column = self._seats, item.read, item.column
+        read, column = item.read, item.column
         if capped:
             read = replace(read, rate_rps=np.where(read.power_w <= read.power_w[column] + DUST, read.rate_rps, 0.0))
         work = self._problem.workloads[read.workload]
-        spare = self._spare_rps(read.workload, work.rate_least_rps if seats.eager else work.rate_rps)
+        spare = self._spare_rps(read.workload, work.rate_least_rps if self._eager else work.rate_rps)
         fine = read.fits(before.memory_mib_limit)
-        first = np.flatnonzero(fine)[::-1] if seats.eager else np.flatnonzero(self._problem.batches == before.batch)
+        first = np.flatnonzero(fine)[::-1] if self._eager else np.flatnonzero(self._problem.batches == before.batch)
         best = int(np.argmax(np.where(fine, read.rate_rps, -1.0)))
         for choice in (*first.tolist(), column, best):
             lost = float(read.rate_rps[column] - read.rate_rps[choice])

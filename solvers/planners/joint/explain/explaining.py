@@ -34,37 +34,35 @@ from solvers.problems.patterns import Layout, Prices
 
 AT_UNSERVED_PART = 0.999
 """Of what leaving it unserved counts: demand that is worth so much is priced as unserved."""
-SECONDS_LEAST = 0.05
-SECONDS_PER_WORKLOAD = 0.0006
-SECONDS_PER_SHORT = 0.25
-SHORT_PART = 0.05
 DUST_USD = 1e-9
 LOOSER_PART = 0.01
 """Of a promise: so much looser is tried."""
 MIB_PER_GIB = 1024.0
 DIGITS = 9
+SHORT_MAX = 8
+"""So many are explained; by priority, then by what is short."""
+LOOSER_MAX = 64.0
+"""Times a promise."""
+HALVINGS = 12
+YIELD_MAX = 4
+"""So many workloads of lower priority are asked whether they could yield."""
+FULLY = 1e-6
+_EVERYTHING = frozenset(
+    {
+        Resource.GPU,
+        Resource.POWER_W,
+        Resource.QUOTA_GPU,
+        Resource.BUDGET_USD,
+        Resource.REPLICA,
+        Resource.GPU_TYPE,
+    }
+)
 
 
-def seconds_of(problem: JointProblem, deadline_s: float) -> float:
-    """What to keep back for finding out: about what it takes, and a part of the deadline for what is short."""
-    return _told_s(problem) + min(SHORT_MAX * SECONDS_PER_SHORT, SHORT_PART * deadline_s)
-
-
-def _told_s(problem: JointProblem) -> float:
-    """About what it takes where no workload is short."""
-    return SECONDS_LEAST + SECONDS_PER_WORKLOAD * len(problem.workloads)
-
-
-def explained(reading: Reading, layout: Layout, plan: Plan, seconds: float | None = None) -> Insight | None:
-    """Prices, candidates and relaxations of a plan; contenders are the planner's own. None, or fewer short
-    workloads, where there are too few seconds; without a number there is time enough.
+def explained(reading: Reading, layout: Layout, plan: Plan, most: int = SHORT_MAX) -> Insight:
+    """Prices, candidates and relaxations of a plan, of so many short workloads at most; contenders are the planner's
+    own.
     """
-    most = SHORT_MAX
-    if seconds is not None:
-        spare = seconds - _told_s(reading.problem)
-        if spare < 0:
-            return None
-        most = min(SHORT_MAX, int(spare / SECONDS_PER_SHORT))
     problem = reading.problem
     table = candidates_of(reading, plan, layout.prices)
     facts = []
@@ -180,26 +178,6 @@ def _gained(before: JointProblem, after: JointProblem, layout: Layout, prices: P
 def _price(resource: Resource, subject: str, usd_per_h: float) -> ShadowPrice:
     usd = round(max(0.0, usd_per_h), DIGITS)
     return ShadowPrice(resource=resource, subject=subject, usd_per_h=usd, binding=usd > DUST_USD)
-
-
-SHORT_MAX = 8
-"""So many are explained; by priority, then by what is short."""
-LOOSER_MAX = 64.0
-"""Times a promise."""
-HALVINGS = 12
-YIELD_MAX = 4
-"""So many workloads of lower priority are asked whether they could yield."""
-FULLY = 1e-6
-_EVERYTHING = frozenset(
-    {
-        Resource.GPU,
-        Resource.POWER_W,
-        Resource.QUOTA_GPU,
-        Resource.BUDGET_USD,
-        Resource.REPLICA,
-        Resource.GPU_TYPE,
-    }
-)
 
 
 def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple[Relaxation, ...]:

@@ -46,7 +46,7 @@ from solvers.planners.joint.reading.work import (
 from solvers.planners.writer import rounded_rps
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Variant, Workload
-from solvers.problems.needs import Need, needs_of
+from solvers.problems.needs import Need, needs_of, open_ended_services
 from solvers.problems.patterns import Pattern, Standing, judge
 
 
@@ -81,6 +81,25 @@ class Reading:
     """By device of a pool, replicas by id."""
     refusals: Mapping[tuple[WorkloadId, GpuTypeName], Reason]
     """Why a workload can have no replica on any device of a type, however much were free."""
+
+    @cached_property
+    def open_ended(self) -> frozenset[WorkloadId]:
+        """Services that can always use more and may be given what is spare: without budgets, quotas and spread, where
+        whole devices are paid.
+        """
+        snapshot = self.snapshot
+        if snapshot.policy.cost_basis is not CostBasis.DEVICE:
+            return frozenset()
+        endless = open_ended_services(snapshot)
+        bounded = {item.name for item in snapshot.projects if item.quota_gpus is not None}
+        return frozenset(
+            WorkloadId(item.id)
+            for item in snapshot.services
+            if item.id in endless
+            and item.project not in bounded
+            and item.budget_usd_per_h is None
+            and item.affinity.failure_domains_min < 2
+        )
 
     @cached_property
     def standing_patterns(self) -> tuple[Standing, ...]:

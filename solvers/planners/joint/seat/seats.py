@@ -135,11 +135,10 @@ Member = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What seating is bound to beside the floor: time, what a launch may cost, quotas, and how far jobs may grow."""
+    """What seating is bound to beside the floor: time, what a launch may cost, and how far jobs may grow."""
 
     deadline: Deadline
     launch_usd_per_s: float
-    quotas: Mapping[str, float]
     job_most_pct: Mapping[int, int]
     """By workload, the share that each job may grow to."""
     job_left_s: Mapping[int, float] = field(default_factory=dict)
@@ -191,11 +190,9 @@ class Seats:
     """GPUs left to projects that have a quota."""
     kept: Mapping[int, Reserved] = field(default_factory=dict)
     """By device."""
-    eager: bool = False
-    """Whether what stands goes on with the largest batches that it bears, instead of its own."""
 
     @staticmethod
-    def empty(floor: Floor, quotas: Mapping[str, float] | None = None) -> Seats:
+    def empty(floor: Floor) -> Seats:
         """No device carries anything."""
         workloads = len(floor.problem.workloads)
         return Seats(
@@ -204,7 +201,7 @@ class Seats:
             left_w=floor.room_w.copy(),
             served_rps=np.zeros(workloads),
             replicas=[0] * workloads,
-            quotas=quotas or {},
+            quotas=dict(floor.problem.quotas),
         )
 
     def put(self, device: int, pattern: Pattern | None) -> None:

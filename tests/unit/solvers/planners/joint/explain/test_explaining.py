@@ -18,8 +18,8 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
-from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, explained, prices_of, seconds_of
-from solvers.planners.joint.planner import Joint
+from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, SHORT_MAX, explained, prices_of
+from solvers.planners.joint.planner import Attempt, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.joint import JointProblem
@@ -345,8 +345,7 @@ def test_who_is_short_and_could_not_be_looked_into_is_counted() -> None:
     plan = Joint().propose(counted(picture), b"", SilentReporter()).plan
     assert plan is not None
     reading = read(picture, builders.everything_movable(picture))
-    told = explained(reading, Layout(patterns=(), counts=()), plan, 0.06)
-    assert told is not None
+    told = explained(reading, Layout(patterns=(), counts=()), plan, 0)
     assert told.relaxations == ()
     assert {fact.name: fact.value for fact in told.facts} == {"workloads_short_unexplained": len(plan.unplaced)}
 
@@ -358,7 +357,6 @@ def test_too_much_to_look_at_is_left_out_and_said(monkeypatch: pytest.MonkeyPatc
     plan = Joint().propose(counted(LAB), b"", SilentReporter()).plan
     assert plan is not None
     told = explained(reading, layout, plan)
-    assert told is not None
     facts = {fact.name: fact.value for fact in told.facts}
     assert facts["workloads_without_candidates"] >= 1.0
     chosen = {item.workload for item in told.candidates if item.chosen}
@@ -366,13 +364,16 @@ def test_too_much_to_look_at_is_left_out_and_said(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_takes_no_time_that_is_not_there() -> None:
+    request = replace(counted(LAB), budget=Budget(deadline_s=1.0))
     reading = read(LAB, builders.everything_movable(LAB))
-    plan = Joint().propose(counted(LAB), b"", SilentReporter()).plan
-    assert plan is not None
-    nothing = Layout(patterns=(), counts=())
-    assert explained(reading, nothing, plan, 0.01) is None
-    assert explained(reading, nothing, plan, 1.0) == explained(reading, nothing, plan)
-    assert 0.05 < seconds_of(reading.problem, 1.0) < seconds_of(reading.problem, 10.0) < 1.0
+
+    def attempt(left_s: float) -> Attempt:
+        return Attempt(request=request, reading=reading, clock=Deadline(left_s), first=None)
+
+    assert attempt(0.01).explained_most() is None
+    assert attempt(0.06).explained_most() == 0
+    assert attempt(60.0).explained_most() == SHORT_MAX
+    assert attempt(1.0).solve_deadline().left_s < 0.9
 
 
 def test_equal_requests_are_told_alike(insight: Insight) -> None:

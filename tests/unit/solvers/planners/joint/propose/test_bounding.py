@@ -11,7 +11,7 @@ from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.planners.joint.propose import bound_of
+from solvers.planners.joint.planner import bound_of
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
 from solvers.problems.patterns import Layout

@@ -16,7 +16,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis, Objective, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of
-from solvers.planners.joint.propose import better
+from solvers.planners.joint.planner import better
 from solvers.planners.registry import propose
 from tests import builders
 

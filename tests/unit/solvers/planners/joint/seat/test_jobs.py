@@ -41,7 +41,6 @@ def seated(on: Floor, left_s: float = LONG_S) -> Seats:
     terms = Terms(
         deadline=Deadline(60.0),
         launch_usd_per_s=0.001,
-        quotas={},
         job_most_pct=dict.fromkeys(jobs, 100),
         job_left_s={number: left_s + number for number in jobs},
         jobs_first=True,
@@ -93,7 +92,6 @@ def test_who_has_least_left_comes_first() -> None:
     terms = Terms(
         deadline=Deadline(60.0),
         launch_usd_per_s=0.001,
-        quotas={},
         job_most_pct={1: 100, 2: 100},
         job_left_s={1: LONG_S, 2: SHORT_S},
         jobs_first=True,

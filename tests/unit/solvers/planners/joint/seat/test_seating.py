@@ -18,7 +18,7 @@ from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, 
 
 
 def terms(**changes: Any) -> Terms:
-    made = Terms(deadline=Deadline(60.0), launch_usd_per_s=0.001, quotas={}, job_most_pct={})
+    made = Terms(deadline=Deadline(60.0), launch_usd_per_s=0.001, job_most_pct={})
     return replace(made, **changes)
 
 
@@ -56,9 +56,13 @@ class TestSnapping:
         assert self.snapped(stands=60, wanted=40) == (0, 60)
 
     def test_a_larger_one_is_not_kept_above_a_quota(self) -> None:
-        made = replace(problem(1, workloads=(workload(0, 40.0),)), quotas=((ProjectName("demo"), 0.5),))
-        on, wanted = floor(made, {2: [held(0, 60)]}), layout(pattern(made, (0, 40)))
-        within, above = (seat(on, wanted, terms(quotas={"demo": gpus})) for gpus in (0.5, 0.6))
+        tight, ample = (
+            replace(problem(1, workloads=(workload(0, 40.0),)), quotas=((ProjectName("demo"), gpus),))
+            for gpus in (0.5, 0.6)
+        )
+        within, above = (
+            seat(floor(made, {2: [held(0, 60)]}), layout(pattern(made, (0, 40))), terms()) for made in (tight, ample)
+        )
         assert contents(within, 2) == ((0, 40),)
         assert contents(above, 2) == ((0, 60),)
 
@@ -152,8 +156,8 @@ class TestMending:
         assert seats.served_rps[0] == pytest.approx(100.0)
 
     def test_quotas_hold(self) -> None:
-        made = problem(1, workloads=(workload(0, 300.0),))
-        seats = seat(floor(made), layout(pattern(made, (0, 80))), terms(quotas={"demo": 1.4}))
+        made = problem(1, workloads=(workload(0, 300.0),), quotas=((ProjectName("demo"), 1.4),))
+        seats = seat(floor(made), layout(pattern(made, (0, 80))), terms())
         assert 100.0 < seats.served_rps[0] <= 140.0 + 1e-6
 
 

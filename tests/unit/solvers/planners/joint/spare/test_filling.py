@@ -20,7 +20,7 @@ from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.seat.seats import Held, Seats
-from solvers.planners.joint.spare import fill, open_ended
+from solvers.planners.joint.spare import fill
 from solvers.planners.joint.write import Batches, Member
 from solvers.problems.joint import JointProblem
 from solvers.problems.needs import UTILISATION_OPEN
@@ -141,6 +141,10 @@ def picture(**changes: object) -> Snapshot:
         for device in made.devices
     )
     return replace(made, power_caps=tuple(sorted(caps, key=lambda cap: (cap.scope, cap.subject))), demands=())
+
+
+def open_ended(made: Snapshot) -> frozenset[WorkloadId]:
+    return read(made, builders.everything_movable(made)).open_ended
 
 
 def test_only_uncounted_demand_without_waiting_is_open_ended() -> None:
