@@ -1,9 +1,8 @@
 """The chain of planners: the first plan that verifies is taken, or, where the policy says so, the best of all.
 
-Owns what happens when a planner fails, has no plan, or is refuted by the verifier: it gives way to the next, and every
-attempt is remembered. Owns also which of several sound plans is the best one: what gains less than the gate asks of a
-change does not outweigh a plan that changes less, so planners do not take turns. It refuses to say where planners run,
-what is done at the chain's end and what a plan is for: cycles, simulations and plans made from files ask alike.
+A planner that fails, has no plan, or is refuted by the verifier gives way to the next, and every attempt is remembered.
+Of several sound plans, what gains less than the gate asks of a change does not outweigh a plan that changes less, so
+planners do not take turns. Cycles, simulations and plans made from files ask alike.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class ChosenPlan:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan of it, sound or refuted."""
         return self.proposal.plan if self.proposal is not None else None
 
     @property

@@ -47,7 +47,6 @@ class _Watch:
     timings: list[Timing] = field(default_factory=list)
 
     def run(self, step: CycleStep, work: Callable[[], T]) -> T:
-        """One step."""
         self.ports.journal.step(step)
         begun_ms = self.ports.clock.elapsed_ms()
         try:

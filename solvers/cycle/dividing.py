@@ -1,10 +1,9 @@
 """A picture in parts: what each policy plans, in which order, and what it sees.
 
-Owns which devices, workloads and beliefs are whose; the order of parts (whose workload has the highest priority first,
-then by name, the default policy last of equals); and that a part gets of caps and quotas what is left once everybody
-else has what was settled for him, or what he holds. A replica of one policy that stands on a device of another is seen
-by both: its own policy plans it anew, as if its device were gone, and the device's plans around it, so that there is
-room for it until it has a place. It refuses to plan, to judge and to merge.
+Parts come in the order of their most important workloads, then by name, the default policy last of equals. Of caps and
+quotas a part gets what is left once all others have what was settled for them, or what they hold. A replica of one
+policy that stands on a device of another is seen by both: its own policy plans it anew, as if its device were gone, and
+the device's plans around it, so that there is room for it until it has a place.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class Remaining:
     settings: dict[DeviceId, DeviceSetting]
 
     def quotas(self) -> tuple[Project, ...]:
-        """Every project with what is left of its quota."""
         used: dict[str, float] = defaultdict(float)
         for item in self.others:
             used[item.workload.split("/", 1)[0]] += item.share_pct_sm / 100 * self._parts.get(item.device, 0.0)
@@ -127,7 +125,6 @@ class Part:
         return not self.own and gone and not target.settings
 
     def request(self, seed: int) -> PlanRequest:
-        """What its planners are asked."""
         return PlanRequest(snapshot=self.snapshot, movable=self.movable, budget=self.budget, seed=seed)
 
 
@@ -148,7 +145,6 @@ class Division:
 
     @staticmethod
     def of(snapshot: Snapshot, movable: tuple[WorkloadId, ...], budget: Budget | None = None) -> Division:
-        """A picture before anything is settled."""
         target = snapshot.target
         return Division(
             snapshot=snapshot,

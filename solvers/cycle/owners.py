@@ -1,8 +1,8 @@
 """Who decides on every knob of a device: exactly one planner or controller of exactly one policy.
 
-Owns the rule: the device's policy decides on everything there. Its planner does by its plan; what the plan leaves open
-between two ends of an envelope (a batch, the clock) its controller moves, and owns for as long as it is open. It
-refuses to know why a device is whose: `solvers.domain.ownership` does.
+The device's policy decides on everything there. Its planner does by its plan; what the plan leaves open between two
+ends of an envelope (a batch, the clock) its controller moves, and owns for as long as it is open. Why a device is
+whose: `solvers.domain.ownership`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class StandingOwners:
 
     @staticmethod
     def of(assignments: Iterable[Assignment], planner: str | None, parts: tuple[PlanPart, ...] = ()) -> StandingOwners:
-        """Replicas by device."""
         on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
         for item in assignments:
             on_device[item.device].append(item)

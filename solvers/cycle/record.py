@@ -1,7 +1,6 @@
 """What a cycle leaves behind: everything needed to explain it and to replay it to the same plan digest.
 
-Owns the values; storing them is the shell's Journal. Wall-clock timings are kept beside the decision, never inside a
-digest.
+Wall-clock timings are kept beside the decision, never inside a digest.
 """
 
 from __future__ import annotations
@@ -115,5 +114,4 @@ class CycleRecord:
 
     @property
     def plan(self) -> Plan | None:
-        """The chosen plan, if any."""
         return self.proposal.plan if self.proposal is not None else None

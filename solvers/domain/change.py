@@ -74,7 +74,6 @@ class Transition:
 
     @property
     def process_stops(self) -> int:
-        """How many replicas end for good."""
         return sum(change.kind is ChangeKind.STOP for change in self.changes)
 
 

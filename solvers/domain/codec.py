@@ -30,7 +30,6 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 
 def to_plain(item: object) -> Plain:
-    """Turn a domain value into plain JSON data."""
     # Exact types first: a snapshot has hundreds of thousands of numbers and its digest is taken in every cycle.
     kind: type = type(item)
     if kind in _AS_IS:
@@ -79,7 +78,6 @@ def canonical_json(item: object) -> str:
 
 
 def digest(item: object) -> Digest:
-    """`sha256:` of the canonical JSON."""
     return Digest("sha256:" + hashlib.sha256(canonical_json(item).encode()).hexdigest())
 
 
@@ -109,12 +107,10 @@ def bytes_digest(data: bytes) -> Digest:
 
 
 def from_json(cls: type[T], text: str | bytes) -> T:
-    """Decode JSON text into a value of type `cls`."""
     return from_plain(cls, json.loads(text))
 
 
 def from_plain(cls: type[T], plain: Plain) -> T:
-    """Decode plain JSON data into a value of type `cls`."""
     return cast("T", _decode(cls, plain, ""))
 
 

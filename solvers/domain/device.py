@@ -94,7 +94,6 @@ class GpuType:
 
     @property
     def clock_mhz_sm_max(self) -> int:
-        """Highest SM clock the table lists."""
         return self.clocks_mhz_sm[-1]
 
     def price_row(self, kind: PriceKind, region: str) -> PriceRow | None:

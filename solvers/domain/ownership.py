@@ -1,9 +1,9 @@
 """Which policy decides where: the owner of every device and of every workload.
 
-Owns the one rule by which pools become owners. A GPU and its slices have one owner together, because clock and power
-are the GPU's. A GPU that several pools mean belongs to the first of their policies by name, so that there is always
-exactly one owner; writes that would lead there are refused elsewhere. Whatever no pool means belongs to the default
-policy, and so does every workload that names no policy with a pool.
+A GPU and its slices have one owner together, because clock and power are the GPU's. A GPU that several pools mean
+belongs to the first of their policies by name, so that there is always exactly one owner; writes that would lead there
+are refused elsewhere. Whatever no pool means belongs to the default policy, and so does every workload that names no
+policy with a pool.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ class Owners:
         return (*self.bound.values(), self.default)
 
     def policy_at(self, device: DeviceId) -> Policy:
-        """Who decides on a device."""
         return self.bound.get(self.of_device.get(device, self.default.name), self.default)
 
     def policy_for(self, workload: WorkloadId) -> Policy:
-        """Who decides on a workload."""
         return self.bound.get(self.of_workload.get(workload, self.default.name), self.default)
 
 

@@ -1,7 +1,7 @@
 """What a part of a picture keeps: the rules that stand beside a picture's fields, and cutting by them.
 
-Owns the rules and that there is no field without one. Which devices and workloads make a part, and what of shared caps
-and quotas is left to it, is for whoever cuts to say.
+There is no field without a rule. Which devices and workloads make a part, and what of shared caps and quotas is left to
+it, is for whoever cuts to say.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The answer: assignments of replicas to devices with all their knobs, device settings, what is left unplaced, cost and
 objective.
 
-Owns the values; a plan is immutable and its id is the digest of its canonical form. It refuses to know how it was found
-beyond naming the planner, and how it will be carried out (that is `change`).
+A plan's id is the digest of its canonical form. How it is carried out is `change`.
 """
 
 from __future__ import annotations

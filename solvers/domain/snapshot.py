@@ -1,7 +1,6 @@
 """The immutable picture a cycle plans from: fleet, work, beliefs, demand, what stands and what was asked for.
 
-Owns the value and its look-up tables; its id is the digest of its canonical form. It refuses to know a clock:
-`taken_at_s` is data.
+Its id is the digest of its canonical form; `taken_at_s` is data, no clock.
 """
 
 from __future__ import annotations
@@ -146,37 +145,28 @@ class Snapshot:
         )
 
     def gpu_types_by_name(self) -> dict[GpuTypeName, GpuType]:
-        """Catalogue look-up."""
         return {gpu_type.name: gpu_type for gpu_type in self.gpu_types}
 
     def nodes_by_id(self) -> dict[NodeId, Node]:
-        """Node look-up."""
         return {node.id: node for node in self.nodes}
 
     def devices_by_id(self) -> dict[DeviceId, Device]:
-        """Device look-up."""
         return {device.id: device for device in self.devices}
 
     def models_by_name(self) -> dict[ModelName, ModelVariant]:
-        """Model look-up."""
         return {model.name: model for model in self.models}
 
     def services_by_id(self) -> dict[ServiceId, Service]:
-        """Service look-up."""
         return {service.id: service for service in self.services}
 
     def jobs_by_id(self) -> dict[JobId, TrainingJob]:
-        """Training-job look-up."""
         return {job.id: job for job in self.jobs}
 
     def tasks_by_id(self) -> dict[TaskId, OfflineTask]:
-        """Offline-task look-up."""
         return {task.id: task for task in self.tasks}
 
     def profiles_by_key(self) -> dict[tuple[ModelName, GpuTypeName], Profile]:
-        """Profile look-up by model and GPU type."""
         return {(profile.model, profile.gpu_type): profile for profile in self.profiles}
 
     def demands_by_service(self) -> dict[ServiceId, Demand]:
-        """Demand look-up."""
         return {demand.service: demand for demand in self.demands}

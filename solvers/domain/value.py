@@ -87,7 +87,6 @@ def check_text(field: str, text: str, length_max: int = 256) -> None:
 
 
 def check_distinct(field: str, items: Iterable[Hashable]) -> None:
-    """Refuse repeated items."""
     seen: set[Hashable] = set()
     for item in items:
         if item in seen:

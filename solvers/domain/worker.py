@@ -1,7 +1,7 @@
 """How a workload's process is started, asked, drained and ended on a host with real GPUs.
 
-Owns the description and its checks; what happens with it is the agent's. Texts of the command and the environment may
-hold the names of PLACEHOLDERS in braces; a literal brace is written twice. Nothing here goes through a shell.
+What happens with it is the agent's. Texts of the command and the environment may hold the names of PLACEHOLDERS in
+braces; a literal brace is written twice. Nothing here goes through a shell.
 """
 
 from __future__ import annotations

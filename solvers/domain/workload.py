@@ -1,7 +1,6 @@
 """The work: model variants, services with their SLOs, training jobs, offline tasks.
 
-Owns what users declare and the checks that keep impossible wishes out (latency 0, negative rates, NaN, a floor above
-its ceiling). It refuses to know where anything runs.
+Checks keep impossible wishes out: latency 0, negative rates, NaN, a floor above its ceiling.
 """
 
 from __future__ import annotations

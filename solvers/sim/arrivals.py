@@ -1,9 +1,9 @@
 """When requests and training jobs arrive: seeded, and the same however and in whatever order they are asked for.
 
-Owns the patterns and how they become times. A pattern is a rate that is constant between edges (`RatePath`), so that
-the fluid mode reads the rate and the request level draws times from the very same path. Times are drawn in blocks of
-`BLOCK_S`, each from a stream of its own named after the source, so any stretch can be asked for alone and no source
-disturbs another. It refuses to read traces: a caller hands their rates to `Replayed`.
+A pattern is a rate that is constant between edges (`RatePath`), so that the fluid mode reads the rate and the request
+level draws times from the very same path. Times are drawn in blocks of `BLOCK_S`, each from a stream of its own named
+after the source, so any stretch can be asked for alone and no source disturbs another. Traces are read elsewhere; their
+rates are handed to `Replayed`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ class Source:
     seed: int
 
     def stream(self, purpose: str) -> np.random.Generator:
-        """Random numbers of one purpose of this source."""
         return Streams(self.seed).stream(f"arrivals/{self.name}/{purpose}")
 
 
@@ -159,7 +158,6 @@ class RatePath:
         return total
 
     def mean_rps(self, from_s: float, until_s: float) -> float:
-        """Mean rate of a stretch."""
         ends = self.expected(np.array([from_s, until_s]))
         return float(ends[1] - ends[0]) / (until_s - from_s)
 

@@ -1,8 +1,7 @@
 """What a run of any scenario gives back, and who may be run: the records by which policies are compared.
 
-Owns the contract between scenarios of every kind and the arena: a bench runs a contender under a seed and returns an
-outcome of named numbers. The same contender, scenario and seed give the same outcome to the last bit. It refuses wall
-time: how long planning took is told beside an outcome, never in it.
+A bench runs a contender under a seed and returns an outcome of named numbers; the same contender, scenario and seed
+give the same outcome to the last bit. How long planning took is told beside an outcome, never in it.
 """
 
 from __future__ import annotations
@@ -192,7 +191,6 @@ class Bench(Protocol):
 
 
 def metric(name: str, number: float, better: Better = Better.NEITHER) -> Metric:
-    """A metric in one line."""
     check_name("name", name.replace("_", "-"))
     return Metric(name=name, value=float(number), better=better)
 

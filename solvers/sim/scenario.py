@@ -1,8 +1,7 @@
 """A simulated world before it begins: fleet, work, traffic, faults, what planners may know, and the rhythm of control.
 
-Owns the records; files are read elsewhere, and `solvers.sim.world.world` lets the world run. Everything random in it
-follows from the seed of the run. It refuses to hold truth: how hardware behaves is `solvers.sim.truth.truth`'s, by GPU
-type and model name, so every GPU type a fleet has must be in its catalogue.
+`solvers.sim.world.world` lets it run; everything random in it follows from the seed of the run. How hardware behaves is
+`solvers.sim.truth`'s, by GPU type and model name, so every GPU type a fleet has must be in its catalogue.
 """
 
 from __future__ import annotations
@@ -269,7 +268,6 @@ class WorldScenario:
         return (self.policies, *(change.policies for change in self.policy_changes))
 
     def policies_at(self, at_s: float) -> tuple[Policy, ...]:
-        """Policies with pools at a moment, by name."""
         found = self.policies
         for change in self.policy_changes:
             found = change.policies if change.at_s <= at_s else found
@@ -277,9 +275,7 @@ class WorldScenario:
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """Services by id."""
         return tuple(sorted((item.service for item in self.traffic), key=lambda item: item.id))
 
     def traffic_of(self, service: ServiceId) -> Traffic:
-        """The traffic of a service. Raises KeyError."""
         return {item.service.id: item for item in self.traffic}[service]

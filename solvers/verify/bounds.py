@@ -146,7 +146,6 @@ def dynamic_power_w(picture: Picture, item: Assignment, device: Device) -> float
 
 
 def usd_per_h(picture: Picture) -> float:
-    """Cost of the plan."""
     hosts = [
         (picture.devices[device], items)
         for device, items in picture.on_device.items()

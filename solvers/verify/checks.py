@@ -31,7 +31,6 @@ DUST = 1e-6
 
 
 def check_structure(picture: Picture) -> Iterator[Finding]:
-    """All document checks."""
     snapshot, plan = picture.snapshot, picture.plan
     if plan.snapshot != picture.snapshot_digest:
         yield fatal(FindingCode.SNAPSHOT_MISMATCH, plan.snapshot)
@@ -123,7 +122,6 @@ def _cost(picture: Picture) -> Iterator[Finding]:
 
 
 def check_rules(picture: Picture) -> Iterator[Finding]:
-    """All placement rules."""
     ages = {status.node: status.age_s for status in picture.snapshot.node_statuses}
     sick = {reading.device for reading in picture.snapshot.device_telemetry if not reading.healthy}
     for item in picture.plan.assignments:
@@ -240,7 +238,6 @@ def _job_rate(picture: Picture, item: Assignment, device: Device) -> float:
 
 
 def everything(snapshot: Snapshot) -> tuple[WorkloadId, ...]:
-    """Every workload of a snapshot."""
     services = (WorkloadId(item.id) for item in snapshot.services)
     jobs = (WorkloadId(item.id) for item in snapshot.jobs)
     return (*services, *jobs, *(WorkloadId(item.id) for item in snapshot.tasks))

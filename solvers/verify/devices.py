@@ -19,7 +19,6 @@ ROUNDING_W = 0.001
 
 
 def check_devices(picture: Picture) -> Iterator[Finding]:
-    """All sums and settings."""
     for item in picture.plan.assignments:
         yield from _share(picture, item)
         yield from _power(picture, item)

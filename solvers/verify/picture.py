@@ -101,7 +101,6 @@ class Picture:
 
     @staticmethod
     def of(handed_in: Snapshot, plan: Plan, movable: Iterable[WorkloadId]) -> Picture:
-        """Index both once."""
         snapshot = handed_in.with_offers()
         devices = snapshot.devices_by_id()
         on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
@@ -140,15 +139,12 @@ class Picture:
         )
 
     def policy_at(self, device: str) -> Policy:
-        """Who decides on a device."""
         return self.owners.get(device, self.snapshot.policy)
 
     def policy_for(self, workload: str) -> Policy:
-        """Who decides on a workload."""
         return self.wishers.get(workload, self.snapshot.policy)
 
     def known(self, kind: WorkloadKind, workload: str) -> bool:
-        """Whether the workload exists, as this kind."""
         table = {WorkloadKind.SERVICE: self.services, WorkloadKind.JOB: self.jobs, WorkloadKind.TASK: self.tasks}[kind]
         return workload in table
 
@@ -272,12 +268,10 @@ def knobs(item: Assignment) -> tuple[object, ...]:
 
 
 def is_fatal(findings: Iterable[Finding]) -> bool:
-    """Whether these findings block promotion."""
     return any(item.severity is Severity.FATAL for item in findings)
 
 
 def fatal(code: FindingCode, subject: str, **facts: float | str) -> Finding:
-    """A finding about the plan as a whole."""
     return _finding(code, subject, Severity.FATAL, facts)
 
 

@@ -27,7 +27,6 @@ BATCH_MAX = 65536
 
 
 def check_promises(picture: Picture) -> Iterator[Finding]:
-    """All promises."""
     proven: dict[WorkloadId, float] = defaultdict(float)
     for item in picture.plan.assignments:
         if picture.host(item) is None or not picture.known(item.kind, item.workload):

@@ -1,10 +1,10 @@
 """What the measurements of one model on one GPU type prove, looked up fast: points and grids alike.
 
-Owns the table and its three rules. *Monotony*: a point with no more share, no fewer inputs per batch and no higher
-clock cannot be faster, so its latency is an upper bound. *Diminishing returns*: a larger share brings ever less (the
-rate is concave in the share), so between two measured shares of one batch and clock the rate is no less than the line
-through theirs. *Power* rises with share and batch, so what less of either draws is a lower bound. The best bound
-counts. It refuses to extrapolate. Standard library only.
+*Monotony*: a point with no more share, no fewer inputs per batch and no higher clock cannot be faster, so its latency
+is an upper bound. *Diminishing returns*: a larger share brings ever less (the rate is concave in the share), so between
+two measured shares of one batch and clock the rate is no less than the line through theirs. *Power* rises with share
+and batch, so what less of either draws is a lower bound. The best bound counts. Nothing is extrapolated. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class Column:
         )
 
     def readings_w(self, at: int) -> list[float]:
-        """Powers read up to a place."""
         return [item for item in self.power_w[: at + 1] if item is not None]
 
 
@@ -79,7 +78,6 @@ class ColumnProof:
 
     @staticmethod
     def of(profile: Profile) -> ColumnProof:
-        """Of a profile's solo measurements."""
         if profile.grid is not None:
             return _of_grid(profile.grid)
         return _of_points([point for point in profile.points if not point.neighbours])

@@ -48,7 +48,6 @@ class Steps:
 
     @staticmethod
     def of(profile: TokenProfile, lengths: TokenLengths) -> Steps:
-        """Read both."""
         prompts, answer = _prompts(lengths), math.ceil(lengths.output_tokens_mean)
 
         def prefill_ms(tokens: int) -> float:
@@ -68,7 +67,6 @@ class Steps:
         return sum(part * time**power for time, part in self.prefills)
 
     def decode_ms(self, sequences: float) -> float:
-        """One step."""
         return self.alone_ms + self.each_ms * sequences
 
     def between_ms(self, sequences: float) -> float:
@@ -134,7 +132,6 @@ class TokenLimits:
     utilisation_min: float
 
     def hold(self, steps: Steps, rate_rps: float, places: int) -> bool:
-        """Whether both promises are kept at a rate."""
         first, between = steps.tails_ms(rate_rps, places, self.percentile)
         return first <= self.first_ms * (1 + LIMIT_SLACK) and between <= self.between_ms * (1 + LIMIT_SLACK)
 

@@ -1,12 +1,11 @@
 """What OLTunes' predictor sees of a configuration (Table 3, adapted to what a query holds), and the words it knows.
 
-Owns the places of features and their values. Model and GPU type are one-hot and get a place when they are first met, so
-there is no hashing and the vocabulary grows online; an unknown name has no feature, which leaves the bias and the
-continuous ones. Batch is one-hot on the powers of two and share on steps of 5 %; between two of these, both are active
-in proportion, which is the printed encoding wherever the paper has a value. Two things are added to the printed table:
-the load (batch over share, one-hot on half powers of two), because the work that each SM gets is what a pairwise form
-cannot compose of batch, share and model; and continuous features near 1 in size, the logarithms of batch, share, clock,
-parameters and memory. It refuses targets.
+Model and GPU type are one-hot and get a place when they are first met, so there is no hashing and the vocabulary grows
+online; an unknown name has no feature, which leaves the bias and the continuous ones. Batch is one-hot on the powers of
+two and share on steps of 5 %; between two of these, both are active in proportion, which is the printed encoding
+wherever the paper has a value. Two things are added to the printed table: the load (batch over share, one-hot on half
+powers of two), because the work that each SM gets is what a pairwise form cannot compose of batch, share and model; and
+continuous features near 1 in size, the logarithms of batch, share, clock, parameters and memory.
 """
 
 from __future__ import annotations
@@ -52,14 +51,12 @@ class FeatureRows:
         return len(self.index)
 
     def beside(self, other: FeatureRows) -> FeatureRows:
-        """The features of both in every row."""
         return FeatureRows(
             index=np.concatenate([self.index, other.index], axis=1),
             value=np.concatenate([self.value, other.value], axis=1),
         )
 
     def take(self, rows: Whole) -> FeatureRows:
-        """Some of the rows."""
         return FeatureRows(index=self.index[rows], value=self.value[rows])
 
     def dense(self, width: int) -> Floats:
@@ -83,11 +80,9 @@ class Vocabulary:
 
     @property
     def width(self) -> int:
-        """How many features there are."""
         return 1 + self.roles * _BLOCK + len(self.names)
 
     def places(self) -> dict[str, int]:
-        """Feature of every name."""
         return {name: 1 + self.roles * _BLOCK + position for position, name in enumerate(self.names)}
 
     def grown(self, queries: Queries) -> Vocabulary:
@@ -106,12 +101,10 @@ class Vocabulary:
         return replace(self, names=names, clocks_mhz=tuple(sorted(clocks.items())))
 
     def dump(self) -> Plain:
-        """As JSON data."""
         return {"roles": self.roles, "names": list(self.names), "clocks_mhz": dict(self.clocks_mhz)}
 
     @staticmethod
     def load(plain: Plain) -> Vocabulary:
-        """From what `dump` wrote."""
         return Vocabulary(
             roles=cast("int", part(plain, "roles")),
             names=read(plain, "names", names_of),

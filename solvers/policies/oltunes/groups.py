@@ -1,9 +1,9 @@
 """Who joins whom on which device: OLTunes' grouping on the books of a plan, with its affinity and its tuning.
 
-Owns the walk over devices, least utilised first and those without tasks before the others; urgent work before patient
-work on each; the affinity by which somebody may join those who are there; and the one task of a new group that takes
-spare room. Who found no group of enough affinity joins, at the end, the best there is, unless that is not wanted:
-services never end, so that a fleet with one on every device would have no group for anybody.
+Devices are walked over least utilised first, those without tasks before the others, with urgent work before patient
+work on each; affinity says who may join those who are there; one task of a new group takes spare room. Who found no
+group of enough affinity joins, at the end, the best there is, unless that is not wanted: services never end, so that a
+fleet with one on every device would have no group for anybody.
 """
 
 from __future__ import annotations
@@ -51,12 +51,10 @@ class WaitingWork:
 
     @property
     def name(self) -> str:
-        """Of its workload."""
         return self.need.workload
 
     @property
     def latency_s(self) -> float:
-        """Of the options kept, in the mean."""
         return self.rated.latency_ms_mean / MS_PER_S
 
 
@@ -103,21 +101,17 @@ class GroupBooks:
 
     @property
     def groups(self) -> int:
-        """How many were begun."""
         return len(self.begun)
 
     @property
     def joined(self) -> list[JoinedReplica]:
-        """Everybody in them."""
         return [each.joined for group in self.begun for each in group]
 
     def seat(self, device: int, model: ModelName, kind: WorkloadKind) -> None:
-        """Somebody is there."""
         self.sitting.setdefault(device, []).append(self.character(model))
         self.tasks[device] += kind is WorkloadKind.TASK
 
     def character(self, model: ModelName) -> Character:
-        """What affinity looks at."""
         return character_of(self.models.get(model))
 
     def form(self, waiting: Sequence[WaitingWork]) -> None:
@@ -222,7 +216,6 @@ class GroupBooks:
         return Newcomer(waiting=item, joined=joined, placed=placed)
 
     def _welcoming(self, item: WaitingWork) -> Flags:
-        """Devices whose affinity lets it in."""
         devices = range(len(self.draft.fleet.devices))
         if not self.parameters.affinity_strict:
             return np.ones(len(devices), dtype=np.bool_)
@@ -312,7 +305,6 @@ class GroupBooks:
 
 
 def _row_of(placed: Placed, options: Options) -> int:
-    """Which of the options it was put there as."""
     option = placed.option
     assert option is not None
     same = (options.device_class == option.device_class) & (options.batch == option.batch)

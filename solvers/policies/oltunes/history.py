@@ -1,7 +1,7 @@
 """What a learner was shown: rows with their targets, and how far a question lies from them.
 
-Owns the bounded window of latest rows, which learning goes back to, and the distinct configurations ever met, which
-outlive the window. Both hold groups; a replica alone is a group of one.
+A bounded window holds the latest rows, which learning goes back to; the distinct configurations ever met outlive it.
+Both hold groups; a replica alone is a group of one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class HistoryWindow:
 
     @staticmethod
     def empty(targets: int) -> HistoryWindow:
-        """No rows yet."""
         none = Queries.of([], [], [], [], [])
         return HistoryWindow(groups=alone(none), targets=np.zeros((0, targets)))
 
@@ -75,7 +74,6 @@ class HistoryWindow:
         return HistoryWindow(groups=kept, targets=targets[start:])
 
     def dump(self) -> Plain:
-        """As JSON data."""
         return {
             "members": queries_to_plain(self.groups.members),
             "group": self.groups.group.tolist(),
@@ -84,7 +82,6 @@ class HistoryWindow:
 
     @staticmethod
     def load(plain: Plain, targets: int) -> HistoryWindow:
-        """From what `dump` wrote."""
         groups = Groups(members=queries_from_plain(part(plain, "members")), group=read(plain, "group", ints_of))
         return HistoryWindow(groups=groups, targets=read(plain, "targets", floats_of).reshape(-1, targets))
 
@@ -109,7 +106,6 @@ class Reach:
     met: Mapping[tuple[str, ...], Floats]
 
     def extended(self, groups: Groups, facts: Facts) -> Reach:
-        """With these configurations, too."""
         met = dict(self.met)
         places = places_of(groups, facts)
         for key, rows in combinations(groups).items():
@@ -141,13 +137,11 @@ class Reach:
         return Nearness(distance=distance, support=support, points=points)
 
     def dump(self) -> Plain:
-        """As JSON data."""
         keys = sorted(self.met)
         return {"of": [list(key) for key in keys], "places": [self.met[key].tolist() for key in keys]}
 
     @staticmethod
     def load(plain: Plain) -> Reach:
-        """From what `dump` wrote."""
         return Reach(met=places_by_key(plain))
 
 

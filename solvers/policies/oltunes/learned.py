@@ -87,7 +87,6 @@ class Scale:
 
     @staticmethod
     def of(logarithms: Floats) -> Scale:
-        """The scale of these rows."""
         return Scale(mean=logarithms.mean(axis=0), std=np.maximum(logarithms.std(axis=0), 1e-3))
 
     def down(self, logarithms: Floats) -> Floats:
@@ -166,7 +165,6 @@ class Learner:
         )
 
     def fit(self, groups: Groups, logarithms: Floats) -> Learner:
-        """Learn from these rows alone."""
         if not len(groups):
             return self
         scale = Scale.of(logarithms)
@@ -199,13 +197,11 @@ class Learner:
         )
 
     def retrained(self) -> Learner:
-        """Learn the latest window again, which is what `solvers.models.online.monitor` asks for."""
         if not len(self.window.groups):
             return self
         return replace(self, regressor=self.regressor.retrained(self._scaled(self.window), self.facts))
 
     def predict(self, groups: Groups) -> LearnerBelief:
-        """Logarithms of all targets."""
         targets, own_variance = self.regressor.predict(groups, self.facts)
         near = self.reach.of(groups, self.facts)
         if own_variance is None:
@@ -241,7 +237,6 @@ class Learner:
         return replace(raw, stretch=np.clip(np.quantile(ratio, 0.95, axis=0) / _NORMAL_95, *_STRETCH_BOUNDS))
 
     def dump(self) -> Plain:
-        """As JSON data."""
         spread = self.spread
         return {
             "regressor": self.regressor.dump(),
@@ -306,15 +301,12 @@ class LearnedSolo:
         return replace(self, learner=self.learner.fit(*_solo_rows(samples)))
 
     def update(self, samples: Samples) -> LearnedSolo:
-        """Learn more samples."""
         return replace(self, learner=self.learner.update(*_solo_rows(samples)))
 
     def retrained(self) -> LearnedSolo:
-        """Learn the latest window again."""
         return replace(self, learner=self.learner.retrained())
 
     def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
-        """Answer every row."""
         refuse_quantity(self.spec, quantity)
         return self.predict_both(queries)[TARGETS.index(quantity)]
 
@@ -325,7 +317,6 @@ class LearnedSolo:
         return first, second
 
     def dump(self) -> Plain:
-        """As JSON data."""
         return self.learner.dump()
 
 
@@ -341,15 +332,12 @@ class LearnedInterference:
         return replace(self, learner=self.learner.fit(*_group_rows(samples, solo)))
 
     def update(self, samples: GroupSamples, solo: SoloModel) -> LearnedInterference:
-        """Learn more groups."""
         return replace(self, learner=self.learner.update(*_group_rows(samples, solo)))
 
     def retrained(self) -> LearnedInterference:
-        """Learn the latest window again."""
         return replace(self, learner=self.learner.retrained())
 
     def predict(self, groups: Groups, solo: SoloModel) -> Answer:  # noqa: ARG002
-        """Slowdown of every member."""
         found = _answer(self.learner.predict(groups), 0)
         beside = groups.count_of_others() > 0
         return Answer(
@@ -361,7 +349,6 @@ class LearnedInterference:
         )
 
     def dump(self) -> Plain:
-        """As JSON data."""
         return self.learner.dump()
 
 
@@ -402,11 +389,9 @@ class LearnedSoloKind:
     read: Callable[[Plain], Regressor]
 
     def make(self, facts: Facts, seed: int) -> LearnedSolo:
-        """An unfitted model."""
         return LearnedSolo(spec=self.spec, learner=Learner.fresh(self.fresh(seed), facts, seed, USUAL_SOLO))
 
     def load(self, plain: Plain, facts: Facts) -> LearnedSolo:
-        """From what `dump` wrote."""
         return LearnedSolo(spec=self.spec, learner=Learner.load(plain, self.read(part(plain, "regressor")), facts))
 
 
@@ -419,11 +404,9 @@ class LearnedInterferenceKind:
     read: Callable[[Plain], Regressor]
 
     def make(self, facts: Facts, seed: int) -> LearnedInterference:
-        """An unfitted model."""
         return LearnedInterference(spec=self.spec, learner=Learner.fresh(self.fresh(seed), facts, seed, USUAL_SLOWDOWN))
 
     def load(self, plain: Plain, facts: Facts) -> LearnedInterference:
-        """From what `dump` wrote."""
         regressor = self.read(part(plain, "regressor"))
         return LearnedInterference(spec=self.spec, learner=Learner.load(plain, regressor, facts))
 

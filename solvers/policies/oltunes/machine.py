@@ -77,18 +77,15 @@ class FactorisationMachine:
 
     @staticmethod
     def fresh(*, targets: int, rank: int, settings: FtrlSettings, seed: int) -> FactorisationMachine:
-        """A machine that knows the bias alone."""
         empty = np.zeros((1, targets, 1 + rank))
         return FactorisationMachine(settings=settings, seed=seed, centre=empty, z=empty, n=empty)
 
     @property
     def width(self) -> int:
-        """How many features it knows."""
         return len(self.centre)
 
     @cached_property
     def coordinates(self) -> Floats:
-        """Weights and factors now."""
         return self.centre + weights(self.z, self.n, self.settings)
 
     def widened(self, width: int) -> FactorisationMachine:
@@ -180,7 +177,6 @@ class MachineRegressor:
 
     @staticmethod
     def fresh(*, targets: int, roles: int, settings: MachineSettings, seed: int) -> MachineRegressor:
-        """Before anything was seen."""
         machine = FactorisationMachine.fresh(targets=targets, rank=settings.rank, settings=settings.ftrl, seed=seed)
         vocabulary = Vocabulary(roles=roles)
         return MachineRegressor(
@@ -198,14 +194,12 @@ class MachineRegressor:
         return False
 
     def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> MachineRegressor:
-        """Several seeded passes from the beginning."""
         fresh = MachineRegressor.fresh(
             targets=targets.shape[1], roles=self.vocabulary.roles, settings=self.settings, seed=self.seed
         )
         return fresh._passed(groups, targets, facts)
 
     def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> MachineRegressor:  # noqa: ARG002
-        """One FTRL step per new row."""
         vocabulary, machine = self._grown(new.groups)
         rows = feature_rows(new.groups, vocabulary, facts)
         return replace(self, vocabulary=vocabulary, machine=machine.taught(rows, new.targets))
@@ -232,7 +226,6 @@ class MachineRegressor:
         return replace(self, vocabulary=vocabulary, machine=machine)
 
     def dump(self) -> Plain:
-        """As JSON data."""
         ftrl = self.settings.ftrl
         return {
             "ftrl": [ftrl.eta, ftrl.zeta, ftrl.lambda_1, ftrl.lambda_2],

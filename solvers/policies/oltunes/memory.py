@@ -58,7 +58,6 @@ class PendingLessons:
     retrainings: int = 0
 
     def seen(self, outcome: SeenOutcome, predicted_ms: float, theta: float) -> PendingLessons:
-        """One more outcome."""
         error = relative_error(predicted_ms, outcome.batch_ms)
         errors, due = Trigger(theta=theta).after(self.errors, error)
         since = self.since + 1
@@ -82,7 +81,6 @@ class PendingLessons:
 
 
 def samples_of(outcomes: tuple[SeenOutcome, ...]) -> Samples:
-    """As a predictor takes them."""
     queries = Queries.of(
         [each.model for each in outcomes],
         [each.gpu_type for each in outcomes],
@@ -172,7 +170,6 @@ class OltunesMemory:
 
     @property
     def boost_max(self) -> int:
-        """Of everybody."""
         return max((item.boost for item in self.known), default=0)
 
 

@@ -1,8 +1,8 @@
 """OLTunes as a planner: tasks and services wait in two queues, are rated, grouped on little used devices, and tuned.
 
-Owns a cycle's course, which is a tick of its scheduler: hear what became of tasks and learn from it; what stands stays;
-who is short of capacity is rated by Eq. 4 to 7 and waits in its queue; groups are formed; window and size of groups
-follow. A service is latency-critical work that never ends and comes back while its rate is not served.
+A cycle is a tick of its scheduler: hear what became of tasks and learn from it; what stands stays; who is short of
+capacity is rated by Eq. 4 to 7 and waits in its queue; groups are formed; window and size of groups follow. A service
+is latency-critical work that never ends and comes back while its rate is not served.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ def candidates_told(draft: Draft, waiting: WaitingWork, taken: Collection[int]) 
 
 
 def waits_told(waiting: WaitingWork) -> Reason:
-    """Its place in line."""
     facts = (
         Fact(name="queue", value="latency-critical" if waiting.urgent or waiting.boost else "throughput-oriented"),
         Fact(name="queue_position", value=float(waiting.position)),
@@ -151,8 +150,6 @@ HURRY_MAX = 4.0
 
 @dataclass(slots=True, kw_only=True)
 class _Cycle:
-    """One tick."""
-
     request: PlanRequest
     parameters: OltunesParameters
     memory: OltunesMemory
@@ -165,7 +162,6 @@ class _Cycle:
 
     @property
     def draft(self) -> Draft:
-        """The plan in the making."""
         return self.groups.draft
 
     @property
@@ -175,20 +171,16 @@ class _Cycle:
 
     @property
     def pace(self) -> WindowPace:
-        """Window and size of groups."""
         assert self.memory.pace is not None
         return self.memory.pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oltunes(Recalling):
-    """See the module."""
-
     parameters: OltunesParameters = field(default_factory=OltunesParameters)
 
     @property
     def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
         return SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:

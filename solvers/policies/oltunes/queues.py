@@ -54,8 +54,6 @@ def _rank(task: InLine) -> tuple[int, float, float, int]:
 
 
 class Queues(Generic[T]):
-    """Both sorted queues."""
-
     def __init__(self, urgent: Iterable[T] = (), patient: Iterable[T] = ()) -> None:
         self._urgent = sorted(urgent, key=_rank)
         self._patient = sorted(patient, key=_rank)
@@ -84,7 +82,6 @@ class Queues(Generic[T]):
 
     @property
     def boost_max(self) -> int:
-        """Of everybody who waits."""
         return max((each.boost for each in self._urgent[:1]), default=0)
 
     def push(self, task: T) -> None:

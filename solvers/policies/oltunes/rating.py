@@ -1,10 +1,10 @@
 """What a service or task could be, as OLTunes' planner rates it: Eq. 4 to 7 over the options that keep its promise.
 
-Owns the rating. The plan's options come with what was measured or is carefully believed, so nothing is rated that the
-verifier would refuse; latency and throughput in the score are the predictor's where it has met the model on that type
-of GPU, else those beliefs. A task takes as long as all its batches, a service's request as one batch. Each device is to
-be shared, so a configuration is first looked for in the part of a device that each of a full group gets; where that is
-too little for the promise or the deadline, in all.
+The plan's options come with what was measured or is carefully believed, so nothing is rated that the verifier would
+refuse; latency and throughput in the score are the predictor's where it has met the model on that type of GPU, else
+those beliefs. A task takes as long as all its batches, a service's request as one batch. Each device is to be shared,
+so a configuration is first looked for in the part of a device that each of a full group gets; where that is too little
+for the promise or the deadline, in all.
 """
 
 from __future__ import annotations

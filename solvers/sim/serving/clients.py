@@ -156,7 +156,6 @@ def begin(work: LoopWork, crowd: Crowd, index: int, start_s: float) -> None:
 
 
 def push(heap: NDArray[np.float64], counters: NDArray[np.int64], at_s: float) -> None:
-    """Another client that will ask."""
     place = counters[ASKING]
     counters[ASKING] += 1
     while place > 0 and heap[(place - 1) // 2] > at_s:
@@ -166,7 +165,6 @@ def push(heap: NDArray[np.float64], counters: NDArray[np.int64], at_s: float) ->
 
 
 def pop(heap: NDArray[np.float64], counters: NDArray[np.int64]) -> None:
-    """Forget the earliest."""
     counters[ASKING] -= 1
     count = counters[ASKING]
     last = heap[count]

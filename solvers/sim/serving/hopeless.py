@@ -1,10 +1,10 @@
 """What a batching server drops that drops what would finish too late, at any load, in closed form.
 
-Owns the two-barrier walk behind `solvers.sim.serving.serving`: the requests that a full batch leaves behind move by
-Poisson minus batch size, cannot fall below none (below that, batches are not full and shorten, which pulls them back)
-and cannot wait longer than the limit allows; what the upper barrier turns away is dropped. A single-request server is
-told exactly (queue M/D/1 with impatient customers). Where the limit leaves no room for a full batch, the walk runs at
-the largest batch that can still be gathered in time. Constants marked as fitted were fitted to
+The two-barrier walk behind `solvers.sim.serving.serving`: the requests that a full batch leaves behind move by Poisson
+minus batch size, cannot fall below none (below that, batches are not full and shorten, which pulls them back) and
+cannot wait longer than the limit allows; what the upper barrier turns away is dropped. A single-request server is told
+exactly (queue M/D/1 with impatient customers). Where the limit leaves no room for a full batch, the walk runs at the
+largest batch that can still be gathered in time. Constants marked as fitted were fitted to
 `solvers.sim.serving.requests`.
 """
 

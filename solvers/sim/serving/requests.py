@@ -123,7 +123,6 @@ def route(lanes: NDArray[np.void], pick: float, router: int, now_s: float) -> in
 
 
 def enqueue(lane: np.void, requests: NDArray[np.void], request: int) -> None:
-    """To the end of the queue."""
     if lane["length"] == 0:
         lane["head"] = request
     else:
@@ -282,7 +281,6 @@ class RequestsOutcome:
 
     @property
     def completed(self) -> int:
-        """Requests with an answer."""
         return int(np.count_nonzero(self.batch))
 
     def late(self, limit_ms: float) -> int:
@@ -338,7 +336,6 @@ def outcome_of(
 
 
 def states_of(stretch: Stretch) -> tuple[Carried, ...]:
-    """The state of every server at the beginning."""
     return stretch.carried or tuple(Carried() for _ in stretch.servers)
 
 
@@ -352,7 +349,6 @@ def exec_table_s(servers: tuple[ReplicaServer, ...]) -> NDArray[np.float64]:
 
 
 def lanes_of(stretch: Stretch) -> NDArray[np.void]:
-    """Every server as the loop takes it."""
     lanes = np.zeros(len(stretch.servers), dtype=LANE)
     for lane, server, state in zip(lanes, stretch.servers, states_of(stretch), strict=True):
         lane["batch_max"], lane["weight"] = len(server.exec_ms), server.weight

@@ -1,13 +1,13 @@
 """A batching server over one interval: how many requests finish, how late, how many wait, how many are dropped.
 
-Owns the queueing model of the simulated world. The server takes whatever waits, up to the batch limit, as soon as it is
-free (greedy batching, no artificial wait); arrivals are Poisson; requests that would finish too late are dropped when
-their turn comes, unless their batch alone takes longer than the limit: those are served late. The answer is closed-form
-(no event loop), so that an interval costs the same at 1 and at 100,000 requests: steady state = self-consistent batch
-size, uniform residual of the running batch, correlated spread of batch sizes and an exponential spill beyond a full
-batch (with Siegmund's correction); backlog and overload = a fluid that fills or drains linearly; what a limit
-turns away near capacity = the walk of `solvers.sim.serving.hopeless`. The tests compare it with a discrete-event
-simulation and with `solvers.sim.serving.requests`, and state how far off it may be.
+The server takes whatever waits, up to the batch limit, as soon as it is free (greedy batching, no artificial wait);
+arrivals are Poisson; requests that would finish too late are dropped when their turn comes, unless their batch alone
+takes longer than the limit: those are served late. The answer is closed-form (no event loop), so that an interval costs
+the same at 1 and at 100,000 requests: steady state = self-consistent batch size, uniform residual of the running batch,
+correlated spread of batch sizes and an exponential spill beyond a full batch (with Siegmund's correction); backlog and
+overload = a fluid that fills or drains linearly; what a limit turns away near capacity = the walk of
+`solvers.sim.serving.hopeless`. The tests compare it with a discrete-event simulation and with
+`solvers.sim.serving.requests`, and state how far off it may be.
 """
 
 from __future__ import annotations

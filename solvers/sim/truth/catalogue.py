@@ -1,7 +1,7 @@
 """Parameters of the simulated world: what its GPUs are and how hungry its networks are.
 
-Owns two tables and the rule for names that are in neither. Planners never see them; they see profiles and reports.
-Where the numbers come from:
+Two tables, and the rule for names that are in neither. Planners never see them; they see profiles and reports. Where
+the numbers come from:
 
 * alexnet, resnet50, vgg19, ssd-resnet50: least-squares fits (`benchmarks.calibrate_truth`) to the solo latencies that
   the authors of iGniter (Xu et al., IEEE TPDS 34(3), 2023) published for a V100 under MPS with TensorRT FP32. Mean
@@ -59,7 +59,6 @@ class GpuTruth:
 
     @property
     def clock_mhz_sm_max(self) -> int:
-        """Highest SM clock."""
         return self.clocks_mhz_sm[-1]
 
 

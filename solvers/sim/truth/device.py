@@ -1,7 +1,7 @@
 """What runs together on one device while nothing is reconfigured: times under mutual slowdown, clock, power.
 
-Owns the fixed point between how busy each tenant is and how slow the others make it, over the truth of
-`solvers.sim.truth.truth`. It begins with idle tenants and lets them load each other until nothing changes. Services are
+The fixed point between how busy each tenant is and how slow the others make it, over the truth of
+`solvers.sim.truth.truth`, begins with idle tenants and lets them load each other until nothing changes. Services are
 not known here: a tenant's rate is what its router sends it.
 """
 
@@ -230,7 +230,6 @@ def iterations_done(state: TrueDeviceState, interval_s: float) -> tuple[float, .
 
 
 def kernels_part(load: DeviceLoad, state: TrueDeviceState) -> float:
-    """Of a device in this state."""
     idle = 1.0
     for tenant, busy, times in zip(load.tenants, state.busy, state.exec_ms, strict=True):
         one = Resident(model=tenant.model, share_pct_sm=tenant.share_pct_sm, batch=tenant.batch)

@@ -1,8 +1,7 @@
 """A stretch of a simulated world in fluid mode: services as rates, devices by load, queues as amounts.
 
-Owns the split of rates, the closed form of every tenant (kept by what goes in, in steps of a hundredth, so that what
-does not change costs nothing), and what waits at routers. Sums are kept exactly whatever the steps. It refuses single
-requests; the spread of a stretch's latencies is told by three of its percentiles.
+Every tenant's closed form is kept by what goes in, in steps of a hundredth, so that what does not change costs nothing;
+sums are exact whatever the steps. The spread of a stretch's latencies is told by three of its percentiles.
 """
 
 from __future__ import annotations
@@ -43,13 +42,11 @@ class Amounts:
 
     @classmethod
     def of(cls, pattern: ArrivalPattern, source: Source, until_s: float) -> Amounts:
-        """Of a pattern over a run."""
         path = rate_path(pattern, source, until_s)
         totals = np.concatenate(([0.0], np.cumsum(np.diff(path.edges_s) * path.rates_rps)))
         return cls(path.edges_s.tolist(), totals.tolist(), path.rates_rps.tolist())
 
     def between(self, from_s: float, until_s: float) -> float:
-        """Expected requests of a stretch."""
         return self._until(until_s) - self._until(from_s)
 
     def next_edge_s(self, after_s: float) -> float:
@@ -75,7 +72,6 @@ class Fluid:
 
     @classmethod
     def of(cls, scenario: WorldScenario, state: State, loads: WorldLoads, seed: int) -> Fluid:
-        """Of a scenario."""
         made = cls(state, loads)
         for traffic in scenario.traffic:
             service = traffic.service.id

@@ -1,8 +1,8 @@
 """Controllers of a simulated world: what moves batches and clocks inside their envelopes between plans.
 
-Owns the translation both ways, as real nodes do it: from what a device was told to its envelope, from meters to a
-reading, from a decision back to batches and the clock. What a plan fixed, training jobs and processes on their way out
-stay as planned. It refuses to decide: `solvers.control` does.
+Translated both ways, as real nodes do it: from what a device was told to its envelope, from meters to a reading, from a
+decision back to batches and the clock. What a plan fixed, training jobs and processes on their way out stay as planned.
+`solvers.control` decides.
 """
 
 from __future__ import annotations

@@ -62,7 +62,6 @@ class Flow:
     dropped: float = 0.0
 
     def add(self, other: Flow) -> None:
-        """More of the same."""
         self.asked += other.asked
         self.completed += other.completed
         self.late += other.late
@@ -87,7 +86,6 @@ class ServiceBook:
 
     @classmethod
     def of(cls, service: Service) -> ServiceBook:
-        """An empty one."""
         slo = service.slo
         return cls(
             service=service.id,
@@ -118,7 +116,6 @@ class ServiceBook:
         self.histogram = np.zeros(BINS)
 
     def outcome(self, span_s: float) -> ServiceOutcome:
-        """The whole run in numbers."""
         total = self.total
         ended = total.completed + total.dropped
         bad = (total.late + total.dropped) / ended if ended > 0.0 else 0.0
@@ -170,7 +167,6 @@ class Sums:
     limits_over_s: float = 0.0
 
     def add(self, other: Sums) -> None:
-        """All fields."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -220,7 +216,6 @@ class Usage:
 
     @property
     def seconds(self) -> float:
-        """How long it ran."""
         return max(0.0, self.end_s - self.begin_s)
 
 
@@ -279,7 +274,6 @@ class Count:
     planner_failures: int = 0
 
     def since(self, before: Count) -> Count:
-        """What came after."""
         names = (item.name for item in fields(Count))
         return Count(**{name: getattr(self, name) - getattr(before, name) for name in names})
 
@@ -298,7 +292,6 @@ class Ledger:
     gpus_peak: float = 0.0
 
     def take(self, sums: Sums, gpus: float, power_w: float) -> None:
-        """Add a stretch."""
         self.total.add(sums)
         self.open.add(sums)
         self.power_w_peak = max(self.power_w_peak, power_w)
@@ -344,7 +337,6 @@ class Ledger:
         usages: Iterable[Usage],
         count: Count,
     ) -> tuple[Metric, ...]:
-        """All of them by name."""
         total, span_s = self.total, self.total.seconds
         asked = sum(each.completed + each.dropped for each in services)
         in_time = sum(each.completed - each.late for each in services)

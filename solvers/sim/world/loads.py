@@ -1,8 +1,8 @@
 """What devices of a simulated world have to carry, put together, and how they run under it.
 
-Owns loads: devices that hold the same under the same settings are one load and are worked out once; at request level
-every device is a load of its own, for its queues are its own. Settled states are kept by what is carried and by rates
-in steps of a hundredth, so that nothing is settled twice. It refuses to serve.
+Devices that hold the same under the same settings are one load and are worked out once; at request level every device
+is a load of its own, for its queues are its own. Settled states are kept by what is carried and by rates in steps of a
+hundredth, so that nothing is settled twice.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Nodes of a simulated world: from what they are told to the processes that stand on their devices.
 
-Owns the order of changes, with the promises of the real agents: a process that must be replaced goes on until its
-replacement is ready, wherever share and memory let both stand; where they do not, and nothing else is about to make
-room, one process makes room first; what goes drains before it ends, for a few seconds at most. A training job has no
-shadow: it stops, and goes on elsewhere after its launch; only its memory may move while it runs. It refuses to serve:
-what waited at a process that ended is handed back to its service's router.
+Changes keep the promises of the real agents: a process that must be replaced goes on until its replacement is ready,
+wherever share and memory let both stand; where they do not, and nothing else is about to make room, one process makes
+room first; what goes drains before it ends, for a few seconds at most. A training job has no shadow: it stops, and goes
+on elsewhere after its launch; only its memory may move while it runs. What waited at a process that ended is handed
+back to its service's router.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The ports through which the production cycle sees and changes a simulated world; the cycle cannot tell.
 
-Owns the pictures that planners get, built as production builds them: what nodes reported (a silent one as it was),
-demand as its mean and its busiest bin, what is declared before anything was seen; everything as old as the world's
-rhythm says. Promotion compares the target's generation. It refuses wall time: the only clock is the world's.
+Planners get pictures built as production builds them: what nodes reported (a silent one as it was), demand as its mean
+and its busiest bin, what is declared before anything was seen; everything as old as the world's rhythm says. Promotion
+compares the target's generation. The only clock is the world's.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class NodeReport:
 
 
 def read_node(state: State, loads: WorldLoads, host: WorldNode) -> NodeReport:
-    """Read everything on a node."""
     replicas: list[Replica] = []
     readings: dict[ReplicaId, ReplicaTelemetry] = {}
     for cell in host.cells:
@@ -395,7 +394,6 @@ class WorldClock:
     state: State
 
     def now_s(self) -> float:
-        """Since the run began."""
         return self.state.now_s
 
     def elapsed_ms(self) -> float:
@@ -410,7 +408,6 @@ class CountingReporter:
     counts: dict[str, int] = field(default_factory=dict)
 
     def event(self, name: str, **facts: str | float) -> None:  # noqa: ARG002 - the port names them
-        """Count it."""
         self.counts[name] = self.counts.get(name, 0) + 1
 
 
@@ -428,7 +425,6 @@ class LastRecord:
         """The record comes whole a moment later."""
 
     def close(self, record: CycleRecord) -> None:
-        """Keep it."""
         self.closed += 1
         self.record = record
 
@@ -440,9 +436,7 @@ class StateMemory:
     kept: dict[str, bytes] = field(default_factory=dict)
 
     def recall(self, planner: str) -> bytes | None:
-        """What it kept last."""
         return self.kept.get(planner)
 
     def keep(self, planner: str, state: bytes) -> None:
-        """Keep this."""
         self.kept[planner] = state

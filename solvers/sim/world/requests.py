@@ -1,9 +1,8 @@
 """One service of a simulated world over one stretch, request by request.
 
-Owns what is between a service's books and the request kernel: what waits at the router while nobody is ready, who
-serves, what every process did. Requests that nobody can take wait at the router and are dropped when hopeless: when
-they have waited longer than their limit, or for half a minute where they have none. A batch that runs over the end of
-a stretch is answered in it; what its process does afterwards does not change that.
+Requests that nobody can take wait at the router and are dropped when hopeless: when they have waited longer than their
+limit, or for half a minute where they have none. A batch that runs over the end of a stretch is answered in it; what
+its process does afterwards does not change that.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
         return self.until_s - self.from_s
 
     def draw(self, purpose: str) -> np.random.Generator:
@@ -205,7 +203,6 @@ class Times:
     _times_s: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     def between(self, from_s: float, until_s: float) -> NDArray[np.float64]:
-        """Times in [from_s, until_s)."""
         parts = []
         for block in range(int(from_s // BLOCK_S), int(np.ceil(until_s / BLOCK_S))):
             if block != self._block:
@@ -230,7 +227,6 @@ class Requests:
 
     @classmethod
     def of(cls, scenario: WorldScenario, state: State, loads: WorldLoads, seed: int) -> Requests:
-        """Of a scenario."""
         made = cls(state, loads)
         for traffic in scenario.traffic:
             service = traffic.service.id

@@ -97,7 +97,6 @@ def _gains(load: Load, seconds: float, gains: dict[int, float], working: list[Pr
 
 
 def job_outcome(work: Work) -> JobOutcome:
-    """What became of it."""
     return JobOutcome(
         job=JobId(work.id),
         waited_s=None if work.begun_s is None else work.begun_s - work.at_s,
@@ -215,11 +214,9 @@ class Run:
             self.nodes.hear(host, wish, instantly=instantly)
 
     def tell(self, kind: str, text: str) -> None:
-        """Note a deed."""
         self.deeds.append(RunEvent(at_s=self.state.now_s, kind=kind, text=text[:500]))
 
     def count(self) -> Count:
-        """What happened so far."""
         return Count(
             starts=self.nodes.starts,
             stops=self.nodes.stops,

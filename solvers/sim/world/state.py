@@ -1,7 +1,7 @@
 """What stands in a simulated world at a moment: devices, processes on them, services, jobs, the target.
 
-Owns the mutable records and their look-ups, nothing of what changes them. Everything is kept in an order that follows
-from names and from the order of creation, so that a run never depends on hashing.
+Everything is kept in an order that follows from names and from the order of creation, so that a run never depends on
+hashing.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ class Priority(IntEnum):
 
 @dataclass(slots=True)
 class Kernel:
-    """Planned events over a clock that only rises."""
-
     now_s: float = 0.0
     _heap: list[tuple[float, Priority, int, Deed]] = field(default_factory=list)
     _planned: int = 0
@@ -128,7 +126,6 @@ class Process:
 
     @property
     def waiting(self) -> float:
-        """Requests in its queue."""
         return self.queue + len(self.carried.waiting_s)
 
     @property
@@ -138,7 +135,6 @@ class Process:
 
     @property
     def working(self) -> bool:
-        """Whether it can execute."""
         return self.state in (ReplicaState.READY, ReplicaState.DRAINING)
 
 
@@ -163,7 +159,6 @@ class TargetByDevice:
 
     @classmethod
     def of(cls, target: Target, leaving: Mapping[DeviceId, Mapping[ReplicaId, Leave]] | None = None) -> TargetByDevice:
-        """Sorted out."""
         by_device: dict[DeviceId, dict[ReplicaId, Assignment]] = {}
         for item in target.assignments:
             by_device.setdefault(item.device, {})[item.replica] = item
@@ -185,7 +180,6 @@ class WorldNode:
 
     @property
     def reachable(self) -> bool:
-        """Whether it reports and hears."""
         return not self.lost and not self.silent
 
 
@@ -218,7 +212,6 @@ class WorldDevice:
 
     @property
     def id(self) -> DeviceId:
-        """Of the device."""
         return self.device.id
 
     @property
@@ -228,7 +221,6 @@ class WorldDevice:
 
     @property
     def mode(self) -> DeviceMode:
-        """How processes share it."""
         return self.setting.mode if self.setting is not None else self.device.mode
 
     @property
@@ -241,18 +233,15 @@ class WorldDevice:
 
     @property
     def power_limit_w(self) -> float:
-        """The board's limit."""
         told = self.setting.power_limit_w if self.setting is not None and self.limit_settable else None
         return (told or self.truth.tdp_w) * self.limit_factor
 
     @property
     def memory_mib_held(self) -> int:
-        """By the limits of all that is on it."""
         return sum(process.item.memory_mib_limit for process in self.processes)
 
     @property
     def share_pct_held(self) -> int:
-        """By all that is on it."""
         return sum(process.item.share_pct_sm for process in self.processes)
 
 
@@ -277,7 +266,6 @@ class ServiceLane:
 
     @property
     def id(self) -> ServiceId:
-        """Of the service."""
         return self.traffic.service.id
 
     @property
@@ -316,14 +304,11 @@ class Work:
 
     @property
     def id(self) -> WorkloadId:
-        """Of the job or task."""
         return WorkloadId(self.item.id)
 
 
 @dataclass(slots=True)
 class State:
-    """All of it."""
-
     kernel: Kernel
     hosts: dict[NodeId, WorldNode]
     cells: dict[DeviceId, WorldDevice]
@@ -339,12 +324,10 @@ class State:
 
     @property
     def now_s(self) -> float:
-        """The world's own time."""
         return self.kernel.now_s
 
     @property
     def target(self) -> Target:
-        """What the fleet shall hold."""
         return self.wish.target
 
     def touch(self, cell: WorldDevice) -> None:

@@ -1,8 +1,7 @@
 """The simulated world as a bench: a scenario that any contender can be run in, with the production cycle.
 
-Owns how a world is put together before it begins. Everything random follows from the seed: the same scenario, contender
-and seed give the same outcome to the last bit. Planners' budgets are therefore counted work, never time; where the
-policy counts none, `WORK_UNITS` stands.
+Everything random follows from the seed: the same scenario, contender and seed give the same outcome to the last bit.
+Planners' budgets are therefore counted work, never time; where the policy counts none, `WORK_UNITS` stands.
 """
 
 from __future__ import annotations
@@ -149,7 +148,6 @@ class World:
 
     @property
     def about(self) -> About:
-        """What it is."""
         return self.scenario.about
 
     def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:
@@ -344,7 +342,6 @@ def _domains(caps: tuple[PowerCap, ...], device: Device, node: Node) -> tuple[in
 
 
 def outcome_of(run: Run, contender: RunContender) -> RunOutcome:
-    """A finished run in numbers."""
     scenario, state = run.scenario, run.state
     span_s = scenario.span_s - scenario.warmup_s
     services = tuple(lane.book.outcome(span_s) for lane in state.lanes.values())
