@@ -17,14 +17,43 @@ import numpy as np
 
 from benchmarks.sources import nexus_titanx, nvidia_dle_inference, parvagpu_a100_mig, ribbon_t4
 from lab.measured import rapp_v100
-from solvers.models.base import Samples
-from solvers.models.belief.forms import Cells, ShapeFit, ShapePrior, fit_shape, population, weak_prior
-from solvers.models.belief.transfer import covariance
+from solvers.domain.arrays import Floats
+from solvers.models.base import Columns, Samples
+from solvers.models.belief.forms import (
+    Search,
+    ShapeFit,
+    ShapePrior,
+    fit_parameters,
+    host_bound,
+    joint_covariance,
+    log_latency,
+    population,
+    weak_prior,
+)
 from solvers.models.library import LibraryEntry, gpu_key
 
 POINTS_MIN = 3
 _DIGITS = 4
 _GPU_NAMES = {gpu_key(name): name for name in ("v100", "a100", "a100-40gb", "a30", "t4", "titan-x-pascal")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells(Columns):
+    """Measured latencies of one model on one GPU type; `share` a fraction, `slowness` highest clock over clock."""
+
+    batch: Floats
+    share: Floats
+    slowness: Floats
+    latency_ms: Floats
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+
+def fit_shape(cells: Cells, prior: ShapePrior) -> ShapeFit:
+    """The most probable parameters of latency's shape given the cells."""
+    at, target = (cells.batch, cells.share, cells.slowness), np.log(cells.latency_ms)
+    return fit_parameters(log_latency, at, target, prior, Search(starts=(host_bound(at, target, prior.mean),)))
 
 
 @dataclass(frozen=True)
@@ -134,7 +163,7 @@ def _around(shared: ShapePrior, cells: Cells) -> ShapePrior:
     """The population, its times unknown by a common factor."""
     return ShapePrior(
         mean=shared.mean,
-        covariance=shared.covariance + covariance(2.0),
+        covariance=shared.covariance + joint_covariance(2.0),
         origin=shared.origin,
         source=f"{shared.source}, {len(cells)} points",
     )

@@ -13,7 +13,7 @@ power, memory in MiB of the replica. NaN stands for "not given" (a clock: the hi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Protocol, Self, runtime_checkable
 
@@ -48,8 +48,26 @@ class Origin(IntEnum):
     SCALED = 2
 
 
+class Columns:
+    """Records of arrays with one row each for the same things; what is no array stays when rows are taken."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def take(self, rows: NDArray[np.intp] | Flags | slice) -> Self:
+        """Some of the rows."""
+        held = ((name, getattr(self, name)) for name in self.__slots__)
+        made: Callable[..., Self] = type(self)
+        return made(
+            **{name: part.take(rows) if isinstance(part, Columns) else _rows(part, rows) for name, part in held}
+        )
+
+
+def _rows(part: object, rows: NDArray[np.intp] | Flags | slice) -> object:
+    return part[rows] if isinstance(part, np.ndarray) else part
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queries:
+class Queries(Columns):
     """Configurations, one per row. `model` and `gpu_type` index into the name tables."""
 
     models: tuple[str, ...]
@@ -90,17 +108,6 @@ class Queries:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def take(self, rows: NDArray[np.intp] | Flags) -> Queries:
-        """Some of the rows."""
-        return replace(
-            self,
-            model=self.model[rows],
-            gpu_type=self.gpu_type[rows],
-            batch=self.batch[rows],
-            share_pct=self.share_pct[rows],
-            clock_mhz=self.clock_mhz[rows],
-        )
-
     def keys(self) -> dict[tuple[str, str], NDArray[np.intp]]:
         """Rows of every (model, GPU type) that occurs, in rising order of the names."""
         code = self.model * max(1, len(self.gpu_types)) + self.gpu_type
@@ -127,7 +134,7 @@ _MEASURED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class Samples(Columns):
     """What was measured of replicas that had the rest of the device for themselves. NaN: not measured."""
 
     queries: Queries
@@ -149,11 +156,6 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.queries)
-
-    def take(self, rows: NDArray[np.intp] | Flags) -> Samples:
-        """Some of the rows."""
-        measured = {name: getattr(self, name)[rows] for name in _MEASURED}
-        return Samples(queries=self.queries.take(rows), **measured)
 
     def column(self, quantity: Quantity) -> Floats:
         """The measured values of a quantity; throughput follows from latency where it was not measured."""

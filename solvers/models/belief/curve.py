@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from solvers.domain.arrays import Floats
+from solvers.models.base import Columns
 from solvers.models.belief.forms import Form, Search, ShapePrior, fit_parameters
 from solvers.models.belief.intake import Points
 
@@ -41,7 +41,8 @@ _OWN_SPREAD = (0.5, 0.5)
 _OWN_STEPS = (np.arange(-1.5, 1.76, 0.25), np.arange(-3.0, 1.01, 0.25))
 
 
-class Places(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places(Columns):
     """Configurations as the covariance sees them: logarithms to base 2, the share, and the weight."""
 
     log_batch: Floats
@@ -53,7 +54,8 @@ class Places(NamedTuple):
 
 def places(at: tuple[Floats, Floats, Floats], weight: Floats) -> Places:
     """Configurations with their weights."""
-    return Places(np.log2(at[0]), np.log2(at[1]), np.log2(at[2]), at[1], weight)
+    logs = [np.log2(axis) for axis in at]
+    return Places(log_batch=logs[0], log_share=logs[1], log_slowness=logs[2], share=at[1], weight=weight)
 
 
 def covariance(kernel: Floats, one: Places, two: Places) -> Floats:
@@ -204,7 +206,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Sight(Columns):
     """A curve's prior at some configurations: the form's `value` at the curve's parameters, the prior's `mean` by the
     form's straight line there, `doubt` (its square is the form's covariance), residual's places, and variance of single
     measurements.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers.domain.arrays import Flags, Floats
+from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Origin
@@ -47,7 +47,8 @@ NAMES = (
 COUNT = len(NAMES)
 TIMES = slice(0, 5)
 """The parameters that are times: a model twice as slow in everything has them all doubled."""
-WORK, WEIGHTS, FILL, GROWTH, SHARPNESS, FLOOR, CLOCK = range(3, 10)
+ALL_TIMES = np.repeat([1.0, 0.0], [TIMES.stop, COUNT - TIMES.stop])
+WORK, WEIGHTS, FILL, GROWTH = range(3, 7)
 _LOGIT_MARGIN = 1e-6
 
 
@@ -124,28 +125,6 @@ class ShapePrior:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
-    """Measured latencies of one model on one GPU type; `share` a fraction, `slowness` highest clock over clock."""
-
-    batch: Floats
-    share: Floats
-    slowness: Floats
-    latency_ms: Floats
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def take(self, rows: Flags) -> Cells:
-        """Some of them."""
-        return Cells(
-            batch=self.batch[rows],
-            share=self.share[rows],
-            slowness=self.slowness[rows],
-            latency_ms=self.latency_ms[rows],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeFit:
     """Posterior of the parameters (Laplace), and the residuals of log latency that the shape leaves."""
 
@@ -168,17 +147,22 @@ WIDE = Search()
 
 # Of any network on any GPU, times relative to one batch's typical latency: weak, but enough to fit a single cell.
 _WEAK_MEAN = np.array([-0.9, -1.3, -3.4, -1.5, -2.6, -0.7, 0.2, 1.2, 2.2, -0.22])
+_NO_SPREAD = np.zeros(COUNT)
 _WEAK_SPREAD = np.array([1.2, 1.2, 1.6, 1.2, 1.5, 1.2, 1.0, 0.45, 0.45, 0.3])
+
+
+def joint_covariance(common: float, single: ArrayLike = _NO_SPREAD) -> Floats:
+    """Of parameters whose times all err together by `common`, and each by its own; on the learned scale."""
+    return np.diag(np.square(single)) + common**2 * np.outer(ALL_TIMES, ALL_TIMES)
 
 
 def weak_prior(latency_ms_typical: float, scale_spread: float = 1.0) -> ShapePrior:
     """What holds of any model: all its times are some part of a typical latency, known within `scale_spread` (of the
     logarithm).
     """
-    mean, times = _WEAK_MEAN.copy(), np.zeros(COUNT)
-    times[TIMES] = 1.0
+    mean = _WEAK_MEAN.copy()
     mean[TIMES] += np.log(latency_ms_typical)
-    covariance = np.diag(_WEAK_SPREAD**2) + scale_spread**2 * np.outer(times, times)
+    covariance = joint_covariance(scale_spread, _WEAK_SPREAD)
     return ShapePrior(mean=mean, covariance=covariance, origin=Origin.SCALED, source="any model")
 
 
@@ -232,12 +216,6 @@ def fit_parameters(
         residual=residual,
         noise=float(np.sqrt(np.mean(residual**2))) if len(residual) else noise,
     )
-
-
-def fit_shape(cells: Cells, prior: ShapePrior) -> ShapeFit:
-    """The most probable parameters of latency's shape given the cells."""
-    at, target = (cells.batch, cells.share, cells.slowness), np.log(cells.latency_ms)
-    return fit_parameters(log_latency, at, target, prior, Search(starts=(host_bound(at, target, prior.mean),)))
 
 
 def host_bound(at: tuple[Floats, Floats, Floats], log_latency: Floats, mean: Floats) -> Floats:

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solvers.domain.arrays import Flags, Floats
-from solvers.models.base import Facts, Queries, Samples
+from solvers.models.base import Columns, Facts, Queries, Samples
 from solvers.models.library import gpu_key
 
 # --- Points
@@ -26,7 +25,7 @@ _COUNT_MAX = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
+class Points(Columns):
     """`share` is a fraction, `slowness` highest clock over clock, `count` how many measurements a point stands for."""
 
     batch: Floats
@@ -56,25 +55,9 @@ class Points:
         """Batch, share and slowness."""
         return self.batch, self.share, self.slowness
 
-    def take(self, rows: NDArray[np.intp] | Flags) -> Points:
-        """Some of them."""
-        return Points(
-            batch=self.batch[rows],
-            share=self.share[rows],
-            slowness=self.slowness[rows],
-            log_value=self.log_value[rows],
-            count=self.count[rows],
-        )
-
     def joined(self, other: Points) -> Points:
         """These and then the others."""
-        return Points(
-            batch=np.concatenate([self.batch, other.batch]),
-            share=np.concatenate([self.share, other.share]),
-            slowness=np.concatenate([self.slowness, other.slowness]),
-            log_value=np.concatenate([self.log_value, other.log_value]),
-            count=np.concatenate([self.count, other.count]),
-        )
+        return Points(**{name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in self.__slots__})
 
     def merged(self) -> Points:
         """One point per configuration, the median of its measurements, in rising order of batch, share, slowness."""

@@ -13,8 +13,7 @@ of 12 GB/s, `host` as part of the latency that the model takes for a single inpu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Self
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
-from solvers.models.base import Facts, Groups, Queries, SoloModel
+from solvers.models.base import Columns, Facts, Groups, Queries, SoloModel
 from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE, STRANGER_STEPS, STRANGERS_STEPS
 from solvers.models.parts.lattice import Lattice, Places
 from solvers.models.parts.seen import joined_queries
@@ -40,7 +39,7 @@ _MIDDLE = {"host": 0.3, "rate": 0.1, "l2": 0.15, "dram": 0.2, "batch": 0.6, "sha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
+class Loads(Columns):
     """One row per member. `alone_ms` is its latency alone, `doubt` the relative standard deviation of that (0 where it
     was measured).
     """
@@ -77,10 +76,6 @@ class Loads:
             batch=np.log2(np.maximum(members.batch, 1.0)) / 5.0,
             share=share,
         )
-
-    def take(self, rows: Whole) -> Self:
-        """Some of the rows."""
-        return type(self)(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
     def centred(self, name: str) -> Floats:
         """A column, counted from the middle of what is common."""

@@ -7,9 +7,8 @@ clock and never falls with batch, power and memory never fall with batch, whatev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from solvers.models.base import Answer, Facts, ModelSpec, Origin, Quantity, Quer
 from solvers.models.belief import curve as curves
 from solvers.models.belief import intake, knowledge, learning
 from solvers.models.belief.curve import Curve
-from solvers.models.belief.forms import ShapePrior
+from solvers.models.belief.forms import Form, ShapePrior
 from solvers.models.belief.intake import Key, Points
 from solvers.models.belief.knowledge import FORMS, Background, Knowledge, Tail
 from solvers.models.belief.learning import Field, Widening
@@ -30,12 +29,12 @@ from solvers.models.library import gpu_key
 
 # --- What was learned as plain JSON data, and back
 #
-# The layout: numbers as lists, matrices as lists of rows, keys spelled out. What can be computed again is left out.
-# Data that is not of this layout is refused.
+# The layout: records as objects of their fields, arrays as lists, keys spelled out. What can be computed again is left
+# out. Data that is not of this layout is refused.
 
 
+R = TypeVar("R", ShapePrior, Curve, Points, Widening, Tail)
 T = TypeVar("T")
-_POINTS = ("batch", "share", "slowness", "log_value", "count")
 
 
 def to_plain(known: Knowledge) -> Plain:
@@ -47,148 +46,91 @@ def to_plain(known: Knowledge) -> Plain:
             {
                 "form": form,
                 "gpu_type": gpu_type,
-                "population": _prior_to_plain(field.population) if field.population is not None else None,
-                "kernel": field.kernel.tolist(),
-                "inside": list(field.widening.inside),
-                "outside": list(field.widening.outside),
+                "population": _fields_of(common.population) if common.population is not None else None,
+                "kernel": common.kernel.tolist(),
+                **_fields_of(common.widening),
             }
-            for (form, gpu_type), field in sorted(known.fields.items())
+            for (form, gpu_type), common in sorted(known.fields.items())
         ],
-        "curves": [_curve_to_plain(form, key, curve) for (form, key), curve in sorted(known.curves.items())],
+        "curves": [
+            {"model": key[0], "gpu_type": key[1], **_fields_of(curve), "form": form}
+            for (form, key), curve in sorted(known.curves.items())
+        ],
         "tails": [
-            {
-                "model": model,
-                "gpu_type": gpu_type,
-                "mean": tail.mean,
-                "variance": tail.variance,
-                "scatter": tail.scatter,
-                "count": tail.count,
-            }
+            {"model": model, "gpu_type": gpu_type, **_fields_of(tail)}
             for (model, gpu_type), tail in sorted(known.tails.items())
         ],
     }
 
 
+def _fields_of(record: ShapePrior | Curve | Points | Widening | Tail) -> dict[str, Plain]:
+    return {each.name: _written(getattr(record, each.name)) for each in fields(record)}
+
+
+def _written(item: Any) -> Any:
+    if isinstance(item, ShapePrior | Points):
+        return _fields_of(item)
+    if isinstance(item, Form | Origin):
+        return item.name if isinstance(item, Form) else int(item)
+    return np.asarray(item).tolist() if isinstance(item, np.ndarray | tuple) else item
+
+
 def read(plain: Plain) -> tuple[int, Knowledge]:
     """Seed and knowledge of a dumped model. Raises InputError when it is none."""
     try:
-        seed, known = _member(plain, "seed"), _member(plain, "known")
-        return _whole(seed), _knowledge(known)
+        whole = _as(dict, plain)
+        known = _as(dict, whole["known"])
+        knowledge = Knowledge(
+            clocks={name: _as(float, clock) for name, clock in _as(dict, known["clocks"]).items()},
+            fields={(_as(str, item["form"]), _as(str, item["gpu_type"])): _field(item) for item in known["fields"]},
+            curves={(_as(str, item["form"]), _key(item)): _curve(item) for item in known["curves"]},
+            tails={_key(item): _record(Tail, item) for item in known["tails"]},
+        )
+        return _as(int, whole["seed"]), knowledge
     except (KeyError, TypeError, ValueError) as error:
         raise InputError("this fitted model of replicas alone cannot be read") from error
 
 
-def _knowledge(plain: Plain) -> Knowledge:
-    clocks = _member(plain, "clocks")
-    if not isinstance(clocks, dict):
-        raise TypeError("clocks")
-    return Knowledge(
-        clocks={name: _number(clock) for name, clock in clocks.items()},
-        fields=dict(_listed(plain, "fields", _field)),
-        curves=dict(_listed(plain, "curves", _curve)),
-        tails=dict(_listed(plain, "tails", _tail)),
+def _key(plain: Any) -> Key:
+    return _as(str, plain["model"]), _as(str, plain["gpu_type"])
+
+
+def _field(plain: Any) -> Field:
+    population = plain["population"]
+    return Field(
+        population=None if population is None else _record(ShapePrior, population),
+        kernel=_value(Floats, plain["kernel"]),
+        widening=_record(Widening, plain),
     )
 
 
-def _field(plain: Plain) -> tuple[tuple[str, str], Field]:
-    population = _member(plain, "population")
-    return (_text(plain, "form"), _text(plain, "gpu_type")), Field(
-        population=_prior(population) if population is not None else None,
-        kernel=_numbers(plain, "kernel"),
-        widening=Widening(
-            inside=tuple(_numbers(plain, "inside").tolist()), outside=tuple(_numbers(plain, "outside").tolist())
-        ),
-    )
+def _curve(plain: Any) -> Curve:
+    return _record(Curve, plain, form=FORMS[plain["form"]])
 
 
-def _curve_to_plain(form: str, key: tuple[str, str], curve: Curve) -> Plain:
-    return {
-        "form": form,
-        "model": key[0],
-        "gpu_type": key[1],
-        "prior": _prior_to_plain(curve.prior),
-        "kernel": curve.kernel.tolist(),
-        "parameters": curve.parameters.tolist(),
-        "points": {name: getattr(curve.points, name).tolist() for name in _POINTS},
-        "extra": curve.extra.tolist(),
-        "fitted": curve.fitted,
-    }
+def _record(kind: type[R], plain: Any, **known: Any) -> R:
+    """A record from an object with its fields, apart from those that are known."""
+    hints = get_type_hints(kind)
+    names = [each.name for each in fields(kind) if each.name not in known]
+    return kind(**known, **{name: _value(hints[name], _as(dict, plain)[name]) for name in names})
 
 
-def _curve(plain: Plain) -> tuple[tuple[str, tuple[str, str]], Curve]:
-    form, columns = _text(plain, "form"), _member(plain, "points")
-    return (form, (_text(plain, "model"), _text(plain, "gpu_type"))), Curve(
-        form=FORMS[form],
-        prior=_prior(_member(plain, "prior")),
-        kernel=_numbers(plain, "kernel"),
-        parameters=_numbers(plain, "parameters"),
-        points=Points(**{name: _numbers(columns, name) for name in _POINTS}),
-        extra=_numbers(plain, "extra"),
-        fitted=_whole(_member(plain, "fitted")),
-    )
+def _value(hint: Any, plain: Any) -> Any:
+    if hint == Floats:
+        return np.array(plain, dtype=np.float64)
+    if hint in (ShapePrior, Points):
+        return _record(hint, plain)
+    if hint is Origin:
+        return Origin(_as(int, plain))
+    return tuple(np.array(plain, dtype=np.float64).tolist()) if hint == tuple[float, ...] else _as(hint, plain)
 
 
-def _prior_to_plain(prior: ShapePrior) -> Plain:
-    return {
-        "mean": prior.mean.tolist(),
-        "covariance": prior.covariance.tolist(),
-        "origin": int(prior.origin),
-        "source": prior.source,
-    }
-
-
-def _prior(plain: Plain) -> ShapePrior:
-    return ShapePrior(
-        mean=_numbers(plain, "mean"),
-        covariance=_numbers(plain, "covariance"),
-        origin=Origin(_whole(_member(plain, "origin"))),
-        source=_text(plain, "source"),
-    )
-
-
-def _tail(plain: Plain) -> tuple[tuple[str, str], Tail]:
-    return (_text(plain, "model"), _text(plain, "gpu_type")), Tail(
-        mean=_number(_member(plain, "mean")),
-        variance=_number(_member(plain, "variance")),
-        scatter=_number(_member(plain, "scatter")),
-        count=_whole(_member(plain, "count")),
-    )
-
-
-def _member(plain: Plain, name: str) -> Plain:
-    if not isinstance(plain, Mapping):
-        raise TypeError(name)
-    return plain[name]
-
-
-def _listed(plain: Plain, name: str, convert: Callable[[Plain], T]) -> list[T]:
-    found = _member(plain, name)
-    if not isinstance(found, list):
-        raise TypeError(name)
-    return [convert(item) for item in found]
-
-
-def _text(plain: Plain, name: str) -> str:
-    found = _member(plain, name)
-    if not isinstance(found, str):
-        raise TypeError(name)
-    return found
-
-
-def _number(plain: Plain) -> float:
-    if isinstance(plain, bool) or not isinstance(plain, int | float):
-        raise TypeError("number")
-    return float(plain)
-
-
-def _whole(plain: Plain) -> int:
-    if isinstance(plain, bool) or not isinstance(plain, int):
-        raise TypeError("whole number")
-    return plain
-
-
-def _numbers(plain: Plain, name: str) -> Floats:
-    return np.array(_member(plain, name), dtype=np.float64)
+def _as(kind: type[T], plain: Any) -> T:
+    """What was written, where it is of this kind; whole numbers are numbers, too, and flags are none."""
+    wanted: Any = (int, float) if kind is float else kind
+    if isinstance(plain, bool) or not isinstance(plain, wanted):
+        raise TypeError(kind.__name__)
+    return cast("T", float(plain) if kind is float else plain)
 
 
 SPEC = ModelSpec(

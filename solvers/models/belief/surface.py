@@ -17,6 +17,7 @@ from solvers.models.belief import curve as curves
 from solvers.models.belief import intake
 from solvers.models.belief.curve import Curve, Sight, sight
 from solvers.models.belief.intake import Points
+from solvers.models.parts.cells import monotone_bounds
 
 # --- The lattice
 
@@ -69,21 +70,6 @@ def nearest_nodes(of: Axes, points: Points) -> Whole:
     for axis, wanted in zip(of, (points.batch, 1 / points.share, points.slowness), strict=True):
         found = found * len(axis) + np.abs(np.log(axis / wanted[:, None])).argmin(axis=1)
     return found
-
-
-def bounds(values: Floats, rises: tuple[int, int, int]) -> tuple[Floats, Floats]:
-    """The lowest monotone surface above and the highest below; both are the surface itself where it is monotone."""
-    above, below = values, values
-    for axis, way in enumerate(rises):
-        if values.shape[axis] < 2:
-            continue
-        highest = np.flip(above, axis) if way < 0 else above
-        lowest = below if way < 0 else np.flip(below, axis)
-        highest = np.maximum.accumulate(highest, axis=axis)
-        lowest = np.minimum.accumulate(lowest, axis=axis)
-        above = np.flip(highest, axis) if way < 0 else highest
-        below = lowest if way < 0 else np.flip(lowest, axis)
-    return above, below
 
 
 def interpolated(of: Axes, table: Floats, at: tuple[Floats, Floats, Floats]) -> tuple[Floats, Flags]:
@@ -231,7 +217,7 @@ def _tabulated(surface: Surface) -> Surface:
     free = surface.mean.reshape(shape)
     # Along the second axis 1/share rises, so what rises with share falls there.
     rises = surface.curve.form.rises
-    above, below = bounds(free, (rises[0], -rises[1], rises[2]))
+    above, below = monotone_bounds(free, (rises[0], -rises[1], rises[2]))
     bound = above + _lean(surface, (above, below)) * (below - above)
     moved = (bound - free).ravel()
     widening = np.where(surface.inside > 0, surface.widening[0], surface.widening[1])
@@ -303,7 +289,7 @@ def appended(surface: Surface, point: Points) -> Surface:
 def _conditioned(surface: Surface, arrival: _Arrival, extra: float) -> Surface:
     """Condition on one point, as if it were at its node with the same surprise."""
     node, point, here = arrival.node, arrival.point, surface.curve
-    one = _at_node(surface.sight, node)
+    one = surface.sight.take(slice(node, node + 1))
     joint = surface.sight.covariance(one, here.kernel)[:, 0]
     joint -= surface.given[:, node] @ surface.given + surface.late[:, node] @ surface.late
     joint[node] = max(joint[node] + surface.own[node], 0.0)
@@ -326,21 +312,3 @@ def _conditioned(surface: Surface, arrival: _Arrival, extra: float) -> Surface:
         inside=np.maximum(surface.inside, (far < _SAME).astype(np.float64)),
     )
     return _tabulated(grown)
-
-
-def _at_node(seen: Sight, node: int) -> Sight:
-    rows = slice(node, node + 1)
-    places = seen.places._replace(
-        log_batch=seen.places.log_batch[rows],
-        log_share=seen.places.log_share[rows],
-        log_slowness=seen.places.log_slowness[rows],
-        share=seen.places.share[rows],
-        weight=seen.places.weight[rows],
-    )
-    return Sight(
-        value=seen.value[rows],
-        mean=seen.mean[rows],
-        doubt=seen.doubt[rows],
-        places=places,
-        scatter=seen.scatter[rows],
-    )

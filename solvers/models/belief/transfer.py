@@ -28,7 +28,7 @@ from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Origin
 from solvers.models.belief import forms
-from solvers.models.belief.forms import ShapeFit, ShapePrior
+from solvers.models.belief.forms import ALL_TIMES, ShapeFit, ShapePrior, joint_covariance
 from solvers.models.library import LibraryEntry, gpu_key, name_key, spelled
 
 # --- From one GPU type to another
@@ -42,14 +42,7 @@ _HOST_GAIN = (0.15, 0.1)
 _INPUT_GAIN = 0.8
 
 
-def covariance(common: float, single: tuple[float, ...] = (0.0,) * forms.COUNT) -> Floats:
-    """Of parameters whose times all err together by `common`, and each by its own; on the learned scale."""
-    times = np.zeros(forms.COUNT)
-    times[forms.TIMES] = 1.0
-    return np.diag(np.square(single)) + common**2 * np.outer(times, times)
-
-
-_SPREAD = covariance(0.12, (0.22, 0.22, 0.27, 0.14, 0.22, 0.2, 0.2, 0.15, 0.1, 0.1))
+_SPREAD = joint_covariance(0.12, (0.22, 0.22, 0.27, 0.14, 0.22, 0.2, 0.2, 0.15, 0.1, 0.1))
 _SPREAD_PER_DISTANCE = 0.1
 
 
@@ -76,7 +69,7 @@ def spread(of: GpuType, to: GpuType) -> Floats:
     if of.name == to.name:
         return np.zeros((forms.COUNT, forms.COUNT))
     apart = float(np.linalg.norm(_rates(to) - _rates(of)))
-    return _SPREAD + covariance(_SPREAD_PER_DISTANCE * apart)
+    return _SPREAD + joint_covariance(_SPREAD_PER_DISTANCE * apart)
 
 
 # --- What size and family say
@@ -232,7 +225,7 @@ Known = Mapping[tuple[str, str], ShapePrior]
 """What measurements here say, by (model, GPU type)."""
 
 _SOFTWARE_COMMON = 0.4
-SOFTWARE = covariance(_SOFTWARE_COMMON, (0.4, 0.4, 0.4, 0.25, 0.4, 0.3, 0.3, 0.2, 0.2, 0.15))
+SOFTWARE = joint_covariance(_SOFTWARE_COMMON, (0.4, 0.4, 0.4, 0.25, 0.4, 0.3, 0.3, 0.2, 0.2, 0.15))
 """What other software on another host makes of the same network on the same GPU type."""
 _OTHERS_USUAL = 0.7
 """So many other models measured here say half of what this host and its software do to all of them."""
@@ -247,11 +240,6 @@ def entry_prior(entry: LibraryEntry) -> ShapePrior:
         origin=Origin.LIBRARY,
         source=_words(f"library: {entry.model} on {entry.gpu_type}, {entry.source}"),
     )
-
-
-def scaled_prior(model: str, gpu_type: str, facts: Facts, known: Known) -> ShapePrior | None:
-    """`Scaling.of(facts).prior(…)` for those who ask once."""
-    return Scaling.of(facts).prior(model, gpu_type, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,11 +346,9 @@ def _typical(parameters: Floats) -> float:
 def _with_step(prior: ShapePrior, steps: Sequence[float]) -> ShapePrior:
     """What other models here take longer than their size says, this one takes longer, too; that is then known."""
     part = len(steps) / (len(steps) + _OTHERS_USUAL)
-    times = np.zeros(forms.COUNT)
-    times[forms.TIMES] = 1.0
-    removable = 0.9 / float(times @ np.linalg.solve(prior.covariance, times))
-    mean = prior.mean + part * float(np.median(steps)) * times
-    covariance = prior.covariance - part * min(_SOFTWARE_COMMON**2, removable) * np.outer(times, times)
+    removable = 0.9 / float(ALL_TIMES @ np.linalg.solve(prior.covariance, ALL_TIMES))
+    mean = prior.mean + part * float(np.median(steps)) * ALL_TIMES
+    covariance = prior.covariance - part * min(_SOFTWARE_COMMON**2, removable) * np.outer(ALL_TIMES, ALL_TIMES)
     return replace(
         prior, mean=mean, covariance=covariance, source=_words(f"{prior.source}; beside {len(steps)} measured here")
     )

@@ -133,12 +133,18 @@ def ordered(cells: Floats, signs: Signs) -> Floats:
     """
     if not any(signs):
         return cells
+    above, below = monotone_bounds(cells, signs)
+    return (above + below) / 2.0
+
+
+def monotone_bounds(cells: Floats, signs: Signs) -> tuple[Floats, Floats]:
+    """The lowest ordered cells above and the highest below; both are the cells themselves where they are ordered."""
     above, below = cells, cells
     for axis, sign in enumerate(signs):
         if sign:
             above = _flipped(np.maximum.accumulate(_flipped(above, axis, sign), axis=axis), axis, sign)
             below = _flipped(np.minimum.accumulate(_flipped(below, axis, -sign), axis=axis), axis, -sign)
-    return (above + below) / 2.0
+    return above, below
 
 
 def _flipped(cells: Floats, axis: int, sign: int) -> Floats:

@@ -12,10 +12,9 @@ from app.library import load_gpu_types
 from benchmarks import build_library
 from benchmarks.catalogue.gpus import gpu_types
 from benchmarks.catalogue.networks import models
-from benchmarks.library_sources import SOURCES, Measured
+from benchmarks.library_sources import SOURCES, Cells, Measured
 from solvers.domain.codec import from_json
 from solvers.models.belief import forms
-from solvers.models.belief.forms import Cells
 from solvers.models.library import Library
 
 

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from solvers.models.belief import surface as surfaces
 from solvers.models.belief.intake import Points
+from solvers.models.parts.cells import monotone_bounds
 
 
 def seen(count: int = 3) -> Points:
@@ -52,7 +53,7 @@ def test_outside_the_axes_the_last_node_answers() -> None:
 
 @given(arrays(np.float64, (4, 3, 3), elements=st.floats(-5, 5)), st.sampled_from([(1, 1, 1), (1, -1, 1), (-1, 1, -1)]))
 def test_bounds_are_monotone_and_hold_the_values_between_them(values: np.ndarray, rises: tuple[int, int, int]) -> None:
-    above, below = surfaces.bounds(values, rises)
+    above, below = monotone_bounds(values, rises)
     assert (above >= values).all()
     assert (below <= values).all()
     for surface in (above, below, 0.3 * above + 0.7 * below):
@@ -62,6 +63,6 @@ def test_bounds_are_monotone_and_hold_the_values_between_them(values: np.ndarray
 
 def test_bounds_leave_what_is_monotone() -> None:
     values = np.add.outer(np.arange(4.0), -np.arange(3.0))[:, :, None]
-    above, below = surfaces.bounds(values, (1, -1, 1))
+    above, below = monotone_bounds(values, (1, -1, 1))
     assert (above == values).all()
     assert (below == values).all()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.library_sources import Cells, fit_shape
 from solvers.models.belief import forms
-from solvers.models.belief.forms import Cells, fit_parameters, fit_shape, population, sensitivity, weak_prior
+from solvers.models.belief.forms import fit_parameters, population, sensitivity, weak_prior
 from tests.unit.solvers.models.belief.alone import grid, parameters, truth
 
 

@@ -12,7 +12,7 @@ from solvers.domain.arrays import Floats
 from solvers.models.base import Facts, Origin
 from solvers.models.belief import forms, transfer
 from solvers.models.belief.forms import ShapePrior, sensitivity
-from solvers.models.belief.transfer import Scaling, entry_prior, scaled_prior
+from solvers.models.belief.transfer import Scaling, entry_prior
 from tests import builders
 
 FACTS = shipped()
@@ -140,14 +140,14 @@ def test_other_models_measured_here_tell_about_this_host() -> None:
 def test_where_nothing_is_known_nothing_is_guessed() -> None:
     assert SCALING.prior("nobody-knows-this", "v100", {}) is None
     assert SCALING.prior("swin_t", "no-such-gpu", {}) is None
-    assert scaled_prior("resnet50", "v100", Facts(), {}) is None
+    assert Scaling.of(Facts()).prior("resnet50", "v100", {}) is None
     assert BARE.prior("swin_t", "v100", {}) is None
 
 
 def test_a_declared_model_needs_no_measurement() -> None:
     declared = builders.model("my-net", family="mine", parameters_million=30.0, gflop_per_input=5.0)
     facts = Facts(gpu_types=FACTS.gpu_types, models={**FACTS.models, "my-net": declared}, library=FACTS.library)
-    prior = scaled_prior("my-net", "t4", facts, {})
+    prior = Scaling.of(facts).prior("my-net", "t4", {})
     assert prior is not None
     assert prior.source.startswith("scaled by size")
     assert 2 < latency(prior, 8) < 200
