@@ -18,15 +18,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lab.beliefs.linear import FormulaKind
 from solvers.domain.arrays import Floats
-from solvers.domain.codec import Plain
 from solvers.domain.device import GpuType
 from solvers.models.base import Facts, Groups, ModelSpec, Quantity, Queries
-from solvers.models.parts.company import Company, utilisation
-from solvers.models.parts.curves import Curves, Rows
+from solvers.models.parts.curves import CurveModel, Rows, not_negative
+from solvers.models.parts.disturbed import Company, DisturbedModel, utilisation
 from solvers.models.parts.lattice import Lattice
-from solvers.models.parts.regression import not_negative
 
 SPEC_ALONE = ModelSpec(
     name="igniter",
@@ -188,21 +185,8 @@ def _fitted(members: Queries, delays: Floats, pressure: Floats, excess: Floats, 
     return not_negative(design, excess, usual, PRIOR_ROWS)
 
 
-@dataclass(frozen=True, slots=True)
-class AloneKind:
-    """iGniter's curves as a kind of model."""
-
-    def make(self, facts: Facts, _seed: int = 0) -> Curves:
-        """The unfitted model."""
-        return Curves.unlearned(SPEC_ALONE, facts, learn_alone)
-
-    def load(self, plain: Plain, facts: Facts) -> Curves:
-        """The model that was dumped."""
-        return self.make(facts).loaded(plain)
-
-
-ALONE = AloneKind()
-BESIDE = FormulaKind(
+ALONE = CurveModel(spec=SPEC_ALONE, learn=learn_alone)
+BESIDE = DisturbedModel(
     spec=ModelSpec(name="igniter", version="1", formula="scheduling delay, L2 pressure and power capping (iGniter)"),
     learn=learn,
 )

@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats
-from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, ModelSpec
-from solvers.models.parts.company import Company, utilisation
-from solvers.models.parts.disturbed import Disturbed, Learn
+from solvers.models.parts.disturbed import Company, DisturbedModel, utilisation
 from solvers.models.parts.lattice import Lattice
 
 DEFAULT = 1.1
@@ -98,25 +96,9 @@ def learn(company: Company | None, _facts: Facts) -> Linear:
     return Linear(table=company.table, overall=overall, by_gpu_type=found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormulaKind:
-    """A formula of slowdowns as a kind of model: how it is called, and how it is learned."""
-
-    spec: ModelSpec
-    learn: Learn
-
-    def make(self, facts: Facts, _seed: int = 0) -> Disturbed:
-        """The unfitted model."""
-        return Disturbed.unlearned(self.spec, self.learn, facts)
-
-    def load(self, plain: Plain, facts: Facts) -> Disturbed:
-        """The model that was dumped."""
-        return self.make(facts).loaded(plain)
-
-
-CONSTANT = FormulaKind(
+CONSTANT = DisturbedModel(
     spec=ModelSpec(name="constant", version="1", formula="mean slowdown of all members of groups"), learn=learn_constant
 )
-GPULET = FormulaKind(
+GPULET = DisturbedModel(
     spec=ModelSpec(name="gpulet", version="1", formula="linear in L2 and DRAM use of both (gpulet)"), learn=learn
 )

@@ -354,13 +354,6 @@ class KnowsAlone(Protocol):
         ...
 
 
-SoloFactory = Callable[[Facts, int], SoloModel]
-"""Makes an unfitted model from facts and a seed."""
-InterferenceFactory = Callable[[Facts, int], InterferenceModel]
-SoloLoader = Callable[[Plain, Facts], SoloModel]
-InterferenceLoader = Callable[[Plain, Facts], InterferenceModel]
-
-
 def refuse_quantity(spec: ModelSpec, quantity: Quantity) -> None:
     """Raise InputError for a quantity the model does not answer."""
     if quantity not in spec.quantities:

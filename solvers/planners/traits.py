@@ -19,7 +19,7 @@ from solvers.domain.ids import GpuTypeName, ServiceId
 from solvers.domain.telemetry import Demand
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
-from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
+from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE
 from solvers.planners.case import Case
 from solvers.problems.choice import Option, Options
 from solvers.problems.needs import Need

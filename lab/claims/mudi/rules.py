@@ -22,10 +22,10 @@ from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Service, Slo, TrainingJob, WorkloadKind
 from solvers.engines.least_share import least_shares
-from solvers.models.parts.piecewise import Piecewise, optimality_bound
 from solvers.policies.mudi.parameters import MudiParameters, Rounding
 from solvers.policies.mudi.planner import Mudi
 from solvers.policies.mudi.sharing import least_share, programme, target_ms
+from solvers.policies.mudi.solo import Piecewise
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth
 from solvers.verify.checks import is_fatal
 
@@ -164,8 +164,8 @@ def _drawn(rng: np.random.Generator) -> tuple[list[Piecewise], list[float]]:
 
 
 def bound(_effort: Effort) -> ClaimEvidence:
-    optimal = np.ones(1)
-    seen = {worst: optimality_bound(PROBABILITY, optimal, np.array([worst])) for worst in WORST}
+    # What is expected, in parts of the optimum, when the best company is predicted with a probability.
+    seen = {worst: PROBABILITY + (1.0 - PROBABILITY) * worst for worst in WORST}
     wrong = [f"{worst}: {seen[worst]:.4f}" for worst, stated in WORST.items() if abs(seen[worst] - stated) > 5e-4]
     total = sum(FRACTIONS_PCT)
     wrong += [] if total == 102 else [f"fractions add to {total}"]

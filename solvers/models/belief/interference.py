@@ -22,7 +22,7 @@ from solvers.domain.codec import Plain
 from solvers.errors import InputError
 from solvers.models.base import Answer, Facts, Groups, GroupSamples, ModelSpec, Origin, Samples, SoloModel
 from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Encounters, Kind, Loads, Scene, measured_ms
-from solvers.models.parts.company import composition, table_of
+from solvers.models.parts.disturbed import composition, table_of
 from solvers.models.parts.lattice import Lattice
 from solvers.models.parts.seen import NO_SAMPLES, floats_of, names_of, part, read, samples_from_plain, samples_to_plain
 

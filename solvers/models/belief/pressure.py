@@ -22,7 +22,7 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
 from solvers.models.base import Columns, Facts, Groups, Queries, SoloModel
-from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE, STRANGER_STEPS, STRANGERS_STEPS
+from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE, STRANGER_STEPS, STRANGERS_STEPS
 from solvers.models.parts.lattice import Lattice, Places
 from solvers.models.parts.seen import joined_queries
 

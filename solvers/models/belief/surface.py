@@ -17,7 +17,7 @@ from solvers.models.belief import curve as curves
 from solvers.models.belief import intake
 from solvers.models.belief.curve import Curve, Sight, sight
 from solvers.models.belief.intake import Points
-from solvers.models.parts.cells import monotone_bounds
+from solvers.models.parts.lattice import monotone_bounds
 
 # --- The lattice
 

@@ -4,6 +4,9 @@ Decided here: when a formula is learned, how sure it is (error on samples that w
 formula does not speak about: tail, throughput, memory and, mostly, power come from the measured table. A formula is
 only how to learn latency from rows and how to compute it. Clocks reach formulas as the time a cycle takes, relative to
 the highest clock that the rows know. Keys that were never measured have no answer.
+
+Two fits serve several formulas: coefficients that cannot be negative, pulled towards what is usual where rows are few;
+and ridge regression whose penalty is the one that does best on rows left out.
 """
 
 from __future__ import annotations
@@ -20,6 +23,63 @@ from solvers.models.base import Answer, Facts, ModelSpec, Quantity, Queries, Sam
 from solvers.models.parts.lattice import highest_clocks
 from solvers.models.parts.seen import joined, samples_from_plain, samples_to_plain
 from solvers.models.parts.static import Static, answered, errors_left_out
+
+# --- Least-squares fits that several formulas share
+
+
+_PENALTIES = 10.0 ** np.arange(-4.0, 4.1, 0.5)
+
+
+def not_negative(features: Floats, target: Floats, usual: Floats | None = None, weight: float = 0.0) -> Floats:
+    """Least squares with coefficients of at least 0. `usual` counts like `weight` rows of middling features."""
+    from scipy.optimize import nnls
+
+    if usual is not None and weight > 0:
+        size = np.sqrt(weight * np.mean(features**2, axis=0) + 1e-12)
+        features = np.vstack([features, np.diag(size)])
+        target = np.concatenate([target, size * usual])
+    found: Floats = nnls(features, target)[0]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ridge:
+    """A fitted linear form: `offset` plus features, each scaled to have spread 1, times coefficients."""
+
+    offset: float
+    centre: Floats
+    scale: Floats
+    coefficients: Floats
+    error_left_out: float
+    """Root mean square of errors on rows left out one at a time."""
+
+    @staticmethod
+    def of(features: Floats, target: Floats) -> Ridge:
+        """Fit; features that do not vary get no coefficient."""
+        centre, spread = features.mean(axis=0), features.std(axis=0)
+        scale = np.where(spread > 1e-12, spread, np.inf)
+        scaled = (features - centre) / scale
+        offset = float(target.mean())
+        left, sizes, right = np.linalg.svd(scaled, full_matrices=False)
+        along = left.T @ (target - offset)
+        best: tuple[float, Floats] | None = None
+        for penalty in _PENALTIES * len(target):
+            shrink = sizes**2 / (sizes**2 + penalty)
+            leverage = np.sum(left**2 * shrink, axis=1) + 1.0 / len(target)
+            residual = target - offset - left @ (shrink * along)
+            error = float(np.sqrt(np.mean((residual / np.maximum(1.0 - leverage, 1e-6)) ** 2)))
+            if best is None or error < best[0]:
+                best = error, right.T @ (sizes / (sizes**2 + penalty) * along)
+        assert best is not None
+        return Ridge(offset=offset, centre=centre, scale=scale, coefficients=best[1], error_left_out=best[0])
+
+    def __call__(self, features: Floats) -> Floats:
+        """Value of every row."""
+        return np.asarray(self.offset + (features - self.centre) / self.scale @ self.coefficients)
+
+
+# --- Formulas
+
 
 Key = tuple[str, str]
 
@@ -48,36 +108,50 @@ Fits = Mapping[Key, Curve]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
-    """Formulas of every key that was measured, beside the table. `learn_power`: None leaves power to the table."""
+class CurveModel:
+    """A published formula as a model that is found by name. `learn_power`: None leaves power to the table."""
 
     spec: ModelSpec
     learn: Learn
-    table: Static
     learn_power: Learn | None = None
+
+    def make(self, facts: Facts, _seed: int = 0) -> Curves:
+        """Formulas of nothing yet."""
+        return Curves(model=self, table=Static(facts=facts))
+
+    def load(self, plain: Plain, facts: Facts) -> Curves:
+        """What was dumped."""
+        return self.make(facts).fit(samples_from_plain(plain))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """Formulas of every key that was measured, beside the table."""
+
+    model: CurveModel
+    table: Static
     latency: Fits = field(default_factory=dict)
     power: Fits = field(default_factory=dict)
     errors: dict[Key, float] = field(default_factory=dict)
 
-    @staticmethod
-    def unlearned(spec: ModelSpec, facts: Facts, learn: Learn, learn_power: Learn | None = None) -> Curves:
-        """Formulas of nothing yet."""
-        return Curves(spec=spec, learn=learn, table=Static(facts=facts), learn_power=learn_power)
+    @property
+    def spec(self) -> ModelSpec:
+        """Name, version, what it answers."""
+        return self.model.spec
 
     def fit(self, samples: Samples) -> Curves:
         """Learn from these samples."""
         table = self.table.table(samples)
-        seen, facts = table.seen, table.facts
-        power = fits(seen, seen.power_w, facts, self.learn_power) if self.learn_power else {}
+        seen, facts, learn, learn_power = table.seen, table.facts, self.model.learn, self.model.learn_power
 
         def believe(rest: Samples, queries: Queries) -> Floats:
-            return evaluated(fits(rest, rest.latency_ms, facts, self.learn), queries, tops(rest, facts))
+            return evaluated(fits(rest, rest.latency_ms, facts, learn), queries, tops(rest, facts))
 
         return replace(
             self,
             table=table,
-            latency=fits(seen, seen.latency_ms, facts, self.learn),
-            power=power,
+            latency=fits(seen, seen.latency_ms, facts, learn),
+            power=fits(seen, seen.power_w, facts, learn_power) if learn_power else {},
             errors=errors_left_out(seen, believe),
         )
 
@@ -116,10 +190,6 @@ class Curves:
     def dump(self) -> Plain:
         """What was seen; the coefficients follow from it."""
         return samples_to_plain(self.table.seen)
-
-    def loaded(self, plain: Plain) -> Curves:
-        """What was dumped."""
-        return self.fit(samples_from_plain(plain))
 
 
 def tops(samples: Samples, facts: Facts) -> dict[Key, float]:

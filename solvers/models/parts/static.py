@@ -16,8 +16,7 @@ import numpy as np
 from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.models.base import Answer, Facts, ModelSpec, Origin, Quantity, Queries, Samples, refuse_quantity
-from solvers.models.parts.cells import FREE, Signs
-from solvers.models.parts.lattice import Lattice, Places, highest_clocks
+from solvers.models.parts.lattice import FREE, Lattice, Places, Signs, highest_clocks
 from solvers.models.parts.seen import NO_SAMPLES, joined, samples_from_plain, samples_to_plain
 
 SPEC = ModelSpec(

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, ModelSpec
-from solvers.models.parts.company import Company
-from solvers.models.parts.disturbed import Disturbed
+from solvers.models.parts.disturbed import Company, DisturbedModel
 
 SPEC = ModelSpec(name="none", version="1", formula="no interference: slowdown 1")
 
@@ -30,11 +28,5 @@ def _learn(_company: Company | None, _facts: Facts) -> _One:
     return _One()
 
 
-def make(facts: Facts, _seed: int = 0) -> Disturbed:
-    """The model."""
-    return Disturbed.unlearned(SPEC, _learn, facts)
-
-
-def load(plain: Plain, facts: Facts) -> Disturbed:
-    """The model that was dumped."""
-    return make(facts).loaded(plain)
+MODEL = DisturbedModel(spec=SPEC, learn=_learn)
+make, load = MODEL.make, MODEL.load

@@ -15,9 +15,8 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.models.parts.company import L2_PER_SHARE
-from solvers.models.parts.curves import Rows
-from solvers.models.parts.regression import not_negative
+from solvers.models.parts.curves import Rows, not_negative
+from solvers.models.parts.disturbed import L2_PER_SHARE
 from solvers.planners.case import Case
 from solvers.planners.traits import Traits, limit_ms
 from solvers.policies.inss.interference import CACHE

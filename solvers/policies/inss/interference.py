@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, ModelSpec, Queries, Samples
-from solvers.models.parts.company import L2_PER_SHARE, Company
-from solvers.models.parts.disturbed import Disturbed
-from solvers.models.parts.regression import not_negative
+from solvers.models.parts.curves import not_negative
+from solvers.models.parts.disturbed import L2_PER_SHARE, Company, DisturbedModel
 
 SPEC = ModelSpec(name="inss", version="1", formula="launch delay and L2 pressure of neighbours (InSS)")
 CACHE = 0.3
@@ -138,11 +136,5 @@ def _growth(company: Company, others: Floats, count: Floats) -> float:
     return float(min(more / first, 2.0)) if first > 0 else 0.5
 
 
-def make(facts: Facts, _seed: int = 0) -> Disturbed:
-    """The unfitted model."""
-    return Disturbed.unlearned(SPEC, learn, facts)
-
-
-def load(plain: Plain, facts: Facts) -> Disturbed:
-    """The model that was dumped."""
-    return make(facts).loaded(plain)
+MODEL = DisturbedModel(spec=SPEC, learn=learn)
+make, load = MODEL.make, MODEL.load

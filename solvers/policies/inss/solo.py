@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.domain.codec import Plain
-from solvers.models.base import Facts, ModelSpec, Quantity
-from solvers.models.parts.curves import Curves, Rows
+from solvers.models.base import ModelSpec, Quantity
+from solvers.models.parts.curves import CurveModel, Rows
 
 SPEC = ModelSpec(
     name="inss",
@@ -98,11 +97,5 @@ def learn(rows: Rows) -> LocalPlane:
     return planes[int(np.argmin(wrong))]
 
 
-def make(facts: Facts, _seed: int = 0) -> Curves:
-    """The unfitted model."""
-    return Curves.unlearned(SPEC, facts, learn)
-
-
-def load(plain: Plain, facts: Facts) -> Curves:
-    """The model that was dumped."""
-    return make(facts).loaded(plain)
+MODEL = CurveModel(spec=SPEC, learn=learn)
+make, load = MODEL.make, MODEL.load

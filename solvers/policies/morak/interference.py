@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, ModelSpec
-from solvers.models.parts.company import Company
-from solvers.models.parts.disturbed import Disturbed
-from solvers.models.parts.regression import not_negative
+from solvers.models.parts.curves import not_negative
+from solvers.models.parts.disturbed import Company, DisturbedModel
 
 SPEC = ModelSpec(name="morak", version="1", formula="slowdown by the number of models (Morak)")
 USUAL = (0.1, 0.0)
@@ -62,11 +60,5 @@ def learn(company: Company | None, _facts: Facts) -> CountOnly:
     return CountOnly(overall=(float(slope), float(extra)), by_gpu_type=found)
 
 
-def make(facts: Facts, _seed: int = 0) -> Disturbed:
-    """The unfitted model."""
-    return Disturbed.unlearned(SPEC, learn, facts)
-
-
-def load(plain: Plain, facts: Facts) -> Disturbed:
-    """The model that was dumped."""
-    return make(facts).loaded(plain)
+MODEL = DisturbedModel(spec=SPEC, learn=learn)
+make, load = MODEL.make, MODEL.load

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.domain.codec import Plain
-from solvers.models.base import Facts, ModelSpec, Quantity
-from solvers.models.parts.curves import Curves, Rows
-from solvers.models.parts.regression import not_negative
+from solvers.models.base import ModelSpec, Quantity
+from solvers.models.parts.curves import CurveModel, Rows, not_negative
 
 SPEC = ModelSpec(
     name="morak",
@@ -82,11 +80,5 @@ def learn_power(rows: Rows) -> Power:
     return Power(factors=not_negative(design, np.log(rows.value)))
 
 
-def make(facts: Facts, _seed: int = 0) -> Curves:
-    """The unfitted model."""
-    return Curves.unlearned(SPEC, facts, learn, learn_power)
-
-
-def load(plain: Plain, facts: Facts) -> Curves:
-    """The model that was dumped."""
-    return make(facts).loaded(plain)
+MODEL = CurveModel(spec=SPEC, learn=learn, learn_power=learn_power)
+make, load = MODEL.make, MODEL.load

@@ -19,9 +19,9 @@ from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import ProfilePoint
 from solvers.domain.workload import ModelVariant
 from solvers.models.options import Beliefs
-from solvers.models.parts.piecewise import Piecewise, fitted
-from solvers.models.parts.regression import Ridge
+from solvers.models.parts.curves import Ridge
 from solvers.models.table import Grid
+from solvers.policies.mudi.solo import Piecewise, fitted
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
 

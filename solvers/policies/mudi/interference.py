@@ -14,15 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.domain.codec import Plain
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Groups, ModelSpec, Queries
-from solvers.models.parts.company import Company
-from solvers.models.parts.curves import Fits, fits
-from solvers.models.parts.disturbed import Disturbed
-from solvers.models.parts.piecewise import parts_at
-from solvers.models.parts.regression import Ridge
+from solvers.models.parts.curves import Fits, Ridge, fits
+from solvers.models.parts.disturbed import Company, DisturbedModel
 from solvers.policies.mudi import solo
+from solvers.policies.mudi.solo import parts_at
 
 SPEC = ModelSpec(name="mudi", version="1", formula="slopes from the layers of the company (Mudi)")
 KINDS_MAX = 8
@@ -141,11 +138,5 @@ def learn(company: Company | None, facts: Facts) -> MudiSlopes:
     return MudiSlopes(curves=blank.curves, architecture=blank.architecture, services=blank.services, ridge=ridge)
 
 
-def make(facts: Facts, _seed: int = 0) -> Disturbed:
-    """The unfitted model."""
-    return Disturbed.unlearned(SPEC, learn, facts)
-
-
-def load(plain: Plain, facts: Facts) -> Disturbed:
-    """The model that was dumped."""
-    return make(facts).loaded(plain)
+MODEL = DisturbedModel(spec=SPEC, learn=learn)
+make, load = MODEL.make, MODEL.load

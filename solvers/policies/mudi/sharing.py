@@ -14,8 +14,8 @@ import numpy as np
 
 from solvers.engines.least_share import LeastShare, least_shares
 from solvers.errors import EngineError
-from solvers.models.parts.piecewise import Piecewise
 from solvers.policies.mudi.parameters import MudiParameters, Rounding, ShareEngine
+from solvers.policies.mudi.solo import Piecewise
 
 
 def target_ms(limit_ms: float, rate_rps: float, batch: int, parameters: MudiParameters) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, Queries
-from solvers.models.parts.cells import in_steps
+from solvers.models.parts.lattice import in_steps
 from solvers.models.parts.seen import (
     floats_of,
     ints_of,

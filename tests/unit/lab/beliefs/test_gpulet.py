@@ -8,7 +8,7 @@ import pytest
 from lab.beliefs import linear
 from solvers.models.base import Groups, GroupSamples, Queries
 from solvers.models.parts import static
-from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
+from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE
 from tests import laws
 
 

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from solvers.models.belief import surface as surfaces
 from solvers.models.belief.intake import Points
-from solvers.models.parts.cells import monotone_bounds
+from solvers.models.parts.lattice import monotone_bounds
 
 
 def seen(count: int = 3) -> Points:

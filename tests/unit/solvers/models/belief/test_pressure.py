@@ -7,7 +7,7 @@ import pytest
 
 from solvers.models.base import Groups, Queries
 from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Edges, Encounters, oversold, places
-from solvers.models.parts.company import STRANGER_STEPS, STRANGERS_STEPS
+from solvers.models.parts.disturbed import STRANGER_STEPS, STRANGERS_STEPS
 
 
 def groups(numbers: list[int], shares: list[float]) -> Groups:

@@ -9,7 +9,7 @@ import pytest
 
 from solvers.models.base import Groups, Queries, Samples
 from solvers.models.parts import static
-from solvers.models.parts.company import L2_PER_SHARE, Company, composition, latency_alone_ms, table_of, utilisation
+from solvers.models.parts.disturbed import L2_PER_SHARE, Company, composition, latency_alone_ms, table_of, utilisation
 from tests import laws
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.models.base import Facts, Queries
-from solvers.models.parts.cells import FREE, filled, ordered
-from solvers.models.parts.lattice import Lattice, highest_clocks
+from solvers.models.parts.lattice import FREE, Lattice, filled, highest_clocks, ordered
 from tests import builders, laws
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.models.parts.regression import Ridge, not_negative
+from solvers.models.parts.curves import Ridge, not_negative
 
 
 def test_coefficients_come_back_and_none_is_negative() -> None:

@@ -8,10 +8,9 @@ import pytest
 from solvers.models.base import Facts, Groups, GroupSamples, Queries
 from solvers.models.parts import static
 from solvers.models.parts.curves import Rows
-from solvers.models.parts.piecewise import Piecewise
 from solvers.policies.mudi import interference
 from solvers.policies.mudi import solo as mudi
-from solvers.policies.mudi.solo import BatchCurves
+from solvers.policies.mudi.solo import BatchCurves, Piecewise
 from tests import laws
 
 CURVE = Piecewise(k1=-20.0, k2=-2.0, knee=0.4, l0=3.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.models.parts.piecewise import Piecewise, fitted, optimality_bound
+from solvers.policies.mudi.solo import Piecewise, fitted
 
 CURVE = Piecewise(k1=-200.0, k2=-20.0, knee=0.4, l0=30.0)
 
@@ -70,10 +70,3 @@ def test_fits_of_work_over_share_are_within_five_percent() -> None:
     share = np.array([0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0])
     latency = 2.0 + 10.0 / share
     assert float(np.mean(np.abs(fitted(share, latency)(share) / latency - 1.0))) <= 0.05
-
-
-def test_the_bound_of_the_catalogue() -> None:
-    one = np.ones(1)
-    assert round(optimality_bound(0.9267, one, 2.364 * one), 2) == 1.10
-    assert round(optimality_bound(0.9267, one, 2.091 * one), 2) == 1.08
-    assert optimality_bound(0.5, np.array([1.0, 3.0]), np.array([2.0, 5.0])) == pytest.approx(2.75)
