@@ -17,10 +17,9 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.generate import STEPS_PCT, Generation, Pace, generate, improving_neighbours
-from solvers.planners.joint.solve.judge import Judge, Patterns, members_max
+from solvers.planners.joint.solve.judge import Judge, Patterns, members_max, pressure_most
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.nodes import WHOLE_PCT, Cells, Front, Look, Priced, Tree
-from solvers.planners.joint.solve.pricing import levels_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import TOLERANCE
 
@@ -240,7 +239,7 @@ def _highest(problem: JointProblem, width: int) -> float:
         return 0.0
     if problem.exponent.max() > 1:
         return float(problem.pressure.max() * width)
-    return float(levels_of(problem, width).edge[-1])
+    return pressure_most(problem, width)
 
 
 def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:

@@ -24,7 +24,7 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Patterns
-from solvers.planners.joint.solve.master import Master
+from solvers.planners.joint.solve.master import PART_LEAST, Master
 from solvers.planners.joint.solve.pricing import Pricing, Tables
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
@@ -51,7 +51,6 @@ STEP_PART = 0.3
 """Of what the layout costs: a step on the way may be so much worse."""
 CANDIDATES_PER_UNIT = 400
 DUST = 1e-9
-PART_LEAST = 1e-6
 UP_LEAST = 0.5
 WORTH_LEAST = 0.9
 """A column is rounded up only while it is still worth so much of what it was."""
@@ -465,18 +464,9 @@ class Dive:
     def _rest(self, master: Master, relaxed: Relaxed) -> Master:
         """The master of what is left, with the columns that looked best so far."""
         following = Master(self.scene.problem, self.scene.rules.judge, self.taken)
-        chosen = promising(master, relaxed, ADOPT_MAX)
+        chosen = master.promising(relaxed, ADOPT_MAX)
         following.adopt(master.judged.take(chosen))
         return following
-
-
-def promising(master: Master, relaxed: Relaxed, most: int) -> Whole:
-    """Columns of the pool in use, and those with the least reduced cost."""
-    reduced = master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
-    reduced[: len(relaxed.values) - master.slacks][relaxed.values[master.slacks :] > PART_LEAST] = -np.inf
-    if len(reduced) <= most:
-        return np.arange(len(reduced))
-    return np.sort(np.argpartition(reduced, most - 1)[:most])
 
 
 def _moved(before: Master, after: Master, duals: Floats) -> Floats:

@@ -133,6 +133,20 @@ def members_max(problem: JointProblem) -> int:
     return max(1, min(100 // max(1, least), max((pool.clients for pool in problem.pools), default=1)))
 
 
+def own_pressure(problem: JointProblem, shares_pct: Whole | Floats) -> Floats:
+    """What a replica presses: table x variant x share."""
+    share = np.asarray(shares_pct, dtype=np.float64) / 100
+    return np.asarray(problem.pressure[:, :, None] * share[None, None, :] ** problem.exponent[:, :, None])
+
+
+def pressure_most(problem: JointProblem, width: int) -> float:
+    """The highest that so many members of a full device can press together, shares being equal."""
+    if width < 2 or not len(problem.variants):
+        return 0.0
+    even = own_pressure(problem, np.array([100.0 / count for count in range(2, width + 1)]))
+    return float((even.max(axis=1) * np.arange(2, width + 1)[None, :]).max())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtShares:
     """Replicas alone on a device, without slowdown: variant x share x batch."""

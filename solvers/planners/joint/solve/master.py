@@ -22,6 +22,8 @@ from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
 NO_LIMIT = 1_000_000
 DUST = 1e-9
+PART_LEAST = 1e-6
+"""Of a device: less is none."""
 SERVED = 1e-6
 """Part of a rate below which nothing is missing."""
 CUTS = (1, 2, 3, 4, 6)
@@ -274,14 +276,14 @@ class Master:
         if not len(found.kind):
             return 0
         judged = self.judge.judge(found)
-        keep = judged.lawful & (judged.rows.variants[:, 0] >= 0)
+        columns, keep = self.rows.columns(judged), judged.lawful & (judged.rows.variants[:, 0] >= 0)
         if duals is not None:
-            keep &= self.rows.reduced(self.rows.columns(judged), duals) < -tolerance
-        return self._append(judged, np.flatnonzero(keep))
+            keep &= self.rows.reduced(columns, duals) < -tolerance
+        return self._append(judged, columns, np.flatnonzero(keep))
 
     def adopt(self, judged: Judged) -> None:
         """Columns that were judged elsewhere."""
-        self._append(judged, np.arange(len(judged.lawful)))
+        self._append(judged, self.rows.columns(judged), np.arange(len(judged.lawful)))
 
     def keep_standing(self, standing: tuple[Standing, ...], usd_per_s: float) -> None:
         """Columns for what stands: cheaper by its launches, as many as there are."""
@@ -307,7 +309,7 @@ class Master:
             self._judged = [Judged.joined(self._judged)]
         return self._judged[0]
 
-    def _append(self, judged: Judged, chosen: Whole) -> int:
+    def _append(self, judged: Judged, columns: Columns, chosen: Whole) -> int:
         """Those of the chosen rows that are new, the first of equal ones only; how many."""
         rows, fresh = judged.rows, []
         keys = np.hstack([rows.kind[chosen, None], rows.variants[chosen], rows.shares_pct[chosen]]).astype(np.int32)
@@ -316,8 +318,8 @@ class Master:
                 self._seen.add(name)
                 fresh.append(number)
         if fresh:
-            found = judged.take(np.array(fresh))
-            self._grow(found, self.rows.columns(found))
+            some = np.array(fresh)
+            self._grow(judged.take(some), columns.take(some))
         return len(fresh)
 
     def _grow(self, judged: Judged, columns: Columns) -> None:
@@ -407,3 +409,11 @@ class Master:
             fewest_usd=np.maximum(0.0, _at(duals, rows.fewest)),
             budget_usd=np.maximum(0.0, -_at(duals, rows.money)),
         )
+
+    def promising(self, relaxed: Relaxed, most: int) -> Whole:
+        """Patterns in use, and those with the least reduced cost."""
+        reduced = self.rows.reduced(self.columns, relaxed.row_duals)[self.slacks :]
+        reduced[: len(relaxed.values) - self.slacks][relaxed.values[self.slacks :] > PART_LEAST] = -np.inf
+        if len(reduced) <= most:
+            return np.arange(len(reduced))
+        return np.sort(np.argpartition(reduced, most - 1)[:most])

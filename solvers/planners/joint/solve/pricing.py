@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.planners.joint.solve.judge import Judge, Patterns, ordered
+from solvers.planners.joint.solve.judge import Judge, Patterns, ordered, own_pressure, pressure_most
 from solvers.planners.joint.solve.master import ItemPrices, Rows, steps_of
 from solvers.problems.joint import JointProblem
 
@@ -59,18 +59,11 @@ class Tables:
     levels: Levels
 
 
-def own_pressure(problem: JointProblem, shares_pct: Whole | Floats) -> Floats:
-    """What a replica presses: table x variant x share."""
-    share = np.asarray(shares_pct, dtype=np.float64) / 100
-    return np.asarray(problem.pressure[:, :, None] * share[None, None, :] ** problem.exponent[:, :, None])
-
-
 def levels_of(problem: JointProblem, width: int) -> Levels:
     """Levels up to the highest pressure that a full device can have; two when nothing presses."""
     if width < 2 or not len(problem.variants):
         return Levels(edge=np.zeros(1))
-    even = own_pressure(problem, np.array([100.0 / count for count in range(2, width + 1)]))
-    highest = float((even.max(axis=1) * np.arange(2, width + 1)[None, :]).max())
+    highest = pressure_most(problem, width)
     if highest <= 1e-9 or not problem.sensitivity.any():
         return Levels(edge=np.array([0.0, highest]))
     return Levels(edge=np.concatenate([[0.0], highest * np.array(LEVEL_PARTS[1:])]))

@@ -19,7 +19,6 @@ from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.solution import SERVED, Entries, Rules, Solution, neighbours
 from solvers.planners.joint.solve.trim import descend
-from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Prices
 
 _CROWDED = 0.4
@@ -308,7 +307,7 @@ def _less(rules: Rules, ruin: Ruin, picked: Judged, times: Whole) -> Ruin:
 
 
 def repair(
-    problem: JointProblem,
+    rules: Rules,
     layout: Layout,
     prices: Prices | None,
     deadline: Deadline,
@@ -317,7 +316,6 @@ def repair(
     until_served: bool = False,
 ) -> Layout:
     """A layout worth at least as much. `until_served`: done as soon as nothing lacks."""
-    rules = Rules(Judge(problem))
     solution = Solution.of_layout(rules, layout)
     usd = prices.demand_usd if prices is not None else _guessed(solution)
     recreation = Recreation(rules, Packs(rules.judge), usd)

@@ -25,7 +25,6 @@ from solvers.planners.joint.solve.generate import (
     Pace,
     Scene,
     generate,
-    promising,
     singles,
     within_gap,
 )
@@ -139,9 +138,12 @@ class Phases:
             scene = Scene(problem=problem, rules=rules, tables=tables)
             self._dive(scene, found)
             self._finish(scene, found)
-        return (
-            self.found if self.found is not None and self._worth(self.found) <= self._worth(self.first) else self.first
-        )
+        return self.first if self._worth(self.first) < self._worth(self.best) else self.best
+
+    @property
+    def best(self) -> Layout:
+        """The answer so far, or the first one."""
+        return self.first if self.found is None else self.found
 
     def _dive(self, scene: Scene, begin: Generation) -> None:
         """The first dive is quick; slower ones follow as long as there is time for what they take."""
@@ -154,41 +156,34 @@ class Phases:
             self._try("dive_s", partial(self._dived, dive, begin, trimmed=tiny))
             slowness, took = times, before - deadline.left_part
 
-    def _dived(self, dive: Dive, begin: Generation, _before: Layout, *, trimmed: bool) -> Layout:
-        """A dive begins at the relaxed optimum, whatever was found before."""
+    def _dived(self, dive: Dive, begin: Generation, *, trimmed: bool) -> Layout:
         layout = dive.run(begin, self.deadline)
-        return trim(self.problem, layout, portion(self.deadline, TRIM_PART)) if trimmed else layout
+        return trim(dive.scene.rules, layout, portion(self.deadline, TRIM_PART)) if trimmed else layout
 
     def _finish(self, scene: Scene, search: Generation) -> None:
         master, relaxed = search.master, search.relaxed
-        problem, deadline = self.problem, self.deadline
+        rules, deadline = scene.rules, self.deadline
         self._thin(scene, master.prices(relaxed.row_duals))
-        if self.found is not None and self.found.missing(self.problem).any():
-            self._try("complete_s", lambda layout: completed(scene, layout, deadline))
+        if self.found is not None and self._short(self.found):
+            self._try("complete_s", lambda: completed(scene, self.best, deadline))
         if small_enough(master, relaxed) and not deadline.over:
             shake(search, deadline, np.random.default_rng(self.order.seed))
-            if problem.by_memory:
+            if self.problem.by_memory:
                 relaxed = self._within_gap(master, relaxed)
             search = replace(search, relaxed=relaxed)
             rng = np.random.default_rng(self.order.seed)
-            self._within(
-                "polish_s",
-                POLISH_PART,
-                lambda layout, within: polished(scene, search, layout, within, rng),
-            )
-            self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
+            self._within("polish_s", POLISH_PART, lambda within: polished(rules, search, self.best, within, rng))
+            self._within("trim_s", TRIM_PART, lambda within: trim(rules, self.best, within))
         if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
             rng, prices = np.random.default_rng(self.order.seed), master.prices(relaxed.row_duals)
-            self._within(
-                "repair_s",
-                SERVE_PART if self.found.missing(self.problem).any() else repair_part(deadline, sum(self.found.counts)),
-                lambda layout, within: repair(problem, layout, prices, within, rng),
-            )
-        self.columns = tuple(master.judge.patterns(master.judged.take(promising(master, relaxed, COLUMNS_KEPT))))
+            part = SERVE_PART if self._short(self.found) else repair_part(deadline, sum(self.found.counts))
+            self._within("repair_s", part, lambda within: repair(rules, self.best, prices, within, rng))
+        kept = master.promising(relaxed, COLUMNS_KEPT)
+        self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
 
     def _within_gap(self, master: Master, relaxed: Relaxed) -> Relaxed:
         """Give the integer programme all that may be in something better than what is found so far."""
-        best, before = self.first if self.found is None else self.found, master.size
+        best, before = self.best, master.size
         within = portion(self.deadline, REACH_PART)
         best_usd = best.value(self.problem) + float(self.problem.unserved_usd @ best.fewer(self.problem))
         relaxed = within_gap(master, relaxed, best_usd, best.usd_per_h, within)
@@ -197,50 +192,46 @@ class Phases:
         return relaxed
 
     def _thin(self, scene: Scene, prices: Prices) -> None:
-        """Fewer devices, with less and with more in reserve, as long as there is time for what it takes. The cheapest
-        is kept; where it leaves any rate a little short, that is made up first.
+        """Fewer devices, with less and with more in reserve, as long as there is time for what it takes; all begin at
+        the same layout. The cheapest is kept; where it leaves any rate a little short, that is made up first.
         """
-        base = self.first if self.found is None else self.found
-        short: list[Layout] = []
-        took = 0.0
+        base, short, took = self.best, list[Layout](), 0.0
         for reserve in RESERVES:
             if took and self.deadline.left_part - took < THIN_UNTIL:
                 break
             before = self.deadline.left_part
-            tried = self._within("trim_s", THIN_PART, partial(self._thinned, base, reserve))
+            tried = self._within("trim_s", THIN_PART, partial(thin, scene.rules, base, reserve))
             took = before - self.deadline.left_part
-            if tried.missing(self.problem).any():
+            if self._short(tried):
                 short.append(tried)
         if not short:
             return
         cheapest = min(short, key=lambda item: item.usd_per_h)
-        if self.found is None or cheapest.usd_per_h < self.found.usd_per_h or self.found.missing(self.problem).any():
+        if self.found is None or cheapest.usd_per_h < self.found.usd_per_h or self._short(self.found):
             self._within("mend_s", MEND_PART, partial(self._served, scene, cheapest, prices))
 
-    def _thinned(self, base: Layout, reserve: float, _before: Layout, deadline: Deadline) -> Layout:
-        """All begin at the same layout."""
-        return thin(self.problem, base, reserve, deadline)
-
-    def _served(self, scene: Scene, short: Layout, prices: Prices, _before: Layout, deadline: Deadline) -> Layout:
+    def _served(self, scene: Scene, short: Layout, prices: Prices, deadline: Deadline) -> Layout:
         """What lacks a little is served by packing a few devices anew, else by another device."""
-        problem, rng = self.problem, np.random.default_rng(self.order.seed)
-        layout = repair(problem, short, prices, portion(deadline, MEND_PART), rng, until_served=True)
-        return completed(scene, layout, deadline) if layout.missing(self.problem).any() else layout
+        rng = np.random.default_rng(self.order.seed)
+        layout = repair(scene.rules, short, prices, portion(deadline, MEND_PART), rng, until_served=True)
+        return completed(scene, layout, deadline) if self._short(layout) else layout
 
-    def _try(self, name: str, phase: Callable[[Layout], Layout]) -> Layout:
-        """Run a phase on the answer so far, and keep what it makes of it where that is better; what it made."""
+    def _short(self, layout: Layout) -> bool:
+        return bool(layout.missing(self.problem).any())
+
+    def _try(self, name: str, phase: Callable[[], Layout]) -> Layout:
+        """Run a phase, and keep what it makes where that is better than the answer so far; what it made."""
         begun_s = self.deadline.elapsed_s
-        before = self.first if self.found is None else self.found
-        after = phase(before)
+        after = phase()
         if self.found is None or self._worth(after) < self._worth(self.found):
             self.found = after
         self.facts[name] = self.facts.get(name, 0.0) + self.deadline.elapsed_s - begun_s
         return after
 
-    def _within(self, name: str, part: float, phase: Callable[[Layout, Deadline], Layout]) -> Layout:
+    def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
         """A phase with a part of what is left to itself."""
         within = portion(self.deadline, part)
-        after = self._try(name, lambda layout: phase(layout, within))
+        after = self._try(name, partial(phase, within))
         charge(self.deadline, within)
         return after
 
@@ -367,7 +358,7 @@ def _grouped(
     if merged.missing(problem).any() and not deadline.over:
         rng = np.random.default_rng(order.seed)
         within = portion(deadline, GROUPS_MEND_PART)
-        fixed = repair(problem, merged, first.prices, within, rng)
+        fixed = repair(Rules(Judge(problem)), merged, first.prices, within, rng)
         if fixed.judged_usd(problem) < merged.judged_usd(problem):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
         charge(deadline, within)

@@ -26,11 +26,10 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.base import Limits, Program, create
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.generate import Generation, Scene, promising
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.generate import Generation
+from solvers.planners.joint.solve.judge import Judged, Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import DUST, SERVED, LocalProgramme, Rules, Solution, neighbours
-from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 
 _STEPS = (1, 2, 5)
@@ -69,16 +68,15 @@ ENTRIES_PER_UNIT, NODE_UNITS = 30, 30
 """Of work: the first node of an integer programme with all that comes before it, and another one."""
 
 
-def trim(problem: JointProblem, layout: Layout, deadline: Deadline) -> Layout:
+def trim(rules: Rules, layout: Layout, deadline: Deadline) -> Layout:
     """The same members or fewer at less cost and with less unserved; never worse."""
-    solution = Solution.of_layout(Rules(Judge(problem)), layout)
-    return trimmed(solution, deadline).layout(layout)
+    return trimmed(Solution.of_layout(rules, layout), deadline).layout(layout)
 
 
-def thin(problem: JointProblem, layout: Layout, reserve: float, deadline: Deadline) -> Layout:
+def thin(rules: Rules, layout: Layout, reserve: float, deadline: Deadline) -> Layout:
     """As cheap as it gets with so much asked for beyond every rate; some rates may come out a little short."""
-    solution = Solution.of_layout(Rules(Judge(problem)), layout)
-    parts = np.full(len(problem.workloads), reserve)
+    solution = Solution.of_layout(rules, layout)
+    parts = np.full(len(rules.judge.problem.workloads), reserve)
     tried = _settled_down(_close(solution, parts, deadline), parts, deadline)
     return tried.layout(layout) if tried.kept() or not solution.kept() else layout
 
@@ -437,7 +435,7 @@ def shake(search: Generation, deadline: Deadline, rng: np.random.Generator) -> N
         master.offer(found.rows)
 
 
-def polished(scene: Scene, search: Generation, layout: Layout, deadline: Deadline, rng: np.random.Generator) -> Layout:
+def polished(rules: Rules, search: Generation, layout: Layout, deadline: Deadline, rng: np.random.Generator) -> Layout:
     """The best layout that swaps and the engine find; the given one at worst."""
     master, relaxed = search.master, search.relaxed
     master.offer(master.of_patterns(layout.patterns))
@@ -446,7 +444,7 @@ def polished(scene: Scene, search: Generation, layout: Layout, deadline: Deadlin
     for key, count in zip(master.of_patterns(layout.patterns).keys, layout.counts, strict=True):
         if key.tobytes() in number:
             held[number[key.tobytes()]] += count
-    chosen = np.union1d(promising(master, relaxed, _columns_most(master, deadline)), np.flatnonzero(held))
+    chosen = np.union1d(master.promising(relaxed, _columns_most(master, deadline)), np.flatnonzero(held))
     program = _program(master, chosen)
     swaps = Swaps(program)
     counts = swaps.improve(held[chosen].astype(np.float64), deadline, deadline.left_part * (1 - SWAP_PART), rng)
@@ -461,7 +459,7 @@ def polished(scene: Scene, search: Generation, layout: Layout, deadline: Deadlin
         if answer.values is not None and answer.objective < float(program.cost @ hint) - TOLERANCE:
             counts = answer.values[master.slacks :]
     rows = master.judged.rows.take(chosen)
-    return Solution.of_rows(scene.rules, rows, np.rint(counts).astype(np.int64)).layout()
+    return Solution.of_rows(rules, rows, np.rint(counts).astype(np.int64)).layout()
 
 
 def _columns_most(master: Master, deadline: Deadline) -> int:

@@ -19,7 +19,9 @@ from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, 
 
 def repaired(problem: JointProblem, layout: Layout, trials: int = 12, seed: int = 1) -> Layout:
     """Ended by work alone."""
-    return repair(problem, layout, None, Deadline(1e9, work_units=25 * trials), np.random.default_rng(seed))
+    return repair(
+        Rules(Judge(problem)), layout, None, Deadline(1e9, work_units=25 * trials), np.random.default_rng(seed)
+    )
 
 
 def worth(problem: JointProblem, layout: Layout) -> float:

@@ -38,7 +38,7 @@ def roomy(seed: int, basis: str = "device") -> JointProblem:
 def test_keeps_rules_and_is_never_worse(seed: int, basis: str) -> None:
     problem = scene(seed, basis=basis)
     layout = first_layout(problem)
-    after = trim(problem, layout, endless())
+    after = trim(Rules(Judge(problem)), layout, endless())
     check_layout(problem, after)
     assert sheet_of(problem, after).worth() <= sheet_of(problem, layout).worth() + 1e-6
 
@@ -47,7 +47,7 @@ def test_sheds_devices_that_nobody_needs() -> None:
     problem = roomy(1)
     layout = first_layout(problem)
     double = replace(layout, counts=tuple(2 * count for count in layout.counts))
-    before, after = sheet_of(problem, double), sheet_of(problem, trim(problem, double, endless()))
+    before, after = sheet_of(problem, double), sheet_of(problem, trim(Rules(Judge(problem)), double, endless()))
     assert after.counts.sum() < before.counts.sum()
     assert after.lacking().sum() <= before.lacking().sum() + 1e-9
 
@@ -55,7 +55,7 @@ def test_sheds_devices_that_nobody_needs() -> None:
 def test_by_share_gives_back_what_is_not_needed() -> None:
     problem = roomy(2, basis="share")
     layout = first_layout(problem)
-    after = trim(problem, layout, endless())
+    after = trim(Rules(Judge(problem)), layout, endless())
     assert after.usd_per_h < layout.usd_per_h
 
 
@@ -63,7 +63,7 @@ def test_nothing_is_done_once_time_is_over() -> None:
     problem = scene(3)
     layout = first_layout(problem)
     over = Deadline(1e9, work_units=0)
-    assert sheet_of(problem, trim(problem, layout, over)).worth() == sheet_of(problem, layout).worth()
+    assert sheet_of(problem, trim(Rules(Judge(problem)), layout, over)).worth() == sheet_of(problem, layout).worth()
 
 
 def test_descent_moves_share_to_who_lacks_it() -> None:
