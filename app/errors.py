@@ -129,6 +129,22 @@ class Fault:
     detail: str
 
 
+class Faults:
+    """Collects what is wrong with fields, and raises it at once."""
+
+    def __init__(self) -> None:
+        self._found: list[Fault] = []
+
+    def add(self, pointer: str, detail: str, code: str = "value-invalid") -> None:
+        """One more."""
+        self._found.append(Fault(pointer=pointer, code=code, detail=detail))
+
+    def settle(self) -> None:
+        """Raise FieldsError when anything was wrong."""
+        if self._found:
+            raise FieldsError(tuple(self._found))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorStatus:
     """How an error answers over HTTP."""

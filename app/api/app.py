@@ -52,14 +52,13 @@ from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Tokens
-from app.services.planning.plans import Plans
+from app.services.planning.plans import Plans, SimulationParts, Simulations
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
 from app.services.seen.history import CostReports, History, announcements
 from app.services.seen.routes import RouteTable, route_changes
 from app.services.seen.status import StatusReader
 from app.services.seen.telemetry import Telemetry
-from app.services.whatif.simulations import SimulationParts, Simulations
 from app.store.ingest import ReportOutcome
 from solvers.errors import HeadroomError
 

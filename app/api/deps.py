@@ -16,14 +16,13 @@ from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Actor, Deed, Tokens
-from app.services.planning.plans import Plans
+from app.services.planning.plans import Plans, Simulations
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
 from app.services.seen.history import CostReports, History
 from app.services.seen.routes import RouteTable
 from app.services.seen.status import StatusReader
 from app.services.seen.telemetry import Telemetry
-from app.services.whatif.simulations import Simulations
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.attempts import Propose

@@ -45,17 +45,10 @@ def create(
     token: Token = None,
 ) -> None:
     """Create a token and print its secret, which nobody can read again."""
-    request: dict[str, str | float | None] = {
-        "name": name,
-        "role": role,
-        "project": project,
-        "purpose": purpose,
-        "subject": subject,
-    }
-    if ttl is not None:
-        request["ttl_s"] = duration_s(ttl)
+    request = {"name": name, "role": role, "project": project, "purpose": purpose, "subject": subject}
+    ttl_s = duration_s(ttl) if ttl is not None else None
     with connect(server, token) as client:
-        made = client.create_token({field: given for field, given in request.items() if given is not None})
+        made = client.create_token({**request, "ttl_s": ttl_s})
     show(made, output, made["secret"])
 
 

@@ -1,8 +1,5 @@
 """Commands about snapshots and plans by themselves: export a snapshot, verify a plan against its own, replay the cycle
-that made it.
-
-Owns where plan and snapshot come from and go to: files, or the server's store. The server's judgement is not trusted:
-both checks run the core here.
+that made it. The server's judgement is not trusted: both checks run the core here.
 """
 
 from __future__ import annotations
@@ -13,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.failures import CommandError, Exit
 from app.cli.files import STANDARD, check_target, decode, read_plain, write_value
 from app.cli.offline import finding_lines
 from app.cli.options import Server, Token, connect
-from app.cli.output import Format, Output, rows, show
+from app.cli.output import CommandError, Exit, Format, Output, rows, show
 from app.cli.planning import LaneOption
 from app.client import Client
 from solvers.errors import InputError

@@ -14,9 +14,8 @@ from urllib.parse import quote
 import typer
 
 from app import kinds
-from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
 from app.cli.options import Server, Token, connect
-from app.cli.output import Format, Output, listed, show
+from app.cli.output import CommandError, Exit, Format, Output, exit_code_of, listed, sentence_of, show
 from app.client import Client, Document
 from app.client.documents import PROFILES, Declared, DocumentOutcome, apply_document, delete_document, read_documents
 from app.kinds import Kind

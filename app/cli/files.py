@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from app.cli.failures import CommandError, Exit
+from app.cli.output import CommandError, Exit
 from solvers.domain.codec import canonical_json, from_plain
 from solvers.errors import FieldError, InputError
 

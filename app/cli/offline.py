@@ -1,7 +1,7 @@
 """Planning from a file: the same chain of planners and the same verifier as in a cycle, without server and database.
 
-Owns what is printed of such a plan, the shape of its explanations (the same values and words as a server's), and what
-the exit status means: 0 only when the plan verifies. Demand that cannot be served is no error: it is said with numbers.
+Explanations have the same shape, values and words as a server's. The exit status is 0 only when the plan verifies.
+Demand that cannot be served is no error: it is said with numbers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from app.cli.failures import CommandError, Exit
 from app.cli.files import STANDARD, check_target, read_value, write_value
-from app.cli.output import Format, number, rows, show, standard_output_to_error, usd, word
+from app.cli.output import CommandError, Exit, Format, number, rows, show, standard_output_to_error, usd, word
 from app.cli.tables import binding_lines, candidate_table, split_question, way_lines, why_not_lines
 from app.client import Document
 from solvers.errors import EngineError, InputError, NotFoundError

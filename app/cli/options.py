@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.failures import CommandError, Exit
+from app.cli.output import CommandError, Exit
 from app.client import Client
 from app.client.client import home_path, read_connection
 from solvers.errors import InputError

@@ -1,7 +1,5 @@
-"""Commands that plan and explain, by a server or from a snapshot's file; and the one that lists planners.
-
-Owns their options, where a question is answered, and the reading of `--set NAME.parameter=value`. What answers look
-like is `tables`'; each planner publishes its own table of parameters.
+"""Commands that plan and explain, by a server or from a snapshot's file; and the one that lists planners, each of which
+publishes its own table of parameters. What answers look like is `tables`'.
 """
 
 from __future__ import annotations
@@ -14,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli import offline
-from app.cli.failures import CommandError, Exit
 from app.cli.files import decode, read_value
 from app.cli.offline import explained_offline, name_in, unique, why_not_anew
 from app.cli.options import DeadlineS, PlannerName, Seed, Server, SnapshotFile, Token, WorkUnits, connect
-from app.cli.output import Format, Output, listed, rows, show
+from app.cli.output import CommandError, Exit, Format, Output, listed, rows, show
 from app.cli.tables import (
     binding_lines,
     candidate_table,

@@ -1,7 +1,7 @@
 """Commands that run the processes of a control plane: each for itself, or all of one machine through the supervisor.
 
-Owns how a process is started, detached and told to end. It refuses to import the server's libraries before a command
-needs them, so that the other commands stay quick and a GPU host does without them.
+The server's libraries are not imported before a command needs them, so that the other commands stay quick and a GPU
+host does without them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
 from app.cli.options import Server, Token, connect
+from app.cli.output import CommandError, Exit, exit_code_of, sentence_of
 from app.demo.fleet import GATEWAY
 from app.settings import Settings, load_settings
 from solvers.errors import InputError

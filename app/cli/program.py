@@ -1,7 +1,5 @@
-"""The program `headroom`: its commands, and the one place where an error becomes a line on standard error and an exit
-status.
-
-Owns names, order and grouping of commands. It refuses to hold any logic of theirs.
+"""The program `headroom`: its commands in order and by groups, and the one place where an error becomes a line on
+standard error and an exit status.
 """
 
 from __future__ import annotations
@@ -13,12 +11,10 @@ from typing import Any
 
 import typer
 
-from app.cli import access, checking, declare, fitting, planning, processes, tasks, watch, whatif
-from app.cli import profiles as measured
-from app.cli.failures import Exit, exit_code_of, sentence_of
+from app.cli import access, checking, declare, modelling, planning, processes, tasks, watch, whatif
 from app.cli.files import FilesCommand
 from app.cli.options import plug
-from app.cli.output import Format, Output, show
+from app.cli.output import Exit, Format, Output, exit_code_of, sentence_of, show
 from app.cli.routes import routes
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
@@ -64,10 +60,10 @@ app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(declare.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
-app.command(rich_help_panel=_MODEL, cls=FilesCommand)(fitting.fit)
-app.command(rich_help_panel=_MODEL)(fitting.predict)
-app.command(rich_help_panel=_MODEL)(measured.profile)
-app.add_typer(measured.profiles, name="profiles", rich_help_panel=_MODEL)
+app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
+app.command(rich_help_panel=_MODEL)(modelling.predict)
+app.command(rich_help_panel=_MODEL)(modelling.profile)
+app.add_typer(modelling.profiles, name="profiles", rich_help_panel=_MODEL)
 plug(app, "train", _MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planning.planners)

@@ -1,6 +1,5 @@
-"""Commands for gateways: list routes, render them for HAProxy or nginx, and follow them.
-
-Owns the options and where a file goes. What is rendered and how it is followed is `app.routing`.
+"""Commands for gateways: list routes, render them for HAProxy or nginx, and follow them. What is rendered and how it is
+followed is `app.routing`.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.failures import CommandError, Exit
 from app.cli.options import Server, Token, connect
-from app.cli.output import Format, Output, listed, show
+from app.cli.output import CommandError, Exit, Format, Output, listed, show
 from app.client import Client, Document
 from app.logs import EventLog, configure_logs
 from app.routing.files import write_whole

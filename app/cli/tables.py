@@ -1,6 +1,5 @@
-"""How plans, explanations and what-if answers look to people.
-
-Owns columns, order, signs and how much is shown. Every number and every sentence stands in the answer.
+"""How plans, explanations and what-if answers look to people: columns, order, signs and how much is shown. Every number
+and every sentence stands in the answer.
 """
 
 from __future__ import annotations
@@ -177,10 +176,10 @@ _CHOICE_COLUMNS = ("workload", "GPU", ">replicas", ">share %", ">batch", ">laten
 def choice_table(explained: Document) -> Any:
     """What each workload got, marked, and below it what else was looked at and why it was not taken."""
     lines: list[Sequence[object]] = []
-    for workload, items in _by_workload(explained["assignments"]):
+    for workload, items in _grouped(explained["assignments"], lambda item: str(item["assignment"]["workload"])):
         others = _distinct_reasons(items, "alternatives")
         cost = next((facts["chosen_usd_per_h"] for _, facts in others if "chosen_usd_per_h" in facts), None)
-        for index, (gpu_type, replicas) in enumerate(_by_gpu_type(items)):
+        for index, (gpu_type, replicas) in enumerate(_grouped(items, lambda item: str(item["gpu_type"] or "?"))):
             name = f"* {workload}" if index == 0 else "*"
             lines.append((name, *_chosen(gpu_type, replicas), cost if index == 0 else "", _verdict(replicas)))
         lines.extend(_not_chosen(reason, facts) for reason, facts in others[:ALTERNATIVES_SHOWN])
@@ -249,14 +248,6 @@ def gap_table(explained: Document) -> list[Any]:
 def sentences(items: Iterable[Document], field: str) -> list[str]:
     """Sentences of several replicas, each once, in order."""
     return list(dict.fromkeys(told["sentence"] for item in items for told in item[field]))
-
-
-def _by_workload(items: Iterable[Document]) -> list[tuple[str, list[Document]]]:
-    return _grouped(items, lambda item: str(item["assignment"]["workload"]))
-
-
-def _by_gpu_type(items: Iterable[Document]) -> list[tuple[str, list[Document]]]:
-    return _grouped(items, lambda item: str(item["gpu_type"] or "?"))
 
 
 def _grouped(items: Iterable[Document], key: Any) -> list[tuple[str, list[Document]]]:

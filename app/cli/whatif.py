@@ -1,8 +1,7 @@
 """The command that asks what if: simulate, against a server's live fleet or a snapshot's file; or a scenario's run.
 
-Owns the question's options, where it is answered, and how documents become one set of changes: those that `headroom
-apply` reads, and `kind: changes` for everything else. What changes mean is the services'. Nothing is ever changed: a
-server only plans, and a file is only read.
+Documents become one set of changes: those that `headroom apply` reads, and `kind: changes` for everything else. Nothing
+is ever changed: a server only plans, and a file is only read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typer.core import TyperCommand
 from app import kinds
 from app.cli import offline
 from app.cli.declare import Files
-from app.cli.failures import CommandError, Exit
 from app.cli.files import placed, read_value
 from app.cli.options import (
     DATA,
@@ -31,7 +29,7 @@ from app.cli.options import (
     connect,
     plugged,
 )
-from app.cli.output import Format, Output, show
+from app.cli.output import CommandError, Exit, Format, Output, show
 from app.cli.planning import LaneOption
 from app.cli.tables import whatif_tables
 from app.client import Document

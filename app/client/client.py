@@ -160,7 +160,7 @@ class Client:
 
     def items(self, route: str, **query: str | int | None) -> Iterator[Document]:
         """All items of a list route (`services`, `nodes`, …), page by page."""
-        wanted: dict[str, str | int] = {name: text for name, text in query.items() if text is not None}
+        wanted = _given(query)
         while True:
             page = self.call("GET", f"/v1/{route}", params=wanted).body
             yield from page["items"]
@@ -187,8 +187,7 @@ class Client:
 
     def create_profile_run(self, wanted: Mapping[str, Any]) -> Document:
         """Order a run that measures a service on a device."""
-        sent = {name: found for name, found in wanted.items() if found is not None}
-        return self._document("POST", "/v1/profile-runs", json=sent)
+        return self._document("POST", "/v1/profile-runs", json=_given(wanted))
 
     def profile_run(self, run: int) -> Document:
         """A run and how it goes."""
@@ -200,8 +199,7 @@ class Client:
 
     def submit_task(self, task: Mapping[str, Any]) -> Document:
         """Submit an offline task; its document, with the name it was given."""
-        sent = {name: found for name, found in task.items() if found is not None}
-        return self._document("POST", "/v1/tasks", json=sent)
+        return self._document("POST", "/v1/tasks", json=_given(task))
 
     def task_status(self, project: str, name: str) -> Document:
         """Where an offline task is."""
@@ -264,8 +262,7 @@ class Client:
 
     def explain(self, plan_id: str, **query: str | None) -> Document:
         """Why a plan is as it is."""
-        params = {name: text for name, text in query.items() if text is not None}
-        return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}/explain", params=params)
+        return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}/explain", params=_given(query))
 
     def cycle(self, cycle_id: str) -> Document:
         """A stored planning cycle."""
@@ -277,9 +274,7 @@ class Client:
 
     def costs(self, **query: str | None) -> Document:
         """Cost report rows."""
-        return self._document(
-            "GET", "/v1/costs", params={name: text for name, text in query.items() if text is not None}
-        )
+        return self._document("GET", "/v1/costs", params=_given(query))
 
     # -- what if ------------------------------------------------------------------------------------------------------
 
@@ -295,7 +290,7 @@ class Client:
 
     def create_token(self, request: Mapping[str, Any]) -> Document:
         """A new token; its secret is in the answer and nowhere else."""
-        return self._document("POST", "/v1/tokens", json=dict(request))
+        return self._document("POST", "/v1/tokens", json=_given(request))
 
     def revoke_token(self, token_id: str) -> None:
         """End a token."""
@@ -339,6 +334,11 @@ class Client:
                 continue
             return _answer(response)
         raise UnreachableError(f"{self.server} gave no answer")
+
+
+def _given(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not left out."""
+    return {name: found for name, found in wanted.items() if found is not None}
 
 
 def key_of(kind: str, document: Mapping[str, Any]) -> tuple[str, ...]:

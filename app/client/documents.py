@@ -1,8 +1,7 @@
 """Declarative files: YAML or JSON, several documents each, turned into an ordered list of things to apply or delete.
 
-Owns the file format (`kind:` beside the fields of the value; `kind: profiles` names a CSV file or lists points) and
-the order in which documents depend on each other. It refuses to judge their content: the API does, and says which
-field is wrong.
+`kind:` stands beside the fields of the value; `kind: profiles` names a CSV file or lists points. Documents are ordered
+as they depend on each other. The API judges their content, and says which field is wrong.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ def _parse(text: str, origin: str, folder: Path, loose: str | None) -> Iterator[
         # JSON first: YAML reads it too, but slower and with worse messages.
         loaded = [json.loads(text)] if text.lstrip().startswith(("{", "[")) else list(yaml.safe_load_all(text))
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{origin}: {_one_line(error)}") from None
+        raise InputError(f"{origin}: {' '.join(str(error).split())}") from None
     parts = [part for item in loaded for part in (item if isinstance(item, list) else [item]) if part is not None]
     for index, part in enumerate(parts, start=1):
         place = f"{origin} (document {index})" if len(parts) > 1 else origin
@@ -179,7 +178,3 @@ def _declared_profiles(fields: Document, origin: str, folder: Path) -> Declared:
     raise InputError(
         f"{origin}: a document of kind profiles has either `file` (CSV, beside this file) or `points` (a list)"
     )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

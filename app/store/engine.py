@@ -6,9 +6,9 @@ table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
 from psycopg import sql
@@ -19,6 +19,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from solvers.errors import HeadroomError, InputError, StateError, TransientError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DRIVER = "postgresql+psycopg"
 POOL_WAIT_S = 10.0
@@ -134,6 +137,11 @@ class Database:
         with translated(), Session(self._engine, expire_on_commit=False) as session:
             session.connection(execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
             yield session
+
+    def read(self, query: Callable[Concatenate[Session, P], T], *args: P.args, **more: P.kwargs) -> T:
+        """What one query finds in a moment of its own."""
+        with self.reading() as session:
+            return query(session, *args, **more)
 
     @contextmanager
     def raw(self) -> Iterator[psycopg.Connection]:

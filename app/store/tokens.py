@@ -117,6 +117,12 @@ def revoke(session: Session, token_id: str) -> Token:
     return _known(token_id, one(session, Token, statement.returning(*_COLUMNS)))
 
 
+def live_of_project(session: Session, project: str) -> tuple[str, ...]:
+    """Ids of a project's tokens that nobody revoked."""
+    mine = select(tokens.c.id).where(tokens.c.project == project, tokens.c.revoked_at.is_(None))
+    return tuple(session.execute(mine.order_by(tokens.c.id)).scalars())
+
+
 def revoke_of_subject(session: Session, purpose: Purpose, subject: str, *, keep: str | None = None) -> int:
     """End every live token of a node or gateway but `keep`; returns how many."""
     statement = update(tokens).where(tokens.c.purpose == purpose, tokens.c.subject == subject, _live())

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.failures import CommandError
 from app.cli.options import DATA, Data
-from app.cli.output import Format, Output, rows, say, show, standard_output_to_error
+from app.cli.output import CommandError, Format, Output, rows, say, show, standard_output_to_error
 from app.demo.examples import examples_path
 from lab.cli.tables import about_table, comparison_tables, failure_lines, outcome_tables, standing_tables
 from solvers.errors import HeadroomError, InputError, NotFoundError

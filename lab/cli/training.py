@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.failures import CommandError, Exit
 from app.cli.files import STANDARD, check_target, write_text
+from app.cli.output import CommandError, Exit
 from solvers.errors import InputError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from app.api.schemas.profile_runs import (
     RunNews,
 )
 from app.errors import ForbiddenError
-from app.services.profiles.profiles import BodyReading, ReadPoints
+from app.services.profiles.profiles import ReadPoints, placed
 from app.services.profiles.runs import WantedProfileRun
 from app.store.profile_runs import ProfileRunLine, ProfileRunProgress
 
@@ -153,18 +153,13 @@ def tell_profile_run(request: Request, actor: NodeAgent, run: RunKey, body: byte
     services, deed = services_of(request), deed_of(request, actor)
     services.profile_runs.check_handed_in(node, run, tuple(news.points), tuple(news.pairs))
     if news.points or news.pairs:
-        services.profiles.import_points(BodyReading(points=_points(news)), deed)
+        services.profiles.import_points(lambda _: _points(news), deed)
     told = ProfileRunProgress(state=news.state, measured=news.measured, doubtful=news.doubtful, detail=news.detail)
     return answer(RunGoesOn(going_on=services.profile_runs.hear(node, run, told, deed)))
 
 
 def _points(news: RunNews) -> ReadPoints:
-    return ReadPoints(
-        points=tuple(news.points),
-        places=tuple(f"/points/{place}" for place in range(len(news.points))),
-        pairs=tuple(news.pairs),
-        pair_places=tuple(f"/pairs/{place}" for place in range(len(news.pairs))),
-    )
+    return ReadPoints(rows=placed(news.points, "/points") + placed(news.pairs, "/pairs"))
 
 
 def _node(subject: str | None) -> str:

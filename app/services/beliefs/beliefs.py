@@ -134,32 +134,21 @@ def samples_of(points: Sequence[ProfilePoint]) -> Samples:
         [point.share_pct_sm for point in points],
         [point.clock_mhz_sm for point in points],
     )
-    return Samples.of(
-        queries,
-        [point.latency_ms_mean for point in points],
-        latency_ms_p99=_column(point.latency_ms_p99 for point in points),
-        throughput_rps=_column(point.throughput_rps for point in points),
-        power_w=_column(point.power_w for point in points),
-        memory_mib=_column(point.memory_mib for point in points),
-        l2_util_pct=_column(point.l2_util_pct for point in points),
-        dram_util_pct=_column(point.dram_util_pct for point in points),
-    )
+    names = ("latency_ms_p99", "throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct")
+    measured = {name: _column(getattr(point, name) for point in points) for name in names}
+    return Samples.of(queries, [point.latency_ms_mean for point in points], **measured)
 
 
 def groups_of(pairs: Sequence[PairPoint]) -> GroupSamples:
     """Pairs as groups of two."""
-    gpu_types = [pair.gpu_type for pair in pairs]
-    first = Queries.of(
-        [pair.model_a for pair in pairs],
-        gpu_types,
-        [pair.batch_a for pair in pairs],
-        [pair.share_pct_a for pair in pairs],
-    )
-    second = Queries.of(
-        [pair.model_b for pair in pairs],
-        gpu_types,
-        [pair.batch_b for pair in pairs],
-        [pair.share_pct_b for pair in pairs],
+    first, second = (
+        Queries.of(
+            [getattr(pair, f"model_{side}") for pair in pairs],
+            [pair.gpu_type for pair in pairs],
+            [getattr(pair, f"batch_{side}") for pair in pairs],
+            [getattr(pair, f"share_pct_{side}") for pair in pairs],
+        )
+        for side in "ab"
     )
     latency_ms = _column(latency for pair in pairs for latency in (pair.latency_ms_a, pair.latency_ms_b))
     return GroupSamples(groups=Groups.pairs(first, second), latency_ms=latency_ms)

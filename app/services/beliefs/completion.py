@@ -41,7 +41,7 @@ def with_token_profiles(snapshot: Snapshot) -> Snapshot:
     """The snapshot with a profile for every model that answers token by token on every GPU type it may use; none for a
     model that does not say how much cache a token takes.
     """
-    wanted = _token_pairs(snapshot)
+    wanted = _wanted(snapshot, tokens=True)
     kept = {(item.model, item.gpu_type): item for item in snapshot.token_profiles if not item.origin.is_believed}
     if not wanted and len(kept) == len(snapshot.token_profiles):
         return snapshot
@@ -54,19 +54,6 @@ def with_token_profiles(snapshot: Snapshot) -> Snapshot:
             made = _token_profile(model, gpu_type, sheets, snapshot.policy.caution_std)
             kept.update({key: made} if made is not None else {})
     return replace(snapshot, token_profiles=tuple(kept[key] for key in sorted(kept)))
-
-
-def _token_pairs(snapshot: Snapshot) -> list[tuple[ModelName, GpuTypeName]]:
-    present = {device.gpu_type for device in snapshot.devices} | {offer.gpu_type for offer in snapshot.offers}
-    return sorted(
-        {
-            (model, name)
-            for service in snapshot.services
-            if service.slo.kind is SloKind.TOKENS and service.mode is not ServiceMode.OFF
-            for model in (service.model, *service.alternatives)
-            for name in (present.intersection(service.gpu_types_allowed) if service.gpu_types_allowed else present)
-        }
-    )
 
 
 def _token_profile(
@@ -119,7 +106,7 @@ class Completion:
         time: a plan from less would soon be undone.
         """
         profiles = snapshot.profiles_by_key()
-        wanted = _wanted(snapshot)
+        wanted = _wanted(snapshot, tokens=False)
         lacking = [key for key in wanted if not is_measured(profiles.get(key))]
         try:
             belief = self._settled(waiting=bool(lacking))
@@ -200,9 +187,9 @@ class _Words:
         return self._told[key]
 
 
-def _wanted(snapshot: Snapshot) -> list[_Key]:
+def _wanted(snapshot: Snapshot, *, tokens: bool) -> list[_Key]:
     """Models of services and tasks, alternatives included, on the GPU types in the fleet or on offer that they may
-    use. What answers token by token is planned from token profiles instead.
+    use: of those that answer token by token, which are planned from token profiles, or of the others.
     """
     catalogue = snapshot.gpu_types_by_name()
     present = {device.gpu_type for device in snapshot.devices}
@@ -212,7 +199,7 @@ def _wanted(snapshot: Snapshot) -> list[_Key]:
         {
             (model, name)
             for work in works
-            if work.mode is not ServiceMode.OFF and work.slo.kind is not SloKind.TOKENS
+            if work.mode is not ServiceMode.OFF and (work.slo.kind is SloKind.TOKENS) is tokens
             for model in (work.model, *(work.alternatives if isinstance(work, Service) else ()))
             for name in (present.intersection(work.gpu_types_allowed) if work.gpu_types_allowed else present)
         }

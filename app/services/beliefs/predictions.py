@@ -209,7 +209,7 @@ class _Asked:
     def _answer(self, quantity: Quantity, rows: list[int]) -> tuple[Answer, Answer]:
         """The rows alone at their percentile, and with what their neighbours do to them."""
         suite = self.belief.suite
-        queries = self._columns(rows)
+        queries = self._columns([(row, self.asked[row].itself()) for row in rows])
         alone = suite.predict(queries, quantity)
         percentiles = np.array([self.asked[row].percentile or np.nan for row in rows])
         if np.isfinite(percentiles).any():
@@ -222,13 +222,14 @@ class _Asked:
         crowd = _Crowd(rows=np.array(crowded), slowdown=beside, firsts=firsts)
         return alone, _slowed(alone, crowd, faster=quantity is Quantity.THROUGHPUT_RPS)
 
-    def _columns(self, rows: list[int]) -> Queries:
-        asked = [self.asked[row] for row in rows]
+    def _columns(self, members: Sequence[tuple[int, Neighbour]]) -> Queries:
+        """Replicas of questions, each with its question's row, as columns."""
+        asked = [self.asked[row] for row, _ in members]
         return Queries.of(
-            [query.model for query in asked],
+            [item.model for _, item in members],
             [query.gpu_type for query in asked],
-            [query.batch for query in asked],
-            [query.share_pct_sm for query in asked],
+            [item.batch for _, item in members],
+            [item.share_pct_sm for _, item in members],
             [math.nan if query.clock_mhz_sm is None else query.clock_mhz_sm for query in asked],
         )
 
@@ -236,16 +237,8 @@ class _Asked:
         """Each question with its neighbours as one group, and where the questions themselves stand in it."""
         members = [(row, item) for row in rows for item in (self.asked[row].itself(), *self.asked[row].neighbours)]
         sizes = np.array([1 + len(self.asked[row].neighbours) for row in rows])
-        clocks = (self.asked[row].clock_mhz_sm for row, _ in members)
-        queries = Queries.of(
-            [item.model for _, item in members],
-            [self.asked[row].gpu_type for row, _ in members],
-            [item.batch for _, item in members],
-            [item.share_pct_sm for _, item in members],
-            [math.nan if clock is None else clock for clock in clocks],
-        )
         group = np.repeat(np.arange(len(rows), dtype=np.int64), sizes)
-        return Groups(members=queries, group=group), np.cumsum(sizes) - sizes
+        return Groups(members=self._columns(members), group=group), np.cumsum(sizes) - sizes
 
     def _prediction(self, row: int, alone: Answer, answer: Answer, place: int) -> Prediction:
         query = self.asked[row]

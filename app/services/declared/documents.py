@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.errors import Fault, FieldsError, ReferencedError
+from app.errors import Faults, ReferencedError
 from app.kinds import Kind
 from app.services.declared.ownership import (
     Contradiction,
@@ -38,30 +38,24 @@ from solvers.domain.workload import OfflineTask, Service, SloKind, TrainingJob, 
 from solvers.errors import FieldError, StateError
 from solvers.planners import registry
 
-PAGE = 500
 
-
-class _Faults:
-    """Collects names that point at nothing."""
+class _Faults(Faults):
+    """Names that point at nothing, and what contradicts something else."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__()
         self._session = session
-        self._faults: list[Fault] = []
 
     def need(self, kind: Kind, name: str, pointer: str) -> None:
         if documents.find(self._session, kind, (name,)) is None:
-            self.add(pointer, f"there is no {kind.words} {name}")
+            self.unknown(pointer, f"there is no {kind.words} {name}")
 
-    def add(self, pointer: str, detail: str, code: str = "reference-unknown") -> None:
-        self._faults.append(Fault(pointer=pointer, code=code, detail=detail))
+    def unknown(self, pointer: str, detail: str) -> None:
+        self.add(pointer, detail, "reference-unknown")
 
     def contradicted(self, found: Iterable[Contradiction]) -> None:
         for pointer, detail in found:
             self.add(pointer, detail, "contradiction")
-
-    def settle(self) -> None:
-        if self._faults:
-            raise FieldsError(tuple(self._faults))
 
 
 def check_references(session: Session, kind: Kind, value: object, cluster: str) -> None:
@@ -73,22 +67,16 @@ def check_references(session: Session, kind: Kind, value: object, cluster: str) 
         case Device() | Node():
             faults.contradicted(fleet_faults(session, value))
         case Service() | TrainingJob() | OfflineTask():
-            if isinstance(value, Service):
-                _check_lengths(faults, value)
+            if isinstance(value, Service) and value.slo.kind is SloKind.TOKENS and value.tokens is None:
+                # Checked here and not by the value: older documents have none, and are still to be read.
+                faults.add("/tokens", "a service with an SLO of kind tokens says how long its requests are")
             faults.contradicted(workload_faults(session, value))
         case PowerCap():
             _check_power_cap(faults, value, cluster)
         case Policy():
-            _check_planners(faults, value)
-            _check_governor(faults, value)
+            _check_names(faults, value)
             faults.contradicted(policy_faults(session, value))
     faults.settle()
-
-
-def _check_lengths(faults: _Faults, value: Service) -> None:
-    if value.slo.kind is SloKind.TOKENS and value.tokens is None:
-        # Checked here and not by the value: older documents have none, and are still to be read.
-        faults.add("/tokens", "a service with an SLO of kind tokens says how long its requests are", "value-invalid")
 
 
 def _check_power_cap(faults: _Faults, value: PowerCap, cluster: str) -> None:
@@ -97,26 +85,22 @@ def _check_power_cap(faults: _Faults, value: PowerCap, cluster: str) -> None:
     elif value.scope is PowerScope.DEVICE:
         faults.need(kinds.DEVICE, value.subject, "/subject")
     elif value.scope is PowerScope.CLUSTER and value.subject != cluster:
-        faults.add("/subject", f"this cluster is called {cluster}")
+        faults.unknown("/subject", f"this cluster is called {cluster}")
 
 
-def _check_planners(faults: _Faults, value: Policy) -> None:
-    known = registry.names()
+def _check_names(faults: _Faults, value: Policy) -> None:
+    known, governors = registry.names(), controllers.names()
     if not value.planners:
-        faults.add("/planners", f"name at least one planner; known are {', '.join(known)}")
+        faults.unknown("/planners", f"name at least one planner; known are {', '.join(known)}")
     for index, planner in enumerate(value.planners):
         if planner not in known:
-            faults.add(f"/planners/{index}", f"there is no planner {planner}; known are {', '.join(known)}")
+            faults.unknown(f"/planners/{index}", f"there is no planner {planner}; known are {', '.join(known)}")
     try:
         registry.check_settings(value)
     except FieldError as error:
-        faults.add(error.field, error.message, "value-invalid")
-
-
-def _check_governor(faults: _Faults, value: Policy) -> None:
-    known = controllers.names()
-    if value.governor not in known:
-        faults.add("/governor", f"there is no controller {value.governor}; known are {', '.join(known)}")
+        faults.add(error.field, error.message)
+    if value.governor not in governors:
+        faults.unknown("/governor", f"there is no controller {value.governor}; known are {', '.join(governors)}")
 
 
 def check_unused(session: Session, kind: Kind, key: Key) -> None:
@@ -144,26 +128,16 @@ def _names(said: Plain, name: str) -> bool:
     return name in said if isinstance(said, list) else name == said
 
 
-def _profiles_of_gpu_type(session: Session, name: str) -> Iterator[str]:
-    if profiles.count(session, gpu_type=name) or profiles.count_pairs(session, gpu_type=name):
-        yield "its profiles; delete them first"
+def _profiles_of(field: str) -> Callable[[Session, str], Iterator[str]]:
+    def found(session: Session, name: str) -> Iterator[str]:
+        if profiles.count(session, **{field: name}) or profiles.count_pairs(session, **{field: name}):
+            yield "its profiles; delete them first"
 
-
-def _profiles_of_model(session: Session, name: str) -> Iterator[str]:
-    if profiles.count(session, model=name) or profiles.count_pairs(session, model=name):
-        yield "its profiles; delete them first"
+    return found
 
 
 def _tokens_of_project(session: Session, name: str) -> Iterator[str]:
-    cursor: str | None = None
-    while True:
-        page = tokens.page(session, PageOrder(limit=PAGE, cursor=cursor))
-        for token in page.items:
-            if token.project == name and token.revoked_at is None:
-                yield f"the token {token.id}"
-        if page.next_cursor is None:
-            return
-        cursor = page.next_cursor
+    yield from (f"the token {token}" for token in tokens.live_of_project(session, name))
 
 
 def _replicas_on_node(session: Session, name: str) -> Iterator[str]:
@@ -175,8 +149,8 @@ def _replicas_on_node(session: Session, name: str) -> Iterator[str]:
 
 
 _OTHER_USERS: Mapping[Kind, Callable[[Session, str], Iterator[str]]] = {
-    kinds.GPU_TYPE: _profiles_of_gpu_type,
-    kinds.MODEL: _profiles_of_model,
+    kinds.GPU_TYPE: _profiles_of("gpu_type"),
+    kinds.MODEL: _profiles_of("model"),
     kinds.PROJECT: _tokens_of_project,
     kinds.NODE: _replicas_on_node,
 }
@@ -199,13 +173,11 @@ class Documents:
 
     def get(self, kind: Kind, key: Key) -> Stored:
         """One document. Raises NotFoundError."""
-        with self._database.reading() as session:
-            return documents.get(session, kind, key)
+        return self._database.read(documents.get, kind, key)
 
     def page(self, kind: Kind, order: PageOrder, project: str | None) -> StoredPage[Stored]:
         """A page of a kind. Raises FieldError for a foreign cursor."""
-        with self._database.reading() as session:
-            return documents.page(session, kind, order, project)
+        return self._database.read(documents.page, kind, order, project)
 
     def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutResult:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""

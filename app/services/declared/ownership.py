@@ -154,16 +154,13 @@ def _clock(policy: Policy) -> Iterator[Contradiction]:
     known = set(registry.names())
     if not governor_of(policy.governor).clock_alone or not set(policy.planners) <= known:
         return
-    if not any(registry.create(name).spec.leaves_clock_open for name in policy.planners):
+    leaving_open = [name for name in registry.names() if registry.create(name).spec.leaves_clock_open]
+    if not any(name in leaving_open for name in policy.planners):
         said = (
             f"{policy.governor} moves the clock alone, and {', '.join(policy.planners)} plan for a constant one: name "
-            f"another controller, or a planner that leaves the clock open ({', '.join(_open_clocks())})"
+            f"another controller, or a planner that leaves the clock open ({', '.join(leaving_open)})"
         )
         yield "/governor", said
-
-
-def _open_clocks() -> list[str]:
-    return [name for name in registry.names() if registry.create(name).spec.leaves_clock_open]
 
 
 def _answers(policy: Policy) -> Iterator[Contradiction]:

@@ -100,13 +100,11 @@ class Tokens:
 
     def get(self, token_id: str) -> Token:
         """One token. Raises NotFoundError."""
-        with self._database.reading() as session:
-            return tokens.get(session, token_id)
+        return self._database.read(tokens.get, token_id)
 
     def page(self, order: PageOrder) -> StoredPage[Token]:
         """A page of tokens, revoked ones too."""
-        with self._database.reading() as session:
-            return tokens.page(session, order)
+        return self._database.read(tokens.page, order)
 
     def issue(self, request: TokenRequest, deed: Deed) -> IssuedToken:
         """Make a token. Raises FieldsError for a combination that makes no sense or a project that does not exist."""

@@ -1,9 +1,8 @@
 """A plan explained from what is stored: its choices, what is left short, and the planner's insight.
 
 Per assignment: why there, and why not elsewhere. Per gap: what blocks it. Of the insight: what binds and what it is
-worth, every candidate, ways out for who is short. Owns what is told to whom, and its order; the wording is `sentences`.
-A project is told what concerns its own workloads and what GPUs are worth, and never who else could yield. No plan is
-made here.
+worth, every candidate, ways out for who is short. The wording is `sentences`'. A project is told what concerns its own
+workloads and what GPUs are worth, and never who else could yield. No plan is made here.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
+from app.records import record_of
 from app.services.explaining.sentences import candidate_sentence, price_sentence, sentence, way_sentence
 from solvers.domain.evidence import (
     Candidate,
@@ -26,7 +26,7 @@ from solvers.domain.evidence import (
     ShadowPrice,
 )
 from solvers.domain.ids import GpuTypeName
-from solvers.domain.plan import Assignment, Plan, Unplaced
+from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.errors import NotFoundError
@@ -142,13 +142,11 @@ def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], types: 
     workload, gpu_type = asked
     if gpu_type not in types.known:
         raise NotFoundError(f"there is no GPU type {gpu_type}", gpu_type=gpu_type)
-    found = ranked(
-        item
-        for item in (insight.candidates if insight is not None else ())
-        if item.workload == workload and item.gpu_type == gpu_type
-    )
+    candidates = insight.candidates if insight is not None else ()
+    found = ranked(item for item in candidates if item.workload == workload and item.gpu_type == gpu_type)
     if found:
-        return _of_candidate(found[0])
+        item, told = found[0], candidate_sentence(found[0])
+        return record_of(WhyNot, item, verdict=_verdict(item), candidate=item, sentence=told)
     reasons = _said(plan, workload, GpuTypeName(gpu_type))
     if gpu_type not in types.there:
         reasons.append(Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type))
@@ -162,20 +160,12 @@ def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], types: 
     )
 
 
-def _of_candidate(item: Candidate) -> WhyNot:
+def _verdict(item: Candidate) -> WhyNotVerdict:
     if item.chosen:
-        verdict = WhyNotVerdict.CHOSEN
-    elif not item.feasible:
-        verdict = WhyNotVerdict.RULED_OUT
-    else:
-        verdict = WhyNotVerdict.NO_ROOM if item.usd_per_h_more is None else WhyNotVerdict.DEARER
-    return WhyNot(
-        workload=item.workload,
-        gpu_type=item.gpu_type,
-        verdict=verdict,
-        candidate=item,
-        sentence=candidate_sentence(item),
-    )
+        return WhyNotVerdict.CHOSEN
+    if not item.feasible:
+        return WhyNotVerdict.RULED_OUT
+    return WhyNotVerdict.NO_ROOM if item.usd_per_h_more is None else WhyNotVerdict.DEARER
 
 
 def _said(plan: Plan, workload: str, gpu_type: GpuTypeName) -> list[Reason]:
@@ -262,31 +252,24 @@ class ExplainedGap:
 
 def choices(plan: Plan, gpu_types: Mapping[str, str], workload: str | None) -> tuple[ExplainedAssignment, ...]:
     """A plan's assignments, of one workload where named. `gpu_types`: by device."""
-    wanted = (item for item in plan.assignments if workload in (None, item.workload))
-    return tuple(_explained(item, gpu_types.get(item.device)) for item in wanted)
+    return tuple(
+        ExplainedAssignment(
+            assignment=item,
+            gpu_type=gpu_types.get(item.device),
+            why=_told(reason for reason in item.reasons if reason.code in _FOR),
+            alternatives=_told(reason for reason in item.reasons if reason.code not in _FOR),
+        )
+        for item in plan.assignments
+        if workload in (None, item.workload)
+    )
 
 
 def gaps(plan: Plan, workload: str | None) -> tuple[ExplainedGap, ...]:
     """What a plan leaves short, of one workload where named."""
-    return tuple(_gap(item) for item in plan.unplaced if workload in (None, item.workload))
-
-
-def _explained(item: Assignment, gpu_type: str | None) -> ExplainedAssignment:
-    told = _told(item.reasons)
-    return ExplainedAssignment(
-        assignment=item,
-        gpu_type=gpu_type,
-        why=tuple(each for each in told if each.reason.code in _FOR),
-        alternatives=tuple(each for each in told if each.reason.code not in _FOR),
-    )
-
-
-def _gap(item: Unplaced) -> ExplainedGap:
-    return ExplainedGap(
-        workload=item.workload,
-        kind=item.kind.value,
-        rate_rps_short=item.rate_rps_short,
-        why=_told(item.reasons),
+    return tuple(
+        record_of(ExplainedGap, item, kind=item.kind.value, why=_told(item.reasons))
+        for item in plan.unplaced
+        if workload in (None, item.workload)
     )
 
 

@@ -1,10 +1,10 @@
 """Explanations that take plans of their own: why a service is not on a GPU type, and what its promise costs.
 
-Owns the form of such a question, what it may cost, and the order of answering: what is stored is told as it is, what
-was not looked at is looked at in a plan made now, and a rule that a service could bear is tried. All plans are made
-from nothing standing, so that a difference is the price of the rule and not of moving. Where a planner told no
-candidates, the joint planner's reading of the picture is asked what each workload could do, without its prices. The
-command line and the API ask here alike; where pictures come from is theirs, and nothing is stored.
+What is stored is told as it is, what was not looked at is looked at in a plan made now, and a rule that a service could
+bear is tried. All plans are made from nothing standing, so that a difference is the price of the rule and not of
+moving. Where a planner told no candidates, the joint planner's reading of the picture is asked what each workload could
+do, without its prices. The command line and the API ask here alike; where pictures come from is theirs, and nothing is
+stored.
 """
 
 from __future__ import annotations

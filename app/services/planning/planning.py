@@ -1,4 +1,4 @@
-"""Planning: the leader's cycles in every lane, a cycle on request, applying a stored plan, replaying a stored cycle.
+"""Planning: the leader's cycles in every lane, a cycle on request, applying a stored plan.
 
 Around the core's `run_cycle` stands here the wiring of its ports, the journals that remember cycles and settle the
 state in which a plan ends, which lanes have work, that a cycle which raised does not look as if it still ran, and the
@@ -8,7 +8,6 @@ so that no planner is handed the state of another version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -16,6 +15,7 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.clock import new_id
 from app.logs import EventLog, bound
+from app.records import record_of
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
@@ -27,20 +27,18 @@ from app.store.cycles import NewCycle
 from app.store.engine import Database
 from app.store.pages import PageOrder
 from app.store.plans import NewPlan, PlanState
-from solvers.cycle.cycle import replay, run_cycle
+from solvers.cycle.cycle import run_cycle
 from solvers.cycle.gate import fatal_codes
-from solvers.cycle.ports import Clock, CycleOrder, Journal, Ports, Runner, memory_key, movable_workloads
+from solvers.cycle.ports import Clock, CycleOrder, Journal, Ports, Runner, movable_workloads
 from solvers.cycle.record import CycleRecord, CycleStep, HoldReason, Lane
 from solvers.domain.codec import digest
-from solvers.domain.evidence import Finding, Reporter, Severity
-from solvers.domain.ids import CycleId, Digest, PolicyName
+from solvers.domain.evidence import Reporter, Severity
+from solvers.domain.ids import CycleId
 from solvers.domain.ownership import moved_by
-from solvers.domain.plan import Plan, Proposal
-from solvers.domain.snapshot import Snapshot
+from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError, StateError, SupersededError
 from solvers.planners import registry
-from solvers.planners.base import PlanRequest
 from solvers.verify.checks import verify
 
 
@@ -97,10 +95,9 @@ class LeaderJournal:
 class RequestJournal:
     """Writes a cycle that was asked for once it is over: nothing of it can be left half-way."""
 
-    def __init__(self, database: Database, cycle: NewCycle, actor: str) -> None:
+    def __init__(self, database: Database, cycle: NewCycle) -> None:
         self._database = database
         self._cycle = cycle
-        self._actor = actor
 
     def step(self, step: CycleStep) -> None:
         """Nothing to note: whoever asked waits for the end."""
@@ -115,7 +112,7 @@ class RequestJournal:
             cycles.begin(session, self._cycle)
             cycles.close(session, record)
             if record.plan is not None:
-                plans.put(session, _new_plan(record, record.plan, state, self._actor))
+                plans.put(session, _new_plan(record, record.plan, state, self._cycle.holder))
 
 
 def _new_plan(record: CycleRecord, plan: Plan, state: PlanState, created_by: str) -> NewPlan:
@@ -185,33 +182,6 @@ class StoreMemory:
             with self._database.transaction() as session:
                 cycles.put_state(session, planner, version, state)
 
-    def recall_exactly(self, record: CycleRecord) -> bytes | None:
-        """What the planner of a record's plan was handed. Raises StateError when that is kept no more."""
-        plan, digest = record.plan, record.state_digest
-        if plan is None or digest is None:
-            return None
-        return self._exactly(record, plan.planner, plan.planner_version, digest)
-
-    def recall_parts(self, record: CycleRecord) -> dict[PolicyName, bytes]:
-        """The same for every policy that had a part in the plan."""
-        lines = {} if record.plan is None else {(line.policy, line.planner): line for line in record.plan.parts}
-        found = {}
-        for attempt in record.attempts:
-            line = lines.get((attempt.policy, attempt.planner)) if attempt.policy is not None else None
-            if line is not None and attempt.state_digest is not None:
-                key = memory_key(record.snapshot.policy.name, line.policy, line.planner)
-                found[line.policy] = self._exactly(record, key, line.planner_version, attempt.state_digest)
-        return found
-
-    def _exactly(self, record: CycleRecord, key: str, version: str, digest: Digest) -> bytes:
-        with self._database.reading() as session:
-            found = cycles.find_state(session, key, version, digest)
-        if found is None:
-            raise StateError(
-                f"what {key} remembered in cycle {record.id} is kept no more", cycle=record.id, state=digest
-            )
-        return found.state
-
 
 def _version(key: str) -> str | None:
     try:
@@ -235,20 +205,6 @@ class PlanningParts:
     software_version: str
     beliefs: Beliefs | None = None
     """None: plan with what was measured alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """What a cycle planned, and what the same planner makes of the same inputs now; None where there was no plan."""
-
-    cycle: CycleId
-    recorded: Digest | None
-    replayed: Digest | None
-
-    @property
-    def same(self) -> bool:
-        """Whether the plan came out again to the last digit."""
-        return self.recorded == self.replayed
 
 
 class Planning:
@@ -282,19 +238,12 @@ class Planning:
         return lanes, seed
 
     def _lead(self, leader: Leader, lane: Lane, seed: int) -> CycleRecord:
-        cycle = CycleId(new_id())
-        new = NewCycle(
-            id=cycle,
-            lane=lane,
-            holder=leader.holder,
-            fencing_token=leader.fencing,
-            software_version=self._parts.software_version,
-        )
-        self._unended.add(cycle)
-        with bound(cycle=cycle, lane=lane.value):
+        new = self._new(lane, leader.holder, leader.fencing)
+        self._unended.add(new.id)
+        with bound(cycle=new.id, lane=lane.value):
             journal = LeaderJournal(self._parts.database, new)
             record = self._run(journal, Author(name=leader.holder, fencing=leader.fencing), self._order(new, seed))
-            self._unended.discard(cycle)
+            self._unended.discard(new.id)
             return record
 
     # -- on request ---------------------------------------------------------------------------------------------------
@@ -308,15 +257,9 @@ class Planning:
             lanes, seed = lanes_with_work(session, self._parts.cluster), read_policy(session).seed
         if lane not in lanes:
             raise StateError(f"no workload is in a mode that the {lane.value} lane moves", lane=lane.value)
-        new = NewCycle(
-            id=CycleId(new_id()),
-            lane=lane,
-            holder=actor,
-            fencing_token=0,
-            software_version=self._parts.software_version,
-        )
+        new = self._new(lane, actor, 0)
         with bound(cycle=new.id, lane=lane.value):
-            journal = RequestJournal(self._parts.database, new, actor)
+            journal = RequestJournal(self._parts.database, new)
             order = replace(self._order(new, seed), promote=False)
             record = self._run(journal, Author(name=actor), order)
         if record.plan_digest is None:
@@ -340,27 +283,20 @@ class Planning:
             raise SupersededError(
                 f"the plan was made for generation {plan.parent}, but {snapshot.target.generation} stands", plan=plan_id
             )
-        _refuse_fatal(_verified(plan, snapshot, summary.lane), plan_id)
+        # The verifier judges it under another snapshot than the one it was made for.
+        movable = moved_by(plan, snapshot, movable_workloads(snapshot, summary.lane))
+        findings = verify(snapshot, replace(plan, snapshot=digest(snapshot)), movable)
+        if fatal := [item for item in findings if item.severity is Severity.FATAL]:
+            raise StateError(f"the plan no longer fits: {fatal_codes(fatal)}", plan=plan_id, findings_fatal=len(fatal))
         generation = promote(self._parts.database, self._parts.cluster, plan, snapshot, Author(name=actor))
         _log.info("plan.applied", plan=plan_id, generation=generation, actor=actor)
         return generation
 
-    def replay(self, cycle_id: str) -> Replay:
-        """Plan a stored cycle again from its record. Raises NotFoundError, StateError without a record or when what its
-        planner remembered then is kept no more, InputError when the cycle had no plan, EngineError when the planner
-        fails this time."""
-        with self._parts.database.reading() as session:
-            record = cycles.load(session, cycle_id)
-        memory, runner = StoreMemory(self._parts.database), self._parts.runner
-        state, states = memory.recall_exactly(record), memory.recall_parts(record)
-
-        def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
-            return runner.think(planner, request, state).proposal
-
-        replayed = replay(record, propose, state, states)
-        return Replay(cycle=record.id, recorded=record.plan_digest, replayed=replayed)
-
     # -- one cycle ----------------------------------------------------------------------------------------------------
+
+    def _new(self, lane: Lane, holder: str, fencing: int) -> NewCycle:
+        version = self._parts.software_version
+        return NewCycle(id=CycleId(new_id()), lane=lane, holder=holder, fencing_token=fencing, software_version=version)
 
     def _run(self, journal: Journal, author: Author, order: CycleOrder) -> CycleRecord:
         parts = self._parts
@@ -378,13 +314,7 @@ class Planning:
     def _order(self, cycle: NewCycle, seed: int) -> CycleOrder:
         with self._parts.database.reading() as session:
             renewed = (*outdated(session), *misgoverned(session, read_owners(session)))
-        return CycleOrder(
-            id=cycle.id,
-            lane=cycle.lane,
-            seed=seed,
-            software_version=cycle.software_version,
-            outdated=tuple(sorted(set(renewed))),
-        )
+        return record_of(CycleOrder, cycle, seed=seed, outdated=tuple(sorted(set(renewed))))
 
 
 def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:
@@ -397,23 +327,7 @@ def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:
         for kind in kinds.workloads()
         for stored in documents.all_specs(session, kind)
     }
-    lanes = []
-    if ServiceMode.AUTO in found or targets.current(session, cluster).assignments:
-        lanes.append(Lane.ACT)
-    if ServiceMode.APPROVE in found:
-        lanes.append(Lane.APPROVE)
-    if ServiceMode.SHADOW in found:
-        lanes.append(Lane.SHADOW)
-    return tuple(lanes)
-
-
-def _verified(plan: Plan, snapshot: Snapshot, lane: Lane) -> tuple[Finding, ...]:
-    """What the verifier finds against a plan under another snapshot than the one it was made for."""
-    rebased = replace(plan, snapshot=digest(snapshot))
-    return verify(snapshot, rebased, moved_by(plan, snapshot, movable_workloads(snapshot, lane)))
-
-
-def _refuse_fatal(findings: Iterable[Finding], plan_id: str) -> None:
-    fatal = [finding for finding in findings if finding.severity is Severity.FATAL]
-    if fatal:
-        raise StateError(f"the plan no longer fits: {fatal_codes(fatal)}", plan=plan_id, findings_fatal=len(fatal))
+    if targets.current(session, cluster).assignments:
+        found.add(ServiceMode.AUTO)
+    lanes = {ServiceMode.AUTO: Lane.ACT, ServiceMode.APPROVE: Lane.APPROVE, ServiceMode.SHADOW: Lane.SHADOW}
+    return tuple(lane for mode, lane in lanes.items() if mode in found)

@@ -1,17 +1,25 @@
-"""Stored plans and why they are as they are.
+"""Stored plans and why they are as they are; and questions about the live fleet that take plans of their own: what if,
+why not, what an SLO costs.
 
-A project sees its own assignments of a plan and nothing else. The wording of an explanation is `sentences`'; making and
-applying plans is `planning`'s.
+A project sees its own assignments of a plan and nothing else. A question is answered from one picture and stores
+nothing; so many are answered at once, and all plans of one may take so long. Planners run where the caller says, in
+production in a child process. The wording of an explanation is `sentences`'; making and applying plans is `planning`'s.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
 from app import kinds
+from app.errors import FieldsError
 from app.records import record, record_of
+from app.services.beliefs.beliefs import Beliefs
+from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import read_owners
 from app.services.declared.tokens import Deed
 from app.services.explaining.explaining import (
@@ -26,17 +34,35 @@ from app.services.explaining.explaining import (
     why_not,
 )
 from app.services.explaining.sentences import mode_sentence, owner_sentences, places_of
-from app.services.explaining.solves import Forced, SloPoint
+from app.services.explaining.solves import (
+    PLANNING_S_MAX,
+    AnsweredAnew,
+    ExplainQuestion,
+    Forced,
+    SloPoint,
+    answered_anew,
+    check_question,
+)
+from app.services.planning.snapshots import StoreObserver, without_idle_built_in
+from app.services.whatif.changes import apply_changes
+from app.services.whatif.outcome import request_of
+from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
 from app.store import documents, plans
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.plans import PlanState, PlanSummary, StoredPlan
+from solvers.cycle.attempts import Asking, Propose
 from solvers.cycle.owners import StandingOwners
+from solvers.cycle.ports import Clock
 from solvers.cycle.record import Lane
 from solvers.domain.device import Device
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
-from solvers.errors import FieldError, NotFoundError
+from solvers.errors import FieldError, NotFoundError, TransientError
+from solvers.planners import registry
+from solvers.verify.checks import verify
 
 
 @record
@@ -74,8 +100,7 @@ class Plans:
 
     def page(self, order: PageOrder, lane: Lane | None, state: PlanState | None) -> StoredPage[PlanSummary]:
         """Plans, newest first."""
-        with self._database.reading() as session:
-            return plans.page(session, order, lane=lane, state=state)
+        return self._database.read(plans.page, order, lane=lane, state=state)
 
     def get(self, plan_id: str, project: str | None) -> StoredPlan:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
@@ -153,19 +178,96 @@ _WAITS_AS = {ServiceMode.APPROVE: PlanState.AWAITING_APPROVAL, ServiceMode.SHADO
 def _waiting(session: Session, workload: str, mode: ServiceMode) -> Waiting | None:
     plan_id = None
     if mode in _WAITS_AS:
-        newest = plans.page(session, PageOrder(limit=1), state=_WAITS_AS[mode]).items
-        plan_id = next((plan.id for plan in newest if _has_part(plans.load(session, plan.id), workload)), None)
+        for newest in plans.page(session, PageOrder(limit=1), state=_WAITS_AS[mode]).items:
+            plan = plans.load(session, newest.id)
+            if workload in {item.workload for item in plan.assignments} | {item.workload for item in plan.unplaced}:
+                plan_id = newest.id
     sentence = mode_sentence(workload, mode, plan_id)
     return Waiting(mode=mode, plan_id=plan_id, sentence=sentence) if sentence is not None else None
 
 
-def _has_part(plan: Plan, workload: str) -> bool:
-    return workload in {item.workload for item in plan.assignments} | {item.workload for item in plan.unplaced}
-
-
 def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
     """Told by the policies of now; a plan says which of their planners made it."""
-    devices = documents.values(session, kinds.DEVICE, Device)
-    names = places_of(devices)
+    names = places_of(documents.values(session, kinds.DEVICE, Device))
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     return tuple(owner_sentences(read_owners(session), standing, workload, names))
+
+
+AT_ONCE_MAX = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationParts:
+    """What simulations are made of. `propose` runs one planner under its deadline and raises EngineError."""
+
+    database: Database
+    clock: Clock
+    cluster: str
+    propose: Propose
+    beliefs: Beliefs
+
+
+class Simulations:
+    """Answers about the fleet as it is now. Safe to ask from several threads."""
+
+    def __init__(self, parts: SimulationParts) -> None:
+        self._observer = StoreObserver(parts.database, parts.clock, parts.cluster, Completion(parts.beliefs))
+        self._asking = Asking(propose=parts.propose, verify=verify, reporter=SilentReporter())
+        self._places = threading.BoundedSemaphore(AT_ONCE_MAX)
+
+    def snapshot(self) -> Snapshot:
+        """The picture that a plan would be made from now. Raises TransientError."""
+        return self._observer.observe()
+
+    def answer(self, question: WhatIfQuestion) -> WhatIf:
+        """Plan the fleet as it is and as it would be.
+
+        Raises FieldsError or FieldError with a pointer for changes that do not fit the fleet or take too long,
+        TransientError when too many questions are being answered, EngineError when no planner gives a plan.
+        """
+        _known_planner(question.planner)
+        with self._place():
+            return answer(question, self._pictures(question), self._asking)
+
+    def explain(self, question: ExplainQuestion, stored: WhyNot | None) -> AnsweredAnew:
+        """What plans of the fleet as it is now say of a service. `stored`: what a stored plan says already.
+
+        Raises FieldError with a pointer for an unknown planner or what takes too long, NotFoundError, InputError,
+        TransientError and EngineError as above.
+        """
+        _known_planner(question.planner)
+        with self._place():
+            picture = self._observer.observe()
+            check_question(picture, question)
+            return answered_anew(picture, question, self._asking, stored)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._places.acquire(blocking=False):
+            raise TransientError("too many simulations are being made at once; try again shortly")
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    def _pictures(self, question: WhatIfQuestion) -> Pictures:
+        """Both out of one reading of the database, so that nothing differs but what was asked."""
+        whole = self._observer.whole()
+        try:
+            changed = apply_changes(whole, question.changes)
+        except FieldsError as error:
+            raise FieldsError(
+                tuple(replace(item, pointer=f"/changes{item.pointer}") for item in error.faults)
+            ) from None
+        before, after = (self._observer.completed(without_idle_built_in(item)) for item in (whole, changed))
+        planning_s = question.plans * request_of(after, question).budget.deadline_s
+        if planning_s > PLANNING_S_MAX:
+            told = f"{question.plans} plans of {planning_s / question.plans:g} s take longer than {PLANNING_S_MAX:g} s"
+            raise FieldError("/deadline_s", told)
+        return Pictures(before=before, after=after, types=changed.gpu_types, complete=self._observer.completed)
+
+
+def _known_planner(name: str | None) -> None:
+    if name is not None and name not in registry.names():
+        known = ", ".join(registry.names())
+        raise FieldError("/planner", f"there is no planner {name}; known are {known}")

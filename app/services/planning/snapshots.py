@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
@@ -26,7 +27,7 @@ from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.ids import ClusterName, DeviceId, NodeId, PolicyName, ReplicaId, WorkloadId
 from solvers.domain.ownership import by_name
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Profile, ProfilePoint
+from solvers.domain.profile import Profile
 from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
 from solvers.domain.telemetry import (
     DEMAND_BIN_S,
@@ -67,8 +68,7 @@ class StoreObserver:
 
         Raises TransientError when the database cannot be read.
         """
-        with self._database.reading() as session:
-            return read_snapshot(session, self._cluster, self._clock.now_s())
+        return self._database.read(read_snapshot, self._cluster, self._clock.now_s())
 
     def completed(self, snapshot: Snapshot) -> Snapshot:
         """The same with what is believed where nobody measured. Raises TransientError while that is being learned."""
@@ -85,6 +85,7 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
     replica_rows = sorted(telemetry.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
     device_rows = sorted(telemetry.devices(session, silent_s), key=lambda row: row.uuid)
     known_devices = {device.id for device in devices}
+    known = [row for row in replica_rows if row.kind in set(WorkloadKind) and row.state in set(ReplicaState)]
     target = targets.current(session, cluster)
     wished = nodes.wishes(session, target.generation)
     return Snapshot(
@@ -104,7 +105,7 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
         job_statuses=_job_statuses(session),
         profiles=_profiles(session),
         demands=_demands(session, services, (policy, *bound)),
-        replicas=tuple(_replica(row) for row in replica_rows if _is_known(row)),
+        replicas=tuple(map(_replica, known)),
         device_telemetry=tuple(
             _device_telemetry(row, wished.get(row.uuid)) for row in device_rows if DeviceId(row.uuid) in known_devices
         ),
@@ -178,12 +179,9 @@ def read_demands(session: Session, services: tuple[Service, ...], lookback_s: fl
 
 
 def _profiles(session: Session) -> tuple[Profile, ...]:
-    found = sorted(profiles.all_profiles(session), key=lambda profile: (profile.model, profile.gpu_type))
-    return tuple(replace(profile, points=tuple(sorted(profile.points, key=_point_key))) for profile in found)
-
-
-def _point_key(point: ProfilePoint) -> tuple[tuple[str, ...], int, int, int]:
-    return (point.neighbours, point.clock_mhz_sm, point.share_pct_sm, point.batch)
+    found = sorted(profiles.all_profiles(session), key=attrgetter("model", "gpu_type"))
+    order = attrgetter("neighbours", "clock_mhz_sm", "share_pct_sm", "batch")
+    return tuple(replace(profile, points=tuple(sorted(profile.points, key=order))) for profile in found)
 
 
 def _node_statuses(session: Session) -> tuple[NodeStatus, ...]:
@@ -211,10 +209,6 @@ def _demand(service: Service, row: DemandRow | None) -> Demand:
         return Demand.declared(service.id, service.rate_rps_declared)
     window_s, age_s = max(row.window_s, 0.0), max(row.age_s, 0.0)
     return record_of(Demand, row, origin=DemandOrigin.OBSERVED, window_s=window_s, age_s=age_s)
-
-
-def _is_known(row: ReplicaRow) -> bool:
-    return row.kind in set(WorkloadKind) and row.state in set(ReplicaState)
 
 
 def _replica(row: ReplicaRow) -> Replica:

@@ -1,12 +1,11 @@
 """The CSV forms of measurements and questions: which columns there are, which form a text has, and every cell that does
 not fit, named by line and column.
 
-Owns the header and the reading. The header alone tells the form: columns in any order, names exact, columns that a form
-can do without may be missing, unknown ones are refused, because a misspelt column must not be ignored. A column without
-surprises is converted at once; only one that has any is looked at cell by cell. NaN, infinities, underscores and digits
-of other scripts, all of which Python would take for numbers, are refused. What was read is kept by column for
-arithmetic and by row for answers. Nothing is repaired: a row with a fault is reported, and whether the others may be
-used is the caller's choice.
+The header alone tells the form: columns in any order, names exact, columns that a form can do without may be missing,
+unknown ones are refused, because a misspelt column must not be ignored. A column without surprises is converted at
+once; only one that has any is looked at cell by cell. NaN, infinities, underscores and digits of other scripts, all of
+which Python would take for numbers, are refused. What was read is kept by column for arithmetic and by row for answers.
+Nothing is repaired: a row with a fault is reported, and whether the others may be used is the caller's choice.
 """
 
 from __future__ import annotations

@@ -53,13 +53,11 @@ class ProfileRuns:
 
     def get(self, run_id: int) -> ProfileRunLine:
         """One run. Raises NotFoundError."""
-        with self._database.reading() as session:
-            return profile_runs.get(session, run_id)
+        return self._database.read(profile_runs.get, run_id)
 
     def page(self, order: PageOrder) -> StoredPage[ProfileRunLine]:
         """All runs, the newest first."""
-        with self._database.reading() as session:
-            return profile_runs.page(session, order)
+        return self._database.read(profile_runs.page, order)
 
     def order(self, wanted: WantedProfileRun, deed: Deed) -> ProfileRunLine:
         """Order a run. Raises FieldsError for what does not exist or says too little, StateError for a device that is

@@ -1,7 +1,5 @@
-"""Sheets as what performance models take and give: samples, groups and questions in, answers out.
-
-Owns which column is which field and how a predicted number is written (six significant digits; empty where nothing is
-known). It refuses to know any model.
+"""Sheets as what performance models take and give: samples, groups and questions in, answers out. A predicted number
+has six significant digits, and is empty where nothing is known.
 """
 
 from __future__ import annotations

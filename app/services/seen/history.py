@@ -98,23 +98,19 @@ class History:
 
     def target(self) -> Target:
         """The standing target, whole."""
-        with self._database.reading() as session:
-            return targets.current(session, self._cluster)
+        return self._database.read(targets.current, self._cluster)
 
     def targets(self, order: PageOrder) -> StoredPage[TargetLine]:
         """Generations, newest first."""
-        with self._database.reading() as session:
-            return targets.page(session, order)
+        return self._database.read(targets.page, order)
 
     def receipts(self, order: PageOrder, node: str | None, generation: int | None) -> StoredPage[ReceiptLine]:
         """Receipts, newest first."""
-        with self._database.reading() as session:
-            return nodes.receipts_page(session, order, node=node, generation=generation)
+        return self._database.read(nodes.receipts_page, order, node=node, generation=generation)
 
     def cycles(self, order: PageOrder, lane: Lane | None, state: CycleState | None) -> StoredPage[CycleSummary]:
         """Cycles, newest first."""
-        with self._database.reading() as session:
-            return cycles.page(session, order, lane=lane, state=state)
+        return self._database.read(cycles.page, order, lane=lane, state=state)
 
     def cycle(self, cycle_id: str) -> StoredCycle:
         """A cycle and its record; None for a record that was never drafted. Raises NotFoundError."""
@@ -127,8 +123,7 @@ class History:
 
     def events(self, order: PageOrder, subject: str | None, project: str | None) -> StoredPage[EventLine]:
         """Audit events, newest first."""
-        with self._database.reading() as session:
-            return events.page(session, order, subject=subject, project=project)
+        return self._database.read(events.page, order, subject=subject, project=project)
 
 
 CHANNEL = "headroom_generation"
@@ -144,8 +139,7 @@ class Announcements:
 
     def current(self) -> int:
         """The generation now."""
-        with self._database.reading() as session:
-            return targets.generation(session, self._cluster)
+        return self._database.read(targets.generation, self._cluster)
 
     def announced(self, timeout_s: float) -> Iterator[int]:
         """Generations announced within the timeout."""

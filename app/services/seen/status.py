@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -22,10 +22,8 @@ from app.services.planning.snapshots import read_policy
 from app.store import documents, nodes, plans, targets, telemetry
 from app.store.documents import Stored
 from app.store.engine import Database
-from app.store.plans import PlanSummary
-from app.store.telemetry import DeviceRow, FleetCounts, ReplicaRow, ServedRow
-from solvers.cycle.owners import StandingOwners, knob_owners
-from solvers.domain.change import Target
+from app.store.telemetry import FleetCounts, ServedRow
+from solvers.cycle.owners import knob_owners
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
@@ -172,24 +170,6 @@ _READINGS = ("healthy", "power_w", "utilisation_pct", "memory_mib_used", "clock_
 Plain = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _World:
-    """What one summary is made of."""
-
-    states: dict[str, nodes.NodeState]
-    devices: dict[str, Plain]
-    node_specs: dict[str, Plain]
-    prices: dict[str, float]
-    readings: dict[str, DeviceRow]
-    replicas: tuple[ReplicaRow, ...]
-    target: Target
-    plan: PlanSummary | None
-    served: dict[str, ServedRow]
-    silent_s: float
-    owners: Owners
-    standing: StandingOwners
-
-
 class StatusReader:
     """Reads the present."""
 
@@ -205,15 +185,14 @@ class StatusReader:
     def fleet(self, project: str | None) -> FleetSummary:
         """Summary of the fleet, or of what one project holds of it."""
         with self._database.reading() as session:
-            world = _world(session, self._cluster)
+            mine = _Sight(session, self._cluster, project)
             workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
-        mine = _Sight(world, project)
         return FleetSummary(
             cluster=self._cluster,
-            generation=world.target.generation,
-            plan=None if world.plan is None else record_of(PlanLine, world.plan),
-            promoted_at_s=world.target.promoted_at_s,
+            generation=mine.target.generation,
+            plan=None if mine.plan is None else record_of(PlanLine, mine.plan),
+            promoted_at_s=mine.target.promoted_at_s,
             cost=mine.cost(),
             slo_attainment=mine.attainment(),
             policies=mine.policies(workloads),
@@ -227,32 +206,6 @@ class StatusReader:
                 if mine.sees(stored.key)
             ),
         )
-
-
-def _world(session: Session, cluster: str) -> _World:
-    silent_s = read_policy(session).device_silent_after_s
-    target = targets.current(session, cluster)
-    node_specs = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
-    devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
-    types = {item.name: item for item in documents.values(session, kinds.GPU_TYPE, GpuType)}
-    owners = read_owners(session)
-    return _World(
-        states={state.node_id: state for state in nodes.all_states(session)},
-        devices=devices,
-        node_specs=node_specs,
-        prices={
-            uuid: _price(spec, node_specs.get(spec["node"]), types.get(spec["gpu_type"]), owners)
-            for uuid, spec in devices.items()
-        },
-        readings={row.uuid: row for row in telemetry.devices(session, silent_s)},
-        replicas=telemetry.replicas(session, silent_s),
-        target=target,
-        plan=plans.get(session, PlanId(target.plan)) if target.plan is not None else None,
-        served={row.service: row for row in telemetry.served(session, ATTAINMENT_WINDOW_S)},
-        silent_s=silent_s,
-        owners=owners,
-        standing=standing_of(session, target),
-    )
 
 
 def _price(plain: Plain, node: Plain | None, gpu_type: GpuType | None, owners: Owners) -> float:
@@ -273,14 +226,28 @@ def _attainment(rows: Sequence[ServedRow]) -> float | None:
 class _Sight:
     """What a project (None: everybody) sees of the world."""
 
-    def __init__(self, world: _World, project: str | None) -> None:
-        self._world = world
+    def __init__(self, session: Session, cluster: str, project: str | None) -> None:
         self._prefix = "" if project is None else f"{project}/"
         self._whole = project is None
-        mine = [item for item in world.target.assignments if item.workload.startswith(self._prefix)]
-        self._assignments = mine
-        self._planned: Counter[str] = Counter(item.workload for item in mine)
-        self._replicas = [row for row in world.replicas if row.workload.startswith(self._prefix)]
+        self._silent_s = read_policy(session).device_silent_after_s
+        self.target = targets.current(session, cluster)
+        self.plan = plans.get(session, PlanId(self.target.plan)) if self.target.plan is not None else None
+        self._owners = read_owners(session)
+        self._standing = standing_of(session, self.target)
+        self._states = {state.node_id: state for state in nodes.all_states(session)}
+        self._nodes = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
+        self._devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
+        types = {item.name: item for item in documents.values(session, kinds.GPU_TYPE, GpuType)}
+        self._prices = {
+            uuid: _price(spec, self._nodes.get(spec["node"]), types.get(spec["gpu_type"]), self._owners)
+            for uuid, spec in self._devices.items()
+        }
+        self._readings = {row.uuid: row for row in telemetry.devices(session, self._silent_s)}
+        self._served = {row.service: row for row in telemetry.served(session, ATTAINMENT_WINDOW_S)}
+        replicas = telemetry.replicas(session, self._silent_s)
+        self._replicas = [row for row in replicas if row.workload.startswith(self._prefix)]
+        self._assignments = [item for item in self.target.assignments if item.workload.startswith(self._prefix)]
+        self._planned: Counter[str] = Counter(item.workload for item in self._assignments)
         self._ready = Counter(row.workload for row in self._replicas if row.state == READY)
 
     def sees(self, key: tuple[str, ...]) -> bool:
@@ -297,29 +264,28 @@ class _Sight:
             if stored.spec.get("policy") is not None
         }
         names = ["/".join(stored.key) for found in workloads.values() for stored in found]
-        owners = replace(self._world.owners, of_workload=named)
-        return policy_lines(owners, self._world.standing, self._world.devices, names)
+        owners = replace(self._owners, of_workload=named)
+        return policy_lines(owners, self._standing, self._devices, names)
 
     def cost(self) -> CostLineNow:
-        planned = self._world.plan.cost_usd_per_h if self._world.plan is not None else 0.0
+        planned = self.plan.cost_usd_per_h if self.plan is not None else 0.0
         if not self._whole:
-            prices = self._world.prices
-            planned = sum(prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
+            planned = sum(self._prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
         return CostLineNow(
             planned_usd_per_h=planned,
-            fleet_usd_per_h=sum(self._world.prices.values()) if self._whole else None,
+            fleet_usd_per_h=sum(self._prices.values()) if self._whole else None,
         )
 
     def attainment(self) -> float | None:
-        return _attainment([row for service, row in self._world.served.items() if service.startswith(self._prefix)])
+        return _attainment([row for service, row in self._served.items() if service.startswith(self._prefix)])
 
     def nodes(self) -> tuple[NodeLine, ...]:
         shown = []
-        counts = Counter(str(spec["node"]) for spec in self._world.devices.values())
-        for node, spec in sorted(self._world.node_specs.items()):
-            state = self._world.states.get(node)
+        counts = Counter(str(spec["node"]) for spec in self._devices.values())
+        for node, spec in sorted(self._nodes.items()):
+            state = self._states.get(node)
             seen = {name: getattr(state, name, None) for name in ("age_s", "endpoint", "agent_version")}
-            up = state is not None and state.age_s is not None and state.age_s <= self._world.silent_s
+            up = state is not None and state.age_s is not None and state.age_s <= self._silent_s
             generation = state.generation_applied if state is not None else 0
             shown.append(record_of(NodeLine, spec, **seen, up=up, generation_applied=generation, devices=counts[node]))
         return tuple(shown)
@@ -330,21 +296,21 @@ class _Sight:
             held[row.uuid].append(record_of(ReplicaLine, row))
         return tuple(
             self._device(uuid, spec, held[uuid])
-            for uuid, spec in sorted(self._world.devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
+            for uuid, spec in sorted(self._devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
             if self._whole or held[uuid]
         )
 
     def _device(self, uuid: str, spec: Plain, replicas: list[ReplicaLine]) -> DeviceLine:
-        reading = self._world.readings.get(uuid)
+        reading = self._readings.get(uuid)
         planned = [item for item in self._assignments if item.device == uuid]
         return record_of(
             DeviceLine,
             spec,
             **{name: getattr(reading, name, None) for name in _READINGS},
             up=reading is not None,
-            price_usd_per_h=self._world.prices[uuid],
-            policy=self._world.owners.policy_at(DeviceId(uuid)).name,
-            owners=owner_words(knob_owners(self._world.owners, DeviceId(uuid), self._world.standing)),
+            price_usd_per_h=self._prices[uuid],
+            policy=self._owners.policy_at(DeviceId(uuid)).name,
+            owners=owner_words(knob_owners(self._owners, DeviceId(uuid), self._standing)),
             share_pct_sm_planned=sum(item.share_pct_sm for item in planned),
             share_pct_sm_held=sum(replica.share_pct_sm for replica in replicas),
             replicas=tuple(sorted(replicas, key=lambda replica: replica.replica)),
@@ -352,7 +318,7 @@ class _Sight:
 
     def service(self, spec: Plain) -> ServiceLine:
         workload = f"{spec['project']}/{spec['name']}"
-        row = self._world.served.get(workload)
+        row = self._served.get(workload)
         return record_of(
             ServiceLine,
             spec,
@@ -368,7 +334,7 @@ class _Sight:
 
     def _policy(self, spec: Plain) -> str:
         """Whose planners plan a workload."""
-        owners, named = self._world.owners, spec.get("policy")
+        owners, named = self._owners, spec.get("policy")
         return str(named) if named in owners.bound else owners.default.name
 
     def work(self, kind: WorkloadKind, spec: Plain, progress: telemetry.ProgressRow | None) -> WorkLine:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
+import psycopg
+
 from agents.wire import EdgeReport, NodeReceipt, Report
 from app.errors import ClockBackwardsError, FieldsError
 from app.records import record
@@ -24,6 +26,7 @@ from solvers.cycle.ports import Clock
 from solvers.domain.change import ReceiptOutcome
 from solvers.errors import HeadroomError, InvariantError, NotFoundError
 
+R = TypeVar("R", Report, EdgeReport)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -176,8 +179,8 @@ class Telemetry:
         self._skew_s = skew_s
         self._listener = listener
         self.registry = DeviceRegistry(database, clock)
-        self._reports: GroupCommit[tuple[Report, ...], tuple[ReportOutcome, ...]] = GroupCommit(self._store_reports)
-        self._edges: GroupCommit[tuple[EdgeReport, ...], tuple[ReportOutcome, ...]] = GroupCommit(self._store_edges)
+        self._reports = self._grouped(ingest.ingest, lambda report: len(report.devices) + len(report.replicas))
+        self._edges = self._grouped(ingest.ingest_edge, lambda report: len(report.samples))
 
     def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledged:
         """Store a node's reports, oldest first.
@@ -185,8 +188,7 @@ class Telemetry:
         Raises FieldsError for times from the future and devices that are not the node's, ClockBackwardsError,
         NotFoundError when the node never joined. Reports before the faulty one are stored.
         """
-        _check_count(len(reports))
-        prefixes = [f"/{index}" if many else "" for index in range(len(reports))]
+        prefixes = _prefixes(len(reports), many)
         for prefix, report in zip(prefixes, reports, strict=True):
             self._check_time(prefix, report.observed_at_s)
             self._check_devices(prefix, report)
@@ -194,8 +196,7 @@ class Telemetry:
 
     def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> Acknowledged:
         """Store a gateway's reports, oldest first. Raises as `accept_reports` does."""
-        _check_count(len(reports))
-        prefixes = [f"/{index}" if many else "" for index in range(len(reports))]
+        prefixes = _prefixes(len(reports), many)
         for prefix, report in zip(prefixes, reports, strict=True):
             self._check_time(prefix, report.observed_at_s)
         return _acknowledge(self._edges.submit(reports), prefixes)
@@ -243,26 +244,21 @@ class Telemetry:
                 detail = f"{uuid} is no registered device of node {report.node}"
                 raise FieldsError.of(f"{prefix}{place}/uuid", detail, "reference-unknown")
 
-    def _store_reports(self, batch: Sequence[tuple[Report, ...]]) -> list[tuple[ReportOutcome, ...]]:
-        flat = [report for reports in batch for report in reports]
-        with self._database.raw() as connection:
-            outcomes = ingest.ingest(connection, flat)
-        rows = [len(report.devices) + len(report.replicas) for report in flat]
-        return self._told(rows, outcomes, [len(reports) for reports in batch])
+    def _grouped(
+        self, ingest: Callable[[psycopg.Connection, Sequence[R]], Sequence[ReportOutcome]], rows_of: Callable[[R], int]
+    ) -> GroupCommit[tuple[R, ...], tuple[ReportOutcome, ...]]:
+        """Many senders' reports in one transaction, each sender's in its order."""
 
-    def _store_edges(self, batch: Sequence[tuple[EdgeReport, ...]]) -> list[tuple[ReportOutcome, ...]]:
-        flat = [report for reports in batch for report in reports]
-        with self._database.raw() as connection:
-            outcomes = ingest.ingest_edge(connection, flat)
-        return self._told([len(report.samples) for report in flat], outcomes, [len(reports) for reports in batch])
+        def store(batch: Sequence[tuple[R, ...]]) -> list[tuple[ReportOutcome, ...]]:
+            flat = [report for reports in batch for report in reports]
+            with self._database.raw() as connection:
+                outcomes = ingest(connection, flat)
+            if self._listener is not None:
+                self._listener.stored(list(zip(map(rows_of, flat), outcomes, strict=True)))
+            parts = iter(outcomes)
+            return [tuple(next(parts) for _ in reports) for reports in batch]
 
-    def _told(
-        self, rows: list[int], outcomes: tuple[ReportOutcome, ...], sizes: list[int]
-    ) -> list[tuple[ReportOutcome, ...]]:
-        if self._listener is not None:
-            self._listener.stored(list(zip(rows, outcomes, strict=True)))
-        parts = iter(outcomes)
-        return [tuple(next(parts) for _ in range(size)) for size in sizes]
+        return GroupCommit(store)
 
 
 def _check_distinct(prefix: str, report: Report) -> None:
@@ -274,9 +270,11 @@ def _check_distinct(prefix: str, report: Report) -> None:
         seen.add(device.uuid)
 
 
-def _check_count(count: int) -> None:
+def _prefixes(count: int, many: bool) -> list[str]:
+    """Where each report stands in its body."""
     if not 1 <= count <= REPORTS_PER_CALL_MAX:
         raise FieldsError.of("", f"send 1 to {REPORTS_PER_CALL_MAX} reports at once", "count-out-of-range")
+    return [f"/{index}" if many else "" for index in range(count)]
 
 
 def _acknowledge(outcomes: tuple[ReportOutcome, ...], prefixes: list[str]) -> Acknowledged:

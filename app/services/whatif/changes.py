@@ -8,14 +8,16 @@ that names something unknown is refused with a pointer, and all of them at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
 from difflib import get_close_matches
-from functools import partial
-from typing import TypeVar, cast
+from operator import attrgetter
+from typing import Any, TypeVar, cast
 
 from app import kinds
-from app.errors import Fault, FieldsError
+from app.errors import Faults
+from app.kinds import Kind
+from app.records import record_of
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ServiceId, WorkloadId
@@ -150,218 +152,20 @@ def changes_of(plain: Plain) -> Changes:
 
 T = TypeVar("T")
 NEAR_MAX = 3
-
-
-class ChangeFaults:
-    """Collects what is wrong with changes and raises it at once."""
-
-    def __init__(self) -> None:
-        self._found: list[Fault] = []
-
-    def add(self, pointer: str, detail: str, code: str = "value-invalid") -> None:
-        """One more."""
-        self._found.append(Fault(pointer=pointer, code=code, detail=detail))
-
-    def known(self, word: str, name: str, names: Iterable[str], pointer: str) -> bool:
-        """Whether the name is one of these; a fault that tells the nearest ones when it is not."""
-        known = set(names)
-        if name in known:
-            return True
-        near = get_close_matches(name, sorted(known), n=NEAR_MAX)
-        hint = f"; near: {', '.join(near)}" if near else ""
-        self.add(pointer, f"there is no {word} {name}{hint}", "reference-unknown")
-        return False
-
-    def settle(self) -> None:
-        """Raise FieldsError when anything was wrong."""
-        if self._found:
-            raise FieldsError(tuple(self._found))
-
-
-def merged(old: Iterable[T], new: Iterable[T], key: Callable[[T], Hashable]) -> tuple[T, ...]:
-    """Old and new documents: what is new takes the place of
-    what has its name. Ordered by name, as snapshots are.
-    """
-    merged = {key(item): item for item in (*old, *new)}
-    return tuple(merged[name] for name in sorted(merged, key=str))
-
-
-def apply_changes(snapshot: Snapshot, changes: Changes) -> Snapshot:
-    """The changed picture. Raises FieldsError naming every change that does not fit, by its place in the changes."""
-    faults = ChangeFaults()
-    said = _said_rates(snapshot, changes)
-    snapshot = replace(snapshot, demands=merged(snapshot.demands, said.values(), lambda item: item.service))
-    for step in (_put, _policy, _remove, partial(_rates, said=said), lose, add_nodes, caps, prices, offers):
-        snapshot = step(snapshot, changes, faults)
-    _check_references(snapshot, changes, faults)
-    faults.settle()
-    return snapshot
-
-
-def _put(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:  # noqa: ARG001 - steps are called alike
-    profiles = {(item.model, item.gpu_type): item for item in (*snapshot.profiles, *changes.profiles)}
-    new_nodes = {item.id for item in changes.nodes} - {item.id for item in snapshot.nodes}
-    return replace(
-        snapshot,
-        gpu_types=merged(snapshot.gpu_types, changes.gpu_types, lambda item: item.name),
-        models=merged(snapshot.models, changes.models, lambda item: item.name),
-        profiles=tuple(profiles[key] for key in sorted(profiles)),
-        projects=merged(snapshot.projects, changes.projects, lambda item: item.name),
-        nodes=merged(snapshot.nodes, changes.nodes, lambda item: item.id),
-        node_statuses=reporting(snapshot, new_nodes),
-        devices=merged(snapshot.devices, changes.devices, lambda item: item.id),
-        services=merged(snapshot.services, changes.services, lambda item: item.id),
-        jobs=merged(snapshot.jobs, changes.jobs, lambda item: item.id),
-        tasks=merged(snapshot.tasks, changes.tasks, lambda item: item.id),
-    )
-
-
-def _said_rates(snapshot: Snapshot, changes: Changes) -> dict[ServiceId, Demand]:
-    """What a service declares counts as its demand where it is new or says another rate than before."""
-    before = snapshot.services_by_id()
-    return {
-        service.id: Demand.declared(service.id, service.rate_rps_declared)
-        for service in changes.services
-        if service.id not in before or before[service.id].rate_rps_declared != service.rate_rps_declared
-    }
-
-
-def _policy(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
-    if not changes.policy:
-        return snapshot
-    standing = cast("dict[str, object]", to_plain(snapshot.policy))
-    try:
-        policy = from_plain(Policy, cast("Plain", {**standing, **changes.policy}))
-    except FieldError as error:
-        faults.add(f"/policy{error.field}", error.message)
-        return snapshot
-    for index, planner in enumerate(policy.planners):
-        faults.known("planner", planner, registry.names(), f"/policy/planners/{index}")
-    try:
-        registry.check_settings(policy)
-    except FieldError as error:
-        faults.add(f"/policy{error.field}", error.message)
-    return replace(snapshot, policy=policy)
-
-
-def _remove(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
-    works: tuple[Service | TrainingJob | OfflineTask, ...] = (*snapshot.services, *snapshot.jobs, *snapshot.tasks)
-    names = {str(item.id) for item in works}
-    for index, name in enumerate(changes.remove):
-        faults.known("workload", name, names, f"/remove/{index}")
-    gone = {str(name) for name in changes.remove}
-    return replace(
-        snapshot,
-        services=tuple(item for item in snapshot.services if item.id not in gone),
-        jobs=tuple(item for item in snapshot.jobs if item.id not in gone),
-        tasks=tuple(item for item in snapshot.tasks if item.id not in gone),
-        demands=tuple(item for item in snapshot.demands if item.service not in gone),
-    )
-
-
-def _rates(snapshot: Snapshot, changes: Changes, faults: ChangeFaults, *, said: Mapping[ServiceId, Demand]) -> Snapshot:
-    """Other rates. The factor for everybody leaves out what the same changes declare with a rate of its own."""
-    if changes.rate_factor == 1.0 and not changes.rates:
-        return snapshot
-    known = [item.id for item in snapshot.services]
-    single: dict[ServiceId, RateChange] = {}
-    for index, item in enumerate(changes.rates):
-        if faults.known("service", item.service, known, f"/rates/{index}/service"):
-            if item.service in single:
-                faults.add(f"/rates/{index}/service", f"{item.service} is named twice")
-            single[item.service] = item
-    everybody = changes.rate_factor
-    demands = snapshot.demands_by_service()
-    services, rates = [], []
-    for service in snapshot.services:
-        demand = demands.get(service.id) or Demand.declared(service.id, service.rate_rps_declared)
-        change = single.get(service.id) or RateChange(
-            service=service.id, factor=1.0 if service.id in said else everybody
-        )
-        if change.rate_rps is not None:
-            services.append(replace(service, rate_rps_declared=change.rate_rps))
-            rates.append(Demand.declared(service.id, change.rate_rps))
-            continue
-        factor = change.factor if change.factor is not None else 1.0
-        services.append(replace(service, rate_rps_declared=min(service.rate_rps_declared * factor, 1e9)))
-        rates.append(
-            replace(demand, rate_rps_mean=demand.rate_rps_mean * factor, rate_rps_upper=demand.rate_rps_upper * factor)
-        )
-    return replace(
-        snapshot, services=tuple(services), demands=merged(snapshot.demands, rates, lambda item: item.service)
-    )
-
-
-def _check_references(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> None:
-    """What new documents name must be there when all is applied."""
-    names = {kind: {item.name for item in getattr(snapshot, kind.table)} for kind in (kinds.GPU_TYPE, kinds.MODEL)}
-    names[kinds.PROJECT] = {item.name for item in snapshot.projects}
-    names[kinds.NODE] = {item.id for item in snapshot.nodes}
-    names[kinds.POLICY] = {item.name for item in (snapshot.policy, *snapshot.policies)}
-    for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK, kinds.DEVICE):
-        for index, item in enumerate(getattr(changes, kind.table)):
-            for named, name, pointer in kind.named_in(item):
-                faults.known(named.words, name, names[named], f"/{kind.table}/{index}{pointer}")
-    for index, profile in enumerate(changes.profiles):
-        faults.known("model", profile.model, names[kinds.MODEL], f"/profiles/{index}/model")
-        faults.known("GPU type", profile.gpu_type, names[kinds.GPU_TYPE], f"/profiles/{index}/gpu_type")
-
-
 SILENT_TIMES = 100.0
 """A lost node has been silent for so many times what counts as silent."""
 ADDED = "added"
 
 
-def reporting(snapshot: Snapshot, new: Iterable[NodeId]) -> tuple[NodeStatus, ...]:
-    """Statuses with those of nodes that have just reported."""
-    fresh = (NodeStatus(node=name, age_s=0.0, generation_applied=0) for name in new)
-    return merged(snapshot.node_statuses, fresh, lambda item: item.node)
-
-
-def lose(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
-    """Nodes that fall silent and devices that break."""
-    nodes, devices = [item.id for item in snapshot.nodes], [item.id for item in snapshot.devices]
-    for index, name in enumerate(changes.nodes_lost):
-        faults.known("node", name, nodes, f"/nodes_lost/{index}")
-    for index, uuid in enumerate(changes.devices_lost):
-        faults.known("device", uuid, devices, f"/devices_lost/{index}")
-    lost, sick = set(changes.nodes_lost), set(changes.devices_lost)
-    dark = sick | {item.id for item in snapshot.devices if item.node in lost}
-    silent_s = SILENT_TIMES * snapshot.policy.device_silent_after_s
-    return replace(
-        snapshot,
-        node_statuses=tuple(
-            replace(item, age_s=silent_s) if item.node in lost else item for item in snapshot.node_statuses
-        ),
-        devices=tuple(replace(item, schedulable=False) if item.id in sick else item for item in snapshot.devices),
-        device_telemetry=tuple(
-            replace(item, healthy=item.healthy and item.device not in dark) for item in snapshot.device_telemetry
-        ),
-        replicas=tuple(item for item in snapshot.replicas if item.device not in dark),
-    )
-
-
-def add_nodes(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
-    """Nodes that stand ready and empty."""
-    types = snapshot.gpu_types_by_name()
-    for index, wish in enumerate(changes.nodes_added):
-        if faults.known("GPU type", wish.gpu_type, types, f"/nodes_added/{index}/gpu_type"):
-            snapshot = with_nodes(snapshot, wish, types[wish.gpu_type], f"{ADDED}-{index}")
-    return snapshot
+def merged(old: Iterable[T], new: Iterable[T], key: Callable[[T], Any]) -> tuple[T, ...]:
+    """Old and new documents, by name; what is new takes the place of what has its name."""
+    found = {key(item): item for item in (*old, *new)}
+    return tuple(found[name] for name in sorted(found))
 
 
 def with_nodes(snapshot: Snapshot, wish: NodesAdded, gpu_type: GpuType, prefix: str) -> Snapshot:
     """The picture with these nodes standing ready and empty."""
-    nodes = [
-        Node(
-            id=NodeId(f"{prefix}-{number:05d}"),
-            rack=wish.rack,
-            failure_domain=wish.failure_domain,
-            region=wish.region,
-            price_kind=wish.price_kind,
-        )
-        for number in range(wish.count)
-    ]
+    nodes = [record_of(Node, wish, id=NodeId(f"{prefix}-{number:05d}")) for number in range(wish.count)]
     devices = [
         Device(
             id=DeviceId(f"{node.id}.gpu-{index}"),
@@ -377,58 +181,228 @@ def with_nodes(snapshot: Snapshot, wish: NodesAdded, gpu_type: GpuType, prefix: 
     return replace(
         snapshot,
         nodes=merged(snapshot.nodes, nodes, lambda item: item.id),
-        node_statuses=reporting(snapshot, (node.id for node in nodes)),
+        node_statuses=_reporting(snapshot, (node.id for node in nodes)),
         devices=merged(snapshot.devices, devices, lambda item: item.id),
     )
 
 
-def caps(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
-    """Power caps that are new, other or gone."""
-    caps = {(item.scope, item.subject): item for item in snapshot.power_caps}
-    for index, name in enumerate(changes.power_caps_removed):
-        if caps.pop((name.scope, name.subject), None) is None:
-            told = f"there is no power cap {name.scope.value}/{name.subject}"
-            faults.add(f"/power_caps_removed/{index}", told, "reference-unknown")
-    subjects: Mapping[PowerScope, set[str]] = {
-        PowerScope.DEVICE: {item.id for item in snapshot.devices},
-        PowerScope.NODE: {item.id for item in snapshot.nodes},
-        PowerScope.RACK: {item.rack for item in snapshot.nodes},
-        PowerScope.CLUSTER: {snapshot.cluster},
-    }
-    for index, cap in enumerate(changes.power_caps):
-        if faults.known(cap.scope.value, cap.subject, subjects[cap.scope], f"/power_caps/{index}/subject"):
-            caps[cap.scope, cap.subject] = cap
-    return replace(snapshot, power_caps=tuple(caps[key] for key in sorted(caps)))
+def _reporting(snapshot: Snapshot, new: Iterable[NodeId]) -> tuple[NodeStatus, ...]:
+    """Statuses with those of nodes that have just reported."""
+    fresh = (NodeStatus(node=name, age_s=0.0, generation_applied=0) for name in new)
+    return merged(snapshot.node_statuses, fresh, lambda item: item.node)
 
 
-def prices(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
-    """Other prices of GPU types."""
-    types = snapshot.gpu_types_by_name()
-    for index, change in enumerate(changes.prices):
-        place = f"/prices/{index}"
-        if faults.known("GPU type", change.gpu_type, types, f"{place}/gpu_type"):
-            types[change.gpu_type] = _priced(types[change.gpu_type], change, faults, place)
-    return replace(snapshot, gpu_types=tuple(types[item.name] for item in snapshot.gpu_types))
+def apply_changes(snapshot: Snapshot, changes: Changes) -> Snapshot:
+    """The changed picture. Raises FieldsError naming every change that does not fit, by its place in the changes."""
+    return _Picture(snapshot, changes).changed()
 
 
-def _priced(gpu_type: GpuType, change: PriceChange, faults: ChangeFaults, place: str) -> GpuType:
-    rows = {(row.kind, row.region): row for row in gpu_type.prices}
-    row = rows.get((change.kind, change.region))
-    if row is None and change.usd_per_h is None:
-        faults.add(place, f"{gpu_type.name} has no price {change.kind.value} in {change.region} to change")
-        return gpu_type
-    before = row or PriceRow(kind=change.kind, usd_per_h=0.0, region=change.region, source="what-if")
-    usd_per_h = change.usd_per_h if change.usd_per_h is not None else before.usd_per_h * (change.factor or 0.0)
-    if change.usd_per_h is None and change.factor is None:
-        usd_per_h = before.usd_per_h
-    often = before.interruptions_per_h if change.interruptions_per_h is None else change.interruptions_per_h
-    rows[change.kind, change.region] = replace(before, usd_per_h=usd_per_h, interruptions_per_h=often, source="what-if")
-    return replace(gpu_type, prices=tuple(rows.values()))
+class _Picture(Faults):
+    """A picture while changes are applied, and what is wrong with them."""
+
+    def __init__(self, snapshot: Snapshot, changes: Changes) -> None:
+        super().__init__()
+        self._snapshot = snapshot
+        self._changes = changes
+
+    def changed(self) -> Snapshot:
+        said = self._said_rates()
+        self._set(demands=merged(self._snapshot.demands, said.values(), lambda item: item.service))
+        self._put()
+        if self._changes.policy:
+            self._put_policy(self._changes.policy)
+        self._remove()
+        if self._changes.rate_factor != 1.0 or self._changes.rates:
+            self._change_rates(said)
+        self._lose()
+        self._add_nodes()
+        self._cap()
+        self._price()
+        self._offer()
+        self._check_references()
+        self.settle()
+        return self._snapshot
+
+    def _set(self, **fields: Any) -> None:
+        self._snapshot = replace(self._snapshot, **fields)
+
+    def _known(self, word: str, name: str, names: Collection[str], pointer: str) -> bool:
+        """Whether the name is one of these; a fault that tells the nearest ones when it is not."""
+        if name in names:
+            return True
+        near = get_close_matches(name, sorted(names), n=NEAR_MAX)
+        hint = f"; near: {', '.join(near)}" if near else ""
+        self.add(pointer, f"there is no {word} {name}{hint}", "reference-unknown")
+        return False
+
+    def _all_known(self, word: str, named: Iterable[str], names: Collection[str], pointer: str) -> None:
+        for index, name in enumerate(named):
+            self._known(word, name, names, pointer.format(index))
+
+    def _put(self) -> None:
+        before, changes = self._snapshot, self._changes
+        new_nodes = {item.id for item in changes.nodes} - {item.id for item in before.nodes}
+        self._set(
+            **{
+                name: merged(getattr(before, name), getattr(changes, name), attrgetter(*fields))
+                for name, fields in _NAMED_BY.items()
+            },
+            node_statuses=_reporting(before, new_nodes),
+        )
+
+    def _said_rates(self) -> dict[ServiceId, Demand]:
+        """What a service declares counts as its demand where it is new or says another rate than before."""
+        before = self._snapshot.services_by_id()
+        return {
+            service.id: Demand.declared(service.id, service.rate_rps_declared)
+            for service in self._changes.services
+            if service.id not in before or before[service.id].rate_rps_declared != service.rate_rps_declared
+        }
+
+    def _put_policy(self, fields: Mapping[str, object]) -> None:
+        standing = cast("dict[str, object]", to_plain(self._snapshot.policy))
+        try:
+            policy = from_plain(Policy, cast("Plain", {**standing, **fields}))
+            self._all_known("planner", policy.planners, registry.names(), "/policy/planners/{}")
+            self._set(policy=policy)
+            registry.check_settings(policy)
+        except FieldError as error:
+            self.add(f"/policy{error.field}", error.message)
+
+    def _remove(self) -> None:
+        before = self._snapshot
+        names = {str(item.id) for items in (before.services, before.jobs, before.tasks) for item in items}
+        gone = {str(name) for name in self._changes.remove}
+        self._all_known("workload", self._changes.remove, names, "/remove/{}")
+        self._set(
+            services=tuple(item for item in before.services if item.id not in gone),
+            jobs=tuple(item for item in before.jobs if item.id not in gone),
+            tasks=tuple(item for item in before.tasks if item.id not in gone),
+            demands=tuple(item for item in before.demands if item.service not in gone),
+        )
+
+    def _change_rates(self, said: Collection[ServiceId]) -> None:
+        """Other rates. The factor for everybody leaves out what the same changes declare with a rate of its own."""
+        before = self._snapshot
+        known, demands = before.services_by_id(), before.demands_by_service()
+        single: dict[ServiceId, RateChange] = {}
+        for index, item in enumerate(self._changes.rates):
+            if self._known("service", item.service, known, f"/rates/{index}/service"):
+                if item.service in single:
+                    self.add(f"/rates/{index}/service", f"{item.service} is named twice")
+                single[item.service] = item
+        services, rates = [], []
+        for service in before.services:
+            everybody = 1.0 if service.id in said else self._changes.rate_factor
+            change = single.get(service.id) or RateChange(service=service.id, factor=everybody)
+            if change.factor is None:
+                rate_rps, demand = change.rate_rps or 0.0, Demand.declared(service.id, change.rate_rps or 0.0)
+            else:
+                rate_rps = min(service.rate_rps_declared * change.factor, 1e9)
+                demand = demands.get(service.id) or Demand.declared(service.id, service.rate_rps_declared)
+                mean, upper = demand.rate_rps_mean * change.factor, demand.rate_rps_upper * change.factor
+                demand = replace(demand, rate_rps_mean=mean, rate_rps_upper=upper)
+            services.append(replace(service, rate_rps_declared=rate_rps))
+            rates.append(demand)
+        self._set(services=tuple(services), demands=merged(before.demands, rates, lambda item: item.service))
+
+    def _lose(self) -> None:
+        """Nodes that fall silent and devices that break."""
+        before, changes = self._snapshot, self._changes
+        self._all_known("node", changes.nodes_lost, before.nodes_by_id(), "/nodes_lost/{}")
+        self._all_known("device", changes.devices_lost, before.devices_by_id(), "/devices_lost/{}")
+        lost, sick = set(changes.nodes_lost), set(changes.devices_lost)
+        dark = sick | {item.id for item in before.devices if item.node in lost}
+        silent_s = SILENT_TIMES * before.policy.device_silent_after_s
+        self._set(
+            node_statuses=tuple(
+                replace(item, age_s=silent_s) if item.node in lost else item for item in before.node_statuses
+            ),
+            devices=tuple(replace(item, schedulable=False) if item.id in sick else item for item in before.devices),
+            device_telemetry=tuple(
+                replace(item, healthy=item.healthy and item.device not in dark) for item in before.device_telemetry
+            ),
+            replicas=tuple(item for item in before.replicas if item.device not in dark),
+        )
+
+    def _add_nodes(self) -> None:
+        types = self._snapshot.gpu_types_by_name()
+        for index, wish in enumerate(self._changes.nodes_added):
+            if self._known("GPU type", wish.gpu_type, types, f"/nodes_added/{index}/gpu_type"):
+                self._snapshot = with_nodes(self._snapshot, wish, types[wish.gpu_type], f"{ADDED}-{index}")
+
+    def _cap(self) -> None:
+        """Power caps that are new, other or gone."""
+        before = self._snapshot
+        caps = {(item.scope, item.subject): item for item in before.power_caps}
+        for index, name in enumerate(self._changes.power_caps_removed):
+            if caps.pop((name.scope, name.subject), None) is None:
+                told = f"there is no power cap {name.scope.value}/{name.subject}"
+                self.add(f"/power_caps_removed/{index}", told, "reference-unknown")
+        subjects: Mapping[PowerScope, set[str]] = {
+            PowerScope.DEVICE: {item.id for item in before.devices},
+            PowerScope.NODE: {item.id for item in before.nodes},
+            PowerScope.RACK: {item.rack for item in before.nodes},
+            PowerScope.CLUSTER: {before.cluster},
+        }
+        for index, cap in enumerate(self._changes.power_caps):
+            if self._known(cap.scope.value, cap.subject, subjects[cap.scope], f"/power_caps/{index}/subject"):
+                caps[cap.scope, cap.subject] = cap
+        self._set(power_caps=tuple(caps[key] for key in sorted(caps)))
+
+    def _price(self) -> None:
+        types = self._snapshot.gpu_types_by_name()
+        for index, change in enumerate(self._changes.prices):
+            if self._known("GPU type", change.gpu_type, types, f"/prices/{index}/gpu_type"):
+                types[change.gpu_type] = self._priced(types[change.gpu_type], change, f"/prices/{index}")
+        self._set(gpu_types=tuple(types[item.name] for item in self._snapshot.gpu_types))
+
+    def _priced(self, gpu_type: GpuType, change: PriceChange, place: str) -> GpuType:
+        rows = {(row.kind, row.region): row for row in gpu_type.prices}
+        before = rows.get((change.kind, change.region))
+        if before is None and change.usd_per_h is None:
+            self.add(place, f"{gpu_type.name} has no price {change.kind.value} in {change.region} to change")
+            return gpu_type
+        before = before or PriceRow(kind=change.kind, usd_per_h=0.0, region=change.region)
+        usd_per_h = before.usd_per_h * (1.0 if change.factor is None else change.factor)
+        often = before.interruptions_per_h if change.interruptions_per_h is None else change.interruptions_per_h
+        rows[change.kind, change.region] = replace(
+            before,
+            usd_per_h=usd_per_h if change.usd_per_h is None else change.usd_per_h,
+            interruptions_per_h=often,
+            source="what-if",
+        )
+        return replace(gpu_type, prices=tuple(rows.values()))
+
+    def _offer(self) -> None:
+        """GPUs that could be rented."""
+        before, offers = self._snapshot, self._changes.offers
+        types = before.gpu_types_by_name()
+        self._all_known("GPU type", (item.gpu_type for item in offers), types, "/offers/{}/gpu_type")
+        self._set(offers=merged(before.offers, offers, lambda item: item.name))
+
+    def _check_references(self) -> None:
+        """What new documents name must be there when all is applied."""
+        after, changes = self._snapshot, self._changes
+        names: dict[Kind, Collection[str]] = {
+            kinds.GPU_TYPE: after.gpu_types_by_name(),
+            kinds.MODEL: after.models_by_name(),
+            kinds.PROJECT: {item.name for item in after.projects},
+            kinds.NODE: after.nodes_by_id(),
+            kinds.POLICY: {item.name for item in (after.policy, *after.policies)},
+        }
+        for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK, kinds.DEVICE):
+            for index, item in enumerate(getattr(changes, kind.table)):
+                for named, name, pointer in kind.named_in(item):
+                    self._known(named.words, name, names[named], f"/{kind.table}/{index}{pointer}")
+        models, types = ([getattr(item, name) for item in changes.profiles] for name in ("model", "gpu_type"))
+        self._all_known("model", models, names[kinds.MODEL], "/profiles/{}/model")
+        self._all_known("GPU type", types, names[kinds.GPU_TYPE], "/profiles/{}/gpu_type")
 
 
-def offers(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
-    """GPUs that could be rented."""
-    types = snapshot.gpu_types_by_name()
-    for index, offer in enumerate(changes.offers):
-        faults.known("GPU type", offer.gpu_type, types, f"/offers/{index}/gpu_type")
-    return replace(snapshot, offers=merged(snapshot.offers, changes.offers, lambda item: item.name))
+_NAMED_BY: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("gpu_types", "models", "projects"), ("name",)),
+    **dict.fromkeys(("nodes", "devices", "services", "jobs", "tasks"), ("id",)),
+    "profiles": ("model", "gpu_type"),
+}
+"""Documents that a picture has, and the fields that name one."""

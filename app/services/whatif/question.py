@@ -25,13 +25,14 @@ from app.services.whatif.outcome import (
     planned,
     price_by_device,
     request_of,
+    servings,
     standing_on,
 )
 from solvers.cycle.attempts import Asking
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.evidence import Resource
-from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
-from solvers.domain.plan import Assignment, Plan
+from solvers.domain.ids import DeviceId, Digest, GpuTypeName
+from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import check_range, value
 from solvers.errors import FieldError
@@ -212,7 +213,8 @@ class _Advisor:
             every = _with(every, gpu_type, PriceRow(kind=PriceKind.ON_DEMAND, usd_per_h=0.0), 1)
         every = self.pictures.complete(every)
         beliefs = Beliefs.of(every, open_fleet(every, {}).classes)
-        paid, short = _paid_usd_per_h(picture, plan), {item.workload: item.rate_rps_short for item in plan.unplaced}
+        paid = {key.workload: item.usd_per_h for key, item in servings(self.made).items()}
+        short = {item.workload: item.rate_rps_short for item in plan.unplaced}
         found: dict[GpuTypeName, tuple[float, float]] = {}
         for need in needs_of(every, request_of(picture, self.question).movable):
             if need.rate_rps <= 0:
@@ -277,16 +279,6 @@ def _best_by_type(need: Need, beliefs: Beliefs) -> dict[GpuTypeName, float]:
         if len(held):
             found[device_class.gpu_type] = max(found.get(device_class.gpu_type, 0.0), float(held.max()))
     return found
-
-
-def _paid_usd_per_h(picture: Snapshot, plan: Plan) -> dict[WorkloadId, float]:
-    """Price of the shares that each workload holds."""
-    prices = price_by_device(picture.with_offers())
-    paid: dict[WorkloadId, float] = {}
-    for item in plan.assignments:
-        share = prices.get(item.device, 0.0) * item.share_pct_sm / 100
-        paid[item.workload] = paid.get(item.workload, 0.0) + share
-    return paid
 
 
 def _charged_usd_per_h(made: Made, old: Collection[DeviceId]) -> tuple[float, int]:

@@ -11,7 +11,7 @@ import pytest
 from agents.wire import encode
 from app import kinds
 from app.clock import SystemClock
-from app.services.whatif.simulations import AT_ONCE_MAX
+from app.services.planning.plans import AT_ONCE_MAX
 from app.store import profiles
 from solvers.cycle.ports import movable_workloads
 from solvers.cycle.record import Lane

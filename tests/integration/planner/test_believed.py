@@ -159,9 +159,9 @@ def test_a_measured_grid_gets_nothing_added(bare: World) -> None:
     )
 
 
-def test_a_replayed_plan_is_the_same(bare: World, planning: Planning) -> None:
+def test_a_replayed_plan_is_the_same(bare: World, planning: Planning, pool: SolvePool) -> None:
     (record,) = planning.run_lanes(lead(bare))
-    assert planning.replay(record.id).same
+    assert bare.replays(pool, record.id)
 
 
 def test_built_in_documents_come_once_and_leave_others_alone(world: World) -> None:

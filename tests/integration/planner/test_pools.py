@@ -90,7 +90,7 @@ def site(api: Api, world: World, pool: SolvePool) -> Site:
     return Site(api, world, world.planning(pool))
 
 
-def test_policies_are_switched_and_pools_moved_under_load(site: Site) -> None:
+def test_policies_are_switched_and_pools_moved_under_load(site: Site, pool: SolvePool) -> None:
     fleet = site.fleet
     site.put(EDGE, site.policy(planners=["gslice", "greedy"]))
     site.put(f"/v1/services/{LABELS}", spec(MINE))
@@ -128,7 +128,7 @@ def test_policies_are_switched_and_pools_moved_under_load(site: Site) -> None:
     assert site.homes() == {"b"}
     assert site.governors() == {"a": {"morak"}, "b": {"morak"}}
     assert (fleet.lost, fleet.empty_handed) == (0, 0)
-    assert site.planning.replay(moved.id).same
+    assert site.world.replays(pool, moved.id)
     told = [item for item in site.get("/v1/events")["items"] if item["name"] == "ownership.moved"]
     assert [(item["subject"], item["facts"]["owns_now"]) for item in told[:2]] == [
         ("policies/edge", "edge (planners gslice, greedy; governor morak)"),

@@ -11,13 +11,17 @@ from app import kinds
 from app.clock import SystemClock
 from app.kinds import Kind
 from app.services.planning.planning import Planning, PlanningParts
-from app.store import documents, ingest, nodes, profiles
+from app.store import cycles, documents, ingest, nodes, profiles
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind
-from solvers.cycle.ports import Runner
+from solvers.cycle.cycle import replay
+from solvers.cycle.ports import Runner, memory_key
 from solvers.domain.codec import to_plain
 from solvers.domain.evidence import SilentReporter
+from solvers.domain.ids import PolicyName
+from solvers.domain.plan import Proposal
 from solvers.domain.workload import Service
+from solvers.planners.base import PlanRequest
 from tests.unit.app.services.whatif.small_fleet import (
     POLICY,
     PROJECT,
@@ -111,6 +115,30 @@ class World:
             software_version="test",
         )
         return Planning(parts)
+
+    def replays(self, runner: Runner, cycle_id: str) -> bool:
+        """Whether a stored cycle's planners, handed what they remembered then, make the same plan to the last digit."""
+        with self.database.reading() as session:
+            record = cycles.load(session, cycle_id)
+            assert record.plan is not None
+            made = [(record.plan.planner, record.plan.planner_version, record.state_digest, PolicyName(""))]
+            lines = {(line.policy, line.planner): line for line in record.plan.parts}
+            for attempt in record.attempts:
+                line = lines.get((attempt.policy, attempt.planner)) if attempt.policy is not None else None
+                if line is not None:
+                    key = memory_key(record.snapshot.policy.name, line.policy, line.planner)
+                    made.append((key, line.planner_version, attempt.state_digest, line.policy))
+            states = {}
+            for key, version, digest, policy in made:
+                found = cycles.find_state(session, key, version, digest) if digest is not None else None
+                assert (found is None) == (digest is None)
+                if found is not None:
+                    states[policy] = found.state
+
+        def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
+            return runner.think(planner, request, state).proposal
+
+        return replay(record, propose, states.pop(PolicyName(""), None), states) == record.plan_digest
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         """Look into the database."""

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import yaml
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from tests.unit.app.cli.conftest import Api, Headroom, page
 
 PLAN_ID = "sha256:" + "a" * 64

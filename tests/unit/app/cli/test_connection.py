@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.failures import CommandError, Exit
 from app.cli.options import connect
+from app.cli.output import CommandError, Exit
 from app.client.client import CLIENT_FILE, Connection, read_connection, write_connection
 from solvers.errors import InputError
 

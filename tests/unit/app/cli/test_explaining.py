@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from solvers.domain.codec import canonical_json, to_plain
 from solvers.domain.snapshot import Snapshot
 from tests import builders

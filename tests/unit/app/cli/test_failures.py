@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
+from app.cli.output import CommandError, Exit, exit_code_of, sentence_of
 from app.client import ApiError, UnreachableError
 from solvers.errors import (
     EngineError,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from tests.unit.app.cli.conftest import Headroom
 
 SOLO = (

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import offline
-from app.cli.failures import Exit
-from app.cli.output import usd
+from app.cli.output import Exit, usd
 from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Plan

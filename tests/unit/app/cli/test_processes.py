@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from app.demo.home import Home, SupervisedProcess, SupervisorState
 from tests.unit.app.cli.conftest import Headroom
 

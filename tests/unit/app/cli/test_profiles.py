@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from tests.unit.app.cli.conftest import Api, Headroom, page
 
 SHARE = {"pointer": "row:17/share_pct_sm", "code": "value-invalid", "detail": "120 must be at most 100"}
@@ -136,7 +136,7 @@ def test_proposals_say_when_not_everything_was_learned(api: Api, headroom: Headr
 def test_a_long_file_goes_in_parts_and_lines_keep_their_numbers(
     api: Api, headroom: Headroom, sheet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.profiles.PART_LENGTH_MAX", 40)
+    monkeypatch.setattr("app.cli.modelling.PART_LENGTH_MAX", 40)
     header, row = sheet.read_text(encoding="utf-8").splitlines(keepends=True)
     sheet.write_text(header + row * 5, encoding="utf-8")
     api.answers["POST /v1/profiles"] = DONE

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import typer
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from app.cli.program import app, run
 from tests.unit.app.cli.conftest import Api, Headroom
 

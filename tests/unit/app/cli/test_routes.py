@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from tests.unit.app.cli.conftest import Api, Headroom
 
 

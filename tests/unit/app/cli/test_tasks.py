@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from solvers.domain.codec import canonical_json
 from solvers.domain.workload import QualityClass, Slo, SloKind
 from tests import builders

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from solvers.domain.codec import canonical_json, digest, from_json, to_plain
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot

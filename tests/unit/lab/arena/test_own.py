@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app import own_planners
-from app.cli.failures import Exit, exit_code_of
+from app.cli.output import Exit, exit_code_of
 from solvers.domain.codec import digest
 from solvers.domain.evidence import SilentReporter
 from solvers.errors import FieldError, HeadroomError, InputError, NotFoundError

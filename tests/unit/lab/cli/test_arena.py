@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.failures import Exit
+from app.cli.output import Exit
 from lab.arena import loading
 from lab.claims import catalogue
 from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort

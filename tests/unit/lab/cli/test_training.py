@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.failures import CommandError, Exit
+from app.cli.output import CommandError, Exit
 from app.cli.program import run
 from lab.cli import training
 from solvers.errors import InputError
