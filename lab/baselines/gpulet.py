@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
-from lab.beliefs.linear import PUBLISHED
+from lab.beliefs.gpulet import PUBLISHED
 from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal

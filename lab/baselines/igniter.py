@@ -13,7 +13,14 @@ from typing import Annotated
 
 import numpy as np
 
-from lab.beliefs.igniter import CACHE, CLOCK_MHZ_PER_W, CLOCK_RATIO_MIN, DELAY_MS_FURTHER, DELAY_MS_SECOND, KERNELS
+from lab.beliefs.igniter_interference import (
+    CACHE,
+    CLOCK_MHZ_PER_W,
+    CLOCK_RATIO_MIN,
+    DELAY_MS_FURTHER,
+    DELAY_MS_SECOND,
+    KERNELS,
+)
 from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value

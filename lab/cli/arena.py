@@ -1,5 +1,5 @@
 """The commands of the arena: run contenders on scenarios, compare and report what came of it, list what there is, judge
-the claims of the papers; and what `simulate --scenario` does, one scenario run once and not kept.
+the claims of the papers.
 
 A run that failed makes the command fail once all others are done. Claims end with status 0 however they come out,
 because the table is the answer; one that could not be judged is in it as failed.
@@ -8,9 +8,7 @@ because the table is the answer; one that could not be judged is in it as failed
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +18,7 @@ import typer
 from app.cli.options import DATA, Data
 from app.cli.output import CommandError, Format, Output, rows, say, show, standard_output_to_error
 from app.demo.examples import examples_path
-from lab.cli.tables import about_table, comparison_tables, failure_lines, outcome_tables, standing_tables
+from lab.cli.tables import about_table, comparison_tables, failure_lines, standing_tables
 from solvers.errors import HeadroomError, InputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -282,33 +280,3 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
 
 
 arena.command(name="claims")(judge)
-
-
-def simulate_scenario(
-    output: Format, *, scenario: str, planner: str | None, seed: int, data: Path, policy: tuple[str, ...] = ()
-) -> None:
-    """Run a scenario's file or name once and print its numbers. Raises CommandError when the run fails."""
-    from lab.arena.running import Event, RunEnded, RunOrder, tasks_of
-    from lab.arena.workers import Bars
-    from solvers.domain.codec import to_plain
-
-    paths = scenario_paths([scenario])
-    chosen = contenders_by(planner, [], [], list(policy))
-    tasks = tasks_of(RunOrder(paths=paths, seeds=seed + 1, data=data), lambda about: chosen(about)[:1])
-    if not tasks:
-        raise InputError("name a contender with --planner: this scenario proposes none")
-    ended: list[RunEnded] = []
-
-    def hear(event: Event) -> None:
-        if isinstance(event, RunEnded):
-            ended.append(event)
-        if bars is not None:
-            bars(event)
-
-    wanted = [task for task in tasks if task.seed == seed]
-    with Bars(len(wanted)) if sys.stderr.isatty() else nullcontext() as bars:
-        run_tasks(wanted, EngineOption.LOCAL, 1, hear)
-    record = ended[0].finished.record
-    if record.outcome is None:
-        raise CommandError(f"{record.scenario} × {record.contender.label}, seed {record.seed}: {record.error}")
-    show(to_plain(record.outcome), output, outcome_tables(record.about, record.outcome))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.beliefs.linear import CONSTANT
+from lab.beliefs import constant
 from solvers.models.base import Groups, Queries
 from solvers.models.parts import static, undisturbed
 from tests import laws
@@ -14,7 +14,7 @@ from tests import laws
 def test_everybody_gets_the_mean() -> None:
     groups = laws.pairs()
     solo = static.make(laws.facts(), 0).fit(laws.solo())
-    answer = CONSTANT.make(laws.facts()).fit(laws.measured(groups), solo, laws.solo()).predict(groups, solo)
+    answer = constant.make(laws.facts()).fit(laws.measured(groups), solo, laws.solo()).predict(groups, solo)
     truth = laws.slowdown(groups)
     assert answer.mean == pytest.approx(np.full(len(groups), truth.mean()))
     assert answer.std[0] == pytest.approx(truth.std(), rel=1e-3)
@@ -23,7 +23,7 @@ def test_everybody_gets_the_mean() -> None:
 def test_an_unknown_gpu_type_gets_the_mean_of_all() -> None:
     groups = laws.pairs()
     solo = static.make(laws.facts(), 0).fit(laws.solo())
-    model = CONSTANT.make(laws.facts()).fit(laws.measured(groups), solo, laws.solo())
+    model = constant.make(laws.facts()).fit(laws.measured(groups), solo, laws.solo())
     asked = Groups.pairs(Queries.of("res", "t4", 2, 50), Queries.of("vgg", "t4", 2, 50))
     assert model.predict(asked, solo).mean == pytest.approx(np.full(2, laws.slowdown(groups).mean()))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.beliefs import igniter
-from lab.beliefs.igniter import IgniterTerms
+from lab.beliefs import igniter_interference, igniter_solo
+from lab.beliefs.igniter_interference import IgniterTerms
 from solvers.models.base import Groups, GroupSamples, Queries, Samples
 from solvers.models.parts import static
 from solvers.models.parts.curves import Rows
@@ -18,7 +18,7 @@ def test_the_form_comes_back() -> None:
         column.ravel() for column in np.meshgrid([1.0, 4.0, 16.0], [10.0, 30.0, 60.0, 100.0], [1.0, 1.5], indexing="ij")
     )
     value = ((0.01 * batch**2 + 0.8 * batch + 0.5) / (share / 100.0 + 0.06) + 0.3) * cycle + 0.05 * batch
-    fitted = igniter.learn_alone(Rows(batch=batch, share_pct=share, cycle=cycle, value=value))
+    fitted = igniter_solo.learn(Rows(batch=batch, share_pct=share, cycle=cycle, value=value))
     assert fitted(batch, share, cycle) == pytest.approx(value, rel=1e-3)
     assert fitted.shift == pytest.approx(0.06, abs=0.01)
     asked = fitted(np.array([8.0]), np.array([45.0]), np.array([1.2]))
@@ -28,7 +28,7 @@ def test_the_form_comes_back() -> None:
 def terms(groups: Groups, slower: np.ndarray, alone: Samples) -> IgniterTerms:
     solo = static.make(laws.facts(), 0).fit(alone)
     measured = GroupSamples(groups=groups, latency_ms=laws.latency_ms(groups.members) * slower)
-    formula = igniter.BESIDE.make(laws.facts()).fit(measured, solo, alone).formula
+    formula = igniter_interference.make(laws.facts()).fit(measured, solo, alone).formula
     assert isinstance(formula, IgniterTerms)
     return formula
 
@@ -63,7 +63,7 @@ def test_power_beyond_the_cap_costs_clock() -> None:
 
 
 def test_published_delays_grow_with_the_third_model() -> None:
-    formula = igniter.learn(None, laws.facts())
+    formula = igniter_interference.learn(None, laws.facts())
     pair = Groups(members=Queries.of(["res", "vgg"], laws.GPU, 4, 20), group=np.zeros(2, dtype=np.int64))
     three = Groups(members=Queries.of(["res", "vgg", "ssd"], laws.GPU, 4, 20), group=np.zeros(3, dtype=np.int64))
     assert (formula.slowdown(three, np.ones(3))[:2] > formula.slowdown(pair, np.ones(2))).all()

@@ -12,7 +12,7 @@ from app.cli.output import Exit
 from lab.arena import loading
 from lab.claims import catalogue
 from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
-from lab.cli import arena
+from lab.cli import arena, one
 from tests.unit.app.cli.conftest import Headroom
 from tests.unit.lab.arena.fake import scenario
 
@@ -225,7 +225,7 @@ def test_limits_of_planning_override_the_scenarios_policy(
     tmp_path: Path, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(arena, "simulate_scenario", lambda output, **wish: asked.append(wish))
+    monkeypatch.setattr(one, "simulate_scenario", lambda output, **wish: asked.append(wish))
     said = headroom("simulate", "--scenario", "one", "--work-units", "50", "--deadline-s", "2")
     assert said.status == Exit.OK
     assert asked[0]["policy"] == ("deadline_s=2.0", "work_units=50")

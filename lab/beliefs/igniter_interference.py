@@ -1,10 +1,6 @@
-"""iGniter: work quadratic in batch over share; beside neighbours slower launches, a shared L2, and clock lost to power.
+"""iGniter beside neighbours: kernels wait longer for the scheduler, L2 is shared, and power beyond the cap costs clock.
 
-Alone the time on the GPU is (k1 b^2 + k2 b + k3) / (r + k4) + k5, r the share as a fraction, fitted by least squares on
-relative errors with no coefficient below 0. Bytes are not part of profiles: the time of transfers, linear in batch and
-untouched by the clock, is fitted as one more coefficient d b. A floor that share cannot lower is only met by k5.
-
-Beside others three terms are fitted: idle time per kernel (of the GPU type: one step with the second model, one slope
+Owns the three terms and their fit: idle time per kernel (of the GPU type: one step with the second model, one slope
 from the third on), sensitivity k_L2 (of every model), both at least 0 and leaning on published values where rows are
 few. L2 use and power of a member alone are those that were measured. Kernels are counted as layers where a network is
 known, else assumed. Clock falls by a published slope once members together ask for more power than the GPU type may
@@ -20,64 +16,12 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
-from solvers.models.base import Facts, Groups, ModelSpec, Quantity, Queries
-from solvers.models.parts.curves import CurveModel, Rows, not_negative
+from solvers.models.base import Facts, Groups, ModelSpec, Queries
+from solvers.models.parts.curves import not_negative
 from solvers.models.parts.disturbed import Company, DisturbedModel, utilisation
 from solvers.models.parts.lattice import Lattice
 
-SPEC_ALONE = ModelSpec(
-    name="igniter",
-    version="1",
-    formula="(k1 b^2 + k2 b + k3) / (r + k4) + k5 + d b (iGniter)",
-    quantities=tuple(Quantity),
-)
-SHIFTS = (0.0, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.4, 0.7, 1.2)
-"""Values of k4 that the search starts from."""
-_FEW = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IgniterWork:
-    """k1, k2, k3, k5 and d, and k4 by itself. Times in ms."""
-
-    factors: Floats
-    shift: float
-
-    def __call__(self, batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
-        """Latency in ms of every row."""
-        return np.asarray(_design(batch, share_pct, cycle, self.shift) @ self.factors)
-
-
-def _design(batch: Floats, share_pct: Floats, cycle: Floats, shift: float) -> Floats:
-    slots = np.maximum(share_pct / 100.0 + shift, 1e-3) / cycle
-    return np.stack([batch**2 / slots, batch / slots, 1.0 / slots, cycle, batch], axis=1)
-
-
-def learn_alone(rows: Rows) -> IgniterWork:
-    """Least squares over all coefficients; the best k4 by search."""
-    from scipy.optimize import minimize_scalar
-
-    usual = _usual(rows)
-
-    def fitted(shift: float) -> tuple[Floats, float]:
-        design = _design(rows.batch, rows.share_pct, rows.cycle, shift) / rows.value[:, None]
-        factors = not_negative(design, np.ones(len(rows.value)), usual, _FEW / (100.0 * len(rows.value) ** 2))
-        return factors, float(np.sum((design @ factors - 1.0) ** 2))
-
-    wrong = [fitted(shift)[1] for shift in SHIFTS]
-    best = int(np.argmin(wrong))
-    bounds = SHIFTS[max(best - 1, 0)], SHIFTS[min(best + 1, len(SHIFTS) - 1)]
-    found = minimize_scalar(lambda shift: fitted(shift)[1], bounds=bounds, method="bounded", options={"maxiter": 12})
-    shift = float(found.x) if found.fun < wrong[best] else SHIFTS[best]
-    return IgniterWork(factors=fitted(shift)[0], shift=shift)
-
-
-def _usual(rows: Rows) -> Floats:
-    """Where rows are too few to tell: most of the time is work in proportion to batch over share."""
-    work = float(np.median(rows.value * rows.share_pct / 100.0 / rows.batch))
-    return np.array([0.0, 0.8 * work, 0.0, 0.1 * float(rows.value.min()), 0.0])
-
-
+SPEC = ModelSpec(name="igniter", version="1", formula="scheduling delay, L2 pressure and power capping (iGniter)")
 KERNELS = 50
 """Kernels of a network of unknown layers."""
 DELAY_MS_SECOND = 0.0003
@@ -185,8 +129,5 @@ def _fitted(members: Queries, delays: Floats, pressure: Floats, excess: Floats, 
     return not_negative(design, excess, usual, PRIOR_ROWS)
 
 
-ALONE = CurveModel(spec=SPEC_ALONE, learn=learn_alone)
-BESIDE = DisturbedModel(
-    spec=ModelSpec(name="igniter", version="1", formula="scheduling delay, L2 pressure and power capping (iGniter)"),
-    learn=learn,
-)
+MODEL = DisturbedModel(spec=SPEC, learn=learn)
+make, load = MODEL.make, MODEL.load
