@@ -10,8 +10,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from app.cli.failures import CommandError
-from app.cli.output import Format, show
+from app.cli.output import CommandError, Format, show
 from lab.cli.arena import EngineOption, contenders_by, run_tasks, scenario_paths
 from lab.cli.tables import outcome_tables
 from solvers.errors import InputError
