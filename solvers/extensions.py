@@ -20,7 +20,7 @@ from solvers.errors import InputError
 PLANNERS = "headroom.planners"
 """Factories of planners."""
 SOLO_MODELS = "headroom.solo_models"
-"""Modules with `make(facts, seed)` and `load(plain, facts)` of a model of replicas alone."""
+"""Modules or objects with `make(facts, seed)` and `load(plain, facts)` of a model of replicas alone."""
 INTERFERENCE_MODELS = "headroom.interference_models"
 """The same for what neighbours do."""
 SUITES = "headroom.suites"

@@ -7,23 +7,38 @@ itself). A batch that a rule of the device forbids stays as gpulet chose it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 
 from lab.baselines.gpulet import GpuletParameters, Partitions
 from solvers.domain.evidence import Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal
+from solvers.domain.value import value
 from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled
-from solvers.planners.traits import Traits, limit_ms
+from solvers.planners.traits import Counting, Traits, limit_ms
+from solvers.planners.tuning import Tune, check_tuned
 from solvers.policies.inss.batching import size
 from solvers.policies.inss.belief import InssBelief, Member
-from solvers.policies.inss.parameters import BatchParameters
 from solvers.policies.inss.planner import KNOBS, exchange
 from solvers.problems.choice import Option
 
 SPEC = PlannerSpec(name="bda_gpulet", about="gpulet's partitions with inss' batches", version="1", knobs=KNOBS)
+
+
+@value
+class BatchParameters:
+    """Of gpulet with InSS' batches."""
+
+    batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
+    counting: Annotated[Counting, Tune("what a partition is counted to serve: proven, or busy as printed")] = (
+        Counting.PROVEN
+    )
+
+    def __post_init__(self) -> None:
+        check_tuned(self)
 
 
 @dataclass(frozen=True, slots=True)

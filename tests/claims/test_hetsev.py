@@ -12,7 +12,7 @@ from lab.claims.hetsev.rules import Farm
 from lab.claims.runs import Outcomes
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import AntiAffinity
-from solvers.policies.hetsev.parameters import HetsevParameters
+from solvers.policies.hetsev.deciding import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev
 from solvers.sim.outcome import Better, RunOutcome, RunWindow, ServiceOutcome, metric
 

@@ -19,7 +19,7 @@ import pytest
 from lab.learning.inss.settings import Entropy, Hyper, setting
 from lab.learning.inss.world import Batch
 from solvers.errors import InputError
-from solvers.policies.inss.artefact import read
+from solvers.policies.inss.actor import read
 from tests.unit.solvers.policies.inss.test_actor import SHAPE, STORED
 
 pytestmark = pytest.mark.rl

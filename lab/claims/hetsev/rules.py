@@ -25,9 +25,8 @@ from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.domain.workload import Service, Slo
 from solvers.engines.base import Limits, create
 from solvers.planners.counting.scaling import CountScaling, Direction, scale, scale_one_type
-from solvers.policies.hetsev.parameters import HetsevParameters
-from solvers.policies.hetsev.planner import HetSev
-from solvers.policies.hetsev.queues import Pending, grouped, seat_all, weight
+from solvers.policies.hetsev.deciding import HetsevParameters
+from solvers.policies.hetsev.planner import HetSev, Pending, grouped, seat_all, weight
 from solvers.sim.world.ledger import Usage, bill
 from solvers.verify.checks import is_fatal
 

@@ -25,13 +25,10 @@ from solvers.planners import registry
 from solvers.planners.base import PlanRequest
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
-from solvers.policies.inss.artefact import curves, shipped
+from solvers.policies.inss.actor import curves, shipped
 from solvers.policies.inss.batching import Batching
 from solvers.policies.inss.belief import InssBelief
-from solvers.policies.inss.columns import columns_of
-from solvers.policies.inss.learned import learned
-from solvers.policies.inss.parameters import InssParameters
-from solvers.policies.inss.placing import exact
+from solvers.policies.inss.placing import InssParameters, columns_of, exact, learned
 from solvers.sim.outcome import RunContender
 from solvers.sim.world.world import World
 

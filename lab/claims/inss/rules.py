@@ -14,10 +14,10 @@ from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, create
+from solvers.policies.inss.actor import project
 from solvers.policies.inss.batching import BatchAnswer, BatchQuestion, bisect_batch
 from solvers.policies.inss.belief import task_latency_ms
 from solvers.policies.inss.placing import exact
-from solvers.policies.inss.projecting import project
 from solvers.problems.knapsack import Knapsack
 from solvers.sim.world.nodes import WorldNodes
 from solvers.sim.world.state import State, TargetByDevice

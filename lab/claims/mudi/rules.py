@@ -22,10 +22,9 @@ from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Service, Slo, TrainingJob, WorkloadKind
 from solvers.engines.least_share import least_shares
-from solvers.policies.mudi.parameters import MudiParameters, Rounding
+from solvers.policies.mudi.curves import MudiParameters, Rounding, least_share, programme, target_ms
+from solvers.policies.mudi.models import Piecewise
 from solvers.policies.mudi.planner import Mudi
-from solvers.policies.mudi.sharing import least_share, programme, target_ms
-from solvers.policies.mudi.solo import Piecewise
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth
 from solvers.verify.checks import is_fatal
 

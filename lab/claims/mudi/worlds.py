@@ -29,10 +29,10 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.case import Case
-from solvers.policies.mudi.parameters import MudiParameters
+from solvers.policies.mudi.curves import MudiParameters
 from solvers.policies.mudi.planner import Mudi, Round
-from solvers.policies.mudi.remembering import MudiMemory
 from solvers.policies.mudi.selecting import Slack
+from solvers.policies.mudi.sizing import MudiMemory
 from solvers.problems.needs import Need
 from solvers.sim.outcome import Bench, JobOutcome, RunOutcome
 from solvers.sim.world.world import World

@@ -27,8 +27,7 @@ from lab.learning.inss.settings import setting as find_setting
 from lab.learning.inss.world import Array, Batch, Environment, ReplayBuffer, StepOutcome, Truth
 from solvers.domain.arrays import Streams
 from solvers.errors import InputError
-from solvers.policies.inss.actor import ActorLayer, InssActor, Vector, Whole
-from solvers.policies.inss.artefact import write
+from solvers.policies.inss.actor import ActorLayer, InssActor, Vector, Whole, write
 
 Tensor = Any
 """torch ships no types that hold here."""

@@ -23,9 +23,6 @@ from solvers.models.base import Columns
 from solvers.models.belief.forms import Form, Search, ShapePrior, fit_parameters
 from solvers.models.belief.intake import Points
 
-# --- The residual
-
-
 BATCH, SHARE, CLOCK, BUSY, STEP, STEP_SCALE, FLAT, NOISE_BUSY, NOISE_FLAT = range(9)
 """Of a kernel, all logarithms: scales over batch, share and clock (doublings), amplitude where the share counts,
 amplitude and scale (tenths of the device) of steps with the share, amplitude where it does not count, and scatter in

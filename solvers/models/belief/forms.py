@@ -30,9 +30,6 @@ from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Origin
 
-# --- The shape of latency
-
-
 SHAPE_VERSION = "1"
 """Of the list and the formula; parameters of another version mean something else."""
 

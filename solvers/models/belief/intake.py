@@ -15,9 +15,6 @@ from solvers.domain.arrays import Flags, Floats
 from solvers.models.base import Columns, Facts, Queries, Samples
 from solvers.models.library import gpu_key
 
-# --- Points
-
-
 # One usual step of a measuring grid: a doubling of batch, half a doubling of share, a quarter of one of the clock.
 _STEPS = np.array([1.0, 0.5, 0.25])
 _COUNT_MAX = 25.0

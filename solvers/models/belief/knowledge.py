@@ -38,9 +38,6 @@ from solvers.models.belief.learning import UNTAUGHT, Field, Lesson
 from solvers.models.belief.transfer import STRANGER, Scaling, Sibling, Told
 from solvers.models.library import gpu_key, name_key, spelled
 
-# --- The 99th percentile over the mean
-
-
 _USUAL, _USUAL_SPREAD = 0.12, 0.12
 _SCATTER = 0.05
 

@@ -26,9 +26,6 @@ from solvers.models.belief.intake import Points
 from solvers.models.belief.surface import compiled, lookup
 from solvers.models.belief.transfer import STRANGER, Sibling, Told
 
-# --- How much wider than computed intervals must be
-
-
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _USUAL = (1.3, 1.5)
 _MODELS_USUAL = 3.0

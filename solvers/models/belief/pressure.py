@@ -26,9 +26,6 @@ from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE, STRANGE
 from solvers.models.parts.lattice import Lattice, Places
 from solvers.models.parts.seen import joined_queries
 
-# --- Loads and what neighbours add
-
-
 _PCIE_GB_PER_S = 12.0
 _HOST_UNKNOWN, _RATE_UNKNOWN = 0.3, 0.05
 _HOST_MAX, _RATE_MAX, _DOUBT_MAX = 1.2, 1.0, 0.3

@@ -19,9 +19,6 @@ from solvers.models.belief.curve import Curve, Sight, sight
 from solvers.models.belief.intake import Points
 from solvers.models.parts.lattice import monotone_bounds
 
-# --- The lattice
-
-
 Axes = tuple[Floats, Floats, Floats]
 """Batch, 1/share and slowness, each rising."""
 

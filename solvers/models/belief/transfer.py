@@ -31,9 +31,6 @@ from solvers.models.belief import forms
 from solvers.models.belief.forms import ALL_TIMES, ShapeFit, ShapePrior, joint_covariance
 from solvers.models.library import LibraryEntry, gpu_key, name_key, spelled
 
-# --- From one GPU type to another
-
-
 _WORK_GAIN = (0.45, 0.5)
 """How a time falls with the GPU's rate of arithmetic and with its memory bandwidth."""
 _WEIGHTS_GAIN = (0.0, 0.9)

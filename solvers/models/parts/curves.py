@@ -24,9 +24,6 @@ from solvers.models.parts.lattice import highest_clocks
 from solvers.models.parts.seen import joined, samples_from_plain, samples_to_plain
 from solvers.models.parts.static import Static, answered, errors_left_out
 
-# --- Least-squares fits that several formulas share
-
-
 _PENALTIES = 10.0 ** np.arange(-4.0, 4.1, 0.5)
 
 

@@ -36,9 +36,6 @@ from solvers.models.parts.seen import (
     samples_to_plain,
 )
 
-# --- Replicas in company
-
-
 STRANGERS_STEPS = 2.0
 STRANGER_STEPS = 4.0
 """Distance of a group that was never measured: its member was, beside others; it never was beside any other."""
@@ -332,3 +329,19 @@ def _error(formula: Formula, company: Company) -> float:
     if len(wrong) < _ROWS_MIN:
         return SPREAD_UNLEARNED
     return float(max(np.sqrt(np.mean(wrong**2)), 1e-3))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _One:
+    def slowdown(self, groups: Groups, _alone_ms: Floats) -> Floats:
+        """Always 1."""
+        return np.ones(len(groups))
+
+
+NONE = DisturbedModel(
+    spec=ModelSpec(name="none", version="1", formula="no interference: slowdown 1"),
+    learn=lambda _company, _facts: _One(),
+)
+"""Whatever stands together is as fast as alone: what planners assume that only look at profiles, and the `-ni` variant
+of InSS. It learns how wrong that is (the spread is the distance of measured slowdowns from 1).
+"""

@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.models.base import Facts, Queries
 
-# --- Cells of one key
-
-
 SHARE_STEP_PCT = 20.0
 CLOCK_STEP = 0.1
 """Usual steps of a grid, in which distances are counted: 20 points of share, a tenth of clock, a doubling of batch."""

@@ -1,31 +1,147 @@
 """HetSev's controller of one service: whether to grow or to shrink, and by how many instances of each type.
 
-Owns the reading of the service as the paper's programme (types are the fixed configuration on each class of devices,
-and every other configuration that still runs), the two triggers and their windows, and the fall-back on the plain
-rules.
+The service is read as the paper's programme (types are the fixed configuration on each class of devices, and every
+other configuration that still runs); two triggers with their windows start it, and the plain rules stand in for it.
+Parameters are the paper's values, and for those that it leaves unstated the defaults of our reading.
+
+Where instances share GPUs without limits, devices are put in time slices: those of GPU types on which every model that
+may come was measured beside others without limits, without training jobs and without replicas that must stay as they
+are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.ids import WorkloadId
+from solvers.domain.device import DeviceMode
+from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.plan import DeviceSetting
 from solvers.domain.value import value
+from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.engines.base import Limits, create
+from solvers.planners.base import PlanRequest
+from solvers.planners.case import Case
 from solvers.planners.counting.scaling import CountScaling, Direction, scale, scale_type_by_type, shrink_by_one
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
 from solvers.planners.traits import Sample, mean_rate_rps, sampled
-from solvers.policies.hetsev.parameters import HetsevParameters
-from solvers.policies.hetsev.sharing import tenants_of
+from solvers.planners.tuning import Counts, Tune, check_tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
+
+LIMITED, UNLIMITED = "limited", "unlimited"
+
+
+@value
+class HetsevParameters:
+    """What may be tuned. Times in seconds."""
+
+    saturation: Annotated[
+        float,
+        Tune("demand over capacity above which a service grows, and below which it stays when it shrinks", 0.05, 1),
+    ] = 0.80
+    target_saturation: Annotated[
+        float, Tune("demand over capacity that growth aims at; 1 grows to the demand itself, as printed", 0.05, 1)
+    ] = 0.80
+    rate_window_s: Annotated[
+        float, Tune("demand is the mean over so long; 0: the busiest moment that the snapshot tells of", 0, 86_400)
+    ] = 120.0
+    sustained_s: Annotated[float, Tune("how long a service must be saturated before it grows", 0, 86_400)] = 30.0
+    cooldown_s: Annotated[
+        float,
+        Tune(
+            "how long an instance must have been dispensable, and nothing have been changed, before it goes", 0, 86_400
+        ),
+    ] = 300.0
+    """Aligned with the window of the Kubernetes autoscaler."""
+    risk_per_s: Annotated[
+        float, Tune("lambda at a steady rate: part of an instance's cost that a second of its launch counts", 0, 1000)
+    ] = 0.05
+    rates_remembered: Annotated[
+        int, Tune("lambda grows with the coefficient of variation of so many rates", 1, 1000)
+    ] = 10
+    queues: Annotated[int, Tune("k: groups in which new instances wait for a place", 1, 64)] = 4
+    round_size: Annotated[int, Tune("beta: instances that are picked from the queues at a time", 1, 10_000)] = 8
+    sharing: Annotated[
+        str,
+        Tune(
+            "limited: instances on a GPU divide its SMs; unlimited: each may use all of them, where that was measured",
+            choices=(LIMITED, UNLIMITED),
+        ),
+    ] = LIMITED
+    """The paper limits nobody's SMs."""
+    share_pct: Annotated[
+        int,
+        Tune(
+            "SM share of every instance, where limited; 0: of as many as may meet on a GPU, each the same part of it",
+            0,
+            100,
+        ),
+    ] = 0
+    """Shares are fixed, so the least harm is done by cutting a GPU into as many parts as there can be tenants."""
+    tenants_max: Annotated[
+        int,
+        Tune(
+            "so many instances meet on a GPU at most, unless share_pct says so; fewer where there are fewer models",
+            1,
+            16,
+        ),
+    ] = 4
+    batches: Annotated[
+        Counts, Tune("batch of each model, as in resnet50=8,bert=2; without one, the batch that serves most")
+    ] = Counts()
+    anti_affinity: Annotated[
+        AntiAffinity, Tune("whether instances of one model may share a GPU; the owner's own rule holds beside it")
+    ] = AntiAffinity.HARD
+    allow_substitution: Annotated[
+        bool, Tune("whether running instances may be traded for instances of other types")
+    ] = False
+    engine: Annotated[str, Tune("who solves the integer programme", choices=("highs", "cbc", "cp-sat"))] = "highs"
+
+    def __post_init__(self) -> None:
+        check_tuned(self)
+
+
+# --- How instances share GPUs
+
+
+def opened(request: PlanRequest, parameters: HetsevParameters) -> Case:
+    """The request, prepared for instances with limits on their shares or without."""
+    limited = Case.of(request)
+    own = dict(_time_sliced(limited)) if parameters.sharing == UNLIMITED else {}
+    return Case.of(request, own, tenants_of(limited, parameters) - 1) if own else limited
+
+
+def tenants_of(case: Case, parameters: HetsevParameters) -> int:
+    """How many instances can meet on a GPU."""
+    if parameters.anti_affinity is not AntiAffinity.HARD:
+        return parameters.tenants_max
+    models = {need.model for need in case.needs if need.kind is not WorkloadKind.JOB}
+    return max(1, min(parameters.tenants_max, len(models | {item.model for item in case.pinned})))
+
+
+def _time_sliced(case: Case) -> Iterator[tuple[DeviceId, DeviceSetting]]:
+    taken = {item.device for item in case.pinned}
+    taken |= {item.device for item in case.snapshot.target.assignments if item.kind is WorkloadKind.JOB}
+    models = {need.model for need in case.needs if need.kind is not WorkloadKind.JOB}
+    profiles = case.beliefs.profiles
+    for device in case.snapshot.devices:
+        known = (profiles.get((model, device.gpu_type)) for model in models)
+        measured = all(profile is None or profile.unlimited is not None for profile in known)
+        if measured and device.id not in taken and device.mode is not DeviceMode.DEDICATED:
+            held = case.held.get(device.id, DeviceSetting(device=device.id))
+            yield device.id, replace(held, mode=DeviceMode.TIME_SLICED)
+
+
+# --- The controller
+
 
 DUST = 1e-6
 USD_PER_H_LEAST = 0.01

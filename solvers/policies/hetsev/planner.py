@@ -1,17 +1,22 @@
 """HetSev as a planner: a controller for each service, one scheduler for all new instances.
 
-Owns a cycle's course: what stands and keeps its promise stays; controllers grow and shrink; new instances wait in
-queues and are placed by worst fit, never beside an instance of their model; what finds no place waits on, and services
-that lost the room they counted on choose again. Replicas that no longer keep their promise are replaced. It refuses to
-forecast: it sees the mean of the rates that were.
+What stands and keeps its promise stays; controllers grow and shrink; new instances wait in queues and are placed by
+worst fit, never beside an instance of their model; what finds no place waits on, and services that lost the room they
+counted on choose again. Replicas that no longer keep their promise are replaced. Nothing is forecast: it sees the mean
+of the rates that were.
+
+Queues are k groups of like memory and model, by medians under the L1 distance; groups are served fairly by their weight
+(length times median waiting time), and everybody is tried once after the last success.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
@@ -20,13 +25,96 @@ from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
 from solvers.planners.draft import Draft
-from solvers.policies.hetsev.deciding import Action, Controlled, HetsevDecision, Remembered, decide, grow
-from solvers.policies.hetsev.parameters import HetsevParameters
-from solvers.policies.hetsev.queues import Pending, grouped, seat_all
-from solvers.policies.hetsev.sharing import opened
+from solvers.policies.hetsev.deciding import (
+    Action,
+    Controlled,
+    HetsevDecision,
+    HetsevParameters,
+    Remembered,
+    decide,
+    grow,
+    opened,
+)
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
+
+ROUNDS_OF_MEDIANS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """One instance without a place, and how long it has been so."""
+
+    workload: WorkloadId
+    model: ModelName
+    memory_mib: int
+    waited_s: float
+
+
+def weight(waits_s: Sequence[float]) -> float:
+    """What a queue counts: its length times its median waiting time."""
+    return len(waits_s) * float(np.median(waits_s)) if waits_s else 0.0
+
+
+def grouped(pending: Sequence[Pending], groups: int, rng: np.random.Generator) -> list[list[int]]:
+    """Numbers of like instances together, each group by falling waiting time."""
+    if not pending:
+        return []
+    models = sorted({item.model for item in pending})
+    most = max(item.memory_mib for item in pending) or 1
+    points = np.array([[item.memory_mib / most, *(float(item.model == name) for name in models)] for item in pending])
+    label = _medians(points, groups, rng)
+    order = sorted(range(len(pending)), key=lambda number: (-pending[number].waited_s, number))
+    return [[number for number in order if label[number] == group] for group in sorted(set(label.tolist()))]
+
+
+def _medians(points: Floats, groups: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    distinct = np.unique(points, axis=0)
+    chosen = rng.choice(len(distinct), size=min(groups, len(distinct)), replace=False)
+    centres = distinct[np.sort(chosen)]
+    label = np.zeros(len(points), dtype=np.intp)
+    for _ in range(ROUNDS_OF_MEDIANS):
+        nearest = np.abs(points[:, None, :] - centres[None, :, :]).sum(axis=2).argmin(axis=1)
+        moved = bool((nearest != label).any())
+        label = nearest
+        for group in range(len(centres)):
+            if (label == group).any():
+                centres[group] = np.median(points[label == group], axis=0)
+        if not moved:
+            break
+    return label
+
+
+def seat_all(
+    pending: Sequence[Pending], queues: Sequence[Sequence[int]], round_size: int, seat: Callable[[int], bool]
+) -> list[int]:
+    """Try everybody, fairly between queues; the numbers of those that found no place."""
+    waiting = [list(queue) for queue in queues]
+    tried: set[int] = set()
+    while chosen := _round(pending, waiting, tried, round_size):
+        for number in chosen:
+            if not seat(number):
+                tried.add(number)
+                continue
+            tried.clear()
+            waiting = [[other for other in queue if other != number] for queue in waiting]
+    return sorted(number for queue in waiting for number in queue)
+
+
+def _round(pending: Sequence[Pending], waiting: list[list[int]], tried: set[int], size: int) -> list[int]:
+    """The next instances: again and again the head of the weightiest queue."""
+    left = [[number for number in queue if number not in tried] for queue in waiting]
+    chosen: list[int] = []
+    while len(chosen) < size and any(left):
+        weights = [weight([pending[number].waited_s for number in queue]) for queue in left]
+        best = max(range(len(left)), key=lambda at: (bool(left[at]), weights[at], len(left[at]), -at))
+        chosen.append(left[best].pop(0))
+    return chosen
+
+
+# --- A cycle
+
 
 SPEC = PlannerSpec(
     name="hetsev",

@@ -19,8 +19,7 @@ from solvers.models.parts.curves import Rows, not_negative
 from solvers.models.parts.disturbed import L2_PER_SHARE
 from solvers.planners.case import Case
 from solvers.planners.traits import Traits, limit_ms
-from solvers.policies.inss.interference import CACHE
-from solvers.policies.inss.solo import LocalPlane, learn
+from solvers.policies.inss.models import CACHE, LocalPlane, learn_alone
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -154,7 +153,7 @@ def task_latency_ms(batch: int, waiting: int, running_ms: float, rate_rps: float
 def _plane_through(runs: Runs) -> LocalPlane:
     """The regression over these runs; the same profile is planned with cycle after cycle."""
     batches, shares, latencies = (np.frombuffer(each) for each in runs)
-    return learn(Rows(batch=batches, share_pct=shares, cycle=np.ones(len(batches)), value=latencies))
+    return learn_alone(Rows(batch=batches, share_pct=shares, cycle=np.ones(len(batches)), value=latencies))
 
 
 @lru_cache(maxsize=4096)

@@ -20,13 +20,22 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case, affordable
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled, seat_of
+from solvers.policies.inss.actor import project
 from solvers.policies.inss.batching import Batching, workloads_short
 from solvers.policies.inss.belief import InssBelief, Member
-from solvers.policies.inss.columns import KnapsackColumns, columns_of, staying
-from solvers.policies.inss.learned import GrantedShares, learned
-from solvers.policies.inss.parameters import InssParameters, LeftoverShare, Placing
-from solvers.policies.inss.placing import Placer, exact, greedy
-from solvers.policies.inss.projecting import project
+from solvers.policies.inss.placing import (
+    GrantedShares,
+    InssParameters,
+    KnapsackColumns,
+    LeftoverShare,
+    Placer,
+    Placing,
+    columns_of,
+    exact,
+    greedy,
+    learned,
+    staying,
+)
 from solvers.problems.choice import Option
 
 KNOBS = (Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH)

@@ -22,12 +22,9 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Tho
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
-from solvers.policies.mudi.coordinating import CoordinatedReplica, Coordinator
-from solvers.policies.mudi.curves import Company, MudiCurves
-from solvers.policies.mudi.parameters import MudiParameters, ShareEngine
-from solvers.policies.mudi.remembering import MudiMemory
+from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, ShareEngine
 from solvers.policies.mudi.selecting import Slack
-from solvers.policies.mudi.sizing import Size, Sizer
+from solvers.policies.mudi.sizing import CoordinatedReplica, Coordinator, MudiMemory, Size, Sizer
 from solvers.problems.fleet import Places, open_fleet
 from solvers.problems.needs import Need
 

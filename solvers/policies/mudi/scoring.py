@@ -1,23 +1,23 @@
-"""The slopes of all devices at once, for one job: what Mudi's device selector ranks by.
+"""What Mudi's selector ranks and divides by: slopes of all devices, the best co-location, shares and memory of jobs.
 
-Owns load sets: devices of a class that carry the same services at the same rates beside the same jobs are one, and its
-slope beside one more network is worked out once.
+The slopes of all devices at once, for one job, go by load sets: devices of a class that carry the same services at the
+same rates beside the same jobs are one, and its slope beside one more network is worked out once. The best co-location
+there is, for few jobs, is what the selector is held against.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, product
 
 import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import ModelName
-from solvers.policies.mudi.coordinating import CoordinatedReplica
-from solvers.policies.mudi.curves import Company, MudiCurves
-from solvers.policies.mudi.parameters import MudiParameters
-from solvers.policies.mudi.sharing import target_ms
+from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, target_ms
+from solvers.policies.mudi.sizing import CoordinatedReplica
 from solvers.problems.fleet import Places
 
 LoadSet = tuple[int, tuple[tuple[str, float], ...], Company]
@@ -77,3 +77,72 @@ class Scores:
             target = target_ms(limit_ms, host.rate_rps, batch, self.parameters)
             steep.append(abs(curve.k1 if target >= curve.l0 else curve.k2))
         return sum(steep) / len(steep) if steep else 0.0
+
+
+Way = tuple[float, tuple[tuple[int, int], ...]]
+"""What it costs, and which jobs (as a mask) each device takes."""
+Cost = Callable[[int, tuple[int, ...]], float | None]
+"""What a device's whole company costs with these jobs (by number) added; None where they cannot go there."""
+
+
+def best_spread(jobs: int, devices: Sequence[int], most: int, cost: Cost) -> list[int | None]:
+    """A device for every job; None for those that have no place. At most `most` of them go to one device."""
+    everybody = (1 << jobs) - 1
+    best: dict[int, Way] = {0: (0.0, ())}
+    for device in devices:
+        best = _extended(best, device, _extras(jobs, device, most, cost))
+    _, chosen = best[min(best, key=lambda mask: ((everybody ^ mask).bit_count(), best[mask][0], mask))]
+    found: list[int | None] = [None] * jobs
+    for device, extra in chosen:
+        for number in range(jobs):
+            if extra >> number & 1:
+                found[number] = device
+    return found
+
+
+def _extended(best: dict[int, Way], device: int, extras: list[tuple[int, float]]) -> dict[int, Way]:
+    """The best way for every set of placed jobs, when one more device may take some."""
+    after = dict(best)
+    for (mask, (value, chosen)), (extra, added) in product(best.items(), extras):
+        if not mask & extra and value + added < after.get(mask | extra, (math.inf, ()))[0] - 1e-9:
+            after[mask | extra] = (value + added, (*chosen, (device, extra)))
+    return after
+
+
+def _extras(jobs: int, device: int, most: int, cost: Cost) -> list[tuple[int, float]]:
+    """Sets of jobs that a device takes, as masks, with what they add."""
+    before = cost(device, ())
+    if before is None:
+        return []
+    found = []
+    for size in range(1, most + 1):
+        for some in combinations(range(jobs), size):
+            value = cost(device, some)
+            if value is not None:
+                found.append((sum(1 << number for number in some), value - before))
+    return found
+
+
+def even(room: int, least: Sequence[int], most: Sequence[int]) -> list[int]:
+    """Whole shares, as even as the bounds allow, of at most `room` together."""
+    shares = list(least)
+    left = room - sum(shares)
+    while left > 0:
+        low = [index for index, share in enumerate(shares) if share < most[index]]
+        if not low:
+            break
+        index = min(low, key=lambda at: (shares[at], at))
+        shares[index] += 1
+        left -= 1
+    return shares
+
+
+def warmest_first(room_mib: int, bounds_mib: Sequence[tuple[int, int]], iteration_ms: Sequence[float]) -> list[int]:
+    """Resident memory within bounds (least, all), of at most `room_mib` together where the least fits."""
+    held = [least for least, _ in bounds_mib]
+    left = room_mib - sum(held)
+    for index in sorted(range(len(held)), key=lambda at: (iteration_ms[at], at)):
+        more = max(0, min(left, bounds_mib[index][1] - held[index]))
+        held[index] += more
+        left -= more
+    return held

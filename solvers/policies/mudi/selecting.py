@@ -10,9 +10,8 @@ inference leaves is split evenly. A job's arrival touches one device: `place` is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, product
 
 import numpy as np
 
@@ -23,87 +22,11 @@ from solvers.domain.plan import Assignment
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, seat_of
-from solvers.policies.mudi.coordinating import CoordinatedReplica, Coordinator
-from solvers.policies.mudi.curves import Company
-from solvers.policies.mudi.parameters import MudiParameters, Selector
-from solvers.policies.mudi.scoring import Scores
+from solvers.policies.mudi.curves import Company, MudiParameters, Selector
+from solvers.policies.mudi.scoring import Scores, best_spread, even, warmest_first
+from solvers.policies.mudi.sizing import CoordinatedReplica, Coordinator
 from solvers.problems.fleet import Places, RoomSearch, Seat
 from solvers.problems.needs import Need, job_memory_mib, job_memory_mib_least
-
-# --- The best co-location there is, for few jobs: what Mudi's selector is held against
-
-
-Way = tuple[float, tuple[tuple[int, int], ...]]
-"""What it costs, and which jobs (as a mask) each device takes."""
-Cost = Callable[[int, tuple[int, ...]], float | None]
-"""What a device's whole company costs with these jobs (by number) added; None where they cannot go there."""
-
-
-def best_spread(jobs: int, devices: Sequence[int], most: int, cost: Cost) -> list[int | None]:
-    """A device for every job; None for those that have no place. At most `most` of them go to one device."""
-    everybody = (1 << jobs) - 1
-    best: dict[int, Way] = {0: (0.0, ())}
-    for device in devices:
-        best = _extended(best, device, _extras(jobs, device, most, cost))
-    _, chosen = best[min(best, key=lambda mask: ((everybody ^ mask).bit_count(), best[mask][0], mask))]
-    found: list[int | None] = [None] * jobs
-    for device, extra in chosen:
-        for number in range(jobs):
-            if extra >> number & 1:
-                found[number] = device
-    return found
-
-
-def _extended(best: dict[int, Way], device: int, extras: list[tuple[int, float]]) -> dict[int, Way]:
-    """The best way for every set of placed jobs, when one more device may take some."""
-    after = dict(best)
-    for (mask, (value, chosen)), (extra, added) in product(best.items(), extras):
-        if not mask & extra and value + added < after.get(mask | extra, (math.inf, ()))[0] - 1e-9:
-            after[mask | extra] = (value + added, (*chosen, (device, extra)))
-    return after
-
-
-def _extras(jobs: int, device: int, most: int, cost: Cost) -> list[tuple[int, float]]:
-    """Sets of jobs that a device takes, as masks, with what they add."""
-    before = cost(device, ())
-    if before is None:
-        return []
-    found = []
-    for size in range(1, most + 1):
-        for some in combinations(range(jobs), size):
-            value = cost(device, some)
-            if value is not None:
-                found.append((sum(1 << number for number in some), value - before))
-    return found
-
-
-# --- How training jobs on one device divide what inference leaves them
-
-
-def even(room: int, least: Sequence[int], most: Sequence[int]) -> list[int]:
-    """Whole shares, as even as the bounds allow, of at most `room` together."""
-    shares = list(least)
-    left = room - sum(shares)
-    while left > 0:
-        low = [index for index, share in enumerate(shares) if share < most[index]]
-        if not low:
-            break
-        index = min(low, key=lambda at: (shares[at], at))
-        shares[index] += 1
-        left -= 1
-    return shares
-
-
-def warmest_first(room_mib: int, bounds_mib: Sequence[tuple[int, int]], iteration_ms: Sequence[float]) -> list[int]:
-    """Resident memory within bounds (least, all), of at most `room_mib` together where the least fits."""
-    held = [least for least, _ in bounds_mib]
-    left = room_mib - sum(held)
-    for index in sorted(range(len(held)), key=lambda at: (iteration_ms[at], at)):
-        more = max(0, min(left, bounds_mib[index][1] - held[index]))
-        held[index] += more
-        left -= more
-    return held
-
 
 AT_ONCE = 6
 """So many waiting jobs the exact selector spreads together."""

@@ -1,30 +1,88 @@
 """How many replicas of a service, with which batch and share: Mudi's tuner over the profile as referee.
 
-Owns the choice for one class of devices. For so many replicas every batch gets its least share; the referee raises it
-to the first measured share at which the promise holds for that rate; the tuner takes the batch that leaves training the
-most. Replicas are counted up from what the rate needs at least, while fewer shares are needed in all.
+For so many replicas on one class of devices every batch gets its least share; the referee raises it to the first
+measured share at which the promise holds for that rate; the tuner takes the batch that leaves training the most, by a
+Gaussian process over candidate batches that is asked by its lower confidence bound (deterministic: of equal bounds the
+smaller batch is tried). Replicas are counted up from what the rate needs at least, while fewer shares are needed in
+all. Remembered is, of every service and batch, how much of what it ran was late: a reading counts for the batch that
+was planned, weighted against what was remembered; services that are gone are forgotten.
+
+The local coordinator says what the service on one device needs beside the jobs there when a rate or the company
+changed: what runs if it is fast enough, else the same batch with the least share that is, else what the tuner finds
+over all batches, else nothing: then a job has to go. Answers are kept by what they depend on, so that a device like
+another costs nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from solvers.domain.arrays import Floats
+from solvers.domain.ids import WorkloadId
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.value import value
+from solvers.planners.base import recalled
 from solvers.planners.draft import Draft
-from solvers.policies.mudi.curves import Company, MudiCurves
-from solvers.policies.mudi.parameters import MudiParameters
-from solvers.policies.mudi.remembering import MudiMemory
-from solvers.policies.mudi.sharing import least_share, target_ms
+from solvers.planners.seating import Placed
+from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, least_share, target_ms
 from solvers.problems.choice import Option, Options
 from solvers.problems.needs import Need
 
-# --- Mudi's tuner of batches: a Gaussian process over candidate batches, asked by its lower confidence bound
-#
-# Deterministic: of equal bounds the smaller batch is tried.
+# --- What the tuner remembers
+
+
+FORM = "mudi-1"
+DUST = 1e-4
+
+
+@value
+class LateReading:
+    """Part of a service's requests that were late while it ran with a batch."""
+
+    workload: WorkloadId
+    batch: int
+    late: float
+
+
+@value
+class MudiMemory:
+    """All readings, by service and batch."""
+
+    form: str = FORM
+    readings: tuple[LateReading, ...] = ()
+
+    @staticmethod
+    def of(state: bytes) -> MudiMemory:
+        """What was kept; nothing where these bytes are of another kind."""
+        found = recalled(MudiMemory, state)
+        return found if found is not None and found.form == FORM else MudiMemory()
+
+    def late(self, workload: WorkloadId) -> dict[int, float]:
+        """Late part by batch."""
+        return {item.batch: item.late for item in self.readings if item.workload == workload}
+
+    def heard(self, snapshot: Snapshot, heed: float) -> MudiMemory:
+        """With what the replicas tell now."""
+        services: set[str] = {service.id for service in snapshot.services}
+        known = {(item.workload, item.batch): item.late for item in self.readings if item.workload in services}
+        standing = {item.replica: item for item in snapshot.target.assignments if item.workload in services}
+        worst: dict[tuple[WorkloadId, int], float] = {}
+        for seen in sorted(snapshot.replica_telemetry, key=lambda item: item.replica):
+            item = standing.get(seen.replica)
+            if item is not None:
+                key = (item.workload, item.batch)
+                worst[key] = max(worst.get(key, 0.0), seen.violation_fraction)
+        for key, late in worst.items():
+            known[key] = (1.0 - heed) * known.get(key, 0.0) + heed * late
+        kept = (LateReading(workload=key[0], batch=key[1], late=round(known[key], 6)) for key in sorted(known))
+        return MudiMemory(readings=tuple(item for item in kept if item.late >= DUST))
+
+
+# --- Sizes
 
 
 LENGTH = 1.5
@@ -186,3 +244,73 @@ class Sizer:
         rows = mine[(options.batch[mine] == batch) & (options.capacity_rps[mine] >= rate_rps * (1 - 1e-9))]
         rows = rows[options.share_pct[rows] >= 100.0 * share - 1e-6]
         return int(rows[np.argmin(options.share_pct[rows])]) if len(rows) else None
+
+
+# --- The local coordinator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatedReplica:
+    """A replica of a service on a device: one of so many among which its rate is divided."""
+
+    need: Need
+    placed: Placed
+    replicas: int
+
+    @property
+    def rate_rps(self) -> float:
+        """What comes to it."""
+        return self.need.rate_rps / self.replicas
+
+
+@dataclass(slots=True, kw_only=True)
+class Coordinator:
+    """Of all devices of one draft. `tunings` counts what was really worked out."""
+
+    sizer: Sizer
+    tunings: int = 0
+    evaluations_most: int = 0
+    _kept: dict[tuple[object, ...], Option | None] = field(default_factory=dict)
+
+    def needed(self, host: CoordinatedReplica, company: Company, room_pct: float) -> Option | None:
+        """What the replica should be beside these jobs with at most so much share; None where nothing is enough."""
+        option = host.placed.option
+        if option is None:
+            return None
+        key = (
+            host.need.workload,
+            host.need.rate_rps,
+            host.replicas,
+            option.device_class,
+            option.batch,
+            option.share_pct,
+            company,
+        )
+        if key not in self._kept:
+            self.tunings += 1
+            self._kept[key] = self._tuned(host, option, company)
+        found = self._kept[key]
+        return found if found is not None and found.share_pct <= room_pct + 1e-9 else None
+
+    def _tuned(self, host: CoordinatedReplica, option: Option, company: Company) -> Option | None:
+        if not company or self._enough(host, option, company):
+            return option
+        sizer, number = self.sizer, option.device_class
+        raised = sizer.raised(host.need, number, host.replicas, option.batch, company)
+        if raised is not None:
+            return raised.option
+        tuned = sizer.size(host.need, number, host.replicas, option.batch, company)
+        if tuned is None:
+            return None
+        self.evaluations_most = max(self.evaluations_most, tuned.evaluations)
+        return tuned.option
+
+    def _enough(self, host: CoordinatedReplica, option: Option, company: Company) -> bool:
+        """Whether it is fast enough as it is by the curve beside these jobs."""
+        curve = self.sizer.curves.beside(host.need, option.device_class, company).get(option.batch)
+        if curve is None:
+            return False
+        limit_ms = math.inf if host.need.limit_ms is None else host.need.limit_ms
+        target = target_ms(limit_ms, host.rate_rps, option.batch, self.sizer.parameters)
+        share = least_share(curve, target, self.sizer.parameters)
+        return share is not None and 100.0 * share <= option.share_pct + 1e-6

@@ -7,7 +7,8 @@ import pytest
 
 from lab.beliefs import constant
 from solvers.models.base import Groups, Queries
-from solvers.models.parts import static, undisturbed
+from solvers.models.parts import static
+from solvers.models.parts.disturbed import NONE
 from tests import laws
 
 
@@ -31,6 +32,6 @@ def test_an_unknown_gpu_type_gets_the_mean_of_all() -> None:
 def test_no_interference_knows_how_wrong_it_is() -> None:
     groups = laws.pairs()
     solo = static.make(laws.facts(), 0).fit(laws.solo())
-    answer = undisturbed.make(laws.facts()).fit(laws.measured(groups), solo, laws.solo()).predict(groups, solo)
+    answer = NONE.make(laws.facts()).fit(laws.measured(groups), solo, laws.solo()).predict(groups, solo)
     assert answer.mean.tolist() == [1.0] * len(groups)
     assert answer.std[0] == pytest.approx(np.sqrt(np.mean((laws.slowdown(groups) - 1.0) ** 2)), rel=1e-6)

@@ -16,8 +16,7 @@ from solvers.domain.workload import Affinity, AntiAffinity, Service
 from solvers.planners.base import recalled
 from solvers.planners.traits import mean_rate_rps
 from solvers.planners.tuning import Counts
-from solvers.policies.hetsev.deciding import Remembered
-from solvers.policies.hetsev.parameters import HetsevParameters
+from solvers.policies.hetsev.deciding import HetsevParameters, Remembered
 from solvers.policies.hetsev.planner import HetSev, HetsevMemory
 from solvers.verify.checks import is_fatal, verify
 from tests import builders

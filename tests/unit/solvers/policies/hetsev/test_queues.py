@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from solvers.domain.ids import ModelName, WorkloadId
-from solvers.policies.hetsev.queues import Pending, grouped, seat_all, weight
+from solvers.policies.hetsev.planner import Pending, grouped, seat_all, weight
 
 
 def pending(model: str, memory_mib: int, waited_s: float = 0.0) -> Pending:

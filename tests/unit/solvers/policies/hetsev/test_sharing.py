@@ -16,9 +16,8 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.errors import FieldError
 from solvers.planners import registry
-from solvers.policies.hetsev.parameters import HetsevParameters
+from solvers.policies.hetsev.deciding import HetsevParameters, opened, tenants_of
 from solvers.policies.hetsev.planner import HetSev
-from solvers.policies.hetsev.sharing import opened, tenants_of
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 

@@ -10,8 +10,7 @@ import pytest
 from lab.learning.inss.settings import setting
 from lab.learning.inss.world import Truth
 from solvers.errors import InputError
-from solvers.policies.inss.actor import ActorLayer, InssActor, Shape
-from solvers.policies.inss.artefact import SHIPPED, curves, read, shipped, shipped_for, write
+from solvers.policies.inss.actor import SHIPPED, ActorLayer, InssActor, Shape, curves, read, shipped, shipped_for, write
 
 SHAPE = Shape(models=("a",), rate_rps_max=(10.0,), gpu_types=("x", "y"), units=(3, 2), memory_mib=(1.0, 2.0))
 RECORD = {"seed": 3, "curve": {"reward": [1.0, 2.0]}}

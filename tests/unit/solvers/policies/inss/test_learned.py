@@ -11,9 +11,8 @@ from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
-from solvers.policies.inss import learned as room
-from solvers.policies.inss.actor import ActorLayer, InssActor, Shape
-from solvers.policies.inss.artefact import Artefact
+from solvers.policies.inss import placing as room
+from solvers.policies.inss.actor import ActorLayer, Artefact, InssActor, Shape
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 

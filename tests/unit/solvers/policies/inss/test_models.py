@@ -7,9 +7,8 @@ import pytest
 
 from solvers.models.base import Groups, GroupSamples, Queries, Samples
 from solvers.models.parts.curves import Rows
-from solvers.policies.inss import interference
-from solvers.policies.inss import solo as inss_solo
-from solvers.policies.inss.interference import l2_lines
+from solvers.policies.inss import models
+from solvers.policies.inss.models import l2_lines
 from tests import laws
 
 PLAN = {"batches": (1, 4, 16, 32), "shares": (20, 40, 60, 80)}
@@ -20,7 +19,7 @@ def plan() -> Samples:
 
 
 def test_sixteen_runs_tell_the_rest_within_four_percent() -> None:
-    model = inss_solo.make(laws.facts()).fit(plan())
+    model = models.ALONE.make(laws.facts()).fit(plan())
     asked = laws.solo(batches=(2, 8, 12, 24), shares=(30, 50, 70)).queries
     answer = model.predict(asked)
     wrong = np.abs(answer.mean / laws.latency_ms(asked) - 1.0)
@@ -31,7 +30,7 @@ def test_sixteen_runs_tell_the_rest_within_four_percent() -> None:
 def test_a_power_law_is_met_everywhere() -> None:
     queries = plan().take(plan().queries.model == 0).queries
     latency = 3.0 * queries.batch**0.8 / (queries.share_pct / 100.0) ** 0.6
-    curve = inss_solo.learn(
+    curve = models.learn_alone(
         Rows(batch=queries.batch, share_pct=queries.share_pct, cycle=np.ones(len(queries)), value=latency)
     )
     found = curve(np.array([2.0, 64.0]), np.array([33.0, 100.0]), np.array([1.0, 2.0]))
@@ -49,8 +48,8 @@ def test_company_is_learnt_from_few_runs() -> None:
     pairs = laws.measured(laws.pairs())
     count = int(pairs.groups.group.max()) + 1
     some = np.random.default_rng(0).permutation(count)[:10]
-    solo = inss_solo.make(laws.facts()).fit(plan())
-    model = interference.make(laws.facts()).fit(pairs.take_groups(some), solo, laws.solo())
+    solo = models.ALONE.make(laws.facts()).fit(plan())
+    model = models.BESIDE.make(laws.facts()).fit(pairs.take_groups(some), solo, laws.solo())
     answer = model.predict(pairs.groups, solo)
     truth = laws.slowdown(pairs.groups)
     ignored = np.abs(1.0 - truth).mean()
@@ -66,11 +65,11 @@ def test_launching_grows_with_the_number_of_models() -> None:
     groups = Groups(members=members, group=group.astype(np.int64))
     alone = laws.latency_ms(members)
     truth = 1.0 + 0.2 * (groups.count_of_others()) / alone
-    solo = inss_solo.make(laws.facts()).fit(laws.solo(batches=(1, 2, 4)))
+    solo = models.ALONE.make(laws.facts()).fit(laws.solo(batches=(1, 2, 4)))
     measured = GroupSamples(groups=groups, latency_ms=alone * truth)
-    model = interference.make(laws.facts()).fit(measured, solo, laws.solo(batches=(1, 2, 4)))
+    model = models.BESIDE.make(laws.facts()).fit(measured, solo, laws.solo(batches=(1, 2, 4)))
     assert model.predict(groups, solo).mean == pytest.approx(truth, rel=0.02)
-    assert isinstance(model.formula, interference.InssTerms)
+    assert isinstance(model.formula, models.InssTerms)
     assert model.formula.growth == pytest.approx(1.0, abs=0.2)
 
 
@@ -79,9 +78,9 @@ def test_a_stranger_waits_for_its_kernels() -> None:
     alone = laws.latency_ms(groups.members)
     kernels = np.array([laws.LAYERS[name] for name in groups.members.models])[groups.members.model]
     measured = GroupSamples(groups=groups, latency_ms=alone + 0.01 * kernels)
-    solo = inss_solo.make(laws.facts()).fit(laws.solo())
-    model = interference.make(laws.facts()).fit(measured, solo, laws.solo())
-    assert isinstance(model.formula, interference.InssTerms)
+    solo = models.ALONE.make(laws.facts()).fit(laws.solo())
+    model = models.BESIDE.make(laws.facts()).fit(measured, solo, laws.solo())
+    assert isinstance(model.formula, models.InssTerms)
     assert model.formula.coefficients(("ssd", laws.GPU)).launch_ms == pytest.approx(0.93, rel=0.1)
     unknown = model.formula.coefficients(("gpt", laws.GPU))
     assert unknown.launch_ms == model.formula.usual.launch_ms

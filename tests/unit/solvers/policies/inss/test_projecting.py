@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.policies.inss.projecting import project
+from solvers.policies.inss.actor import project
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12), st.integers(12, 100), st.booleans())

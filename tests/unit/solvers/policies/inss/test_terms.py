@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.policies.inss.interference import run_ms
+from solvers.policies.inss.models import run_ms
 
 # Observed ms, predicted ms, printed error in percent; Table 2 (by batch 1, 4, 8, 16), then Table 3 (by share 6, 24,
 # 42, 60 %).

@@ -10,8 +10,7 @@ from solvers.models import suite
 from solvers.models.base import Groups, GroupSamples, Quantity, Queries, Samples
 from solvers.models.parts import static
 from solvers.models.parts.curves import Rows
-from solvers.policies.morak import interference
-from solvers.policies.morak import solo as morak
+from solvers.policies.morak import models
 from solvers.policies.morak.cutting import batch_ceiling, knee_share_pct
 from tests import laws
 
@@ -34,7 +33,7 @@ def test_batches_stop_where_throughput_does() -> None:
 @pytest.mark.parametrize("batch", [1.0, 8.0])
 def test_knees_of_the_paper_come_back_from_what_was_learned(model: str, knee_pct: float, batch: float) -> None:
     rows = Rows(batch=np.full(10, batch), share_pct=SHARES, cycle=np.ones(10), value=curve(knee_pct, batch))
-    learned = morak.learn(rows)(np.full(10, batch), SHARES, np.ones(10))
+    learned = models.learn_alone(rows)(np.full(10, batch), SHARES, np.ones(10))
     assert knee_share_pct({int(share): float(ms) for share, ms in zip(SHARES, learned, strict=True)}) == knee_pct
 
 
@@ -62,7 +61,7 @@ def test_power_rises_with_batch_share_and_clock() -> None:
     queries = Queries.of("res", laws.GPU, batch, share, clock)
     power = 20.0 * batch**0.3 * (share / 100.0) ** 0.5 * (clock / 1530.0) ** 1.5
     samples = Samples.of(queries, laws.latency_ms(queries), power_w=power)
-    model = morak.make(laws.facts()).fit(samples)
+    model = models.ALONE.make(laws.facts()).fit(samples)
     asked = Queries.of("res", laws.GPU, 8, 30, [765.0, 1100.0, 1530.0])
     truth = 20.0 * 8**0.3 * 0.3**0.5 * (np.array([765.0, 1100.0, 1530.0]) / 1530.0) ** 1.5
     assert model.predict(asked, Quantity.POWER_W).mean == pytest.approx(truth, rel=1e-3)
@@ -73,7 +72,7 @@ def test_the_clock_matters_more_for_large_batches() -> None:
         column.ravel() for column in np.meshgrid([1.0, 8.0, 32.0], [20.0, 50.0, 100.0], [1.0, 2.0], indexing="ij")
     )
     value = 4.0 + batch * 100.0 * cycle / share
-    fitted = morak.learn(Rows(batch=batch, share_pct=share, cycle=cycle, value=value))
+    fitted = models.learn_alone(Rows(batch=batch, share_pct=share, cycle=cycle, value=value))
     slow = fitted(np.array([1.0, 32.0]), np.full(2, 100.0), np.full(2, 2.0))
     fast = fitted(np.array([1.0, 32.0]), np.full(2, 100.0), np.ones(2))
     assert slow == pytest.approx([6.0, 68.0], rel=0.03)
@@ -88,7 +87,7 @@ def test_slowdown_counts_models_and_steepens_from_the_third_on() -> None:
     truth = np.array([0.0, 1.0, 1.05, 1.20, 1.35])[np.repeat(sizes, sizes)]
     solo = static.make(laws.facts(), 0).fit(laws.solo(["res"]))
     measured = GroupSamples(groups=groups, latency_ms=laws.latency_ms(members) * truth)
-    model = interference.make(laws.facts()).fit(measured, solo, laws.solo(["res"]))
+    model = models.BESIDE.make(laws.facts()).fit(measured, solo, laws.solo(["res"]))
     assert model.predict(groups, solo).mean == pytest.approx(truth, abs=1e-6)
     five = Groups(members=Queries.of(["res"] * 5, laws.GPU, 4, 20), group=np.zeros(5, dtype=np.int64))
     assert model.predict(five, solo).mean == pytest.approx([1.5] * 5, abs=1e-6)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from solvers.policies.mudi.parameters import MudiParameters
+from solvers.policies.mudi.curves import MudiParameters
 from solvers.policies.mudi.sizing import beta, bounds, tune
 
 BATCHES = tuple(range(1, 65))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from solvers.policies.mudi.selecting import even, warmest_first
+from solvers.policies.mudi.scoring import even, warmest_first
 
 
 def test_shares_are_as_even_as_their_bounds_let_them() -> None:

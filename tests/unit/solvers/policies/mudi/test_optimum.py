@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from solvers.policies.mudi.selecting import best_spread
+from solvers.policies.mudi.scoring import best_spread
 
 DEVICES = (3, 5, 8)
 MOST = 2

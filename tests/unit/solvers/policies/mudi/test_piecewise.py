@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.policies.mudi.solo import Piecewise, fitted
+from solvers.policies.mudi.models import Piecewise, fitted
 
 CURVE = Piecewise(k1=-200.0, k2=-20.0, knee=0.4, l0=30.0)
 

@@ -18,7 +18,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners import registry
 from solvers.planners.base import Thought
 from solvers.planners.tuning import Scalar
-from solvers.policies.mudi.remembering import LateReading, MudiMemory
+from solvers.policies.mudi.sizing import LateReading, MudiMemory
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 

@@ -15,11 +15,10 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.case import Case
 from solvers.planners.registry import propose
-from solvers.policies.mudi.coordinating import CoordinatedReplica
-from solvers.policies.mudi.parameters import MudiParameters, Selector
+from solvers.policies.mudi.curves import MudiParameters, Selector
 from solvers.policies.mudi.planner import Mudi, Round
-from solvers.policies.mudi.remembering import MudiMemory
 from solvers.policies.mudi.selecting import Slack
+from solvers.policies.mudi.sizing import CoordinatedReplica, MudiMemory
 from solvers.problems.needs import job_memory_mib
 from solvers.verify.checks import is_fatal, verify
 from tests import builders

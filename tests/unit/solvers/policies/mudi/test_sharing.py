@@ -9,9 +9,16 @@ import pytest
 
 from solvers.engines.least_share import least_shares
 from solvers.errors import EngineError
-from solvers.policies.mudi.parameters import MudiParameters, Rounding, ShareEngine
-from solvers.policies.mudi.sharing import least_share, least_shares_of, programme, target_ms
-from solvers.policies.mudi.solo import Piecewise
+from solvers.policies.mudi.curves import (
+    MudiParameters,
+    Rounding,
+    ShareEngine,
+    least_share,
+    least_shares_of,
+    programme,
+    target_ms,
+)
+from solvers.policies.mudi.models import Piecewise
 
 CURVE = Piecewise(k1=-200.0, k2=-20.0, knee=0.4, l0=30.0)
 BENT = Piecewise(k1=-20.0, k2=-200.0, knee=0.4, l0=130.0)

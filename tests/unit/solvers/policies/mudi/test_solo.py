@@ -8,9 +8,8 @@ import pytest
 from solvers.models.base import Facts, Groups, GroupSamples, Queries
 from solvers.models.parts import static
 from solvers.models.parts.curves import Rows
-from solvers.policies.mudi import interference
-from solvers.policies.mudi import solo as mudi
-from solvers.policies.mudi.solo import BatchCurves, Piecewise
+from solvers.policies.mudi import models
+from solvers.policies.mudi.models import BatchCurves, Piecewise
 from tests import laws
 
 CURVE = Piecewise(k1=-20.0, k2=-2.0, knee=0.4, l0=3.0)
@@ -23,14 +22,14 @@ def rows(batches: list[float], shares: list[float]) -> Rows:
 
 
 def test_between_batches_latency_is_straight() -> None:
-    curve = mudi.learn(rows([1.0, 4.0, 8.0], [10, 20, 30, 40, 60, 80, 100]))
+    curve = models.learn_alone(rows([1.0, 4.0, 8.0], [10, 20, 30, 40, 60, 80, 100]))
     found = curve(np.array([1.0, 2.5, 6.0]), np.array([30.0, 30.0, 80.0]), np.ones(3))
     truth = np.array([2.0 * 5.0, 3.5 * 5.0, 7.0 * 2.2])
     assert found == pytest.approx(truth, rel=0.03)
 
 
 def test_beyond_the_batches_it_grows_as_all_of_them_say() -> None:
-    curve = mudi.learn(rows([1.0, 4.0, 8.0], [10, 20, 30, 40, 60, 80, 100]))
+    curve = models.learn_alone(rows([1.0, 4.0, 8.0], [10, 20, 30, 40, 60, 80, 100]))
     assert curve(np.array([16.0]), np.array([40.0]), np.ones(1)) == pytest.approx([17.0 * 3.0], rel=0.05)
 
 
@@ -43,7 +42,7 @@ def test_a_batch_with_few_shares_takes_the_shape_of_the_others() -> None:
             for name in ("batch", "share_pct", "cycle", "value")
         }
     )
-    curve = mudi.learn(mixed)
+    curve = models.learn_alone(mixed)
     assert isinstance(curve, BatchCurves)
     assert curve(np.full(2, 4.0), np.array([20.0, 100.0]), np.ones(2)) == pytest.approx(
         [5.0 * 7.0, 5.0 * 1.8], rel=0.05
@@ -51,22 +50,22 @@ def test_a_batch_with_few_shares_takes_the_shape_of_the_others() -> None:
 
 
 def test_parts_make_up_the_latency() -> None:
-    curve = mudi.learn(rows([1.0, 4.0], [10, 20, 40, 60, 100]))
+    curve = models.learn_alone(rows([1.0, 4.0], [10, 20, 40, 60, 100]))
     batch, share = np.array([1.0, 4.0, 4.0]), np.array([0.2, 0.2, 0.9])
     parts, knee = curve.parts(batch)
     total = parts[:, 0] + parts[:, 1] * (1.0 - share) + parts[:, 2] * np.maximum(knee - share, 0.0)
     assert total == pytest.approx(curve(batch, 100.0 * share, np.ones(3)))
 
 
-def company(names: list[tuple[str, str]], facts: Facts) -> interference.MudiSlopes:
+def company(names: list[tuple[str, str]], facts: Facts) -> models.MudiSlopes:
     groups = laws.pairs(names)
     solo = static.make(facts, 0).fit(laws.solo())
     # More layers beside, slower: a law that only architecture can tell.
     layers = np.array([laws.LAYERS[name] for name in groups.members.models], dtype=np.float64)[groups.members.model]
     slower = 1.0 + 0.05 * np.log1p(groups.sum_of_others(layers))
     measured = GroupSamples(groups=groups, latency_ms=laws.latency_ms(groups.members) * slower)
-    formula = interference.make(facts).fit(measured, solo, laws.solo()).formula
-    assert isinstance(formula, interference.MudiSlopes)
+    formula = models.BESIDE.make(facts).fit(measured, solo, laws.solo()).formula
+    assert isinstance(formula, models.MudiSlopes)
     return formula
 
 
@@ -94,6 +93,6 @@ def test_of_unknown_networks_only_batch_and_share_are_known() -> None:
 
 def test_weights_of_parts_add_to_one() -> None:
     formula = company([("res", "vgg")], laws.facts())
-    weights = interference.part_weights(asked().members, formula.curves)
+    weights = models.part_weights(asked().members, formula.curves)
     assert weights[:, :3].sum(axis=1) == pytest.approx([1.0, 1.0])
-    assert interference.part_weights(asked().members, {})[:, 0].tolist() == [1.0, 1.0]
+    assert models.part_weights(asked().members, {})[:, 0].tolist() == [1.0, 1.0]
