@@ -1,7 +1,7 @@
 """`python -m agents`: one agent in the foreground, until SIGTERM or SIGINT.
 
-Owns the wiring of a process, its signals and exit codes: 0 ended when asked to (or rehearsed), 2 started with something
-it cannot work with. Back ends are imported when they are chosen, so that a host pays for its own alone.
+Exit codes: 0 ended when asked to (or rehearsed), 2 started with something it cannot work with. Back ends are imported
+when they are chosen, so that a host pays for its own alone.
 """
 
 from __future__ import annotations

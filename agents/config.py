@@ -1,7 +1,6 @@
 """How one agent runs: command line, with two values that may come from the environment or a file instead.
 
-Owns the options, their checks and defaults. Secrets are better given by HEADROOM_TOKEN or --token-file than on a
-command line that every user of the host can read.
+Secrets are better given by HEADROOM_TOKEN or --token-file than on a command line that every user of the host can read.
 """
 
 from __future__ import annotations

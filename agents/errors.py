@@ -1,8 +1,7 @@
 """Everything that can go wrong on a GPU host, as one tree.
 
-Owns the device errors that back ends translate their vendor's codes into (for NVML the codes are named beside each
-class, so that a table can be checked for completeness) and the agent's own refusals. It knows nothing of HTTP statuses
-or exit codes.
+Back ends translate their vendor's codes into it: those of NVML are named beside each class, so that a table can be
+checked for completeness.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the agent says: one JSON object a line on standard error, an event name and its facts.
 
-Owns the form only. It refuses levels: an event is either worth a line or it is not said.
+There are no levels: an event is either worth a line or it is not said.
 """
 
 from __future__ import annotations

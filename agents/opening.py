@@ -1,7 +1,7 @@
 """Opens the parts of a real GPU host and makes one of them: which, with what, and what is done where one is missing.
 
-Owns the wiring of boards, setters, sharing and crew from the agent's options. Opening starts no daemon and no worker,
-and finds those of an earlier agent. An SM count that the driver does not tell is read by a process on the device.
+Opening starts no daemon and no worker, and finds those of an earlier agent. An SM count that the driver does not tell
+is read by a process on the device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The agent's state directory: its node token, the target it accepted, and whatever a back end must remember.
 
-Owns file names, modes and atomic writing: a file is either the old or the new one, also after a kill or a power cut.
-It refuses to guess: what it cannot read is reported as absent and said aloud by the caller.
+A file is either the old or the new one, also after a kill or a power cut. What cannot be read is an error, and its
+caller says aloud what that means.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """HTTP to the control plane with the standard library: one connection, bearer token, JSON bodies.
 
-Owns connecting, time-outs and the bound on what is read. It refuses to interpret statuses and to retry; callers decide.
+Statuses are not interpreted and nothing is tried again; callers decide.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Asking workers over HTTP, many at once, without waiting for any of them.
 
-Owns sockets, deadlines and bounds of answers. One thread asks and turns; a worker that hangs costs its own question and
-nobody else's. It refuses to interpret: an answer is a status and a body, or why there is none.
+One thread asks and turns; a worker that hangs costs its own question and nobody else's. An answer is a status and a
+body, bounded both, or why there is none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What an agent can read from and do to the GPUs of its host, whatever drives them.
 
-Owns the verbs, the records they exchange and their promises. Units are in the names. Facts of real back ends that
-shaped it:
+Units are in the names. Facts of real back ends that shaped it:
 
 * the share and memory limit of a running MPS client cannot change, so there is `start` and `stop` but no resize:
   whoever wants another size starts a second worker of the same replica (a shadow) and stops the first. Only what a

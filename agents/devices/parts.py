@@ -1,9 +1,9 @@
-"""The three parts of a real GPU host, each behind an interface of its own: boards, sharing, crew.
+"""The parts of a real GPU host, each behind an interface of its own, so that each can be tested alone and replaced.
 
-Owns the records and promises between them, so that each can be tested alone and replaced: `Boards` reads the devices,
-`Setters` writes what is device-wide (it may live in a privileged process), `Sharing` divides a device between
-processes, `Crew` owns worker processes. `agents.devices.nvidia` makes one `Devices` of them. Units are in the names;
-all raise `agents.errors.DeviceError` and its kin; no call blocks for more than about ten seconds.
+`Boards` reads the devices, `Setters` writes what is device-wide (it may live in a privileged process), `Sharing`
+divides a device between processes, `Crew` owns worker processes. `agents.devices.nvidia` makes one `Devices` of them.
+Units are in the names; all raise `agents.errors.DeviceError` and its kin; no call blocks for more than about ten
+seconds.
 """
 
 from __future__ import annotations

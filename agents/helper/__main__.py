@@ -1,8 +1,8 @@
 """`python -m agents.helper`: the privileged helper in the foreground, until SIGTERM or SIGINT.
 
-Owns the command line, the wiring and the exit codes: 0 ended when asked to, 2 started with something it cannot work
-with. When it ends while no agent is there, devices get their originals back at once; while one is, they are left to it,
-and the journal remembers them for the next helper.
+Exit codes: 0 ended when asked to, 2 started with something it cannot work with. When it ends while no agent is there,
+devices get their originals back at once; while one is, they are left to it, and the journal remembers them for the next
+helper.
 """
 
 from __future__ import annotations

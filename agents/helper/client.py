@@ -1,8 +1,7 @@
 """The agent's side of the privileged helper: setters whose writes are done by another process.
 
-Owns one connection for each device, so that writes to one device keep their order and devices do not wait for each
-other, and the way back from what the helper answers to the agent's errors. It reconnects by itself; where no helper
-answers, every verb is refused with that reason.
+There is one connection for each device, so that writes to one device keep their order and devices do not wait for each
+other. It reconnects by itself; where no helper answers, every verb is refused with that reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What passes between an agent and the privileged helper: one JSON object a line, small, versioned, strictly read.
 
-Owns the verbs, the form and range of their values, and the bounds on a line. Nothing in a message names a file, a
-command or a process. Values are only checked for what no device could accept; a device's own bounds are the setters'.
+Nothing in a message names a file, a command or a process. Values are only checked for what no device could accept; a
+device's own bounds are the setters'.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The helper's socket: who may connect, how fast they may ask, and when the last of them is long enough gone.
 
-Owns the Unix socket (mode 0660), the check of every peer by what the kernel says of it, the bounds on connections and
-requests, and the moment at which devices get their originals back. A connection has a thread of its own and is served
-in order; a client that misbehaves is told once and cut off.
+The Unix socket has mode 0660, and every peer is checked by what the kernel says of it. A connection has a thread of its
+own and is served in order; a client that misbehaves is told once and cut off.
 """
 
 from __future__ import annotations

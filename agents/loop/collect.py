@@ -1,7 +1,6 @@
 """Turns what devices did into reports, and keeps reports until the control plane has them.
 
-Owns intervals (monotonic clock), the order of `observed_at_s` and sequences within a boot, and the bounded buffer. It
-never edits a reading: rows are what the back end said, in the wire's words.
+Intervals are of the monotonic clock. No reading is edited: rows are what the back end said, in the wire's words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The node's HTTP endpoint, under which simulated replicas take load and anybody may ask whether the agent lives.
 
-Owns `POST /load` and `GET /health`, strict reading of what comes in and bounds on its size. It binds to the loopback
-address unless told otherwise and has no authentication: it moves simulated requests, nothing else.
+It binds to the loopback address unless told otherwise and has no authentication: it moves simulated requests, nothing
+else.
 """
 
 from __future__ import annotations

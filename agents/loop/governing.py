@@ -1,9 +1,8 @@
 """Moves batches and clocks inside their envelopes between plans: runs controllers of `solvers.control` on this node.
 
-Owns the translation both ways (targets to envelopes, samples to readings, states back to a target), the rhythm, and
-what the log is told. It touches no device: the applier makes the devices hold the overlaid target and reads back as
-usual, and nothing is decided before that has happened. What a plan fixed (both ends of an envelope equal), what cannot
-be changed without a new process or a reload, and replicas on their way out stay exactly as planned.
+It touches no device: the applier makes the devices hold the overlaid target and reads back as usual, and nothing is
+decided before that has happened. What a plan fixed (both ends of an envelope equal), what cannot be changed without a
+new process or a reload, and replicas on their way out stay exactly as planned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One agent at work: applies the target, cuts reports, and lets its other threads talk.
 
-Owns the applying thread's rhythm and what outlives a restart: the accepted target, which is enforced from the first
-moment on, whether or not anybody answers. When nobody has answered for long, it holds what works and changes nothing
-until somebody does. It refuses to talk to the network itself.
+The accepted target outlives a restart and is enforced from the first moment on, whether or not anybody answers. When
+nobody has answered for long, it holds what works and changes nothing until somebody does.
 """
 
 from __future__ import annotations

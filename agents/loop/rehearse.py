@@ -1,8 +1,7 @@
 """What an agent would do for a target, found out on paper: nothing is started, ended or set.
 
-Owns a copy in memory of what the devices read back, on which every process starts, drains and ends at once, and the
-list of calls the real applier makes on it. It refuses to guess whether a call would work: a device that cannot do
-something says so only when it is asked.
+On a copy in memory of what the devices read back, every process starts, drains and ends at once. Whether a call would
+work is not guessed: a device that cannot do something says so only when it is asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What must outlive the agent about its daemons: which it started, what they shall hold, and SM counts once proved.
 
-Owns the file and its form. A file that cannot be understood is reported and begun anew: daemons are found again by
-their pipe directories, and workers' parts by the checks of the workers.
+A file that cannot be understood is reported and begun anew: daemons are found again by their pipe directories, and
+workers' parts by the checks of the workers.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from agents.devices.parts import ShareOrder
 from agents.errors import DeviceTimeoutError, NotSupportedError, SharingError
@@ -132,41 +131,6 @@ class MpsClient:
     namespace: str = ""
 
 
-class MpsProtocol(Protocol):
-    """One of the two languages that daemons speak."""
-
-    @property
-    def number(self) -> int:
-        """2 or 3."""
-
-    def socket_path(self, pipe: Path) -> Path:
-        """The longest path of a socket in a pipe directory."""
-
-    def servers(self, control: MpsControl) -> tuple[MpsServer, ...]:
-        """The servers of a daemon."""
-
-    def start_server(self, control: MpsControl, uuid: str) -> None:
-        """Have the daemon start the device's server, which may take longer than this call, or die."""
-
-    def hold(self, control: MpsControl, orders: Iterable[ShareOrder]) -> None:
-        """Make the daemon hold limits for these workers and no others, and read them back. Raises SharingError."""
-
-    def clients(self, control: MpsControl) -> tuple[MpsClient, ...]:
-        """Every client of the daemon."""
-
-    def environment(self, pipe: Path, order: ShareOrder) -> Mapping[str, str]:
-        """What binds a worker to its part."""
-
-    def misfit(self, control: MpsControl, order: ShareOrder, client: MpsClient) -> str:
-        """What the daemon's own limits leave to be desired for a client; empty when they are as ordered."""
-
-    def terminate(self, control: MpsControl, client: MpsClient) -> None:
-        """Take a client off its server."""
-
-    def quit(self, control: MpsControl) -> None:
-        """End the daemon and forget all it holds."""
-
-
 DEVICE = "0"
 SHARE, MEMORY = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 ROUNDING_PCT = 0.5
@@ -187,6 +151,7 @@ class ProtocolTwo:
     number = 2
 
     def socket_path(self, pipe: Path) -> Path:
+        """The longest path of a socket in a pipe directory."""
         return pipe / "control_privileged"
 
     def servers(self, control: MpsControl) -> tuple[MpsServer, ...]:
@@ -195,14 +160,18 @@ class ProtocolTwo:
         return tuple(MpsServer(pid, _state(_say_freely(control, f"get_server_status {pid}"))) for pid in pids)
 
     def start_server(self, control: MpsControl, uuid: str) -> None:
-        """Have the daemon start its server, as this user's. Raises SharingError where that is refused."""
+        """Have the daemon start its server, as this user's, which may take longer than this call, or die. Raises
+        SharingError where that is refused.
+        """
         try:
             _say(control, f"start_server -uid {os.getuid()}")
         except SharingError as error:
             raise SharingError(f"no server for {uuid}: {error}") from error
 
     def hold(self, control: MpsControl, orders: Iterable[ShareOrder]) -> None:
-        """Raise or lower the ceilings to the largest part. Without any worker they stay."""
+        """Make the daemon hold limits for these workers and no others, and read them back: the ceilings are the largest
+        part, and stay without any worker. Raises SharingError.
+        """
         orders = tuple(orders)
         if not orders:
             return
@@ -213,6 +182,7 @@ class ProtocolTwo:
             _keep(control, "", f"{server.pid} ", share, memory)
 
     def clients(self, control: MpsControl) -> tuple[MpsClient, ...]:
+        """Every client of the daemon."""
         return tuple(
             MpsClient(pid, server)
             for server in map(str, pids_in(_say(control, "get_server_list")))
@@ -220,8 +190,8 @@ class ProtocolTwo:
         )
 
     def environment(self, pipe: Path, order: ShareOrder) -> Mapping[str, str]:
-        """Where the daemon is, and what of the device the worker may have. Only the device it sees is named: another
-        one would void every memory limit.
+        """What binds a worker to its part: where the daemon is, and what of the device the worker may have. Only the
+        device it sees is named: another one would void every memory limit.
         """
         return {
             "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
@@ -231,7 +201,9 @@ class ProtocolTwo:
         }
 
     def misfit(self, control: MpsControl, order: ShareOrder, client: MpsClient) -> str:
-        """A ceiling below the worker's part takes from it."""
+        """What the daemon's own limits leave to be desired for a client, empty when they are as ordered: a ceiling
+        below the worker's part takes from it.
+        """
         share = number_in(_say(control, f"get_active_thread_percentage {client.server}"))
         if share is not None and share < order.share_pct_sm - ROUNDING_PCT:
             return f"its server gives at most {share:g} % of the SMs"
@@ -241,9 +213,11 @@ class ProtocolTwo:
         return ""
 
     def terminate(self, control: MpsControl, client: MpsClient) -> None:
+        """Take a client off its server."""
         _say(control, f"terminate_client {client.server} {client.pid}")
 
     def quit(self, control: MpsControl) -> None:
+        """End the daemon, which forgets all it holds."""
         _say(control, "quit")
 
 
@@ -365,6 +339,10 @@ class ProtocolThree:
 
     def quit(self, control: MpsControl) -> None:
         control.ask("-q")
+
+
+MpsProtocol = ProtocolTwo | ProtocolThree
+"""One of the two languages that daemons speak."""
 
 
 def _rows(control: MpsControl, module: str, *arguments: str) -> list[list[str]]:

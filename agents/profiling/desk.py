@@ -1,8 +1,8 @@
 """The node's desk for profile runs: takes orders, gets the device free, has it measured, tells how it went.
 
-Owns one thread that carries out one run at a time. A device is measured on only when the target has nothing there and
-no process is left on it; when the target wants the device back, the run ends at once. What was measured is told as it
-comes and kept in the state directory, so that an agent that starts anew goes on with the order where it was.
+One thread carries out one run at a time. A device is measured on only when the target has nothing there and no process
+is left on it; when the target wants the device back, the run ends at once. What was measured is told as it comes and
+kept in the state directory, so that an agent that starts anew goes on with the order where it was.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import http.client
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agents.devices.base import WorkerReading
@@ -33,16 +33,6 @@ class LoadSeen:
     first_failure: str = ""
 
 
-class Generator(Protocol):
-    """Load that is running."""
-
-    def take(self) -> LoadSeen:
-        """What was seen since the last call."""
-
-    def close(self) -> None:
-        """Stop."""
-
-
 class ClientLoad:
     """So many clients, in threads until stopped, sending one request over and over: POST with a body, GET without."""
 
@@ -60,6 +50,7 @@ class ClientLoad:
             thread.start()
 
     def take(self) -> LoadSeen:
+        """What was seen since the last call."""
         with self._lock:
             seen, self._seen = self._seen, LoadSeen()
         return seen
@@ -113,51 +104,26 @@ OFFER_RPS = 20_000.0
 """More than any simulated worker completes."""
 
 
-class LoadMaker(Protocol):
-    """Makes load for the workers of a run."""
-
-    origin: str
-    """Of what is measured under it: `measured` or `simulated`."""
-
-    def refusal(self, worker: WorkerTarget | None) -> str:
-        """Why a workload cannot be loaded; empty when it can."""
-
-    def begin(self, worker: WorkerReading, concurrency: int) -> Generator:
-        """Start a closed loop on a worker."""
-
-
 class HttpLoads:
     """Sends a worker its own warm-up request over and over."""
 
     origin = "measured"
+    """Of what is measured under this load."""
 
     def refusal(self, worker: WorkerTarget | None) -> str:
+        """Why a workload cannot be loaded; empty when it can."""
         if worker is None:
             return "the service has no `worker`: it does not say how its process is started"
         return (
             "" if worker.warm_up is not None else "its `worker` has no `warm_up`: there is no request to load it with"
         )
 
-    def begin(self, worker: WorkerReading, concurrency: int) -> Generator:
+    def begin(self, worker: WorkerReading, concurrency: int) -> ClientLoad:
+        """Start a closed loop on a worker."""
         described = worker.spec.worker
         if worker.endpoint is None or described is None or described.warm_up is None:
             raise NotSupportedError(f"{worker.worker} has no address or no request to load it with")
         return ClientLoad(worker.endpoint, described.warm_up, concurrency)
-
-
-class OfferedLoads:
-    """Tells simulated workers of more requests than they can take."""
-
-    origin = "simulated"
-
-    def __init__(self, offering: FakeDevices) -> None:
-        self._offering = offering
-
-    def refusal(self, worker: WorkerTarget | None) -> str:  # noqa: ARG002 - simulated workers need no process
-        return ""
-
-    def begin(self, worker: WorkerReading, concurrency: int) -> Generator:  # noqa: ARG002 - it always saturates
-        return _Offered(self._offering, worker.spec.replica)
 
 
 class _Offered:
@@ -180,3 +146,24 @@ class _Offered:
         while not self._stop.is_set():
             offering.offer({replica: OFFER_RPS * OFFER_S}, OFFER_S)
             self._stop.wait(OFFER_S)
+
+
+class OfferedLoads:
+    """Tells simulated workers of more requests than they can take."""
+
+    origin = "simulated"
+
+    def __init__(self, offering: FakeDevices) -> None:
+        self._offering = offering
+
+    def refusal(self, worker: WorkerTarget | None) -> str:  # noqa: ARG002 - simulated workers need no process
+        return ""
+
+    def begin(self, worker: WorkerReading, concurrency: int) -> _Offered:  # noqa: ARG002 - it always saturates
+        return _Offered(self._offering, worker.spec.replica)
+
+
+LoadMaker = HttpLoads | OfferedLoads
+"""Makes load for the workers of a run."""
+Generator = ClientLoad | _Offered
+"""Load that is running."""

@@ -1,7 +1,6 @@
-"""One point measured: set the clock, start the worker, load it until it is steady, stop it again.
+"""One point measured: set the clock, start the worker, load it until it is steady, stop it again, whatever happens.
 
-Owns that order, the clean-up whatever happens, and what makes a window unclean. It works on any `Devices`, so that the
-same steps run on a real host and on simulated GPUs. Time passes through the `ProfilingBench` it is given.
+It works on any `Devices`, so that the same steps run on a real host and on simulated GPUs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What agents and gateways send: who they are, what they saw, what they read back.
 
-Owns field names and units. The control plane validates what it receives with these same records at its edge. Times are
-seconds since the epoch as the sender's clock shows them; intervals come from monotonic clocks.
+The control plane validates what it receives with these same records at its edge. Times are seconds since the epoch as
+the sender's clock shows them; intervals come from monotonic clocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A host full of simulated GPUs whose workers outlive the agent, as processes would.
+"""A host full of simulated GPUs whose workers outlive the agent, as processes would: a state file stands in for them.
 
-Owns naming, locking, the state file that stands in for surviving processes, and the way requests reach workers. After
-a reboot of the host nothing survives, and clocks are at their defaults: the state file names the boot it belongs to.
+After a reboot of the host nothing survives, and clocks are at their defaults: the state file names the boot it belongs
+to.
 """
 
 from __future__ import annotations

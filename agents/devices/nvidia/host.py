@@ -1,7 +1,7 @@
 """A host's real GPUs as `Devices`: one verb at a time, each made of calls to the parts.
 
-Owns which part does what in which order, and the limits of a device (shares, memory, dedicated use) counted over what
-its processes hold. It refuses to touch processes it does not own, and says that they are there.
+The limits of a device (shares, memory, dedicated use) are counted over what its processes hold. Processes it does not
+own are never touched; that they are there is said.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The workers of a host as they are found: what the crew sees of their processes, and what the sharing proves.
 
-Owns when a worker counts as ready (it answers, and its processes on the device were proved to be bound to their part),
-the ending of workers that run without their limits, and the taking back of parts whose worker is gone. What is not
-known counts as not ready; what was proved once stays so until something contradicts it.
+A worker counts as ready when it answers and its processes on the device were proved to be bound to their part; one that
+runs without its limits is ended, and the part of one that is gone is taken back. What is not known counts as not ready;
+what was proved once stays so until something contradicts it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """NVIDIA devices as `Boards`: what they are, what is set, what they do, who is on them, what they said.
 
-Owns the life of the driver's library in this process and the devices chosen at start. It writes nothing: what was
-locked is told to it by whoever locks (`note_clock`), because drivers do not tell.
+It writes nothing: what was locked is told to it by whoever locks (`note_clock`), because drivers do not tell.
 """
 
 from __future__ import annotations

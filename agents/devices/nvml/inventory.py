@@ -1,8 +1,7 @@
-"""Which devices this host has, and everything about them that does not change while it runs.
+"""Which devices this host has, and everything about them that does not change while it runs, read once.
 
-Owns reading that once, and what each device can and cannot do, with reasons. Devices are known by UUID only: the
-driver's index is kept as a number to show. A GPU in MIG mode is no device, its MIG devices are. A GPU that cannot be
-opened is left out with a note instead of failing the others.
+Devices are known by UUID only: the driver's index is kept as a number to show. A GPU in MIG mode is no device, its MIG
+devices are. A GPU that cannot be opened is left out with a note instead of failing the others.
 """
 
 from __future__ import annotations
@@ -138,7 +137,6 @@ class BoardFacts:
     handle: object
     index: int
     product: str
-    pci_bus_id: str
     memory_mib: int
     sm_count: int | None
     sm_count_source: str
@@ -199,14 +197,12 @@ def _whole(nvml: Nvml, board: object, index: int) -> BoardFacts:
     sm_count, source = _sm_count(nvml, board, product)
     clocks = _clocks(nvml, board)
     low_mw, high_mw, default_mw = _power_range(nvml, board)
-    pci = nvml.maybe("nvmlDeviceGetPciInfo", board)
     return BoardFacts(
         uuid=str(nvml.call("nvmlDeviceGetUUID", board)),
         board=board,
         handle=board,
         index=index,
         product=product,
-        pci_bus_id="" if pci is None else _text(pci.busId),
         memory_mib=_memory_mib(nvml, board),
         sm_count=sm_count,
         sm_count_source=source,
@@ -315,7 +311,3 @@ def _capabilities(nvml: Nvml, board: object, *, listed: bool, power: bool) -> di
         "mig": "this product has no MIG" if mig is None else "" if mig[0] == MIG_ENABLED else "MIG is off",
         "gpm": "" if gpm is not None and gpm.isSupportedDevice else "GPM needs Hopper or newer",
     }
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

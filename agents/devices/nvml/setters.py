@@ -1,8 +1,8 @@
-"""What is device-wide, written with this process's own privilege: clocks, power limit, compute mode, persistence.
+"""What is device-wide, written with this process's own privilege: clock, power limit, compute mode, persistence.
 
-Owns the order of every write: the device's own bounds first, then the call, then reading back. Nothing is rounded to
-what a device might like better: a value it does not list is refused, with what it does. What a clock lock does is a
-request to the driver; that the clock stays below it for power or heat is no error, that it stays above is one.
+The device's own bounds come first, then the call, then reading back. Nothing is rounded to what a device might like
+better: a value it does not list is refused, with what it does. What a clock lock does is a request to the driver; that
+the clock stays below it for power or heat is no error, that it stays above is one.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ def look_round(boards: NvmlBoards) -> list[Any]:
     return [
         {
             "inventory": outcome(lambda facts=facts: asdict(facts.inventory())),
-            "bus": facts.pci_bus_id,
             "cuda": facts.cuda_version,
             "source": facts.sm_count_source,
             "settings": outcome(lambda facts=facts: asdict(boards.settings(facts.uuid))),

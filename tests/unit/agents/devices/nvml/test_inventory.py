@@ -23,7 +23,7 @@ def test_a_t4_is_a_t4(host: NvmlStandIn, opened: Opener) -> None:
     assert (found.power_limit_w_min, found.power_limit_w_max) == (60.0, 70.0)
     assert (found.parent_uuid, found.mig_profile, found.driver_version) == (None, None, "615.71.05")
     facts = boards.facts(found.uuid)
-    assert (facts.cuda_version, facts.pci_bus_id) == (13040, "00000000:10:00.0")
+    assert facts.cuda_version == 13040
     assert facts.sm_count_source == "cores"
 
 
