@@ -37,6 +37,11 @@ class HttpAnswer:
     def ok(self) -> bool:
         return 200 <= self.status < 300
 
+    @property
+    def later(self) -> bool:
+        """Says nothing about the message itself: it may be sent again."""
+        return self.status >= 500 or self.status in (408, 425, 429)
+
     def json(self) -> object:
         """The decoded body. Raises UnreachableError when it is not JSON: something else answered."""
         try:

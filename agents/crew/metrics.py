@@ -240,62 +240,43 @@ class Tally:
             self.newest = replace(last, iterations=max(iterations, last.iterations or 0.0))
 
     def cut(self, reading: WorkerReading, now_s: float, *, gone: bool) -> WorkerSample:
-        """What happened since the last cut. Of a worker that is gone or failed nothing waits any more: it was
-        dropped.
+        """What happened since the last cut. What arrived follows from what left and what waits, so that no request is
+        forgotten. Of a worker that is gone or failed nothing waits any more: it was dropped.
         """
         then, now = self.told or Totals(), self.newest or self.told or Totals()
         waits = self.queue_told if now is self.told or now.queue is None else max(0.0, now.queue)
         lost = waits if gone or reading.state is WorkerState.FAILED else 0.0
-        requests = _balanced(then, now, (self.queue_told, waits - lost), lost)
-        sample = _sample(reading, (then, now), requests, gone=gone)
-        held_s = max(0.0, now_s - self.told_s)
+        completed = grown(then.completed, now.completed) or 0.0
+        dropped = (grown(then.failed, now.failed) or 0.0) + lost
+        arrived = completed + dropped + (waits - lost) - self.queue_told
+        if arrived < 0.0:
+            # More waited than was ever answered: the server began anew and forgot it.
+            dropped, arrived = dropped - arrived, 0.0
+        latency = None if now.latency is None else now.latency.since(then.latency)
+        percentiles = _percentiles(latency, now, completed)
+        executions = grown(then.executions, now.executions) or 0.0
+        execution_ms = _execution_ms(then, now)
+        iterations = None if reading.spec.kind == "service" else int(grown(then.iterations, now.iterations) or 0)
+        sample = WorkerSample(
+            reading=reading,
+            gone=gone,
+            held_s=max(0.0, now_s - self.told_s),
+            memory_mib_used=0.0,
+            arrived=arrived,
+            completed=completed,
+            violated=min(completed, _violated((then, now), reading, latency, execution_ms)),
+            dropped=dropped,
+            queue_length=waits - lost,
+            batch_mean=_batch_mean(then, now, executions),
+            latency_ms_p50=percentiles[0],
+            latency_ms_p95=percentiles[1],
+            latency_ms_p99=percentiles[2],
+            iterations_done=iterations,
+            executions=executions,
+            execution_ms_mean=execution_ms,
+        )
         self.told, self.told_s, self.queue_told = now, now_s, waits - lost
-        return replace(sample, held_s=held_s)
-
-
-@dataclass(frozen=True, slots=True)
-class _Requests:
-    arrived: float
-    completed: float
-    dropped: float
-    queue: float
-
-
-def _balanced(then: Totals, now: Totals, queues: tuple[float, float], lost: float) -> _Requests:
-    """Requests of an interval: what arrived follows from what left and what waits, so that none is forgotten."""
-    completed = grown(then.completed, now.completed) or 0.0
-    dropped = (grown(then.failed, now.failed) or 0.0) + lost
-    arrived = completed + dropped + queues[1] - queues[0]
-    if arrived < 0.0:
-        # More waited than was ever answered: the server began anew and forgot it.
-        dropped, arrived = dropped - arrived, 0.0
-    return _Requests(arrived, completed, dropped, queues[1])
-
-
-def _sample(reading: WorkerReading, totals: tuple[Totals, Totals], requests: _Requests, *, gone: bool) -> WorkerSample:
-    then, now = totals
-    latency = None if now.latency is None else now.latency.since(then.latency)
-    percentiles = _percentiles(latency, now, requests.completed)
-    executions = grown(then.executions, now.executions) or 0.0
-    execution_ms = _execution_ms(then, now)
-    return WorkerSample(
-        reading=reading,
-        gone=gone,
-        held_s=0.0,
-        memory_mib_used=0.0,
-        arrived=requests.arrived,
-        completed=requests.completed,
-        violated=min(requests.completed, _violated(totals, reading, latency, execution_ms)),
-        dropped=requests.dropped,
-        queue_length=requests.queue,
-        batch_mean=_batch_mean(then, now, executions),
-        latency_ms_p50=percentiles[0],
-        latency_ms_p95=percentiles[1],
-        latency_ms_p99=percentiles[2],
-        iterations_done=None if reading.spec.kind == "service" else int(grown(then.iterations, now.iterations) or 0),
-        executions=executions,
-        execution_ms_mean=execution_ms,
-    )
+        return sample
 
 
 def grown(before: float | None, now: float | None) -> float | None:

@@ -30,8 +30,6 @@ from agents.wire import DeviceInventory, ReplicaTarget, WorkerTarget
 
 P = ParamSpec("P")
 R = TypeVar("R")
-CAPABILITIES = ("set_clock", "set_power", "mps", "mig")
-"""Verbs an inventory speaks of: '' means that it works, anything else says why not."""
 
 
 class Mode(StrEnum):

@@ -43,13 +43,19 @@ FORGIVEN_AFTER_S = 120.0
 """A worker that has been ready for so long clears its replica's name."""
 
 
-@dataclass(slots=True)
-class _Record:
-    deaths: int
+@dataclass(frozen=True, slots=True)
+class _Setback:
+    """What failed so many times, and when it may be tried again."""
+
+    times: int
     not_before_s: float
     problem: str
-    worker: str
+    worker: str = ""
     """Who died last."""
+
+
+def _longer_s(times: int) -> float:
+    return min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** (times - 1))
 
 
 class Restarts:
@@ -58,7 +64,7 @@ class Restarts:
     def __init__(self, now_s: Callable[[], float], jitter: random.Random) -> None:
         self._now_s = now_s
         self._jitter = jitter
-        self._records: dict[tuple[str, str], _Record] = {}
+        self._records: dict[tuple[str, str], _Setback] = {}
         self._counted: set[str] = set()
         self._ready: dict[tuple[str, str], str] = {}
         """The newest ready worker of each replica at the last look."""
@@ -98,21 +104,20 @@ class Restarts:
     def problems(self) -> list[str]:
         """One sentence for each replica that died lately."""
         return [
-            f"{uuid} {replica}: {record.deaths} {'worker' if record.deaths == 1 else 'workers'} failed, "
+            f"{uuid} {replica}: {record.times} {'worker' if record.times == 1 else 'workers'} failed, "
             f"the last one: {record.problem}{self._standing((uuid, replica), record)}"
             for (uuid, replica), record in sorted(self._records.items())
         ]
 
-    def _standing(self, key: tuple[str, str], record: _Record) -> str:
+    def _standing(self, key: tuple[str, str], record: _Setback) -> str:
         """Whether the one that was to be replaced is still there."""
         return "; the one before it goes on" if "" < self._ready.get(key, "") < record.worker else ""
 
     def _count(self, key: tuple[str, str], problem: str, worker: str) -> None:
         before = self._records.get(key)
-        deaths = 1 if before is None else before.deaths + 1
-        longest_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** (deaths - 1))
-        not_before_s = self._now_s() + longest_s * self._jitter.uniform(0.5, 1.0)
-        self._records[key] = _Record(deaths, not_before_s, problem, worker)
+        deaths = 1 if before is None else before.times + 1
+        not_before_s = self._now_s() + _longer_s(deaths) * self._jitter.uniform(0.5, 1.0)
+        self._records[key] = _Setback(deaths, not_before_s, problem, worker)
 
 
 def _fate(worker: WorkerReading) -> str:
@@ -132,13 +137,6 @@ _GUARDED = {StepKind.STOP: {StepKind.START}, StepKind.LOWER_POWER: {StepKind.STA
 """
 _GOVERNED = {StepKind.TUNE, StepKind.LOWER_CLOCK, StepKind.RAISE_CLOCK}
 """What a governor moves without the target being held any less."""
-
-
-@dataclass(slots=True)
-class _Failure:
-    times: int
-    not_before_s: float
-    problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +169,7 @@ class Applier:
         self._now_s = now_s
         self._jitter = jitter
         self._accepted_s = now_s()
-        self._failures: dict[tuple[str, str, str], _Failure] = {}
+        self._failures: dict[tuple[str, str, str], _Setback] = {}
         self._restarts = Restarts(now_s, jitter)
         self._gaps: dict[str, float] = {}
         self._notes: list[str] = []
@@ -386,9 +384,8 @@ class Applier:
     def _fail(self, key: tuple[str, str, str], error: DeviceError) -> None:
         before = self._failures.get(key)
         times = 1 if before is None else before.times + 1
-        longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** (times - 1))
-        wait_s = (BACKOFF_S_MAX if not error.retryable else longest) * self._jitter.uniform(0.5, 1.0)
-        self._failures[key] = _Failure(times, self._now_s() + wait_s, f"{error.code}: {error}")
+        wait_s = (_longer_s(times) if error.retryable else BACKOFF_S_MAX) * self._jitter.uniform(0.5, 1.0)
+        self._failures[key] = _Setback(times, self._now_s() + wait_s, f"{error.code}: {error}")
 
     def _starts_delayed(self, uuid: str) -> frozenset[str]:
         now_s = self._now_s()

@@ -25,7 +25,6 @@ POLL_S = 30.0
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 REPORTS_PER_SEND = 50
 RECEIPTS_KEPT_MAX = 32
-_TRY_LATER = frozenset({408, 425, 429})
 _NOT_KNOWN = frozenset({401, 403})
 
 
@@ -225,7 +224,7 @@ class Uplink:
         if answer.status in _NOT_KNOWN:
             self.joined.clear()
             raise _LaterError(f"this node is not known: {answer.reason()}")
-        if answer.status >= 500 or answer.status in _TRY_LATER:
+        if answer.later:
             raise _LaterError(answer.reason())
         return answer
 

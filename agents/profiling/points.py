@@ -217,6 +217,6 @@ class Control:
         answer = self._connection.call(method, path, body)
         if answer.ok:
             return answer
-        if answer.status >= 500 or answer.status in (408, 425, 429):
+        if answer.later:
             raise UnreachableError(answer.reason())
         raise RefusedError(answer.reason())

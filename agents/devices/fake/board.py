@@ -211,24 +211,18 @@ class FakeBoard:
         self._elapsed_s = self._energy_j = self._utilised_s = 0.0
 
     def inventory(self) -> DeviceInventory:
-        return DeviceInventory(
-            uuid=self.uuid,
+        return mirrored(
+            DeviceInventory,
+            self,
+            self.gpu,
             gpu_type=self.gpu.name,
-            product=self.gpu.product,
-            index=self.index,
-            memory_mib=self.gpu.memory_mib,
-            sm_count=self.gpu.sm_count,
-            clocks_mhz_sm=self.gpu.clocks_mhz_sm,
-            power_limit_w_min=self.gpu.power_limit_w_min,
             power_limit_w_max=self.gpu.tdp_w,
             driver_version="simulated",
             capabilities=dict(CAPABILITIES),
         )
 
     def settings(self) -> DeviceSettings:
-        return DeviceSettings(
-            uuid=self.uuid, mode=self.mode, clock_mhz_sm=self.clock_mhz_sm, power_limit_w=self.power_limit_w
-        )
+        return mirrored(DeviceSettings, self)
 
     def set_mode(self, mode: Mode) -> None:
         if mode is Mode.TIME_SLICED:

@@ -54,15 +54,6 @@ class _Meter:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """What the crew saw of an interval: samples, and the readings and processes of workers."""
-
-    samples: tuple[WorkerSample, ...]
-    readings: Mapping[str, WorkerReading]
-    pids: Mapping[str, tuple[int, ...]]
-
-
 class Accounts:
     """Meters of all devices. Not thread-safe."""
 
@@ -76,10 +67,12 @@ class Accounts:
         self.processes: dict[str, tuple[GpuProcess, ...]] = {}
         """Processes of every device at the last look."""
 
-    def close_interval(self, interval: Interval) -> tuple[DeviceSample, ...]:
+    def close_interval(self, samples: tuple[WorkerSample, ...], roster: Roster) -> tuple[DeviceSample, ...]:
         """Every device with its workers."""
         self._note_events()
-        return tuple(self._sample(uuid, interval) for uuid in self._meters)
+        return tuple(
+            self._sample(uuid, [item for item in samples if item.reading.uuid == uuid], roster) for uuid in self._meters
+        )
 
     def problems(self) -> list[str]:
         """Devices that are unwell, and what devices said lately."""
@@ -89,17 +82,17 @@ class Accounts:
         ]
         return [f"{uuid}: {meter.problem}" for uuid, meter in sorted(self._meters.items()) if meter.problem] + said
 
-    def _sample(self, uuid: str, interval: Interval) -> DeviceSample:
+    def _sample(self, uuid: str, samples: list[WorkerSample], roster: Roster) -> DeviceSample:
         meter = self._meters[uuid]
         elapsed_s = self._parts.now_s() - meter.at_s
         try:
             board = self._parts.boards.reading(uuid)
-            self._look_at_processes(uuid, interval)
+            self._look_at_processes(uuid, samples, roster)
         except DeviceError as error:
             meter.problem, meter.at_s = f"{error.code}: {error}", self._parts.now_s()
             self.processes[uuid] = ()
             self._processes_read.pop(uuid, None)
-            return _lost(uuid, meter, [item for item in interval.samples if item.reading.uuid == uuid])
+            return _lost(uuid, meter, samples)
         energy_j = _energy_j(meter, board, elapsed_s)
         problem = self._condemned.get(uuid, "") if board.healthy else board.problem or "unhealthy"
         self._meters[uuid] = _Meter(self._parts.now_s(), board.energy_j_total, board.clock_mhz_sm, problem)
@@ -114,43 +107,39 @@ class Accounts:
             temperature_c=board.temperature_c,
             throttle=board.throttle,
             healthy=not problem,
-            workers=self._workers(uuid, interval, board, (energy_j, elapsed_s)),
+            workers=self._workers(samples, roster, board, energy_j, elapsed_s),
         )
 
-    def _look_at_processes(self, uuid: str, interval: Interval) -> None:
+    def _look_at_processes(self, uuid: str, samples: list[WorkerSample], roster: Roster) -> None:
         now_s = self._parts.now_s()
-        mine = frozenset(pid for item in interval.samples for pid in interval.pids.get(item.reading.worker, ()))
+        mine = frozenset(pid for item in samples for pid in roster.pids.get(item.reading.worker, ()))
         read_s, read_for = self._processes_read.get(uuid, (float("-inf"), None))
         if read_for != mine or now_s - read_s >= PROCESSES_AGE_S_MAX:
             self.processes[uuid] = self._parts.boards.processes(uuid)
             self._processes_read[uuid] = (now_s, mine)
 
     def _workers(
-        self, uuid: str, interval: Interval, board: BoardReading, used: tuple[float, float]
+        self, samples: list[WorkerSample], roster: Roster, board: BoardReading, energy_j: float, elapsed_s: float
     ) -> tuple[WorkerSample, ...]:
-        energy_j, elapsed_s = used
-        samples = [item for item in interval.samples if item.reading.uuid == uuid]
         parts = [item.reading.spec.share_pct_sm / 100.0 * item.held_s for item in samples]
         whole = max(elapsed_s, sum(parts))
-        memory = self._memory_mib(uuid, samples, interval.pids)
+        # A process whose memory the driver does not tell counts nothing.
+        by_pid = {process.pid: process.memory_mib or 0.0 for process in self.processes[board.uuid]}
+        memory = [
+            0.0 if item.gone else sum(by_pid.get(pid, 0.0) for pid in roster.pids.get(item.reading.worker, ()))
+            for item in samples
+        ]
+        readings = roster.last
         over = max(1.0, sum(memory) / board.memory_mib_used) if board.memory_mib_used > 0.0 else float("inf")
         return tuple(
             replace(
                 item,
-                reading=interval.readings.get(item.reading.worker, item.reading),
+                reading=readings.get(item.reading.worker, item.reading),
                 energy_j=energy_j * part / whole if whole > 0.0 else 0.0,
                 memory_mib_used=mebibytes / over,
             )
             for item, part, mebibytes in zip(samples, parts, memory, strict=True)
         )
-
-    def _memory_mib(self, uuid: str, samples: list[WorkerSample], pids: Mapping[str, tuple[int, ...]]) -> list[float]:
-        """Memory of each worker's processes; a process whose memory the driver does not tell counts nothing."""
-        by_pid = {process.pid: process.memory_mib or 0.0 for process in self.processes[uuid]}
-        return [
-            0.0 if item.gone else sum(by_pid.get(pid, 0.0) for pid in pids.get(item.reading.worker, ()))
-            for item in samples
-        ]
 
     def _total(self, uuid: str) -> float | None:
         try:
@@ -347,8 +336,7 @@ class NvidiaDevices:
 
     @one_at_a_time
     def collect(self) -> tuple[DeviceSample, ...]:
-        interval = Interval(samples=self._parts.crew.samples(), readings=self._roster.last, pids=self._roster.pids)
-        samples = self._accounts.close_interval(interval)
+        samples = self._accounts.close_interval(self._parts.crew.samples(), self._roster)
         known = frozenset(pid for pids in self._roster.pids.values() for pid in pids)
         self._strangers.look(self._accounts.processes, known)
         return samples

@@ -19,7 +19,7 @@ from agents.devices.nvidia.control import BoardControl, HostParts
 from agents.devices.parts import ComputeMode, ShareOrder, Sharing
 from agents.errors import DeviceError, DriverError, NoPermissionError, NotSupportedError, StateFileError
 from agents.state import StateDirectory
-from agents.wire import decode
+from agents.wire import decode, mirrored
 
 REGISTER_FILE = "nvidia.json"
 VERSION = 1
@@ -119,11 +119,11 @@ def share_order(worker: str, uuid: str, spec: WorkerSpec) -> ShareOrder:
     described = spec.worker
     named = dict(described.environment) if described is not None else {}
     connections = named.get(CONNECTIONS, "")
-    return ShareOrder(
+    return mirrored(
+        ShareOrder,
+        spec,
         worker=worker,
         uuid=uuid,
-        share_pct_sm=spec.share_pct_sm,
-        memory_mib_limit=spec.memory_mib_limit,
         processes_max=1 if described is None else described.processes_max,
         connections=int(connections) if connections.isdigit() else 2,
     )

@@ -156,35 +156,27 @@ class DeviceTelemetry:
             pass
         return None
 
+    def _of_whole(self, nvml: Nvml, name: str, *arguments: object) -> Any:
+        """What only a whole GPU can tell; None for a slice."""
+        return None if self._facts.sliced else self._ask(nvml, (name,), self._facts.board, *arguments)
+
     def _fields(self, nvml: Nvml) -> dict[int, int]:
-        """Values that one call fetches together, those that it has. A slice has none: they are its whole GPU's."""
-        if self._facts.sliced:
-            return {}
-        found = self._ask(nvml, ("nvmlDeviceGetFieldValues",), self._facts.board, FIELDS)
+        """Values that one call fetches together, those that it has."""
+        found = self._of_whole(nvml, "nvmlDeviceGetFieldValues", FIELDS)
         return {int(field.fieldId): _number(field) for field in found or () if field.nvmlReturn == 0}
 
     def _power_w(self, nvml: Nvml, instant_mw: int | None) -> float | None:
-        if self._facts.sliced:
-            return None
-        found = instant_mw
-        if found is None:
-            found = self._ask(nvml, ("nvmlDeviceGetPowerUsage",), self._facts.board)
+        found = self._of_whole(nvml, "nvmlDeviceGetPowerUsage") if instant_mw is None else instant_mw
         return None if found is None else _bounded(found / 1000.0, POWER_W_MAX)
 
     def _energy_j(self, nvml: Nvml, counted_mj: int | None) -> float | None:
-        if self._facts.sliced:
-            return None
-        found = counted_mj
-        if found is None:
-            found = self._ask(nvml, ("nvmlDeviceGetTotalEnergyConsumption",), self._facts.board)
+        found = self._of_whole(nvml, "nvmlDeviceGetTotalEnergyConsumption") if counted_mj is None else counted_mj
         counted = _bounded(found, COUNTER_MAX)
         return None if counted is None else counted / 1000.0
 
     def _utilisation_pct(self, nvml: Nvml) -> float | None:
-        """Share of time in which anything ran; not the share of the SMs. Slices have no such thing."""
-        found = None
-        if not self._facts.sliced:
-            found = self._ask(nvml, ("nvmlDeviceGetUtilizationRates",), self._facts.board)
+        """Share of time in which anything ran; not the share of the SMs."""
+        found = self._of_whole(nvml, "nvmlDeviceGetUtilizationRates")
         return None if found is None else _bounded(found.gpu, 100)
 
     def _memory_mib_used(self, nvml: Nvml) -> float:
