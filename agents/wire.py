@@ -1,0 +1,479 @@
+"""Messages between control plane and agents: plain frozen records, standard library only, the single page of `agents`
+that `app` may import. What a node is told, what agents and gateways send, and strict reading of it all.
+
+The control plane validates what it receives with these same records at its edge. Times are seconds since the epoch as
+the sender's clock shows them; intervals come from monotonic clocks. In what is read a flag is no number, and a text
+none either; a whole number may stand where a fraction is expected. Unknown fields are refused. Fields that are missing
+take their defaults (older senders do not know them), or None where that is allowed.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+PROTOCOL_VERSION = 1
+T = TypeVar("T")
+
+
+# --- What a node is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUpTarget:
+    """Requests a new worker must answer before it is ready: POST with a body, GET without."""
+
+    path: str
+    body: str
+    content_type: str
+    requests: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTarget:
+    """The process of a replica, as its workload describes it (`solvers.domain.worker`). None leaves it to the
+    adapter.
+    """
+
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    working_directory: str | None = None
+    adapter: str = "http"
+    batch_change: str | None = None
+    ready_path: str | None = None
+    metrics_path: str | None = None
+    metrics_port_offset: int = 0
+    warm_up: WarmUpTarget | None = None
+    drain_s: float = 30.0
+    stop_s: float = 10.0
+    host_memory_mib_max: int | None = None
+    processes_max: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaTarget:
+    """A replica process to hold. Everything that forces a new process when it changes is here with `batch`, which does
+    not.
+    """
+
+    replica: str
+    kind: str
+    workload: str
+    project: str
+    model: str
+    share_pct_sm: int
+    memory_mib_limit: int
+    batch: int
+    batch_min: int
+    batch_max: int
+    clock_mhz_sm_min: int
+    clock_mhz_sm_max: int
+    latency_ms_limit: float | None
+    launch_s: float
+    iterations_total: int | None = None
+    """Iterations of a job, or inputs of a task, after which the replica idles; None: no end."""
+    iteration_ms_reference: float | None = None
+    gpu_type_reference: str | None = None
+    """The GPU type whose whole `iteration_ms_reference` was measured on; None: that of the replica's own device."""
+    latency_execution_only: bool = False
+    """Whether the latency limit counts the execution of a request's batch alone, without waiting."""
+    retire_after_s: float | None = None
+    """None: hold it. Else it is on its way out: if it runs, it may go on for so long after the target was accepted,
+    unless its room is needed; it is never started."""
+    worker: WorkerTarget | None = None
+    """None where the workload describes no process; only simulated devices can hold it then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTarget:
+    """One device's settings and replicas. None leaves the driver's default."""
+
+    uuid: str
+    mode: str
+    clock_mhz_sm: int | None
+    power_limit_w: float | None
+    replicas: tuple[ReplicaTarget, ...]
+    governor: str | None = None
+    """Its own controller; None: the node's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTarget:
+    """All a node must hold, whole. Older generations than the one applied are refused by the agent."""
+
+    node: str
+    generation: int
+    plan: str | None
+    devices: tuple[DeviceTarget, ...]
+    governor: str = "morak"
+    """Name of the controller that moves batches and clocks inside their envelopes (`solvers.control`), where a device
+    has none of its own.
+    """
+
+    def governor_of(self, device: DeviceTarget) -> str:
+        return device.governor or self.governor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSubject:
+    """A service whose process is measured."""
+
+    service: str
+    project: str
+    model: str
+    launch_s: float
+    worker: WorkerTarget | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOrder:
+    """A run: measure `subject` on a device for at most `budget_s`, alone or `beside` another service. With `drain` the
+    node waits for the device's live replicas to leave; without, it refuses a device that has some.
+    """
+
+    run: int
+    uuid: str
+    subject: ProfileSubject
+    beside: ProfileSubject | None
+    budget_s: float
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePointAsked:
+    """A configuration to measure; `clock_mhz_sm` None is the device's highest."""
+
+    batch: int
+    share_pct_sm: int
+    clock_mhz_sm: int | None
+
+
+# --- What agents and gateways send: who they are, what they saw, what they read back
+
+
+def _message(cls: type[T]) -> type[T]:
+    marked: Any = cls
+    marked.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
+    return cls
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInventory:
+    """What an agent found at start. Capabilities map a verb (`set_clock`, `set_power`, `mps`, `mig`) to '' (works) or
+    why it does not.
+    """
+
+    uuid: str
+    gpu_type: str
+    product: str
+    index: int
+    memory_mib: int
+    sm_count: int
+    clocks_mhz_sm: tuple[int, ...]
+    power_limit_w_min: float
+    power_limit_w_max: float
+    parent_uuid: str | None = None
+    mig_profile: str | None = None
+    driver_version: str = ""
+    capabilities: dict[str, str] | None = None
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """First message of an agent, sent with the join token. `boot_id` changes at every agent start."""
+
+    node: str
+    boot_id: str
+    agent_version: str
+    protocol_version: int
+    rack: str
+    failure_domain: str
+    region: str
+    endpoint: str | None
+    """Base URL under which this node's replicas answer; None when nothing listens."""
+    devices: tuple[DeviceInventory, ...]
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """Answer to Join: the node's own token and its intervals."""
+
+    node: str
+    token: str
+    report_interval_s: float
+    generation: int
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """One device over one interval."""
+
+    uuid: str
+    power_w: float
+    energy_j: float
+    """Energy used in this interval."""
+    utilisation_pct: float
+    memory_mib_used: float
+    clock_mhz_sm: int
+    temperature_c: float | None = None
+    share_pct_sm_total: int = 0
+    throttle: str = ""
+    healthy: bool = True
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReport:
+    """One process of a replica over one interval; a replica and its shadow are two of them, and one that ended within
+    the interval appears once more. Latencies are end to end; None when nothing finished. `executions` are batches of
+    `batch_mean` requests on average, and `execution_ms_mean` what one of them took without any waiting; None when
+    none was executed, or when the back end cannot tell. `held_s` is how long it held its share. Requests are
+    conserved: queue before + arrived = completed + dropped + queue after. `violated` are those completed later than
+    the limit; `dropped` were given up because they would have been late, and are not in `violated`.
+    `iterations_done` are those of this interval (jobs), or inputs (tasks).
+    """
+
+    replica: str
+    kind: str
+    workload: str
+    project: str
+    model: str
+    uuid: str
+    state: str
+    share_pct_sm: int
+    sm_count: int
+    memory_mib_limit: int
+    memory_mib_used: float
+    batch: int
+    held_s: float
+    arrived: float
+    completed: float
+    violated: float
+    dropped: float
+    queue_length: float
+    batch_mean: float
+    latency_ms_p50: float | None = None
+    latency_ms_p95: float | None = None
+    latency_ms_p99: float | None = None
+    energy_j: float = 0.0
+    iterations_done: int | None = None
+    executions: float = 0.0
+    execution_ms_mean: float | None = None
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One node, one interval, everything: devices and replicas in one message. (node, boot_id, sequence) is unique; a
+    retry repeats it.
+    """
+
+    node: str
+    boot_id: str
+    sequence: int
+    observed_at_s: float
+    interval_s: float
+    generation_applied: int
+    devices: tuple[DeviceReport, ...]
+    replicas: tuple[ReplicaReport, ...]
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReadBack:
+    """What a device holds now, read from the device and its processes, not from memory of what was asked."""
+
+    uuid: str
+    mode: str
+    clock_mhz_sm: int | None
+    power_limit_w: float | None
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReadBack:
+    """A replica as found running."""
+
+    replica: str
+    uuid: str
+    share_pct_sm: int
+    sm_count: int
+    memory_mib_limit: int
+    batch: int
+    ready: bool
+    endpoint: str | None = None
+    """Base URL of this very process; None where replicas answer under the node's endpoint."""
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepartitionReport:
+    """What the controller of a device asks for after bad periods in a row: more share for a replica, from a donor or
+    from what is free, or, where power is the cause, a replica less.
+    """
+
+    uuid: str
+    cause: str
+    replica: str
+    donor: str | None
+    share_pct_sm: int
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReceipt:
+    """How far a node got with a generation: outcome applied, partial or refused, and what it reads back."""
+
+    node: str
+    boot_id: str
+    generation: int
+    plan: str | None
+    outcome: str
+    observed_at_s: float
+    elapsed_ms: float
+    devices: tuple[DeviceReadBack, ...]
+    replicas: tuple[ReplicaReadBack, ...]
+    problems: tuple[str, ...] = ()
+    wishes: tuple[RepartitionReport, ...] = ()
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSample:
+    """Offered load of one service at the edge over an interval, whether or not anybody served it."""
+
+    service: str
+    """`project/name`."""
+    arrived: float
+    interval_s: float
+    unrouted: float = 0.0
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeReport:
+    """Offered load as a gateway (or the demo's traffic source) counts it. (gateway, boot_id, sequence) is unique."""
+
+    gateway: str
+    boot_id: str
+    sequence: int
+    observed_at_s: float
+    samples: tuple[RateSample, ...]
+
+
+# --- Writing and reading
+
+
+def encode(message: DataclassInstance) -> dict[str, object]:
+    """Plain JSON data of a message. A device without a controller of its own says nothing of it, so that agents that do
+    not know of such a thing read it too.
+    """
+    return asdict(message, dict_factory=_told)
+
+
+def _told(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    return {name: value for name, value in pairs if name != "governor" or value is not None}
+
+
+_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+
+
+class WireError(ValueError):
+    """A message that does not follow this package."""
+
+
+def decode(kind: type[T], plain: object) -> T:
+    """A record of this kind. Raises WireError naming the field."""
+    return cast("T", _read(kind, plain, kind.__name__))
+
+
+def decode_items(kind: type[T], plain: object) -> tuple[T, ...]:
+    """The records that an answer lists as `items`; none where it is no object at all."""
+    listed = _listed(tuple, (kind, ...), plain.get("items"), "items") if isinstance(plain, dict) else ()
+    return cast("tuple[T, ...]", listed)
+
+
+def mirrored(kind: type[T], /, *sources: object, **own: object) -> T:
+    """A record of what others hold under the same names, the first that has it, and of values of its own."""
+    values, known = dict(own), cast("type", kind)
+    for name in _fields(known):
+        holder = next((source for source in sources if hasattr(source, name)), None)
+        if holder is not None:
+            values.setdefault(name, getattr(holder, name))
+    return kind(**values)
+
+
+def _read(kind: object, plain: object, name: str) -> object:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        (known,) = (each for each in inner if each is not types.NoneType)
+        return None if plain is None else _read(known, plain, name)
+    if origin in (tuple, frozenset):
+        return _listed(origin, inner, plain, name)
+    if origin is dict:
+        if not isinstance(plain, dict):
+            raise WireError(f"{name}: expected an object")
+        return {_read(str, key, name): _read(inner[1], value, f"{name}/{key}") for key, value in plain.items()}
+    assert isinstance(kind, type)
+    if is_dataclass(kind):
+        return _record(kind, plain)
+    if issubclass(kind, Enum):
+        try:
+            return kind(plain)
+        except ValueError:
+            raise WireError(f"{name}: expected one of {', '.join(str(each.value) for each in kind)}") from None
+    fits = isinstance(plain, (int, float) if kind is float else kind) and not isinstance(plain, Enum)
+    if not fits or (isinstance(plain, bool) and kind is not bool):
+        raise WireError(f"{name}: expected {_WORDS[kind]}")
+    return float(cast("float", plain)) if kind is float else plain
+
+
+def _listed(origin: object, inner: tuple[object, ...], plain: object, name: str) -> object:
+    if not isinstance(plain, list | tuple):
+        raise WireError(f"{name}: expected a list")
+    if origin is frozenset:
+        return frozenset(_read(inner[0], item, name) for item in plain)
+    if inner[-1] is Ellipsis:
+        return tuple(_read(inner[0], item, name) for item in plain)
+    if len(plain) != len(inner):
+        raise WireError(f"{name}: expected {len(inner)} items together")
+    return tuple(_read(each, item, name) for each, item in zip(inner, plain, strict=True))
+
+
+def _record(kind: type, plain: object) -> object:
+    if not isinstance(plain, Mapping):
+        raise WireError(f"{kind.__name__}: expected an object")
+    known = _fields(kind)
+    unknown = set(plain) - set(known)
+    if unknown:
+        raise WireError(f"{kind.__name__}: unknown fields {sorted(unknown)}")
+    return kind(
+        **{
+            name: _read(form, plain.get(name), name)
+            for name, (form, has_default) in known.items()
+            if name in plain or not has_default
+        }
+    )
+
+
+@cache
+def _fields(kind: type) -> dict[str, tuple[object, bool]]:
+    """The form of each field, and whether it has a default."""
+    forms = typing.get_type_hints(kind)
+    return {
+        field.name: (forms[field.name], field.default is not MISSING or field.default_factory is not MISSING)
+        for field in fields(kind)
+    }
