@@ -245,17 +245,11 @@ class HelperSetters:
 
 def error_of(answer: HelperAnswer) -> DeviceError:
     """The error a helper's code stands for; what is not of devices becomes a driver's."""
-    kind = _kinds().get(answer.code)
-    if kind is None:
-        return DriverError(f"{answer.code}: {answer.message}")
-    return kind(answer.message)
-
-
-def _kinds() -> dict[str, type[DeviceError]]:
-    """Every device error by its code."""
-    found, waiting = {}, [DeviceError]
+    known, waiting = {}, [DeviceError]
     while waiting:
         kind = waiting.pop()
-        found[kind.code] = kind
+        known[kind.code] = kind
         waiting += kind.__subclasses__()
-    return found
+    if answer.code not in known:
+        return DriverError(f"{answer.code}: {answer.message}")
+    return known[answer.code](answer.message)

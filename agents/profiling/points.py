@@ -9,14 +9,15 @@ the node itself. What the control plane does not answer is asked again by the ca
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from agents.errors import AgentError, StateFileError
 from agents.transport import HttpAnswer, HttpConnection, UnreachableError
-from agents.wire import ProfileOrder, ProfilePointAsked, WireError, decode_items
+from agents.wire import ProfileOrder, WireError, decode, decode_items
 
 SOURCE = "headroom profile"
 
@@ -101,21 +102,15 @@ def pair_points(subject: Subject, pairs: Iterable[tuple[Measured, Measured]]) ->
     for one, other in pairs:
         if not (one.usable or other.usable):
             continue
-        rows.append(
-            {
-                "gpu_type": subject.gpu_type,
-                "model_a": one.model,
-                "batch_a": one.point.batch,
-                "share_pct_a": one.point.share_pct_sm,
-                "latency_ms_a": one.latency_ms_mean if one.usable else None,
-                "model_b": other.model,
-                "batch_b": other.point.batch,
-                "share_pct_b": other.point.share_pct_sm,
-                "latency_ms_b": other.latency_ms_mean if other.usable else None,
-                "origin": subject.origin,
-                "source": SOURCE,
+        row: dict[str, Any] = {"gpu_type": subject.gpu_type, "origin": subject.origin, "source": SOURCE}
+        for side, item in (("a", one), ("b", other)):
+            row |= {
+                f"model_{side}": item.model,
+                f"batch_{side}": item.point.batch,
+                f"share_pct_{side}": item.point.share_pct_sm,
+                f"latency_ms_{side}": item.latency_ms_mean if item.usable else None,
             }
-        )
+        rows.append(row)
     return rows
 
 
@@ -136,15 +131,15 @@ class ResultFile:
             raise StateFileError(f"cannot read {self._path}: {error}") from None
         found = []
         for line in lines:
-            item = _object(line)
-            if item is None:
-                continue
-            if item.pop("subject", None) != self._subject:
-                raise StateFileError(f"{self._path} holds results of something else: give another --out")
             try:
-                found.append(Measured(**{**item, "point": MeasuringPoint(**item["point"])}))
-            except (KeyError, TypeError):
+                item: object = json.loads(line)
+            except ValueError:
                 continue
+            if isinstance(item, dict):
+                if item.pop("subject", None) != self._subject:
+                    raise StateFileError(f"{self._path} holds results of something else")
+                with suppress(WireError):
+                    found.append(decode(Measured, item))
         return found
 
     def add(self, item: Measured) -> None:
@@ -163,14 +158,6 @@ class ResultFile:
 def _ends_line(path: Path) -> bool:
     content = path.read_bytes() if path.exists() else b""
     return not content or content.endswith(b"\n")
-
-
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        found: object = json.loads(line)
-    except ValueError:
-        return None
-    return dict(found) if isinstance(found, Mapping) else None
 
 
 class RefusedError(AgentError):
@@ -199,13 +186,9 @@ class Control:
     def points(self, run: int) -> tuple[MeasuringPoint, ...]:
         """The points to measure next, most useful first. Raises RefusedError and UnreachableError."""
         try:
-            asked = decode_items(ProfilePointAsked, self._call("GET", f"/v1/agent/profile-runs/{run}/points").json())
+            return decode_items(MeasuringPoint, self._call("GET", f"/v1/agent/profile-runs/{run}/points").json())
         except WireError as error:
             raise RefusedError(f"points cannot be read: {error}") from None
-        return tuple(
-            MeasuringPoint(batch=item.batch, share_pct_sm=item.share_pct_sm, clock_mhz_sm=item.clock_mhz_sm)
-            for item in asked
-        )
 
     def tell(self, run: int, news: dict[str, Any], points: Sequence[Any] = (), pairs: Sequence[Any] = ()) -> bool:
         """How far a run got, with what it measured since; whether to go on. Raises RefusedError, UnreachableError."""
