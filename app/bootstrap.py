@@ -1,7 +1,6 @@
 """The only wiring: settings to database, services, API and planner worker.
 
-Owns which part is handed to which, and the wait for a database that is up and whose schema this software knows. It
-refuses to start on anything else, and says what is missing.
+It waits for a database that is up and whose schema this software knows, and says what is missing.
 """
 
 from __future__ import annotations
@@ -23,11 +22,8 @@ from app.settings import Settings
 from app.store import migrate
 from app.store.embedded import embedded_url
 from app.store.engine import Database
-from app.workers.fit_child import fit_apart
-from app.workers.leadership import LeaseKeeper
-from app.workers.retention import Housekeeping
-from app.workers.scheduler import PlannerWorker, WorkerParts
-from app.workers.solve_pool import PoolLimits, SolvePool
+from app.workers.children import PoolLimits, SolvePool, fit_apart
+from app.workers.scheduler import Housekeeping, LeaseKeeper, PlannerWorker, WorkerParts
 from solvers.errors import StateError, TransientError
 from solvers.planners import registry
 

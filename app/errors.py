@@ -1,8 +1,7 @@
 """One table from errors to HTTP: status, title and problem type of every exception the core or the shell may raise on
 purpose.
 
-Owns the errors that only make sense at the edge (who are you, may you, too large, too many) and the table itself. It
-refuses to guess: a test asserts that every subclass of `HeadroomError` in the shell and the core is listed or derives
+Nothing is guessed: a test asserts that every subclass of `HeadroomError` in the shell and the core is listed or derives
 from a listed one by its own entry.
 """
 

@@ -1,8 +1,7 @@
 """The declarative kinds: one table of what users and agents declare, read by store, services, API, client and CLI.
 
-Owns what a kind is called everywhere, what names a document of it, what its documents refer to, who may touch them, and
-the order in which they are applied. Another kind is another entry, beside its domain type and a migration; no other
-module lists them. It refuses to import anything but the domain's values: a script needs the base install only.
+Another kind is another entry, beside its domain type and a migration; no other module lists them. Nothing is imported
+but the domain's values: a script needs the base install only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The shell's voice: one JSON object per line with an event name, the ids bound in this context, and facts.
 
-Owns the format, the context ids and the scrubbing of secrets, and the Reporter through which the core is heard. It
-refuses formatted sentences: an event has a name (`noun.past_verb`) and facts, so that lines can be searched by field.
+An event has a name (`noun.past_verb`) and facts instead of a sentence, so that lines can be searched by field. Secrets
+are scrubbed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import sys
-import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -84,10 +83,6 @@ class EventLog:
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
-    def debug(self, event: str, **facts: Fact) -> None:
-        """Detail for developers."""
-        self._logger.debug(event, extra={"facts": facts})
-
     def info(self, event: str, **facts: Fact) -> None:
         """Something happened that an operator may want to find."""
         self._logger.info(event, extra={"facts": facts})
@@ -125,20 +120,11 @@ def configure_logs(level: str, stream: TextIO | None = None) -> None:
 
 
 class LogReporter:
-    """The core's Reporter: logs each event and counts it by name."""
+    """The core's Reporter: logs each event."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
 
     def event(self, name: str, **facts: str | float) -> None:
-        """Log and count one event of the core."""
-        with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + 1
+        """Log one event of the core."""
         self._log.info(name, **facts)
-
-    def counts(self) -> dict[str, int]:
-        """How often each event was heard since the start of the process."""
-        with self._lock:
-            return dict(self._counts)

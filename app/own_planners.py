@@ -1,9 +1,9 @@
 """Planners from a user's own file: `path/to/file.py:ClassName`.
 
-Owns reading, importing and checking such a class, so that it can run wherever planners of Headroom run. What is
-imported is the text of one file, so a worker process, here or elsewhere, loads it again from its path or from the text
-alone. It gets a private name made of both and can shadow nothing, and an edited file is another module. It refuses
-classes that do not keep the contract of `solvers.planners.base`, saying what is missing.
+Such a class can run wherever planners of Headroom run. What is imported is the text of one file, so a worker process,
+here or elsewhere, loads it again from its path or from the text alone. It gets a private name made of both and can
+shadow nothing, and an edited file is another module. A class that does not keep the contract of
+`solvers.planners.base` is refused, saying what is missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""How a process is asked to end: SIGTERM and SIGINT become one call, for as long as a block runs.
-
-Owns the handlers and puts back what stood before. It refuses to end anything itself: the caller decides what being
-asked means. The API's own variant, which must hear a signal before its server does, is `api.shutdown`.
-"""
+"""How a process is asked to end: SIGTERM and SIGINT become one call, for as long as a block runs."""
 
 from __future__ import annotations
 
@@ -16,8 +12,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def asked_to_end(act: Callable[[], None]) -> Iterator[None]:
-    """Run `act`, in a thread of its own, when SIGTERM or SIGINT arrives within the block.
+def asked_to_end(act: Callable[[], object], *, pass_on: bool = False) -> Iterator[None]:
+    """Run `act`, in a thread of its own, when SIGTERM or SIGINT arrives within the block; with `pass_on`, whatever
+    handled the signal before hears of it as well.
 
     Not in the handler: that interrupts the main thread anywhere, also where it holds the lock of the very event that
     `act` sets, and then both would wait for ever. Outside the main thread there are no signals to hear, and nothing
@@ -27,10 +24,16 @@ def asked_to_end(act: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        threading.Thread(target=act, name="asked-to-end", daemon=True).start()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    def handle(number: int, frame: FrameType | None) -> None:
+        threading.Thread(target=act, name="asked-to-end", daemon=True).start()
+        previous = before[signal.Signals(number)]
+        if pass_on and callable(previous):
+            previous(number, frame)
+
+    for number in SIGNALS:
+        signal.signal(number, handle)
     try:
         yield
     finally:

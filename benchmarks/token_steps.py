@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.library import load_gpu_types, load_models
-from app.library.llm import load_llm_library
+from app.library import load_gpu_types, load_llm_library, load_models
 from benchmarks.token_fit import StepSamples, fit_steps
 from solvers.models.serving.token_library import believed_costs
 from solvers.models.serving.tokens import StepCosts

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import re
-import signal
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import anyio.to_thread
@@ -21,45 +18,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api import console, problems
 from app.api.auth import Authenticator
 from app.api.deps import ApiContext, Services
-from app.api.doorbell import Hub, Listener
-from app.api.metrics import FleetCollector, FleetGauges, IngestMetrics, RequestMetrics, doorbell_metrics, route_metrics
+from app.api.metrics import FleetCollector, IngestMetrics, RequestMetrics, doorbell_metrics, route_metrics
 from app.api.openapi import Described
 from app.api.problems import of_crash, of_error
-from app.api.route_streams import RouteBoard, RouteReader
-from app.api.routers import (
-    agent,
-    costs,
-    doorbell,
-    health,
-    history,
-    plans,
-    predictions,
-    profile_runs,
-    profiles,
-    routes,
-    simulations,
-    status,
-    tasks,
-    telemetry,
-    tokens,
-)
-from app.api.routers.documents import documents_router
+from app.api.routers import agent, documents, plans, profiles, seen, tokens
+from app.api.streams import Hub, Listener, RouteBoard, RouteReader
 from app.clock import new_id
 from app.errors import BodyTooLargeError
 from app.logs import EventLog
-from app.services.beliefs.predictions import Predictions
-from app.services.declared.documents import Documents
-from app.services.declared.fleet import Fleet
-from app.services.declared.tasks import Tasks
-from app.services.declared.tokens import Tokens
-from app.services.planning.plans import Plans, SimulationParts, Simulations
-from app.services.profiles.profiles import Profiles
-from app.services.profiles.runs import ProfileRuns
-from app.services.seen.history import CostReports, History, announcements
-from app.services.seen.routes import RouteTable, route_changes
-from app.services.seen.status import StatusReader
-from app.services.seen.telemetry import Telemetry
-from app.store.ingest import ReportOutcome
+from app.services.seen.history import announcements
+from app.services.seen.routes import route_changes
+from app.signals import asked_to_end
 from solvers.errors import HeadroomError
 
 # --- The outermost layer of the API, plain ASGI: request id, body limit, last resort against crashes, request metrics
@@ -170,37 +139,7 @@ def _route_of(scope: Scope) -> str:
     return str(getattr(route, "path_format", getattr(route, "path", "unmatched")))
 
 
-# --- Lets endless streams end as soon as the process is asked to: the server itself would wait for them before it
-# tells anybody
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-@contextmanager
-def when_asked_to_end(act: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Run `act` on the loop when SIGTERM or SIGINT arrives, then whatever handled the signal before.
-
-    Outside the main thread there are no signals to hear, and nothing happens.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(act)
-        previous = before[signal.Signals(number)]
-        if callable(previous):
-            previous(number, frame)
-
-    for number in SIGNALS:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
+# --- The application
 
 
 THREADS_MAX = 40
@@ -215,7 +154,7 @@ DESCRIPTION = (
 def create_app(context: ApiContext) -> FastAPI:
     """The application, ready to serve; it opens no connection before its first request or its start."""
     registry = CollectorRegistry()
-    services = build_services(context, IngestMetrics(registry))
+    services = Services(context, IngestMetrics(registry))
     hub = Hub(doorbell_metrics(registry))
     cluster = context.settings.cluster
     listener = Listener(hub, lambda: announcements(context.database, cluster), context.log)
@@ -231,8 +170,9 @@ def create_app(context: ApiContext) -> FastAPI:
         openapi_url="/v1/openapi.json",
         lifespan=_lifespan(services, (listener, reader), context.log),
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
     )
-    authenticator = Authenticator(services.tokens, context.clock.elapsed_ms, context.settings.rate_limit_per_s)
+    authenticator = Authenticator(services.tokens.actor_of, context.clock.elapsed_ms, context.settings.rate_limit_per_s)
     services.tokens.when_revoked(authenticator.forget)
     app.state.context = context
     app.state.services = services
@@ -241,7 +181,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.listener = listener
     app.state.route_board = board
     app.state.metrics = registry
-    registry.register(FleetCollector(lambda: _gauges(services.status)))
+    registry.register(FleetCollector(services.status.gauges))
     problems.install(app)
     _add_routes(app)
     options = EdgeOptions(
@@ -255,55 +195,17 @@ def create_app(context: ApiContext) -> FastAPI:
     return app
 
 
-def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
-    """The use cases over one database."""
-    database, cluster = context.database, context.settings.cluster
-    return Services(
-        documents=Documents(database, cluster),
-        fleet=Fleet(database, cluster),
-        profiles=Profiles(database),
-        profile_runs=ProfileRuns(database, cluster),
-        predictions=Predictions(context.beliefs),
-        telemetry=Telemetry(database, context.clock, context.settings.report_clock_skew_s, _Counting(metrics)),
-        tokens=Tokens(database),
-        plans=Plans(database),
-        simulations=Simulations(
-            SimulationParts(
-                database=database,
-                clock=context.clock,
-                cluster=cluster,
-                propose=context.propose,
-                beliefs=context.beliefs,
-            )
-        ),
-        costs=CostReports(database),
-        history=History(database, cluster),
-        status=StatusReader(database, cluster),
-        routes=RouteTable(database, cluster),
-        tasks=Tasks(database, cluster),
-    )
-
-
 def _add_routes(app: FastAPI) -> None:
-    app.include_router(documents_router())
-    for module in (
-        tasks,
-        profiles,
-        profile_runs,
-        predictions,
-        plans,
-        simulations,
-        history,
-        status,
-        routes,
-        telemetry,
-        costs,
-        tokens,
-        agent,
-        doorbell,
-        health,
+    app.include_router(documents.documents_router())
+    for router in (
+        *documents.ROUTERS,
+        *profiles.ROUTERS,
+        *plans.ROUTERS,
+        *seen.ROUTERS,
+        *tokens.ROUTERS,
+        *agent.ROUTERS,
     ):
-        app.include_router(module.router)
+        app.include_router(router)
     app.include_router(console.router)
 
 
@@ -326,7 +228,8 @@ def _lifespan(
         for listener in listeners:
             listener.start(loop)
         try:
-            with when_asked_to_end(stop, loop):
+            # The server would wait for endless streams before it tells anybody that it was asked to end.
+            with asked_to_end(lambda: loop.call_soon_threadsafe(stop), pass_on=True):
                 yield
         finally:
             stop()
@@ -334,40 +237,3 @@ def _lifespan(
                 await anyio.to_thread.run_sync(listener.join)
 
     return life
-
-
-class _Counting:
-    """Turns what was ingested into metrics."""
-
-    def __init__(self, metrics: IngestMetrics) -> None:
-        self._metrics = metrics
-
-    def stored(self, batch: Sequence[tuple[int, ReportOutcome]]) -> None:
-        """Count one commit."""
-        self._metrics.batch.observe(len(batch))
-        for rows, outcome in batch:
-            self._metrics.reports.labels(outcome.kind.value).inc()
-            if outcome.kind == "accepted":
-                self._metrics.rows.inc(rows)
-
-
-def _gauges(reader: StatusReader) -> FleetGauges:
-    """The gauges; with the database away, only that it is."""
-    try:
-        counts = reader.gauges()
-    except HeadroomError:
-        return FleetGauges(database_up=False)
-    return FleetGauges(
-        database_up=True,
-        generation=counts.generation,
-        nodes_up=counts.nodes_up,
-        nodes_known=counts.nodes_known,
-        devices=counts.devices,
-        replicas_ready=counts.replicas_ready,
-        replicas_planned=counts.replicas_planned,
-        plan_cost_usd_per_h=counts.plan_cost_usd_per_h,
-        ledger_age_s=counts.ledger_age_s,
-        outcomes_admitted=counts.outcomes_admitted,
-        outcomes_rejected=counts.outcomes_rejected,
-        beliefs_rebuilt=counts.beliefs_rebuilt,
-    )

@@ -1,8 +1,8 @@
-"""Who is asking, and may they? Bearer tokens, roles, projects.
+"""Who is asking, and may they? Bearer tokens, roles, projects, how fast one caller may ask, the rules of the routes.
 
-Owns the in-memory cache of identities (short, so that a revoked token stops working within seconds everywhere and at
-once on the process that revoked it), the rules and the rate limit per token. It refuses to tell a foreign project
-from one that does not exist.
+Identities are remembered for a short while, so that a revoked token stops working within seconds everywhere and at once
+on the process that revoked it. A foreign project is never told from one that does not exist. Several API replicas each
+keep their own buckets: the limit protects the process, which is what it is for.
 """
 
 from __future__ import annotations
@@ -11,17 +11,47 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
-from app.api.ratelimit import RateLimiter
-from app.errors import ForbiddenError, UnauthenticatedError
+from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
 from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role, secret_hash
 from solvers.errors import NotFoundError
+
+BUCKETS_MAX = 20_000
+
+
+class RateLimiter:
+    """Buckets that refill at `rate_per_s` and hold twice as much for bursts."""
+
+    def __init__(self, rate_per_s: float) -> None:
+        self._rate_per_s = rate_per_s
+        self._lock = threading.Lock()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str, now_ms: float) -> None:
+        """Spend one request of `key`. Raises RateLimitedError with the time until the next is free. A rate of 0
+        limits nothing.
+        """
+        if self._rate_per_s <= 0:
+            return
+        capacity = max(1.0, 2.0 * self._rate_per_s)
+        with self._lock:
+            level, at_ms = self._buckets.pop(key, (capacity, now_ms))
+            level = min(capacity, level + max(0.0, now_ms - at_ms) / 1000.0 * self._rate_per_s)
+            allowed = level >= 1.0
+            self._buckets[key] = (level - 1.0 if allowed else level, now_ms)
+            if len(self._buckets) > BUCKETS_MAX:
+                self._buckets.popitem(last=False)
+        if not allowed:
+            raise RateLimitedError(
+                f"more than {self._rate_per_s:g} requests per second", retry_after_s=(1.0 - level) / self._rate_per_s
+            )
+
 
 CACHE_TTL_MS = 3000.0
 CACHE_SIZE_MAX = 20_000
@@ -50,19 +80,13 @@ class Rule:
         return self.least is not None and _RANKS[actor.role] >= _RANKS[self.least]
 
 
-class Identities(Protocol):
-    """Where secrets are looked up: the token service."""
-
-    def actor_of(self, secret: str) -> Actor | None:
-        """Whose secret this is."""
-        ...
-
-
 class Authenticator:
     """Identities by the hash of their secret, remembered for a few seconds; unknown secrets are remembered, too."""
 
-    def __init__(self, identities: Identities, elapsed_ms: Callable[[], float], rate_limit_per_s: float) -> None:
-        self._identities = identities
+    def __init__(
+        self, actor_of: Callable[[str], Actor | None], elapsed_ms: Callable[[], float], rate_limit_per_s: float
+    ) -> None:
+        self._actor_of = actor_of
         self._elapsed_ms = elapsed_ms
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, tuple[Actor | None, float]] = OrderedDict()
@@ -79,7 +103,7 @@ class Authenticator:
 
     def look_up(self, secret: str) -> Actor | None:
         """Ask the database and remember the answer. Raises TransientError when it cannot be asked."""
-        actor = self._identities.actor_of(secret)
+        actor = self._actor_of(secret)
         key = secret_hash(secret)
         with self._lock:
             self._known[key] = (actor, self._elapsed_ms() + CACHE_TTL_MS)
@@ -155,3 +179,30 @@ def visible_project(actor: Actor, wanted: str | None) -> str | None:
         require_project(actor, wanted)
         return wanted
     return actor.project
+
+
+# --- The rules by name: every router states one of them for each operation, and a test walks them all
+
+
+CLUSTER_READ = Rule(least=Role.VIEWER)
+SHARED_READ = Rule(least=Role.VIEWER, shared=True)
+CLUSTER_WRITE = Rule(least=Role.OPERATOR)
+PROJECT_WRITE = Rule(least=Role.OPERATOR, shared=True)
+CLUSTER_ADMIN = Rule(least=Role.ADMIN)
+COST_READ = Rule(least=Role.VIEWER, shared=True, reporter=True)
+ROUTES_READ = Rule(least=Role.VIEWER, shared=True, agents=(Purpose.NODE, Purpose.GATEWAY))
+LISTEN = Rule(least=Role.VIEWER, shared=True, agents=(Purpose.NODE, Purpose.GATEWAY))
+JOIN = Rule(agents=(Purpose.JOIN, Purpose.NODE))
+NODE_AGENT = Rule(agents=(Purpose.NODE,))
+EDGE_WRITE = Rule(least=Role.OPERATOR, agents=(Purpose.GATEWAY,))
+
+ClusterReader = Annotated[Actor, Depends(access(CLUSTER_READ))]
+SharedReader = Annotated[Actor, Depends(access(SHARED_READ))]
+ClusterWriter = Annotated[Actor, Depends(access(CLUSTER_WRITE))]
+ClusterAdmin = Annotated[Actor, Depends(access(CLUSTER_ADMIN))]
+CostReader = Annotated[Actor, Depends(access(COST_READ))]
+RoutesReader = Annotated[Actor, Depends(access(ROUTES_READ))]
+DoorbellListener = Annotated[Actor, Depends(access(LISTEN))]
+Joiner = Annotated[Actor, Depends(access(JOIN))]
+NodeAgent = Annotated[Actor, Depends(access(NODE_AGENT))]
+EdgeReporter = Annotated[Actor, Depends(access(EDGE_WRITE))]

@@ -1,8 +1,8 @@
 """The console: one server-rendered page, a sign-in that turns a token into a session cookie, and the stream that
 keeps the page live.
 
-Owns cookies and content-security headers. It loads nothing from elsewhere and changes nothing on GET. Streams hold
-no thread and no database connection while they wait.
+It loads nothing from elsewhere and changes nothing on GET. Streams hold no thread and no database connection while
+they wait.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Protocol, cast
 
 from fastapi import Request
 
 from app.api.problems import request_id_of
+from app.clock import SystemClock
 from app.logs import EventLog
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.predictions import Predictions
@@ -16,33 +16,17 @@ from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Actor, Deed, Tokens
-from app.services.planning.plans import Plans, Simulations
+from app.services.planning.plans import Plans, SimulationParts, Simulations
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
 from app.services.seen.history import CostReports, History
 from app.services.seen.routes import RouteTable
 from app.services.seen.status import StatusReader
-from app.services.seen.telemetry import Telemetry
+from app.services.seen.telemetry import IngestListener, Telemetry
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.attempts import Propose
 from solvers.cycle.record import Lane
-
-
-class WallClock(Protocol):
-    """Time as the shell has it."""
-
-    def now_s(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-    def elapsed_ms(self) -> float:
-        """Monotonic milliseconds."""
-        ...
-
-    def now(self) -> datetime:
-        """Now, in UTC."""
-        ...
 
 
 class PlanningPort(Protocol):
@@ -70,7 +54,7 @@ class ApiContext:
 
     settings: Settings
     database: Database
-    clock: WallClock
+    clock: SystemClock
     planning: PlanningPort
     beliefs: Beliefs
     propose: Propose
@@ -78,24 +62,33 @@ class ApiContext:
     log: EventLog = field(default_factory=lambda: EventLog("headroom.api"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The use cases behind the routes, built once per application."""
+    """The use cases behind the routes over one database, built once per application."""
 
-    documents: Documents
-    fleet: Fleet
-    profiles: Profiles
-    profile_runs: ProfileRuns
-    predictions: Predictions
-    telemetry: Telemetry
-    tokens: Tokens
-    plans: Plans
-    simulations: Simulations
-    costs: CostReports
-    history: History
-    status: StatusReader
-    routes: RouteTable
-    tasks: Tasks
+    def __init__(self, context: ApiContext, listener: IngestListener) -> None:
+        database, cluster = context.database, context.settings.cluster
+        self.documents = Documents(database, cluster)
+        self.fleet = Fleet(database, cluster)
+        self.profiles = Profiles(database)
+        self.profile_runs = ProfileRuns(database, cluster)
+        self.predictions = Predictions(context.beliefs)
+        self.telemetry = Telemetry(database, context.clock, context.settings.report_clock_skew_s, listener)
+        self.tokens = Tokens(database)
+        self.plans = Plans(database)
+        self.simulations = Simulations(
+            SimulationParts(
+                database=database,
+                clock=context.clock,
+                cluster=cluster,
+                propose=context.propose,
+                beliefs=context.beliefs,
+            )
+        )
+        self.costs = CostReports(database)
+        self.history = History(database, cluster)
+        self.status = StatusReader(database, cluster)
+        self.routes = RouteTable(database, cluster)
+        self.tasks = Tasks(database, cluster)
 
 
 def context_of(request: Request) -> ApiContext:

@@ -1,8 +1,7 @@
 """Writes the API's description and the JSON Schemas of stored values into `openapi/`: `python -m app.api.export
 [directory]`.
 
-Owns the list of what is published beside the API. It opens no connection. The files are committed; a test fails when
-they drift from the code.
+It opens no connection. The files are committed; a test fails when they drift from the code.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from agents.wire import NodeTarget
-from app.api import wire
+from app.api import body
 from app.api.app import create_app
 from app.api.deps import ApiContext
 from app.clock import SystemClock
@@ -77,7 +76,7 @@ def files() -> Mapping[str, str]:
     found = {"openapi.json": _text(application().openapi())}
     for kind in VALUES:
         found[f"schemas/{kind.__name__}.json"] = _text(_titled(TypeAdapter(kind).json_schema(), kind.__name__))
-    for name, message in wire.MESSAGES.items():
+    for name, message in body.MESSAGES.items():
         found[f"schemas/{name}.json"] = _text(_titled(message.json_schema(), name))
     return found
 

@@ -1,18 +1,22 @@
 """What the API tells Prometheus: its own requests, and the state of the fleet as the database has it when it is
 scraped.
 
-Owns the registry (never the process-wide default one) and the metric names: base units, `headroom_` in front. It
-refuses labels without a bound: routes by template, no tokens, no paths.
+Names have base units and `headroom_` in front; labels are bounded: routes by template, no tokens, no paths. The
+registry is the application's, never the process-wide default one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from app.store.ingest import OutcomeKind, ReportOutcome
+from app.store.telemetry import FleetCounts
+from solvers.errors import HeadroomError
 
 _LATENCY_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -43,11 +47,19 @@ class IngestMetrics:
     """Counts what agents deliver."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.reports = Counter("headroom_ingest_reports", "Reports by outcome.", ("outcome",), registry=registry)
-        self.rows = Counter("headroom_ingest_rows", "Telemetry rows stored.", registry=registry)
-        self.batch = Histogram(
+        self._reports = Counter("headroom_ingest_reports", "Reports by outcome.", ("outcome",), registry=registry)
+        self._rows = Counter("headroom_ingest_rows", "Telemetry rows stored.", registry=registry)
+        self._batch = Histogram(
             "headroom_ingest_batch_reports", "Reports per commit.", buckets=_BATCH_BUCKETS, registry=registry
         )
+
+    def stored(self, batch: Sequence[tuple[int, ReportOutcome]]) -> None:
+        """Count one commit: rows and outcome of every report."""
+        self._batch.observe(len(batch))
+        for rows, outcome in batch:
+            self._reports.labels(outcome.kind.value).inc()
+            if outcome.kind is OutcomeKind.ACCEPTED:
+                self._rows.inc(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +86,6 @@ def route_metrics(registry: CollectorRegistry) -> StreamMetrics:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetGauges:
-    """State of the fleet at a scrape; what is not known is left out."""
-
-    database_up: bool
-    generation: int | None = None
-    nodes_up: int | None = None
-    nodes_known: int | None = None
-    devices: int | None = None
-    replicas_ready: int | None = None
-    replicas_planned: int | None = None
-    plan_cost_usd_per_h: float | None = None
-    ledger_age_s: float | None = None
-    outcomes_admitted: int | None = None
-    outcomes_rejected: int | None = None
-    beliefs_rebuilt: int | None = None
-
-
 _GAUGES = (
     ("generation", "headroom_target_generation", "Current generation of the target."),
     ("nodes_up", "headroom_nodes_up", "Nodes that reported lately."),
@@ -101,8 +95,8 @@ _GAUGES = (
     ("replicas_planned", "headroom_replicas_planned", "Replicas of the current target."),
     ("plan_cost_usd_per_h", "headroom_plan_cost_usd_per_hour", "Cost of the current plan, US dollars per hour."),
     ("ledger_age_s", "headroom_ledger_age_seconds", "Age of the newest minute in the ledger."),
-    ("database_up", "headroom_database_up", "Whether PostgreSQL answered this scrape."),
 )
+_DATABASE_UP = ("headroom_database_up", "Whether PostgreSQL answered this scrape.")
 _COUNTS = (
     ("outcomes_admitted", "headroom_outcomes_admitted", "Measured executions that beliefs learned from."),
     ("outcomes_rejected", "headroom_outcomes_rejected", "Measured executions that the gate turned away."),
@@ -113,24 +107,33 @@ _COUNTS = (
 class FleetCollector(Collector):
     """Asks for the fleet's state at every scrape, so that nothing is kept in memory that the database knows better."""
 
-    def __init__(self, read: Callable[[], FleetGauges]) -> None:
+    def __init__(self, read: Callable[[], FleetCounts]) -> None:
         self._read = read
 
     def describe(self) -> Iterator[Metric]:
         """Names without values: registering must not touch the database."""
-        for _, name, text in _GAUGES:
-            yield GaugeMetricFamily(name, text)
-        for _, name, text in _COUNTS:
-            yield CounterMetricFamily(name, text)
+        return self._metrics(None)
 
     def collect(self) -> Iterator[Metric]:
-        """All gauges and counts; those without a value are left out."""
-        gauges = self._read()
+        """All gauges and counts but those without a value; with the database away, only that it is."""
+        try:
+            counts = self._read()
+        except HeadroomError:
+            yield GaugeMetricFamily(*_DATABASE_UP, value=0.0)
+            return
+        for metric in self._metrics(counts):
+            if metric.samples:
+                yield metric
+
+    @staticmethod
+    def _metrics(counts: FleetCounts | None) -> Iterator[Metric]:
+        yield GaugeMetricFamily(*_DATABASE_UP, value=None if counts is None else 1.0)
         for field, name, text in _GAUGES:
-            value: float | None = getattr(gauges, field)
-            if value is not None:
-                yield GaugeMetricFamily(name, text, value=float(value))
+            yield GaugeMetricFamily(name, text, value=_value(counts, field))
         for field, name, text in _COUNTS:
-            count: int | None = getattr(gauges, field)
-            if count is not None:
-                yield CounterMetricFamily(name, text, value=float(count))
+            yield CounterMetricFamily(name, text, value=_value(counts, field))
+
+
+def _value(counts: FleetCounts | None, field: str) -> float | None:
+    value: float | None = None if counts is None else getattr(counts, field)
+    return None if value is None else float(value)

@@ -1,6 +1,6 @@
 """The API's own description: what FastAPI derives, made true.
 
-Owns the parts that the framework cannot know: bodies that are decoded by our own reader, problem answers instead of
+The framework cannot know some parts: bodies that are decoded by our own reader, problem answers instead of
 the framework's default, the schemas of the agents' messages with their ranges. The result is committed as
 `openapi/openapi.json`; a test fails on drift.
 """
@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from app.api import wire
+from app.api import body
 from app.api.body import adapter_of
-from app.api.schemas.problem import Problem
+from app.api.problems import Problem
 
 REF = "#/components/schemas/{model}"
 _PROBLEMS: Mapping[str, str] = {
@@ -96,7 +96,7 @@ def _body_schemas() -> dict[str, Any]:
 
 def _messages() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, message in wire.MESSAGES.items():
+    for name, message in body.MESSAGES.items():
         schema = message.json_schema(REF)
         found.update(schema.pop("$defs", {}))
         found[name] = schema

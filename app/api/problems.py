@@ -1,8 +1,7 @@
-"""Error answers: every failure leaves as problem+json with a stable code and the request's id, never with a stack
-trace.
+"""Error answers (RFC 9457): every failure leaves as problem+json with a stable code and the request's id, never with a
+stack trace.
 
-Owns the translation of the core's errors, the validator's findings and the framework's own refusals. Database
-failures arrive here as they left the store and are told apart only by whether trying again can help.
+Database failures arrive here as they left the store and are told apart only by whether trying again can help.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from app.api.body import pointer_of
 from app.errors import (
     FRAMEWORK_STATUSES,
+    Fault,
     FieldsError,
     MalformedError,
     RateLimitedError,
@@ -26,6 +27,21 @@ from app.errors import (
     status_of,
 )
 from solvers.errors import FieldError, HeadroomError
+
+
+class Problem(BaseModel):
+    """Problem details. `code` is stable; `detail` is for people and may change."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str = Field(description="`/problems/` and the code.")
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: list[Fault]
+    request_id: str
+
 
 MEDIA_TYPE = "application/problem+json"
 NO_STATE = "-"

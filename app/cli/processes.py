@@ -24,8 +24,7 @@ from app.settings import Settings, load_settings
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
-    from app.demo.home import Home
-    from app.demo.progress import Message
+    from app.demo.home import Home, Message
 
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (HEADROOM_HOST).", show_default=False)]
 Port = Annotated[
@@ -45,7 +44,7 @@ def up(
     progress_descriptor: Annotated[int | None, typer.Option("--progress-descriptor", hidden=True)] = None,
 ) -> None:
     """Start database, API, planner and, unless told otherwise, a simulated fleet with live traffic."""
-    from app.demo.examples import examples_path
+    from app.demo.fleet import examples_path
     from app.demo.home import Home
 
     settings = _settings(host, port)
@@ -145,7 +144,7 @@ def traffic(
     ] = None,
 ) -> None:
     """Play the users of the simulated fleet until stopped."""
-    from app.demo.examples import examples_path
+    from app.demo.fleet import examples_path
     from app.demo.traffic import TrafficLoop, TrafficOrder, read_traffic_plan
 
     plan = read_traffic_plan(file or examples_path() / "traffic.yaml")
@@ -218,10 +217,9 @@ def _stop_embedded(home: Home) -> bool:
 
 
 def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descriptor: int | None) -> None:
-    from app.demo.home import Home
-    from app.demo.progress import Message, Teller
-    from app.demo.rooms import LocalRooms
-    from app.demo.supervisor import Order, Supervisor
+    from app.demo.home import Home, Message, Teller
+    from app.demo.rooms import LocalRooms, Order
+    from app.demo.supervisor import Supervisor
 
     _configure_logs(settings.log_level)
     teller = Teller(progress_descriptor) if progress_descriptor is not None else None
@@ -253,7 +251,7 @@ def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descri
 
 
 def _detach(home: Home, arguments: list[str], *, verbose: bool) -> None:
-    from app.demo.progress import listen
+    from app.demo.home import listen
 
     reading, writing = os.pipe()
     with (home.logs / "supervisor.log").open("ab") as log:

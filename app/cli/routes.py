@@ -20,12 +20,9 @@ from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, listed, show
 from app.client import Client, Document
 from app.logs import EventLog, configure_logs
-from app.routing.files import write_whole
-from app.routing.haproxy import SLOTS, Balance, HaproxyStyle, backends
-from app.routing.haproxy_follower import HaproxyFollower, RuntimeSocket
+from app.routing.haproxy import SLOTS, Balance, HaproxyFollower, HaproxyStyle, RuntimeSocket, backends
 from app.routing.nginx import NginxFollower, NginxOrder, upstreams
-from app.routing.routes import ServiceRoutes, read_service
-from app.routing.watching import NewestRoutes, Watcher
+from app.routing.routes import NewestRoutes, ServiceRoutes, Watcher, read_service, write_whole
 from app.signals import asked_to_end
 
 routes = typer.Typer(no_args_is_help=True, help="Where requests may go, for gateways.")

@@ -1,8 +1,7 @@
-"""The demo's fleet: which simulated nodes there are, what is declared about them and their services, and when the
-first plan stands.
+"""The demo's fleet: which simulated nodes there are, what is declared about them and their services, and where the
+example files lie.
 
-Owns the list of nodes (their documents are `examples/demo/fleet.yaml`) and the seeding, which never takes back what a
-user changed.
+The nodes' documents are `examples/demo/fleet.yaml`. Seeding never takes back what a user changed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,18 @@ from pathlib import Path
 
 from app.client import ApiError, Client
 from app.client.documents import PROFILES, read_documents
-from app.demo.examples import examples_path
+from solvers.errors import NotFoundError
+
+
+def examples_path() -> Path:
+    """The folder of examples. Raises NotFoundError when this installation brings none."""
+    package = Path(__file__).resolve().parents[1]
+    candidates = (package / "examples_bundle", package.parent / "examples", Path("/usr/share/headroom/examples"))
+    for candidate in candidates:
+        if (candidate / "traffic.yaml").is_file():
+            return candidate
+    raise NotFoundError(f"no examples beside {package}; run from a checkout, or name files yourself")
+
 
 GATEWAY = "demo-traffic"
 """Name under which the demo's traffic reports offered load."""

@@ -1,8 +1,8 @@
 """The home folder of a local control plane: where its lock, state, logs and secrets lie, and how they are read and
-written.
+written; and what a detached supervisor tells the command that started it, one JSON object per line through a pipe.
 
-Owns paths, the lock that tells whether a supervisor lives (the kernel frees it with its holder, so it cannot go
-stale), and atomic writes with mode 0600. It refuses to start or stop anything.
+The lock tells whether a supervisor lives; the kernel frees it with its holder, so it cannot go stale. Writes are
+atomic, with mode 0600.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -114,3 +115,46 @@ def write_private(file: Path, text: str) -> None:
         os.fchmod(descriptor, 0o600)
         stream.write(text)
     scratch.replace(file)
+
+
+# --- What a detached supervisor tells until it is ready or has failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A phase that ended, readiness, or failure with the exit code the command shall have."""
+
+    event: str
+    text: str = ""
+    elapsed_s: float = 0.0
+    exit_code: int = 0
+
+
+class Teller:
+    """The supervisor's end. A reader that went away is no reason to stop."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    def tell(self, message: Message) -> None:
+        """Send one message."""
+        if self._descriptor is None:
+            return
+        try:
+            # One write: a line is far shorter than what a pipe takes at once.
+            os.write(self._descriptor, (json.dumps(asdict(message)) + "\n").encode())
+        except BrokenPipeError:
+            self.close()
+
+    def close(self) -> None:
+        """Say no more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def listen(descriptor: int) -> Iterator[Message]:
+    """Messages until the supervisor closes its end (or dies)."""
+    with os.fdopen(descriptor, "r", encoding="utf-8") as stream:
+        for line in stream:
+            yield Message(**json.loads(line))

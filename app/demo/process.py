@@ -1,8 +1,5 @@
-"""Child processes of the supervisor: started with their own log file, watched, restarted with back-off, stopped with
-a deadline.
-
-Owns the identity of a process over time (number and start time), the restart delays and the bound on log files. It
-refuses to know what the processes do.
+"""Child processes of the supervisor: started with their own log file of bounded size, watched, restarted with back-off,
+stopped with a deadline. A process is its number and its start time.
 """
 
 from __future__ import annotations

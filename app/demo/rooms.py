@@ -1,7 +1,7 @@
 """The rooms of a local control plane as real processes: embedded or named database, API, planner, agents, traffic.
 
-Owns their command lines, environments and tokens. Secrets travel in the environment or lie in files of mode 0600;
-none is on a command line, which every user of the machine can read.
+Secrets travel in the environment or lie in files of mode 0600; none is on a command line, which every user of the
+machine can read.
 """
 
 from __future__ import annotations
@@ -9,28 +9,38 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import dataclass
 
 from app.client import ApiError, Client, UnreachableError
 from app.client.client import Connection, read_connection, write_connection
 from app.demo.fleet import GATEWAY, NODES, DemoNode, is_blank, seed
 from app.demo.home import Home
 from app.demo.process import ChildSpec
-from app.demo.supervisor import Order, address_of
 from app.settings import Settings
 from solvers.errors import InvariantError
 
-DEMO_PACE = {
-    "HEADROOM_REPORT_INTERVAL_S": "1",
-    "HEADROOM_RETENTION_RAW_DAYS": "1",
-    "HEADROOM_TUNE_INTERVAL_S": "5",
-}
+DEMO_PACE = {"HEADROOM_REPORT_INTERVAL_S": "1", "HEADROOM_RETENTION_RAW_DAYS": "1", "HEADROOM_TUNE_INTERVAL_S": "5"}
 """A demo is watched from close by and for a short time; what the user's environment says goes before."""
 LAUNCH_FASTER = 10
 """Simulated processes start this much faster, so that nobody waits for the first plan; a day goes 24 times faster."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to bring up."""
+
+    settings: Settings
+    demo: bool = True
+
+
+def address_of(settings: Settings) -> str:
+    """Where a browser on this machine finds an API that listens as these settings say."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
 class LocalRooms:
-    """Implements the supervisor's Rooms on this machine."""
+    """Everything that the supervisor does not do itself. Each call blocks until done, or raises HeadroomError."""
 
     def __init__(self, order: Order, home: Home) -> None:
         self._settings: Settings = order.settings
@@ -145,11 +155,7 @@ class LocalRooms:
     def _server_environment(self) -> dict[str, str]:
         # Without a URL every process finds, or starts, the embedded server under this home by itself.
         pace = {name: text for name, text in DEMO_PACE.items() if self._demo and name not in os.environ}
-        return {
-            "HEADROOM_HOME": str(self._home.path),
-            "HEADROOM_DATABASE_URL": self._settings.database_url,
-            **pace,
-        }
+        return {"HEADROOM_HOME": str(self._home.path), "HEADROOM_DATABASE_URL": self._settings.database_url, **pace}
 
     def _secret(self, name: str) -> str:
         secret = self._home.read_secret(name)

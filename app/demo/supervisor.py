@@ -1,7 +1,5 @@
-"""One machine, one control plane: starts every process in order, keeps each alive, stops all in reverse.
-
-Owns the sequence of phases, the watch over children and the clean end after any failure half-way. What is started is
-told by `rooms`, what is seeded by `fleet`; it refuses to know HTTP bodies or tables.
+"""One machine, one control plane: starts every process in order, keeps each alive, stops all in reverse, also after a
+failure half-way. What is started is told by `rooms`, what is seeded by `fleet`.
 """
 
 from __future__ import annotations
@@ -12,13 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
 
 from app.demo.home import Home, SupervisorState
 from app.demo.process import Child, ChildSpec, end_processes, identify
+from app.demo.rooms import LocalRooms, Order, address_of
 from app.logs import EventLog
-from app.settings import Settings
 from app.signals import asked_to_end
 from solvers.errors import HeadroomError, StateError
 
@@ -48,66 +44,10 @@ class StoppedError(HeadroomError):
     code = "stopped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What to bring up."""
-
-    settings: Settings
-    demo: bool = True
-
-
-class DemoRooms(Protocol):
-    """Everything the supervisor does not do itself. Each call blocks until done, or raises HeadroomError."""
-
-    def database(self) -> str:
-        """Start or find the database; its URL."""
-        ...
-
-    def migrate(self, url: str) -> None:
-        """Bring the schema up to date."""
-        ...
-
-    def admit(self, url: str, address: str) -> None:
-        """Make sure that the client file holds a valid admin token."""
-        ...
-
-    def api(self) -> ChildSpec:
-        """How the API is run. It is started first and waits for database and schema by itself."""
-        ...
-
-    def planner(self) -> ChildSpec:
-        """How the planner is run."""
-        ...
-
-    def api_ready(self) -> bool:
-        """Whether the API serves."""
-        ...
-
-    def agents(self) -> tuple[ChildSpec, ...]:
-        """How the demo's agents are run."""
-        ...
-
-    def traffic(self) -> ChildSpec:
-        """How the demo's traffic is run."""
-        ...
-
-    def seed(self) -> None:
-        """Declare the demo's fleet and services."""
-        ...
-
-    def first_plan_applied(self) -> bool:
-        """Whether every node with a target has sent a receipt for the current generation."""
-        ...
-
-    def stop_database(self) -> None:
-        """Stop the database if it is ours."""
-        ...
-
-
 class Supervisor:
     """Brings one order up, holds it, takes it down."""
 
-    def __init__(self, order: Order, home: Home, rooms: DemoRooms, told: Callable[[str, float], None]) -> None:
+    def __init__(self, order: Order, home: Home, rooms: LocalRooms, told: Callable[[str, float], None]) -> None:
         self._order = order
         self._home = home
         self._rooms = rooms
@@ -272,12 +212,6 @@ class Supervisor:
                 processes=tuple(process for process in living if process is not None),
             )
         )
-
-
-def address_of(settings: Settings) -> str:
-    """Where a browser on this machine finds an API that listens as these settings say."""
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def check_port(host: str, port: int) -> None:

@@ -1,6 +1,5 @@
-"""The first tokens of a control plane, made beside the API because the API lets nobody in without one.
-
-Owns the check whether a stored secret is still good. It refuses to print or keep secrets: callers store them.
+"""The first tokens of a control plane, made beside the API because the API lets nobody in without one. Callers store
+the secrets.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The demo's users: every second they send requests to the replicas that are ready, and a gateway's report of what they
 wanted.
 
-Owns the shapes of load (a daily wave with one spike per service, Poisson arrivals, their split over replicas: functions
-of their arguments and a seeded stream), the loop, what a node's endpoint is told, and the buffer of reports that the
-API has not acknowledged yet. It outlives outages of nodes and of the API: requests that find no replica count as
-unrouted, reports wait.
+Load has a daily wave with one spike per service, Poisson arrivals and their split over replicas: functions of their
+arguments and a seeded stream. Outages of nodes and of the API are outlived: requests that find no replica count as
+unrouted, reports wait until they are acknowledged.
 """
 
 from __future__ import annotations

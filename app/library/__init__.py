@@ -1,7 +1,8 @@
-"""What every installation knows before anything is measured: GPU types with prices, networks, fitted coefficients.
+"""What every installation knows before anything is measured: GPU types with prices, networks, fitted coefficients, step
+costs of LLMs.
 
-Owns where these files lie and how they are read; `docs/reference/library.md` says what they hold and where it comes
-from. The files are written by `make library` and never by hand. It refuses to interpret them.
+`docs/reference/library.md` says what the files hold and where it comes from. They are written by `make library` and
+never by hand.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import json
 from functools import cache
 from importlib.resources import files
 
-from solvers.domain.codec import Plain, from_plain
+from solvers.domain.codec import Plain, from_json, from_plain
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts
 from solvers.models.library import Library
+from solvers.models.serving.token_library import LlmLibrary
 
 
 def _plain(name: str) -> Plain:
@@ -53,3 +55,9 @@ def facts() -> Facts:
         models={model.name: model for model in load_models()},
         library=load_library(),
     )
+
+
+@cache
+def load_llm_library() -> LlmLibrary:
+    """Step costs of LLMs."""
+    return from_json(LlmLibrary, files(__name__).joinpath("llm.json").read_text(encoding="utf-8"))

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.logs import EventLog
-from app.routing.files import write_whole
 from app.routing.haproxy import Balance
-from app.routing.routes import ServiceRoutes
-from app.routing.watching import HeldRoutes, NewestRoutes
+from app.routing.routes import HeldRoutes, NewestRoutes, ServiceRoutes, write_whole
 from solvers.errors import InputError
 
 HEADER = "# Written by headroom routes; changes are lost.\n"

@@ -1,17 +1,27 @@
-"""Routes as a gateway needs them: of a service, addresses with whole-number weights.
+"""Routes as a gateway needs them, addresses with whole-number weights: read from the API's answer, watched, and
+written to files that others read.
 
-Owns the reading of the API's answer and the translation of weights. Replicas under one address count as one server with
-the sum of their weights; those without an address cannot be reached and are left out. It refuses what a plain HTTP
-gateway cannot forward to: other schemes and paths.
+Replicas under one address count as one server with the sum of their weights; those without an address cannot be reached
+and are left out. What a plain HTTP gateway cannot forward to, other schemes and paths, is refused. While the API is
+away the last routes stand. When a service that was served is said to be served by nobody, that is believed only after a
+while: an API that was away itself says so until its nodes have reported again. A service that was deleted is believed
+at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from app.client import ApiError, Client, Document, UnreachableError
+from app.logs import EventLog
 from solvers.errors import InputError
 
 WEIGHT_MAX = 100
@@ -81,3 +91,137 @@ def _whole(weight: float, heaviest: float) -> int:
 def label_of(service: str) -> str:
     """`project/name` as gateways write it: HAProxy separates backend and server by the slash."""
     return service.replace("/", ":")
+
+
+# --- Files
+
+
+def write_whole(path: Path, text: str) -> bool:
+    """Make a file hold this text; False when it does already. Mode 0644, or the one that it had. Raises OSError."""
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return False
+        mode = path.stat().st_mode & 0o777
+    except (FileNotFoundError, UnicodeDecodeError):
+        mode = 0o644
+    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        Path(scratch).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(scratch).unlink()
+        raise
+    return True
+
+
+# --- Watching: a thread that follows the API's stream, and what is believed of it
+
+
+EMPTY_HOLD_S = 15.0
+_BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 5.0
+Watch = Callable[[str], Iterator[Document]]
+
+
+class NewestRoutes:
+    """The newest routes by service, as told. Thread-safe."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._routes: dict[str, ServiceRoutes] = {}
+        self.news = threading.Event()
+
+    def tell(self, items: list[Mapping[str, Any]]) -> None:
+        """Take the whole of what is served over; services that are not in it are gone."""
+        told: dict[str, ServiceRoutes] = {}
+        with self._lock:
+            before = self._routes
+        for item in items:
+            service = str(item["service"])
+            try:
+                told[service] = read_service(item)
+            except InputError as error:
+                self._log.warning("routes.unusable", error, service=service)
+                if service in before:
+                    told[service] = before[service]
+        with self._lock:
+            self._routes = told
+        self.news.set()
+
+    def routes(self) -> Mapping[str, ServiceRoutes]:
+        """What was told last."""
+        with self._lock:
+            return self._routes
+
+
+class HeldRoutes:
+    """What to do of what was told. Not thread-safe."""
+
+    def __init__(self, hold_s: float = EMPTY_HOLD_S) -> None:
+        self._hold_s = hold_s
+        self._routes: dict[str, ServiceRoutes] = {}
+        self._empty_since_s: dict[str, float] = {}
+
+    def believe(self, told: Mapping[str, ServiceRoutes], now_s: float) -> Mapping[str, ServiceRoutes]:
+        """The routes to follow now."""
+        believed = {}
+        for service, routes in told.items():
+            before = self._routes.get(service)
+            if routes.servers or before is None or not before.servers:
+                self._empty_since_s.pop(service, None)
+                believed[service] = routes
+                continue
+            since_s = self._empty_since_s.setdefault(service, now_s)
+            believed[service] = before if now_s - since_s < self._hold_s else routes
+        self._empty_since_s = {name: since for name, since in self._empty_since_s.items() if name in told}
+        self._routes = believed
+        return believed
+
+
+class Watcher:
+    """Keeps a board up to date until it is asked to end."""
+
+    def __init__(self, client: Client, service: str, board: NewestRoutes, log: EventLog) -> None:
+        """`service`: `project/name`, empty for all. The client is the watcher's alone."""
+        self._client = client
+        self._service = service
+        self._board = board
+        self._log = log
+        self.ending = threading.Event()
+        """Once set, the thread ends when its stream says something or breaks."""
+
+    def start(self) -> None:
+        """Read once, so that a wrong address or token is an error at once, then go on watching. Raises as `Client`."""
+        self._tell(self._client.routes(service=self._service).body)
+        threading.Thread(target=self._run, name="routes", daemon=True).start()
+
+    def _run(self) -> None:
+        backoff_s = _BACKOFF_S_MIN
+        while not self.ending.is_set():
+            heard = self._watch()
+            # Also a stream that ended as it should is not opened again at once: the next may end as quickly.
+            backoff_s = _BACKOFF_S_MIN if heard else min(2 * backoff_s, _BACKOFF_S_MAX)
+            self.ending.wait(backoff_s)
+
+    def _watch(self) -> bool:
+        """Pass on one stream to its end; whether it said anything."""
+        heard = False
+        try:
+            for body in self._client.watch_routes(self._service):
+                if self.ending.is_set():
+                    break
+                self._tell(body)
+                heard = True
+        except (ApiError, UnreachableError, ValueError) as error:
+            if isinstance(error, ApiError) and error.status == 404:
+                self._board.tell([])
+            self._log.warning("routes.unavailable", error)
+        return heard
+
+    def _tell(self, body: Document) -> None:
+        self._board.tell(body.get("items", [body]))

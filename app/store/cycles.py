@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import DAY_S, ago, changed, one, put_over, record_of
+from app.store.sql import DAY_S, ago, changed, from_row, one, put_over
 from app.store.tables import cycles, planner_states, plans
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, Lane
 from solvers.domain.codec import bytes_digest, canonical_json, from_json, to_plain
@@ -83,7 +83,7 @@ class StoredCycle(CycleSummary):
 
 _SUMMARY = [column for column in cycles.c if column.name != "record"]
 _LISTING = Listing(
-    name="cycles", by=(cycles.c.started_at, cycles.c.id), made=partial(record_of, CycleSummary), newest_first=True
+    name="cycles", by=(cycles.c.started_at, cycles.c.id), made=partial(from_row, CycleSummary), newest_first=True
 )
 _RUNNING = cycles.c.state == CycleState.RUNNING
 
@@ -115,9 +115,7 @@ def abort_older(session: Session, fencing_token: int) -> tuple[CycleId, ...]:
     promoted = select(func.max(plans.c.generation)).where(plans.c.cycle_id == cycles.c.id).scalar_subquery()
     statement = update(cycles).where(_RUNNING, cycles.c.fencing_token < fencing_token)
     statement = statement.values(
-        state=CycleState.ABORTED,
-        ended_at=func.now(),
-        generation=func.coalesce(cycles.c.generation, promoted),
+        state=CycleState.ABORTED, ended_at=func.now(), generation=func.coalesce(cycles.c.generation, promoted)
     )
     return tuple(CycleId(found) for found in session.execute(statement.returning(cycles.c.id)).scalars())
 

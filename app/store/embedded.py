@@ -1,6 +1,6 @@
 """The embedded PostgreSQL: made, started, found and stopped under a home directory, to try Headroom without a database.
 
-Owns the server's data directory `home/pgdata` and its life. The server is a daemon of its own: it outlives the process
+Its data lie in `home/pgdata`. The server is a daemon of its own: it outlives the process
 that started it and ends with `stop_embedded`. It listens on a Unix socket only, which none but its own user (and root)
 may open. PostgreSQL refuses to run as root, so under root it runs as the owner of the data directory, `postgres` or
 `nobody`, and every directory above gets the search bit.

@@ -1,8 +1,4 @@
-"""The way to PostgreSQL: pooled sessions, raw connections for COPY and LISTEN, and what driver errors mean to the core.
-
-Owns connection parameters, transactions and the translation of driver errors at their edge. It refuses to know any
-table.
-"""
+"""The way to PostgreSQL: pooled sessions, raw connections for COPY and LISTEN, and what its errors mean to the core."""
 
 from __future__ import annotations
 

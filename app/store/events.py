@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import record_of
+from app.store.sql import from_row
 from app.store.tables import events
 from solvers.domain.codec import Plain
 
@@ -44,7 +44,7 @@ class EventLine:
     facts: dict[str, Any]
 
 
-_LISTING = Listing(name="events", by=(events.c.id,), made=partial(record_of, EventLine), newest_first=True)
+_LISTING = Listing(name="events", by=(events.c.id,), made=partial(from_row, EventLine), newest_first=True)
 
 
 def append(session: Session, event: Event) -> int:

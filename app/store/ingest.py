@@ -152,8 +152,16 @@ def gateway_source(gateway: str) -> str:
     return f"gateway/{gateway}"
 
 
-def ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[ReportOutcome, ...]:
-    """Store node reports in the caller's transaction; one outcome each, in order. One bad report costs only itself."""
+def source_of(report: Report | EdgeReport) -> str:
+    """Who sent a report, as `report_log` and `report_heads` name it."""
+    return gateway_source(report.gateway) if isinstance(report, EdgeReport) else node_source(report.node)
+
+
+def ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport]) -> tuple[ReportOutcome, ...]:
+    """Store reports in the caller's transaction; one outcome each, in order. One bad report costs only itself.
+
+    A node must have joined; any gateway name is known.
+    """
     try:
         with connection.transaction():
             return _ingest(connection, reports)
@@ -163,50 +171,30 @@ def ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[R
         return tuple(outcome for report in reports for outcome in ingest(connection, (report,)))
 
 
-def ingest_edge(connection: psycopg.Connection, reports: Sequence[EdgeReport]) -> tuple[ReportOutcome, ...]:
-    """Store offered load as gateways counted it; outcomes as in `ingest`, any gateway name being known."""
-    try:
-        with connection.transaction():
-            return _ingest_edge(connection, reports)
-    except _UNSTORABLE:
-        if len(reports) == 1:
-            return (ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID),)
-        return tuple(outcome for report in reports for outcome in ingest_edge(connection, (report,)))
-
-
-def _ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[ReportOutcome, ...]:
-    asked = sorted({report.node for report in reports})
-    found = connection.execute("SELECT node_id FROM node_states WHERE node_id = ANY(%s)", (asked,))
-    known = {row[0] for row in found}
-    batch = _Batch(_lock_heads(connection, [node_source(node) for node in asked if node in known]))
-    outcomes = []
-    for report in reports:
-        if report.node not in known:
-            outcomes.append(ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.UNKNOWN_NODE))
-            continue
-        source = node_source(report.node)
-        outcome = _judge(connection, batch, source, report)
-        outcomes.append(outcome)
-        if outcome is ACCEPTED:
-            _add_node_rows(batch, source, report)
+def _ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport]) -> tuple[ReportOutcome, ...]:
+    nodes = sorted({report.node for report in reports if isinstance(report, Report)})
+    joined = connection.execute("SELECT node_id FROM node_states WHERE node_id = ANY(%s)", (nodes,)) if nodes else ()
+    known = {node_source(row[0]) for row in joined}
+    gateways = {source_of(report) for report in reports if isinstance(report, EdgeReport)}
+    batch = _Batch(_lock_heads(connection, sorted(known | gateways)))
+    outcomes = tuple(_take(connection, batch, report) for report in reports)
     _write(connection, batch)
-    _write_node_states(connection, batch)
+    _write_node_states(connection, [(source, head) for source, head in batch.heads.items() if source in known])
     _write_progress(connection, batch.progress)
-    return tuple(outcomes)
+    return outcomes
 
 
-def _ingest_edge(connection: psycopg.Connection, reports: Sequence[EdgeReport]) -> tuple[ReportOutcome, ...]:
-    sources = sorted({gateway_source(report.gateway) for report in reports})
-    batch = _Batch(_lock_heads(connection, sources))
-    outcomes = []
-    for report in reports:
-        source = gateway_source(report.gateway)
-        outcome = _judge(connection, batch, source, report)
-        outcomes.append(outcome)
-        if outcome is ACCEPTED:
+def _take(connection: psycopg.Connection, batch: _Batch, report: Report | EdgeReport) -> ReportOutcome:
+    source = source_of(report)
+    if source not in batch.heads:
+        return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.UNKNOWN_NODE)
+    outcome = _judge(connection, batch, source, report)
+    if outcome is ACCEPTED:
+        if isinstance(report, EdgeReport):
             _add_edge_rows(batch, source, report)
-    _write(connection, batch)
-    return tuple(outcomes)
+        else:
+            _add_node_rows(batch, source, report)
+    return outcome
 
 
 def _lock_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dict[str, _Head]:
@@ -325,8 +313,8 @@ def _write(connection: psycopg.Connection, batch: _Batch) -> None:
         connection.execute("DELETE FROM report_heads WHERE source = ANY(%s) AND boot_id = ''", (empty,))
 
 
-def _write_node_states(connection: psycopg.Connection, batch: _Batch) -> None:
-    moved = [(source.partition("/")[2], head) for source, head in batch.heads.items() if head.moved]
+def _write_node_states(connection: psycopg.Connection, heads: Sequence[tuple[str, _Head]]) -> None:
+    moved = [(source.partition("/")[2], head) for source, head in heads if head.moved]
     if not moved:
         return
     connection.execute(

@@ -178,12 +178,7 @@ class CostReport(CostQuery):
 
 
 def account(
-    session: Session,
-    now: datetime,
-    settle_s: float = 20.0,
-    *,
-    close_after_s: float = 900.0,
-    minutes_max: int = 30,
+    session: Session, now: datetime, settle_s: float = 20.0, *, close_after_s: float = 900.0, minutes_max: int = 30
 ) -> AccountReport:
     """Bring roll-ups, bills and ledger up to the last minute that ended `settle_s` ago, `minutes_max` new ones at most.
 
@@ -228,8 +223,7 @@ def _account_span(session: Session, span: MinuteSpan, *, force: bool = False, re
     for chunk in _chunks(span):
         roll_minutes(session, chunk.start, chunk.end)
         rows += session.execute(
-            named("account_minutes"),
-            {"start": chunk.start, "end": chunk.end, "force": force, "reprice": reprice},
+            named("account_minutes"), {"start": chunk.start, "end": chunk.end, "force": force, "reprice": reprice}
         ).scalar_one()
     if span.start < span.end:
         roll_hours(session, span.start, span.end)

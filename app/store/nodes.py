@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from agents.wire import NodeReceipt, RepartitionReport, encode
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import DAY_S, ago, changed, named, one, record_of, records
+from app.store.sql import DAY_S, ago, changed, from_row, named, one, records
 from app.store.tables import devices, node_read_backs, node_states, receipts
 from solvers.errors import NotFoundError
 
@@ -143,7 +143,7 @@ class ReceiptLine:
     document: dict[str, Any]
 
 
-_LISTING = Listing(name="receipts", by=(receipts.c.id,), made=partial(record_of, ReceiptLine), newest_first=True)
+_LISTING = Listing(name="receipts", by=(receipts.c.id,), made=partial(from_row, ReceiptLine), newest_first=True)
 
 
 def put_receipt(session: Session, receipt: NodeReceipt) -> bool:

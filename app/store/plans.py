@@ -1,6 +1,6 @@
 """Plans: immutable documents under their digest, with a state that moves only along its few allowed ways.
 
-Owns states other than `promoted`, which only `targets.promote` may give.
+The state `promoted` is given by `targets.promote` alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import DAY_S, ago, changed, one, record_of
+from app.store.sql import DAY_S, ago, changed, from_row, one
 from app.store.tables import cluster_state, plans, target_history
 from solvers.cycle.record import Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
@@ -85,7 +85,7 @@ class StoredPlan(PlanSummary):
 
 _SUMMARY = [column for column in plans.c if column.name not in ("document", "insight")]
 _LISTING = Listing(
-    name="plans", by=(plans.c.created_at, plans.c.id), made=partial(record_of, PlanSummary), newest_first=True
+    name="plans", by=(plans.c.created_at, plans.c.id), made=partial(from_row, PlanSummary), newest_first=True
 )
 _UNDECIDED = (PlanState.SHADOW, PlanState.PROPOSED)
 
@@ -203,8 +203,7 @@ def mark_promoted(session: Session, plan_id: str, generation: int, promoted_by: 
     decide(session, plan_id, PlanState.PROMOTED, promoted_by, among=open_states)
     session.execute(update(plans).where(plans.c.id == plan_id).values(generation=generation))
     overtaken = or_(
-        plans.c.state == PlanState.PROMOTED,
-        plans.c.state.in_(open_states) & (plans.c.parent_generation < generation),
+        plans.c.state == PlanState.PROMOTED, plans.c.state.in_(open_states) & (plans.c.parent_generation < generation)
     )
     session.execute(update(plans).where(overtaken, plans.c.id != plan_id).values(state=PlanState.SUPERSEDED))
 

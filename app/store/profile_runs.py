@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import changed, interval, one, record_of, records
+from app.store.sql import changed, from_row, interval, one, records
 from app.store.tables import profile_runs as runs
 from solvers.errors import NotFoundError
 
@@ -70,7 +70,7 @@ class ProfileRunLine:
     expires_at: datetime
 
 
-_LISTING = Listing(name="profile-runs", by=(runs.c.id,), made=partial(record_of, ProfileRunLine), newest_first=True)
+_LISTING = Listing(name="profile-runs", by=(runs.c.id,), made=partial(from_row, ProfileRunLine), newest_first=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

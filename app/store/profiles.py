@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import changed, put_over, record_of
+from app.store.sql import changed, from_row, put_over
 from app.store.tables import pair_points as pairs
 from app.store.tables import profile_points as points
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -66,7 +66,7 @@ def page(session: Session, order: PageOrder) -> StoredPage[ProfileLine]:
     by = (points.c.model, points.c.gpu_type)
     newest = func.max(points.c.imported_at).label("imported_at")
     query = select(*by, func.count().label("points"), newest).group_by(*by)
-    return read_page(session, Listing(name="profiles", by=by, made=partial(record_of, ProfileLine)), query, order)
+    return read_page(session, Listing(name="profiles", by=by, made=partial(from_row, ProfileLine)), query, order)
 
 
 def count(session: Session, *, model: str | None = None, gpu_type: str | None = None) -> int:

@@ -64,7 +64,7 @@ _BESIDE: Mapping[Kind, Columns] = {
         *_maybe(MOMENT, "billed_until"),
         *_given(Text, "driver_version"),
         *_given(JSONB, "capabilities"),
-    ],
+    ]
 }
 """Columns that documents of a kind have beside their own."""
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from app.records import record
 from app.store import events, plans
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import changed, interval, named, one, put_over, record_of, records
+from app.store.sql import changed, from_row, interval, named, one, put_over, records
 from app.store.tables import cluster_state, leases, node_targets, target_history
 from solvers.domain.change import Target
 from solvers.domain.codec import Plain
@@ -104,7 +104,7 @@ class TargetLine:
 
 
 _LISTING = Listing(
-    name="targets", by=(target_history.c.generation,), made=partial(record_of, TargetLine), newest_first=True
+    name="targets", by=(target_history.c.generation,), made=partial(from_row, TargetLine), newest_first=True
 )
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import ago, changed, interval, one, record_of, records
+from app.store.sql import ago, changed, from_row, interval, one, records
 from app.store.tables import tokens
 from solvers.errors import NotFoundError
 
@@ -77,7 +77,7 @@ class Token:
 
 
 _COLUMNS = [column for column in tokens.c if column.name != "secret_hash"]
-_LISTING = Listing(name="tokens", by=(tokens.c.id,), made=partial(record_of, Token))
+_LISTING = Listing(name="tokens", by=(tokens.c.id,), made=partial(from_row, Token))
 
 
 def secret_hash(secret: str) -> bytes:

@@ -1,7 +1,6 @@
 """When the next cycle is due: pure decisions on what was seen, so that the loops themselves have nothing to decide.
 
-Owns the comparison of what the database shows now with what the last cycle planned for. It refuses to know the
-database, the scheduler and the clock: sights, demands and moments are arguments.
+What the database shows now is compared with what the last cycle planned for; sights, demands and moments are arguments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The planner process: loops that wake, a lease that decides who acts, an orderly end.
+"""The planner process: the lease that decides who acts, housekeeping, loops that wake, an orderly end.
 
-Owns which loop runs when, and that no failure of a loop ends the process. It refuses to decide what is due (`pace`),
-what a cycle does (`services.planning`) and how a planner is run (`solve_pool`).
+No failure of a loop ends the process. What is due is `pace`'s to decide, what a cycle does `services.planning`'s, how a
+planner is run `children`'s; what a minute or a partition is, is SQL behind `app.store`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from app.logs import EventLog, bound
 from app.services.beliefs.learning import Learning
@@ -21,9 +23,9 @@ from app.services.planning import snapshots
 from app.services.planning.planning import Leader, Planning
 from app.settings import Settings
 from app.signals import asked_to_end
-from app.store import targets, telemetry
+from app.store import cycles, idempotency, ledger, nodes, plans, targets, telemetry
 from app.store.engine import Database
-from app.workers.leadership import LeaseKeeper
+from app.workers.children import SolvePool
 from app.workers.pace import (
     NOTHING_YET,
     CycleCause,
@@ -34,10 +36,150 @@ from app.workers.pace import (
     remember,
     remember_failure,
 )
-from app.workers.retention import Housekeeping
-from app.workers.solve_pool import SolvePool
 from solvers.cycle.ports import Clock
 from solvers.errors import EngineError, HeadroomError, LeaseLostError, TransientError
+
+_lease_log = EventLog("headroom.leadership")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerm:
+    """A fencing token and the monotonic moment until which this process may trust it."""
+
+    token: int
+    until_ms: float
+
+
+class LeaseKeeper:
+    """Takes the lease when it is free, renews it while it is ours, tells the token while it holds; in a thread of its
+    own that outlives whatever goes wrong.
+
+    Renewed every third of its life. Its end is judged by this process's monotonic clock, read before the database is
+    asked, so that a slow answer can never make a lease look longer than it is.
+    """
+
+    def __init__(self, database: Database, clock: Clock, holder: str, ttl_s: float) -> None:
+        self.holder = holder
+        self._database = database
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._term: LeaseTerm | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin to compete for the lease."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop competing and give the lease back, so that another need not wait for it to run out."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._term = None
+        try:
+            with self._database.transaction() as session:
+                released = targets.release_lease(session, targets.PLANNER, self.holder)
+        except HeadroomError as error:
+            _lease_log.warning("lease.left", error, holder=self.holder)
+            return
+        if released:
+            _lease_log.info("lease.released", holder=self.holder)
+
+    def token(self) -> int | None:
+        """The fencing token while this process leads; None otherwise."""
+        term = self._term
+        return term.token if term is not None and self._clock.elapsed_ms() < term.until_ms else None
+
+    def _keep(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._renew()
+            except HeadroomError as error:
+                _lease_log.warning("lease.unreachable", error, holder=self.holder)
+            except Exception as error:  # noqa: BLE001 - the keeper must outlive any surprise; leadership runs out meanwhile
+                _lease_log.error("lease.failed", error, holder=self.holder)
+            self._ending.wait(self._ttl_s / 3)
+
+    def _renew(self) -> None:
+        asked_ms = self._clock.elapsed_ms()
+        with self._database.transaction() as session:
+            lease = targets.acquire_lease(session, targets.PLANNER, self.holder, self._ttl_s)
+        before = self._term
+        self._term = LeaseTerm(lease.token, asked_ms + self._ttl_s * 1000.0) if lease is not None else None
+        if lease is None:
+            if before is not None:
+                _lease_log.warning("lease.lost", holder=self.holder, fencing=before.token)
+            return
+        if before is None or before.token != lease.token:
+            _lease_log.info("lease.acquired", holder=self.holder, fencing=lease.token)
+
+
+# --- Housekeeping: accounts the minutes that have settled, keeps partitions ready, drops what was kept long enough
+
+
+ACCOUNT_RUNS_MAX = 20
+"""Runs of at most half an hour's minutes each that one wake-up may do to catch up."""
+PARTITION_DAYS_AHEAD = 7
+_keeping_log = EventLog("headroom.housekeeping")
+
+
+class Housekeeping:
+    """The loops that plan nothing; each part of their work in a transaction of its own."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    def account(self, leader: Leader) -> None:  # noqa: ARG002 - every loop is told who leads
+        """Bring the ledger up to the last settled minute."""
+        for _ in range(ACCOUNT_RUNS_MAX):
+            with self._database.transaction() as session:
+                report = ledger.account(session, _now(session))
+            if report.minutes_new or report.minutes_late:
+                _keeping_log.info(
+                    "minutes.accounted",
+                    until=report.accounted_until.isoformat(),
+                    minutes_new=report.minutes_new,
+                    minutes_late=report.minutes_late,
+                    rows=report.ledger_rows,
+                )
+            if not report.behind:
+                return
+
+    def retain(self, leader: Leader) -> None:  # noqa: ARG002 - every loop is told who leads
+        """Make the partitions of the coming days and drop what is older than the settings keep."""
+        settings = self._settings
+        days = settings.retention_cycle_days
+        # One transaction each: a step that must wait for a lock holds up no other.
+        steps: dict[str, Callable[[Session], int]] = {
+            "partitions_made": lambda session: telemetry.ensure_partitions(session, PARTITION_DAYS_AHEAD),
+            "raw_dropped": lambda session: ledger.drop_raw_telemetry(
+                session, _now(session), settings.retention_raw_days
+            ),
+            "minutes_dropped": lambda session: ledger.drop_minutes(
+                session, _now(session), settings.retention_minute_days
+            ),
+            "cycles_deleted": lambda session: cycles.delete_older(session, days),
+            "plans_deleted": lambda session: plans.delete_older(session, days),
+            "receipts_deleted": lambda session: nodes.delete_older_receipts(session, days),
+            "keys_deleted": lambda session: idempotency.delete_older(session, settings.idempotency_ttl_s),
+        }
+        done: dict[str, int] = {}
+        for name, step in steps.items():
+            with self._database.transaction() as session:
+                done[name] = step(session)
+        _keeping_log.info("retention.applied", **done)
+
+
+def _now(session: Session) -> datetime:
+    """The database's time: it stamped the rows that are judged here."""
+    now: datetime = session.execute(select(func.now())).scalar_one()
+    return now
+
+
+# --- The loops
+
 
 WATCH_INTERVAL_S = 1.0
 """How often intent and fleet are looked at; a newcomer's document is planned within about this."""

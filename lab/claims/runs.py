@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
-from app.demo.examples import examples_path
+from app.demo.fleet import examples_path
 from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of
 from lab.arena.loading import load
 from lab.arena.running import LOADER, Event, RunEnded, RunOrder, tasks_of

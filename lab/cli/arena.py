@@ -17,7 +17,7 @@ import typer
 
 from app.cli.options import DATA, Data
 from app.cli.output import CommandError, Format, Output, rows, say, show, standard_output_to_error
-from app.demo.examples import examples_path
+from app.demo.fleet import examples_path
 from lab.cli.tables import about_table, comparison_tables, failure_lines, standing_tables
 from solvers.errors import HeadroomError, InputError, NotFoundError
 

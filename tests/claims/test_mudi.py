@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.examples import examples_path
+from app.demo.fleet import examples_path
 from lab.arena.loading import load
 from lab.claims.claim import ClaimStatus, Effort
 from lab.claims.mudi import rules, worlds

@@ -1,27 +1,32 @@
-"""What agents and gateways call: join, fetch the target, deliver reports, receipts and offered load."""
+"""What agents and gateways call: join, fetch the target, deliver reports, receipts and offered load, hear of new
+generations, and where requests may go, once or as a stream.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import json
+from functools import partial
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.concurrency import run_in_threadpool
 
 from agents.wire import NodeTarget
-from app.api import wire
-from app.api.answers import answer
-from app.api.body import read_body, require_media_type
-from app.api.conditional import HeldTag, etag, tagged
+from app.api.auth import DoorbellListener, EdgeReporter, Joiner, NodeAgent, RoutesReader, require_project
+from app.api.body import JOIN, RECEIPT, decode_edge_reports, decode_reports, read_body, require_media_type
 from app.api.deps import context_of, deed_of, services_of
-from app.api.keys import NodeKey
+from app.api.forms import HeldTag, Name, NodeKey, Project, answer, etag, tagged
 from app.api.openapi import REF, request_body
-from app.api.rules import EdgeReporter, Joiner, NodeAgent
+from app.api.streams import Hub, LineStream, Listener, RouteBoard, doorbell_stream
 from app.errors import ForbiddenError
-from app.records import record
+from app.records import plain, record
 from app.services.declared.tokens import Actor
+from app.services.seen.routes import Route, Routes
 from app.services.seen.telemetry import Acknowledged
 from solvers.errors import NotFoundError
 
-router = APIRouter(tags=["agent"])
+agent_router = APIRouter(tags=["agent"])
 
 
 @record
@@ -47,17 +52,11 @@ def _message(name: str, many: bool = False) -> dict[str, Any]:
     return request_body({"application/json": {"schema": schema}})
 
 
-@router.post(
-    "/v1/agent/join",
-    operation_id="join_node",
-    summary="Become a node",
-    response_model=Admitted,
-    openapi_extra=_message("Join"),
-)
-def join(request: Request, actor: Joiner, body: bytes = Depends(read_body)) -> Any:
+@agent_router.post("/v1/agent/join", summary="Become a node", response_model=Admitted, openapi_extra=_message("Join"))
+def join_node(request: Request, actor: Joiner, body: bytes = Depends(read_body)) -> Any:
     """Registers the node and its devices and issues the node's token; the tokens it had before end."""
     require_media_type(request, "application/json")
-    wanted = wire.JOIN.decode(body)
+    wanted = JOIN.decode(body)
     services = services_of(request)
     admission = services.fleet.join(wanted, actor, deed_of(request, actor))
     services.telemetry.registry.forget(wanted.node)
@@ -72,19 +71,13 @@ def join(request: Request, actor: Joiner, body: bytes = Depends(read_body)) -> A
     )
 
 
-@router.get(
+@agent_router.get(
     "/v1/agent/nodes/{node}/target",
-    operation_id="get_node_target",
     summary="What this node must hold",
     response_model=NodeTarget,
     responses={304: {"description": "You hold this generation."}},
 )
-def node_target(
-    request: Request,
-    actor: NodeAgent,
-    node: NodeKey,
-    if_none_match: HeldTag = None,  # noqa: ARG001 - read by `tagged`, declared for the description
-) -> Any:
+def get_node_target(request: Request, actor: NodeAgent, node: NodeKey, if_none_match: HeldTag = None) -> Any:
     """The node's own target, whole; the tag is its generation."""
     if actor.subject != node:
         raise NotFoundError(f"there is no node {node}")
@@ -92,9 +85,8 @@ def node_target(
     return tagged(request, target, etag(target["generation"]))
 
 
-@router.post(
+@agent_router.post(
     "/v1/agent/reports",
-    operation_id="send_reports",
     summary="Deliver reports",
     response_model=Acknowledged,
     openapi_extra=_message("Report", many=True),
@@ -102,15 +94,14 @@ def node_target(
 def send_reports(request: Request, actor: NodeAgent, body: bytes = Depends(read_body)) -> Any:
     """One report or several, oldest first. Answered after they are on disk; a repeat is acknowledged again."""
     require_media_type(request, "application/json")
-    reports = wire.decode_reports(body)
+    reports = decode_reports(body)
     for report in reports:
         _require_own(actor, report.node, "node")
     return answer(services_of(request).telemetry.accept_reports(reports, many=_is_list(body)))
 
 
-@router.post(
+@agent_router.post(
     "/v1/agent/receipts",
-    operation_id="send_receipt",
     summary="Deliver a receipt",
     response_model=ReceiptTaken,
     openapi_extra=_message("NodeReceipt"),
@@ -118,14 +109,13 @@ def send_reports(request: Request, actor: NodeAgent, body: bytes = Depends(read_
 def send_receipt(request: Request, actor: NodeAgent, body: bytes = Depends(read_body)) -> Any:
     """What the node read back after applying a target."""
     require_media_type(request, "application/json")
-    receipt = wire.RECEIPT.decode(body)
+    receipt = RECEIPT.decode(body)
     _require_own(actor, receipt.node, "node")
     return answer(ReceiptTaken(new=services_of(request).telemetry.accept_receipt(receipt)))
 
 
-@router.post(
+@agent_router.post(
     "/v1/agent/edge-reports",
-    operation_id="send_edge_reports",
     summary="Deliver offered load",
     response_model=Acknowledged,
     openapi_extra=_message("EdgeReport", many=True),
@@ -133,7 +123,7 @@ def send_receipt(request: Request, actor: NodeAgent, body: bytes = Depends(read_
 def send_edge_reports(request: Request, actor: EdgeReporter, body: bytes = Depends(read_body)) -> Any:
     """Arrivals at the edge, whether or not anybody served them."""
     require_media_type(request, "application/json")
-    reports = wire.decode_edge_reports(body)
+    reports = decode_edge_reports(body)
     for report in reports:
         _require_own(actor, report.gateway, "gateway")
     return answer(services_of(request).telemetry.accept_edge_reports(reports, many=_is_list(body)))
@@ -146,3 +136,97 @@ def _is_list(body: bytes) -> bool:
 def _require_own(actor: Actor, named: str, word: str) -> None:
     if actor.subject is not None and actor.subject != named:
         raise ForbiddenError(f"this token is for {word} {actor.subject}, the message is of {named}")
+
+
+# --- The doorbell
+
+
+doorbell_router = APIRouter(tags=["agent"])
+
+
+@doorbell_router.get(
+    "/v1/doorbell",
+    summary="Hear of new generations",
+    status_code=200,
+    response_class=LineStream,
+    responses={
+        200: {
+            "description": 'Lines `{"generation": n}`, the current one first; lines beginning with `:` are heartbeats.',
+            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+        }
+    },
+)
+async def listen_doorbell(request: Request, actor: DoorbellListener) -> Any:
+    """An endless stream; it ends after about an hour and is to be opened again."""
+    hub: Hub = request.app.state.hub
+    listener: Listener = request.app.state.listener
+    return doorbell_stream(hub, context_of(request).settings.doorbell_heartbeat_s, listener.closing)
+
+
+# --- Routes
+
+
+routes_router = APIRouter(tags=["fleet"])
+Watch = Annotated[
+    bool,
+    Query(description="Answer with a stream: a line of JSON now and after every change, comment lines between them."),
+]
+_ROUTED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}},
+    304: {"description": "Nothing changed."},
+}
+
+
+@routes_router.get("/v1/routes", summary="Ready replicas and their weights", response_model=Routes, responses=_ROUTED)
+async def get_routes(
+    request: Request, actor: RoutesReader, *, watch: Watch = False, if_none_match: HeldTag = None
+) -> Any:
+    """For gateways. Of every service, the replicas that are ready, with planned capacity as weight."""
+    if watch:
+        return await _stream(request, None, actor.project)
+    found = await run_in_threadpool(services_of(request).routes.every, actor.project)
+    return _routed(request, found)
+
+
+@routes_router.get(
+    "/v1/routes/{project}/{name}", summary="Ready replicas of a service", response_model=Route, responses=_ROUTED
+)
+async def get_service_routes(
+    request: Request,
+    actor: RoutesReader,
+    project: Project,
+    name: Name,
+    *,
+    watch: Watch = False,
+    if_none_match: HeldTag = None,
+) -> Any:
+    """One service's part of all routes. The stream ends when the service is deleted."""
+    require_project(actor, project)
+    if watch:
+        return await _stream(request, f"{project}/{name}", actor.project)
+    return _routed(request, await run_in_threadpool(services_of(request).routes.one, project, name))
+
+
+def _routed(request: Request, found: Route | Routes) -> Any:
+    body = plain(found)
+    tag = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:24]
+    return tagged(request, body, etag(tag))
+
+
+async def _stream(request: Request, service: str | None, project: str | None) -> LineStream:
+    """A stream that begins with what is true now."""
+    board: RouteBoard = request.app.state.route_board
+    board.opened()
+    try:
+        ticket = board.ticket()
+        board.publish(ticket, await run_in_threadpool(services_of(request).routes.table))
+        if board.line(service, project) is None:
+            raise NotFoundError(f"there is no service {service}")
+    except BaseException:
+        board.closed()
+        raise
+    heartbeat_s, closing = context_of(request).settings.doorbell_heartbeat_s, request.app.state.listener.closing
+    return LineStream(board.hub, partial(board.line, service, project), board.closed, heartbeat_s, closing)
+
+
+ROUTERS = (agent_router, doorbell_router, routes_router)

@@ -1,34 +1,43 @@
-"""Declarative documents over HTTP: list, get, put, delete, the same for every kind.
+"""Declarative documents over HTTP: list, get, put, delete, the same for every kind; offline tasks beside theirs.
 
-Owns the shape of those routes once; what a kind is called, how its key is spelt and who may touch it is data
-(`app.kinds`). It refuses to create without the whole document: the body repeats the key of the path.
+What a kind is called, how its key is spelt and who may touch it is data (`app.kinds`). Nothing is created without the
+whole document: the body repeats the key of the path.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import Field
 
 from app import kinds
-from app.api import keys, rules
-from app.api.auth import access, require_project, visible_project
-from app.api.body import parse, read_body, require_key, require_media_type
-from app.api.conditional import HeldTag, IfMatch, IfNoneMatch, etag, precondition, tagged
+from app.api import auth, forms
+from app.api.auth import PROJECT_WRITE, SharedReader, access, require_project, visible_project
+from app.api.body import RequestBody, json_of, parse, read_body, require_key, require_media_type
 from app.api.deps import deed_of, services_of
+from app.api.forms import HeldTag, IfMatch, IfNoneMatch, Page, Paging, Posting, answer, etag, once, precondition, tagged
 from app.api.openapi import json_body
-from app.api.paging import Page, Paging
+from app.errors import FieldsError
 from app.kinds import Audience, Kind
+from app.services.declared.tasks import TaskStatusLine, fresh_name
 from app.services.declared.tokens import Actor
+from app.store.tasks import TaskListing, TaskState
+from solvers.domain.device import Taint
 from solvers.domain.value import NAME_PATTERN
+from solvers.domain.worker import WorkerCommand
+from solvers.domain.workload import OfflineTask, ServiceMode, Slo
+from solvers.errors import FieldError
 
 _TAG_HEADER = {"ETag": {"description": "The document's version.", "schema": {"type": "string"}}}
 
 
-_READ = {Audience.PROJECTS: rules.SHARED_READ, Audience.CLUSTER: rules.CLUSTER_READ}
+_READ = {Audience.PROJECTS: auth.SHARED_READ, Audience.CLUSTER: auth.CLUSTER_READ}
 _WRITE = {
-    Audience.PROJECTS: rules.PROJECT_WRITE,
-    Audience.CLUSTER: rules.CLUSTER_WRITE,
-    Audience.ADMINISTRATORS: rules.CLUSTER_ADMIN,
+    Audience.PROJECTS: auth.PROJECT_WRITE,
+    Audience.CLUSTER: auth.CLUSTER_WRITE,
+    Audience.ADMINISTRATORS: auth.CLUSTER_ADMIN,
 }
 
 
@@ -102,8 +111,8 @@ def _add_reads(router: APIRouter, kind: Kind) -> None:
     def get_document(
         request: Request,
         actor: Actor = Depends(guard),
-        key: tuple[str, ...] = Depends(keys.BY_PATH[kind.path_key]),
-        if_none_match: HeldTag = None,  # noqa: ARG001 - read by `tagged`, declared for the description
+        key: tuple[str, ...] = Depends(forms.BY_PATH[kind.path_key]),
+        if_none_match: HeldTag = None,
     ) -> Any:
         _guard_project(kind, actor, key)
         stored = services_of(request).documents.get(kind, key)
@@ -127,7 +136,7 @@ def _add_put(router: APIRouter, kind: Kind) -> None:
     def put_document(
         request: Request,
         actor: Actor = Depends(guard),
-        key: tuple[str, ...] = Depends(keys.BY_PATH[kind.path_key]),
+        key: tuple[str, ...] = Depends(forms.BY_PATH[kind.path_key]),
         *,
         if_match: IfMatch = None,
         if_none_match: IfNoneMatch = None,
@@ -158,9 +167,105 @@ def _add_delete(router: APIRouter, kind: Kind) -> None:
     def delete_document(
         request: Request,
         actor: Actor = Depends(guard),
-        key: tuple[str, ...] = Depends(keys.BY_PATH[kind.path_key]),
+        key: tuple[str, ...] = Depends(forms.BY_PATH[kind.path_key]),
         if_match: IfMatch = None,
     ) -> Response:
         _guard_project(kind, actor, key)
         services_of(request).documents.delete(kind, key, precondition(if_match), deed_of(request, actor))
         return Response(status_code=204)
+
+
+# --- Offline tasks: submit one without choosing a key, and ask where they are. Cancelling is deleting the document
+
+
+_NameText = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class NewTask(RequestBody):
+    """An offline task to be done once. What is left out has the defaults of the declarative document."""
+
+    project: _NameText | None = Field(None, description="Without: the token's own project.")
+    name: _NameText | None = Field(None, description="Without: one is made up.")
+    model: _NameText
+    inputs_total: int = Field(ge=1, le=2**53)
+    slo: Slo = Field(description="Of kind `deadline` or `throughput`.")
+    class_lambda: float = Field(
+        0.3, ge=0, lt=1, allow_inf_nan=False, description="Above 0.5: latency counts more than throughput."
+    )
+    priority: int = Field(50, ge=0, le=1000)
+    gpu_types_allowed: tuple[_NameText, ...] = ()
+    tolerations: tuple[Taint, ...] = ()
+    mode: ServiceMode = ServiceMode.AUTO
+    worker: WorkerCommand | None = None
+
+
+tasks_router = APIRouter(tags=["tasks"])
+ProjectWriter = Annotated[Actor, Depends(access(PROJECT_WRITE))]
+_SUBMITTED_HEADERS = {
+    "Location": {"description": "The declarative document.", "schema": {"type": "string"}},
+    "ETag": {"description": "The document's version.", "schema": {"type": "string"}},
+}
+
+
+@tasks_router.post(
+    "/v1/tasks",
+    summary="Submit an offline task",
+    status_code=201,
+    response_model=OfflineTask,
+    responses={201: {"headers": _SUBMITTED_HEADERS, "description": "It waits; this is its document."}},
+    openapi_extra=json_body(NewTask),
+)
+def submit_task(
+    request: Request, actor: ProjectWriter, posted: Posting, new: Annotated[NewTask, Depends(json_of(NewTask))]
+) -> Any:
+    """The document can be read, changed and deleted (which cancels the task) where `Location` says."""
+    task = _task(new, actor)
+    require_project(actor, task.project)
+
+    def work() -> Response:
+        stored = services_of(request).tasks.submit(task, deed_of(request, actor))
+        headers = {"Location": f"/v1/tasks/{task.project}/{task.name}", "ETag": etag(stored.version)}
+        return answer(stored.spec, 201, headers)
+
+    return once(posted, work)
+
+
+@tasks_router.get("/v1/tasks/status", summary="Where offline tasks are", response_model=Page[TaskStatusLine])
+def list_task_statuses(
+    request: Request,
+    actor: SharedReader,
+    order: Paging,
+    project: Annotated[
+        str | None, Query(pattern=NAME_PATTERN, max_length=63, description="Only of this project.")
+    ] = None,
+    state: Annotated[TaskState | None, Query(description="Only what has become so.")] = None,
+) -> Any:
+    """By project and name: their place in line or their group, progress, deadline, and what the plan believes."""
+    listing = TaskListing(limit=order.limit, cursor=order.cursor, project=visible_project(actor, project), state=state)
+    return answer(services_of(request).tasks.page(listing))
+
+
+@tasks_router.get(
+    "/v1/tasks/{project}/{name}/status", summary="Where an offline task is", response_model=TaskStatusLine
+)
+def get_task_status(
+    request: Request, actor: SharedReader, key: tuple[str, str] = Depends(forms.by_project_and_name)
+) -> Any:
+    """One task."""
+    require_project(actor, key[0])
+    return answer(services_of(request).tasks.get(*key))
+
+
+def _task(new: NewTask, actor: Actor) -> OfflineTask:
+    """The document of what was submitted. Raises FieldsError."""
+    said = {name: getattr(new, name) for name in NewTask.model_fields}
+    project = new.project or actor.project
+    if project is None:
+        raise FieldsError.of("/project", "say for which project", "missing")
+    try:
+        return OfflineTask(**{**said, "project": project, "name": new.name or fresh_name()})
+    except FieldError as error:
+        raise FieldsError.of(f"/{error.field}", error.message) from None
+
+
+ROUTERS = (tasks_router,)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from app import library
-from app.library.llm import load_llm_library
+from app.library import load_llm_library
 from app.logs import EventLog
 from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
 from solvers.domain.device import GpuType

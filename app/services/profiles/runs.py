@@ -34,12 +34,12 @@ PATIENCE_S = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedProfileRun:
-    """A run somebody asks for. `uuid` None: the node's first free device that fits."""
+    """A run somebody asks for. `device` None: the node's first free device that fits."""
 
     service: str
     node: str
     budget_s: float
-    uuid: str | None = None
+    device: str | None = None
     beside: str | None = None
     drain: bool = False
 
@@ -140,12 +140,11 @@ class ProfileRuns:
         if nodes.find(session, wanted.node) is None:
             raise FieldsError.of("/node", f"there is no node {wanted.node}", "reference-unknown")
         listed = nodes.devices_of(session, wanted.node)
-        if wanted.uuid is not None and wanted.uuid not in listed:
-            raise FieldsError.of("/device", f"node {wanted.node} has no device {wanted.uuid}", "reference-unknown")
+        if wanted.device is not None and wanted.device not in listed:
+            raise FieldsError.of("/device", f"node {wanted.node} has no device {wanted.device}", "reference-unknown")
         busy = {item.device for item in targets.current(session, self._cluster).assignments}
-        fitting = [
-            uuid for uuid in ((wanted.uuid,) if wanted.uuid is not None else listed) if _fits(session, uuid, service)
-        ]
+        among = listed if wanted.device is None else (wanted.device,)
+        fitting = [uuid for uuid in among if _fits(session, uuid, service)]
         if not fitting:
             raise FieldsError.of(
                 "/node", f"node {wanted.node} has no device on which {wanted.service} may run", "reference-unknown"

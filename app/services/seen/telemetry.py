@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
-import psycopg
-
 from agents.wire import EdgeReport, NodeReceipt, Report
 from app.errors import ClockBackwardsError, FieldsError
 from app.records import record
@@ -170,6 +168,9 @@ class DeviceRegistry:
             self._known.pop(node, None)
 
 
+Grouped = GroupCommit[tuple[R, ...], tuple[ReportOutcome, ...]]
+
+
 class Telemetry:
     """Takes telemetry in and reads it back."""
 
@@ -179,8 +180,8 @@ class Telemetry:
         self._skew_s = skew_s
         self._listener = listener
         self.registry = DeviceRegistry(database, clock)
-        self._reports = self._grouped(ingest.ingest, lambda report: len(report.devices) + len(report.replicas))
-        self._edges = self._grouped(ingest.ingest_edge, lambda report: len(report.samples))
+        self._reports: Grouped[Report] = self._grouped(lambda report: len(report.devices) + len(report.replicas))
+        self._edges: Grouped[EdgeReport] = self._grouped(lambda report: len(report.samples))
 
     def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledged:
         """Store a node's reports, oldest first.
@@ -244,15 +245,13 @@ class Telemetry:
                 detail = f"{uuid} is no registered device of node {report.node}"
                 raise FieldsError.of(f"{prefix}{place}/uuid", detail, "reference-unknown")
 
-    def _grouped(
-        self, ingest: Callable[[psycopg.Connection, Sequence[R]], Sequence[ReportOutcome]], rows_of: Callable[[R], int]
-    ) -> GroupCommit[tuple[R, ...], tuple[ReportOutcome, ...]]:
+    def _grouped(self, rows_of: Callable[[R], int]) -> Grouped[R]:
         """Many senders' reports in one transaction, each sender's in its order."""
 
         def store(batch: Sequence[tuple[R, ...]]) -> list[tuple[ReportOutcome, ...]]:
             flat = [report for reports in batch for report in reports]
             with self._database.raw() as connection:
-                outcomes = ingest(connection, flat)
+                outcomes = ingest.ingest(connection, flat)
             if self._listener is not None:
                 self._listener.stored(list(zip(map(rows_of, flat), outcomes, strict=True)))
             parts = iter(outcomes)

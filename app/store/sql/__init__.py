@@ -56,16 +56,16 @@ def load(folder: Path) -> Mapping[str, TextClause]:
 
 def records(session: Session, kind: type[T], statement: Executable, **parameters: object) -> tuple[T, ...]:
     """What a statement answers, a record for each row."""
-    return tuple(record_of(kind, row) for row in session.execute(statement, parameters))
+    return tuple(from_row(kind, row) for row in session.execute(statement, parameters))
 
 
 def one(session: Session, kind: type[T], statement: Executable, **parameters: object) -> T | None:
     """The record of the only row, or None."""
     row = session.execute(statement, parameters).one_or_none()
-    return None if row is None else record_of(kind, row)
+    return None if row is None else from_row(kind, row)
 
 
-def record_of(kind: type[T], row: Row[Any]) -> T:
+def from_row(kind: type[T], row: Row[Any]) -> T:
     """A row as a record whose fields are its columns, each in the form that the field declares."""
     values = dict(row._mapping)
     for name, made in _formed(cast("Hashable", kind)).items():

@@ -13,7 +13,7 @@ import uvicorn
 
 from agents.wire import NodeReceipt, ReplicaReadBack, encode
 from app import kinds
-from app.api.route_streams import STREAMS_MAX
+from app.api.streams import STREAMS_MAX
 from solvers.domain.worker import WorkerCommand
 from tests import builders
 from tests.integration.api.serving import DEADLINE_S, serving

@@ -8,7 +8,7 @@ import pytest
 
 from app.services.planning.planning import Planning
 from app.store.engine import Database
-from app.workers.solve_pool import SolvePool
+from app.workers.children import SolvePool
 from solvers.domain.evidence import SilentReporter
 from solvers.planners import registry
 from tests.integration.planner.world import World

@@ -8,7 +8,7 @@ import pytest
 
 from app.clock import SystemClock
 from app.store.engine import Database
-from app.workers.leadership import LeaseKeeper
+from app.workers.scheduler import LeaseKeeper
 from tests.integration.planner.world import World
 from tests.waiting import wait_until
 

@@ -101,7 +101,7 @@ class World:
             gateway=gateway, boot_id=BOOT, sequence=next(self._sequences), observed_at_s=time.time(), samples=samples
         )
         with self.database.raw() as connection:
-            outcomes = ingest.ingest_edge(connection, [report])
+            outcomes = ingest.ingest(connection, [report])
         assert [outcome.kind for outcome in outcomes] == [OutcomeKind.ACCEPTED]
 
     def planning(self, runner: Runner) -> Planning:

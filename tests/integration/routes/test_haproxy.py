@@ -16,8 +16,16 @@ from typing import Any
 import pytest
 
 from app.logs import EventLog
-from app.routing.haproxy import Balance, HaproxyStyle, backends
-from app.routing.haproxy_follower import HaproxyFollower, RuntimeSocket, Slot, SocketError, read_slots
+from app.routing.haproxy import (
+    Balance,
+    HaproxyFollower,
+    HaproxyStyle,
+    RuntimeSocket,
+    Slot,
+    SocketError,
+    backends,
+    read_slots,
+)
 from app.routing.routes import RouteServer, ServiceRoutes
 from benchmarks.gateway.processes import (
     ROOT,

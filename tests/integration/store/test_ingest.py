@@ -211,8 +211,8 @@ def test_rivals_sending_the_same_reports_store_them_once(fleet: Database) -> Non
 def test_offered_load_is_stored_once_per_gateway(database: Database) -> None:
     sent = edge_report(1, {"vision/a": 10.0, "vision/b": 0.0})
     with database.raw() as connection:
-        assert ingest.ingest_edge(connection, [sent, sent]) == (ACCEPTED, DUPLICATE)
-        assert ingest.ingest_edge(connection, [edge_report(1, {"vision/a": 4.0}, gateway="other")]) == (ACCEPTED,)
+        assert ingest.ingest(connection, [sent, sent]) == (ACCEPTED, DUPLICATE)
+        assert ingest.ingest(connection, [edge_report(1, {"vision/a": 4.0}, gateway="other")]) == (ACCEPTED,)
     with database.reading() as session:
         rows = session.execute(select(rate_samples).order_by(rate_samples.c.arrived)).all()
         assert [(row.gateway, row.service, row.project, row.arrived) for row in rows] == [
@@ -231,11 +231,11 @@ def test_a_bad_edge_report_costs_only_itself(database: Database) -> None:
         samples=(RateSample(service="\x00", arrived=1.0, interval_s=1.0),),
     )
     with database.raw() as connection:
-        outcomes = ingest.ingest_edge(connection, [bad, edge_report(1, {"vision/a": 1.0}, gateway="other")])
+        outcomes = ingest.ingest(connection, [bad, edge_report(1, {"vision/a": 1.0}, gateway="other")])
     assert outcomes == (_refused(RefusalCode.DATA_INVALID), ACCEPTED)
 
 
 def test_a_gateway_and_a_node_of_one_name_do_not_meet(fleet: Database) -> None:
     _send(fleet, report("n1", 5, boot_id="boot-a"))
     with fleet.raw() as connection:
-        assert ingest.ingest_edge(connection, [edge_report(5, {"vision/a": 1.0}, gateway="n1")]) == (ACCEPTED,)
+        assert ingest.ingest(connection, [edge_report(5, {"vision/a": 1.0}, gateway="n1")]) == (ACCEPTED,)

@@ -101,7 +101,7 @@ def _send(database: Database) -> None:
     with database.raw() as connection:
         ingest.ingest(connection, [report("n1", 2, generation=4, devices=devices, replicas=both[:1])])
         rates = [edge_report(1, {"vision/a": 20.0, "vision/b": 1.0}), edge_report(2, {"vision/a": 40.0})]
-        ingest.ingest_edge(connection, [*rates, edge_report(1, {"vision/a": 5.0}, gateway="other")])
+        ingest.ingest(connection, [*rates, edge_report(1, {"vision/a": 5.0}, gateway="other")])
 
 
 def _window(step_s: float = 3600.0) -> TelemetryWindow:

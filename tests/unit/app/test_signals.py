@@ -49,3 +49,17 @@ def test_outside_the_main_thread_nothing_happens() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_whoever_handled_the_signal_before_still_hears_where_asked_for() -> None:
+    heard: list[str] = []
+    asked = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("server"))
+    try:
+        with asked_to_end(asked.set, pass_on=True):
+            signal.raise_signal(signal.SIGTERM)
+            assert asked.wait(60)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ["server", "server"]

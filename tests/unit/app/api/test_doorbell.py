@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from app.api.doorbell import HEARTBEAT, DoorbellStream, Hub, Listener
 from app.api.metrics import doorbell_metrics
+from app.api.streams import HEARTBEAT, Hub, Listener, doorbell_stream
 from app.logs import EventLog
 
 
@@ -20,7 +20,7 @@ class _Stream:
         self.lines: asyncio.Queue[bytes] = asyncio.Queue()
         self.gone = asyncio.Event()
         self.closing = threading.Event()
-        response = DoorbellStream(hub, heartbeat_s, self.closing)
+        response = doorbell_stream(hub, heartbeat_s, self.closing)
         self.task = asyncio.ensure_future(response({"type": "http"}, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:

@@ -10,11 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.api.app import Edge, EdgeOptions
-from app.api.auth import CACHE_TTL_MS, Authenticator, Rule
-from app.api.conditional import precondition
+from app.api.auth import CACHE_TTL_MS, Authenticator, RateLimiter, Rule
+from app.api.forms import precondition, utc
 from app.api.metrics import RequestMetrics
-from app.api.moments import utc
-from app.api.ratelimit import RateLimiter
 from app.errors import FieldsError, RateLimitedError
 from app.logs import EventLog
 from app.services.declared.tokens import Actor
@@ -73,7 +71,7 @@ class _Identities:
 def test_identities_are_remembered_for_seconds_only() -> None:
     now = [0.0]
     identities = _Identities()
-    authenticator = Authenticator(identities, lambda: now[0], 0.0)
+    authenticator = Authenticator(identities.actor_of, lambda: now[0], 0.0)
     assert authenticator.remembered("s") == (False, None)
     authenticator.look_up("s")
     assert authenticator.remembered("s") == (True, VIEWER)
@@ -88,7 +86,7 @@ def test_identities_are_remembered_for_seconds_only() -> None:
 def test_unknown_secrets_are_remembered_as_well() -> None:
     identities = _Identities()
     identities.actor = None
-    authenticator = Authenticator(identities, lambda: 0.0, 0.0)
+    authenticator = Authenticator(identities.actor_of, lambda: 0.0, 0.0)
     authenticator.look_up("guess")
     assert authenticator.remembered("guess") == (True, None)
     assert identities.asked == 1

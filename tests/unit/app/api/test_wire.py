@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agents.wire import DeviceReport, EdgeReport, Join, NodeReceipt, RateSample, ReplicaReport, Report, encode
-from app.api import wire
+from app.api.body import MESSAGES, REPORT, decode_edge_reports, decode_reports
 from app.errors import FieldsError, MalformedError
 
 
@@ -53,8 +53,8 @@ def _plain() -> dict[str, Any]:
 
 
 def test_one_report_or_many() -> None:
-    assert wire.decode_reports(json.dumps(_plain()).encode()) == (_report(),)
-    assert wire.decode_reports(json.dumps([_plain(), _plain()]).encode()) == (_report(), _report())
+    assert decode_reports(json.dumps(_plain()).encode()) == (_report(),)
+    assert decode_reports(json.dumps([_plain(), _plain()]).encode()) == (_report(), _report())
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_values_out_of_range_are_pointed_at(path: tuple[str | int, ...], value: 
         place = place[part]
     place[path[-1]] = value
     with pytest.raises(FieldsError) as caught:
-        wire.decode_reports(json.dumps(plain).encode())
+        decode_reports(json.dumps(plain).encode())
     assert [fault.pointer for fault in caught.value.faults] == ["/" + "/".join(str(part) for part in path)]
 
 
@@ -97,13 +97,13 @@ def test_unknown_fields_are_refused_at_every_depth() -> None:
     plain = _plain()
     plain["devices"][0]["fan_rpm"] = 3000
     with pytest.raises(FieldsError) as caught:
-        wire.decode_reports(json.dumps([plain]).encode())
+        decode_reports(json.dumps([plain]).encode())
     assert caught.value.faults[0].pointer == "/0/devices/0/fan_rpm"
 
 
 def test_nul_characters_are_refused() -> None:
     with pytest.raises(MalformedError):
-        wire.decode_reports(json.dumps(_plain()).replace("boot-1", "boot\\u0000").encode())
+        decode_reports(json.dumps(_plain()).replace("boot-1", "boot\\u0000").encode())
 
 
 def test_edge_reports_are_checked_as_well() -> None:
@@ -115,13 +115,13 @@ def test_edge_reports_are_checked_as_well() -> None:
         samples=(RateSample(service="default/a", arrived=3.0, interval_s=5.0),),
     )
     body = json.dumps(encode(report))
-    assert wire.decode_edge_reports(body.encode()) == (report,)
+    assert decode_edge_reports(body.encode()) == (report,)
     with pytest.raises(FieldsError):
-        wire.decode_edge_reports(body.replace("3.0", "-3.0").encode())
+        decode_edge_reports(body.replace("3.0", "-3.0").encode())
 
 
 def test_schemas_name_the_ranges() -> None:
-    schema = wire.REPORT.json_schema()
+    schema = REPORT.json_schema()
     assert schema["properties"]["interval_s"]["exclusiveMinimum"] == 0
     assert schema["$defs"]["DeviceReport"]["additionalProperties"] is False
 
@@ -129,5 +129,5 @@ def test_schemas_name_the_ranges() -> None:
 @pytest.mark.parametrize("kind", [Join, NodeReceipt])
 def test_missing_fields_are_named(kind: type) -> None:
     with pytest.raises(FieldsError) as caught:
-        wire.MESSAGES[kind.__name__].decode(b"{}")
+        MESSAGES[kind.__name__].decode(b"{}")
     assert "/node" in [fault.pointer for fault in caught.value.faults]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from app.demo.progress import Message, Teller, listen
+from app.demo.home import Message, Teller, listen
 
 PHASE = Message(event="phase", text="database", elapsed_s=0.5)
 

@@ -11,8 +11,7 @@ import pytest
 from app.client import Client
 from app.demo.fleet import NODES, seed
 from app.demo.home import Home
-from app.demo.rooms import LocalRooms
-from app.demo.supervisor import Order
+from app.demo.rooms import LocalRooms, Order
 from app.settings import Settings
 from solvers.errors import InvariantError
 

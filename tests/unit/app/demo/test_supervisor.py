@@ -13,15 +13,8 @@ import pytest
 
 from app.demo.home import Home
 from app.demo.process import ChildSpec, alive
-from app.demo.supervisor import (
-    AlreadyRunningError,
-    Order,
-    StartError,
-    StoppedError,
-    Supervisor,
-    address_of,
-    check_port,
-)
+from app.demo.rooms import Order, address_of
+from app.demo.supervisor import AlreadyRunningError, StartError, StoppedError, Supervisor, check_port
 from app.settings import Settings
 from solvers.errors import HeadroomError, StateError
 from tests.waiting import wait_until

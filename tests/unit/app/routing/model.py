@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from app.routing.haproxy_follower import FORCED_DRAIN, FORCED_MAINTENANCE, Command, Slot
+from app.routing.haproxy import FORCED_DRAIN, FORCED_MAINTENANCE, Command, Slot
 
 CONFIGURED_OFF = 0x05
 """What a slot written `disabled` shows."""

@@ -14,17 +14,9 @@ from typing import Any
 import pytest
 
 from app.logs import EventLog, JsonFormatter
-from app.routing.haproxy_follower import (
-    NAME_KEPT_S,
-    Command,
-    HaproxyFollower,
-    ResolvedNames,
-    RuntimeSocket,
-    SocketError,
-)
+from app.routing.haproxy import NAME_KEPT_S, Command, HaproxyFollower, ResolvedNames, RuntimeSocket, SocketError
 from app.routing.nginx import RELOAD_EVERY_S, NginxFollower, NginxOrder
-from app.routing.routes import RouteServer, ServiceRoutes
-from app.routing.watching import NewestRoutes
+from app.routing.routes import NewestRoutes, RouteServer, ServiceRoutes
 from tests.unit.app.routing.model import Backend, empty
 
 SERVICE = "vision/labels"
@@ -175,8 +167,8 @@ def test_a_socket_without_the_backend_will_not_do() -> None:
 
 
 def test_a_socket_that_stays_away_ends_the_follower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.routing.haproxy_follower.PATIENCE_S", 0.05)
-    monkeypatch.setattr("app.routing.haproxy_follower.TICK_S", 0.01)
+    monkeypatch.setattr("app.routing.haproxy.PATIENCE_S", 0.05)
+    monkeypatch.setattr("app.routing.haproxy.TICK_S", 0.01)
     runtime = FakeRuntime(vision__labels=1)
     runtime.away = True
     with pytest.raises(SocketError, match="no such file"):

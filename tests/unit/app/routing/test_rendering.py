@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.routing.files import write_whole
 from app.routing.haproxy import Balance, HaproxyStyle, backends
 from app.routing.nginx import upstreams
-from app.routing.routes import RouteServer, ServiceRoutes
+from app.routing.routes import RouteServer, ServiceRoutes, write_whole
 from solvers.errors import InputError
 
 LABELS = ServiceRoutes(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.haproxy_follower import FORCED_DRAIN, Slot, changes, read_slots
+from app.routing.haproxy import FORCED_DRAIN, Slot, changes, read_slots
 from app.routing.routes import RouteServer
 from tests.unit.app.routing.model import CONFIGURED_OFF, Backend, empty
 

@@ -12,8 +12,7 @@ import pytest
 
 from app.client import ApiError, Client, UnreachableError
 from app.logs import EventLog
-from app.routing.routes import RouteServer, ServiceRoutes
-from app.routing.watching import EMPTY_HOLD_S, HeldRoutes, NewestRoutes, Watcher
+from app.routing.routes import EMPTY_HOLD_S, HeldRoutes, NewestRoutes, RouteServer, ServiceRoutes, Watcher
 
 SERVICE = "vision/labels"
 LOG = EventLog("test.routes")
@@ -112,7 +111,7 @@ def test_a_stream_that_fails_says_so(answer: Any, expected: type[Exception]) -> 
 
 
 def test_the_watcher_reconnects_and_learns_that_its_service_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.routing.watching._BACKOFF_S_MIN", 0.001)
+    monkeypatch.setattr("app.routing.routes._BACKOFF_S_MIN", 0.001)
     control = Control(
         [json.dumps(item(9002))],
         httpx.ConnectError("away"),

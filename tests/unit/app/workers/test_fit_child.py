@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.services.beliefs.beliefs import Evidence, Fit, fitted
-from app.workers.fit_child import fit_apart
+from app.workers.children import fit_apart
 from solvers.errors import EngineError
 from solvers.models.base import Groups, GroupSamples, Queries
 from solvers.models.suite import Suite

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.workers.solve_pool import PoolLimits, SolvePool
+from app.workers.children import PoolLimits, SolvePool
 from solvers.domain.ids import ClusterName, PolicyName
 from solvers.domain.plan import ProposalStatus
 from solvers.domain.policy import PlannerSetting, Policy
@@ -205,7 +205,7 @@ def test_close_ends_a_running_request_and_the_line_is_bounded() -> None:
 
 
 _PARENT = """
-from app.workers.solve_pool import SolvePool
+from app.workers.children import SolvePool
 from solvers.domain.evidence import SilentReporter
 from tests.unit.app.workers.planted import build
 from tests.unit.app.workers.test_solve_pool import request_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.library import load_gpu_types, load_models
-from app.library.llm import load_llm_library
+from app.library import load_gpu_types, load_llm_library, load_models
 from solvers.domain.ids import ModelName
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Origin

@@ -1,16 +1,18 @@
-"""Runs planners in a long-lived child process: a hung, crashed or lying planner costs one cycle, never the service.
+"""Child processes: planners in a long-lived one, so that a hung, crashed or lying planner costs one cycle, never the
+service; learning in one of its own for each fit, so that minutes of arithmetic hold up neither plans nor requests.
 
-Owns the child's life (start, deadline, kill, restart on the next request) and the check of what comes back. It refuses
-to trust the child: the request goes over pickled, the answer comes back as canonical JSON and is decoded strictly, and
-every failure is an EngineError. One request runs at a time. The child dies with its parent, also when that is killed.
+A child is never trusted. A plan's request goes over pickled, its answer comes back as canonical JSON and is decoded
+strictly; every failure is an EngineError. Children die with their parent, also when that is killed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -20,13 +22,78 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Self
 
-from app.workers.child import die_with
+from app.services.beliefs.beliefs import Evidence, Fit, fitted
 from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
 from solvers.errors import EngineError, HeadroomError, TransientError
+from solvers.models.suite import Suite
 from solvers.planners.base import Planner, PlanRequest, Thought
 from solvers.planners.registry import settings_of, think, with_settings
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent_pid: int) -> None:
+    """End this process when its parent ends, however that comes; called first thing in the child."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+# --- Learning
+
+
+FIT_S_MAX = 1800.0
+NICENESS = 10
+SUITE_BYTES_MAX = 1 << 30
+
+
+def fit_apart(evidence: Evidence, fit: Fit = fitted, limit_s: float = FIT_S_MAX) -> Suite:
+    """The suite that has learned the evidence, once a child has done it. `fit` is a module's function.
+
+    Raises EngineError when the child fails, ends without an answer or takes too long.
+    """
+    context = multiprocessing.get_context("spawn")
+    answers, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_learn, args=(theirs, os.getpid(), fit, evidence), name="headroom-fit", daemon=True)
+    try:
+        child.start()
+        theirs.close()
+        if not answers.poll(limit_s):
+            raise EngineError("learning what was measured took too long", limit_s=limit_s)
+        found: object = pickle.loads(answers.recv_bytes(SUITE_BYTES_MAX))
+    except (OSError, EOFError, pickle.PickleError) as error:
+        child.join(1.0)
+        raise EngineError("the process that learns ended without an answer", exit_code=child.exitcode) from error
+    finally:
+        answers.close()
+        if child.pid is not None:
+            child.kill()
+            child.join()
+            child.close()
+    if not isinstance(found, Suite):
+        raise EngineError(f"what was measured cannot be learned: {found}")
+    return found
+
+
+def _learn(answers: Connection[object, object], parent_pid: int, fit: Fit, evidence: Evidence) -> None:
+    """The child's life. The answer is a suite, or what went wrong in words."""
+    die_with(parent_pid)
+    # Ctrl-C reaches the whole process group; the parent decides when the child ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    found: object
+    try:
+        found = fit(evidence)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent tells it
+        found = f"{type(error).__name__}: {error}"
+    answers.send_bytes(pickle.dumps(found))
+
+
+# --- Planning
+
 
 PlannerFactory = Callable[[str], Planner]
 """Makes a planner by name; must be importable in the child (a module's function)."""
@@ -62,12 +129,7 @@ class PoolLimits:
 class SolvePool:
     """One child process and the conversation with it; implements the cycle's Runner port."""
 
-    def __init__(
-        self,
-        factory: PlannerFactory,
-        reporter: Reporter,
-        limits: PoolLimits | None = None,
-    ) -> None:
+    def __init__(self, factory: PlannerFactory, reporter: Reporter, limits: PoolLimits | None = None) -> None:
         self._factory = factory
         self._reporter = reporter
         self._limits = limits or PoolLimits()
@@ -120,9 +182,7 @@ class SolvePool:
         answer = self._exchange(planner, request, state)
         for name, facts in answer.events:
             self._reporter.event(
-                name,
-                planner=planner,
-                **{key: fact for key, fact in facts.items() if key != "planner"},
+                name, planner=planner, **{key: fact for key, fact in facts.items() if key != "planner"}
             )
         if answer.proposal is None:
             raise EngineError(f"planner {planner} failed: {answer.error}", planner=planner)
@@ -156,9 +216,7 @@ class SolvePool:
             message = f"planner {planner} overran its deadline and was killed"
             raise EngineError(message, planner=planner, limit_s=limit_s) from failure
         raise EngineError(
-            _cause_of_death(planner, exit_code, failure),
-            planner=planner,
-            exit_code=exit_code,
+            _cause_of_death(planner, exit_code, failure), planner=planner, exit_code=exit_code
         ) from failure
 
     def _start(self) -> None:
@@ -167,10 +225,7 @@ class SolvePool:
         self._discard()
         connection, theirs = self._context.Pipe(duplex=True)
         process = self._context.Process(
-            target=_serve,
-            args=(theirs, self._factory, os.getpid()),
-            name="headroom-solve",
-            daemon=True,
+            target=_serve, args=(theirs, self._factory, os.getpid()), name="headroom-solve", daemon=True
         )
         process.start()
         theirs.close()
@@ -244,10 +299,7 @@ def _checked(planner: str, request: PlanRequest, text: str) -> Proposal:
     if plan.snapshot != digest(request.snapshot):
         raise EngineError(f"planner {planner} answered about another snapshot", planner=planner)
     if plan.parent != request.snapshot.target.generation:
-        raise EngineError(
-            f"planner {planner} answered about another parent generation",
-            planner=planner,
-        )
+        raise EngineError(f"planner {planner} answered about another parent generation", planner=planner)
     return proposal
 
 
@@ -283,11 +335,7 @@ def _answer(factory: PlannerFactory, name: str, request: PlanRequest, state: byt
         thought = think(planner, request, state, recorder)
         proposal: object = thought.proposal
         if not isinstance(proposal, Proposal):
-            return ChildAnswer(
-                None,
-                f"answered a {type(proposal).__name__}, not a Proposal",
-                tuple(recorder.events),
-            )
+            return ChildAnswer(None, f"answered a {type(proposal).__name__}, not a Proposal", tuple(recorder.events))
         return ChildAnswer(canonical_json(proposal), None, tuple(recorder.events), thought.state)
     except Exception as error:  # noqa: BLE001 - whatever a planner raises is this cycle's engine error, told to the parent
         return ChildAnswer(None, f"{type(error).__name__}: {error}", tuple(recorder.events))

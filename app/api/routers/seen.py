@@ -1,0 +1,254 @@
+"""What is and what happened: the fleet at a glance, targets, receipts, cycles, audit events, telemetry in even steps,
+costs; and whether this process lives, can serve, and its metrics.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.security import HTTPAuthorizationCredentials
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from app import kinds
+from app.api.auth import (
+    SHARED_READ,
+    ClusterReader,
+    CostReader,
+    SharedReader,
+    bearer,
+    identify,
+    require_project,
+    visible_project,
+)
+from app.api.deps import context_of, services_of
+from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
+from app.errors import ForbiddenError
+from app.records import record
+from app.services.seen.history import Costs
+from app.services.seen.status import FleetSummary
+from app.services.seen.telemetry import DeviceSeries, ServiceSeries
+from app.store.cycles import CycleState, CycleSummary, StoredCycle
+from app.store.events import EventLine
+from app.store.ledger import Accounting, CostBy, CostQuery
+from app.store.nodes import ReceiptLine
+from app.store.targets import TargetLine
+from app.store.telemetry import TelemetryWindow
+from solvers.cycle.record import Lane
+from solvers.domain.change import Target
+from solvers.domain.value import NAME_PATTERN
+from solvers.errors import FieldError
+
+history_router = APIRouter(tags=["history"])
+INT8_MAX = 2**63 - 1
+NodeFilter = Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63, description="Only of this node.")]
+ProjectFilter = Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63, description="Only of this project.")]
+SubjectFilter = Annotated[
+    str | None, Query(pattern=r"^[\x21-\x7e]+$", max_length=256, description="Only of this, such as `nodes/node-1`.")
+]
+GenerationFilter = Annotated[int | None, Query(ge=0, le=INT8_MAX, description="Only of this generation.")]
+
+
+@history_router.get("/v1/targets", summary="List targets", response_model=Page[TargetLine])
+def list_targets(request: Request, actor: ClusterReader, order: Paging) -> Any:
+    """Every generation there was."""
+    return answer(services_of(request).history.targets(order))
+
+
+@history_router.get(
+    "/v1/targets/current",
+    summary="What the fleet must hold now",
+    response_model=Target,
+    responses={304: {"description": "You hold this generation."}},
+)
+def get_current_target(request: Request, actor: ClusterReader, if_none_match: HeldTag = None) -> Any:
+    """Generation 0 is the empty target before the first plan."""
+    target = services_of(request).history.target()
+    return tagged(request, target, etag(target.generation))
+
+
+@history_router.get("/v1/receipts", summary="List receipts", response_model=Page[ReceiptLine])
+def list_receipts(
+    request: Request, actor: ClusterReader, order: Paging, node: NodeFilter = None, generation: GenerationFilter = None
+) -> Any:
+    """What nodes read back after applying a target."""
+    return answer(services_of(request).history.receipts(order, node, generation))
+
+
+@history_router.get("/v1/cycles", summary="List cycles", response_model=Page[CycleSummary])
+def list_cycles(
+    request: Request, actor: ClusterReader, order: Paging, lane: Lane | None = None, state: CycleState | None = None
+) -> Any:
+    """Planning cycles with their decisions."""
+    return answer(services_of(request).history.cycles(order, lane, state))
+
+
+@history_router.get("/v1/cycles/{cycle_id}", summary="Get a cycle", response_model=StoredCycle)
+def get_cycle(request: Request, actor: ClusterReader, cycle_id: Opaque) -> Any:
+    """Snapshot, attempts, findings, transition, decision: all that is needed to replay it."""
+    return answer(services_of(request).history.cycle(cycle_id))
+
+
+@history_router.get("/v1/events", summary="List audit events", response_model=Page[EventLine])
+def list_events(
+    request: Request, actor: ClusterReader, order: Paging, subject: SubjectFilter = None, project: ProjectFilter = None
+) -> Any:
+    """Who did what to what."""
+    return answer(services_of(request).history.events(order, subject, project))
+
+
+# --- The fleet at a glance
+
+
+fleet_router = APIRouter(tags=["fleet"])
+
+
+@fleet_router.get("/v1/fleet", summary="The fleet at a glance", response_model=FleetSummary)
+def get_fleet(request: Request, actor: SharedReader) -> Any:
+    """Nodes, devices with their shares, services with SLO attainment of the last five minutes, dollars per hour."""
+    return answer(services_of(request).status.fleet(actor.project))
+
+
+# --- Telemetry
+
+
+telemetry_router = APIRouter(tags=["telemetry"])
+SERIES_SPAN = timedelta(hours=1)
+
+
+def window(
+    request: Request,
+    start: Annotated[Moment, Query(alias="from", description="Default: an hour before `to`.")] = None,
+    end: Annotated[Moment, Query(alias="to", description="Default: now.")] = None,
+    step_s: Annotated[float, Query(ge=1, le=86_400, allow_inf_nan=False, description="Seconds per step.")] = 60.0,
+) -> TelemetryWindow:
+    """What of a series is wanted."""
+    until = utc("to", end) or context_of(request).clock.now()
+    try:
+        return TelemetryWindow(since=utc("from", start) or until - SERIES_SPAN, until=until, step_s=step_s)
+    except FieldError as error:
+        raise FieldError(f"query:{_QUERY_NAMES.get(error.field, error.field)}", error.message) from None
+
+
+_QUERY_NAMES = {"since": "from", "until": "to"}
+
+
+@telemetry_router.get(
+    "/v1/telemetry/services/{project}/{name}", summary="A service over time", response_model=ServiceSeries
+)
+def get_service_telemetry(
+    request: Request, actor: SharedReader, project: Project, name: Name, wanted: TelemetryWindow = Depends(window)
+) -> Any:
+    """Offered load, what was served, latencies, shares. Steps without a report are left out."""
+    require_project(actor, project)
+    services = services_of(request)
+    services.documents.get(kinds.SERVICE, (project, name))
+    return answer(services.telemetry.service_series(f"{project}/{name}", wanted))
+
+
+@telemetry_router.get("/v1/telemetry/devices/{uuid}", summary="A device over time", response_model=DeviceSeries)
+def get_device_telemetry(
+    request: Request, actor: ClusterReader, uuid: Uuid, wanted: TelemetryWindow = Depends(window)
+) -> Any:
+    """Power, energy, utilisation, memory, clock. Steps without a report are left out."""
+    services = services_of(request)
+    services.documents.get(kinds.DEVICE, (uuid,))
+    return answer(services.telemetry.device_series(uuid, wanted))
+
+
+# --- What was spent, by whom, under which accounting
+
+
+costs_router = APIRouter(tags=["costs"])
+COSTS_SPAN = timedelta(hours=24)
+
+
+def costs_span(
+    request: Request,
+    start: Annotated[Moment, Query(alias="from", description="Default: 24 hours before `to`.")] = None,
+    end: Annotated[Moment, Query(alias="to", description="Default: now.")] = None,
+) -> tuple[datetime, datetime]:
+    """From when to when."""
+    until = utc("to", end) or context_of(request).clock.now()
+    return utc("from", start) or until - COSTS_SPAN, until
+
+
+@costs_router.get("/v1/costs", summary="Cost report", response_model=Costs)
+def get_costs(
+    request: Request,
+    actor: CostReader,
+    *,
+    by: CostBy = CostBy.SERVICE,
+    accounting: Accounting = Accounting.SHARE,
+    project: Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63)] = None,
+    wanted: tuple[datetime, datetime] = Depends(costs_span),
+) -> Any:
+    """Whole hours, the running one included. A project's token sees its own project."""
+    start, end = wanted
+    query = CostQuery(by=by, accounting=accounting, start=start, end=end, project=visible_project(actor, project))
+    return answer(services_of(request).costs.report(query))
+
+
+# --- This process
+
+
+health_router = APIRouter(tags=["health"])
+
+
+@record
+class Health:
+    """The process answers."""
+
+    status: str
+
+
+@record
+class Version:
+    """What runs here."""
+
+    version: str
+    cluster: str
+
+
+@health_router.get("/v1/health", summary="Is the process alive?", response_model=Health)
+def get_health() -> Any:
+    """Touches nothing outside the process."""
+    return answer(Health(status="ok"))
+
+
+@health_router.get("/v1/ready", summary="Can it serve?", response_model=Health)
+def get_ready(request: Request) -> Any:
+    """200 when the database answers and carries the schema this release needs; 503 otherwise."""
+    services_of(request).fleet.require_ready()
+    return answer(Health(status="ok"))
+
+
+@health_router.get("/v1/version", summary="What runs here?", response_model=Version)
+def get_version(request: Request) -> Any:
+    """Release and cluster."""
+    return answer(Version(version=request.app.version, cluster=context_of(request).settings.cluster))
+
+
+async def _allowed(request: Request, credentials: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:
+    if context_of(request).settings.metrics_public:
+        return
+    actor = await identify(request, credentials)
+    if not SHARED_READ.admits(actor):
+        raise ForbiddenError(f"a token with role {actor.role.value} may not read metrics")
+
+
+@health_router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    dependencies=[Depends(_allowed)],
+)
+def get_metrics(request: Request) -> Response:
+    """Base units; public unless `HEADROOM_METRICS_PUBLIC` is off."""
+    registry: CollectorRegistry = request.app.state.metrics
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+ROUTERS = (history_router, fleet_router, telemetry_router, costs_router, health_router)

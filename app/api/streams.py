@@ -1,0 +1,333 @@
+"""Streams: the doorbell, one thing said to many, "generation N exists", and routes, for whoever watches a service. The
+single asynchronous part of the shell.
+
+A thread for each of the two follows one connection to the database after the other and tells the event loop, which fans
+out to any number of open streams. The doorbell carries no content: who hears it fetches. Routes are read while somebody
+watches (when the database tells of a read-back or a promotion, and every second for what nobody tells); every line is
+the whole state, so that a reader that was slow, or away, needs no other. A stream holds no database connection, and
+ends by itself after about an hour, so that a revoked token cannot listen for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.api.metrics import StreamMetrics
+from app.logs import EventLog
+from app.records import plain
+from app.services.seen.history import Announcements
+from app.services.seen.routes import Changed, Route
+from solvers.errors import TransientError
+
+HEARTBEAT = b": still here\n"
+STREAM_S_MAX = 3600.0
+BACKOFF_S_MIN, BACKOFF_S_MAX = 0.2, 5.0
+Feed = TypeVar("Feed")
+
+
+class Hub:
+    """Fan-out on one event loop. Generations (or whatever is counted) only rise."""
+
+    def __init__(self, metrics: StreamMetrics) -> None:
+        self.generation = 0
+        self._metrics = metrics
+        self._bells: set[asyncio.Future[None]] = set()
+
+    def ring(self, generation: int) -> None:
+        """Tell everybody, if this is news."""
+        if generation <= self.generation:
+            return
+        self.generation = generation
+        self._metrics.rings.inc()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let every waiting stream look again."""
+        bells, self._bells = self._bells, set()
+        for bell in bells:
+            _settle(bell)
+
+    async def wait(self, known: int, timeout_s: float, gone: asyncio.Future[None]) -> None:
+        """Return when the generation differs from `known`, after the timeout, or when `gone` is done."""
+        if self.generation != known or gone.done():
+            return
+        loop = asyncio.get_running_loop()
+        bell: asyncio.Future[None] = loop.create_future()
+        self._bells.add(bell)
+        alarm = loop.call_later(timeout_s, _settle, bell)
+
+        def left(_: asyncio.Future[None]) -> None:
+            _settle(bell)
+
+        gone.add_done_callback(left)
+        try:
+            await bell
+        finally:
+            alarm.cancel()
+            gone.remove_done_callback(left)
+            self._bells.discard(bell)
+
+    def opened(self) -> None:
+        """A stream began."""
+        self._metrics.connections.inc()
+
+    def closed(self) -> None:
+        """A stream ended."""
+        self._metrics.connections.dec()
+
+
+def _settle(bell: asyncio.Future[None]) -> None:
+    if not bell.done():
+        bell.set_result(None)
+
+
+class LineStream(Response):
+    """What somebody listens to: a line of JSON as things are, another when they changed, and a comment line while
+    nothing happens.
+    """
+
+    media_type = "application/x-ndjson"
+
+    def __init__(
+        self,
+        hub: Hub,
+        line: Callable[[], bytes | None],
+        closed: Callable[[], None],
+        heartbeat_s: float,
+        closing: threading.Event,
+    ) -> None:
+        """`line` None ends the stream; `closed` is called when it is over, whatever ended it."""
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._hub = hub
+        self._line = line
+        self._closed = closed
+        self._heartbeat_s = heartbeat_s
+        self._closing = closing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the ASGI signature
+        """Serve until the listener goes, there is nothing to hear any more, the hour is over or the process ends."""
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._tell(send, gone)
+            if not gone.done():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except OSError:
+            return
+        finally:
+            gone.cancel()
+            self._closed()
+
+    async def _tell(self, send: Send, gone: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        # Jitter spreads heartbeats and reconnects of a fleet that came up together.
+        jitter = random.uniform(0.8, 1.2)
+        ends_at, due_at, said = loop.time() + STREAM_S_MAX * jitter, 0.0, b""
+        while True:
+            seen = self._hub.generation
+            line = self._line()
+            if line is None:
+                return
+            if line != said or loop.time() >= due_at:
+                body, said = (HEARTBEAT if line == said else line), line
+                due_at = loop.time() + self._heartbeat_s * jitter
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            if gone.done() or self._closing.is_set() or loop.time() >= ends_at:
+                return
+            await self._hub.wait(seen, max(0.0, due_at - loop.time()), gone)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class FeedThread(Generic[Feed]):
+    """Follows feeds of the database until stopped, a new one after every broken connection, with a growing pause.
+
+    `follow(feed)` reads one connection and returns when `closing` is set; what it raises ends the connection, not the
+    thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        hub: Hub,
+        connect: Callable[[], AbstractContextManager[Feed]],
+        follow: Callable[[Feed], None],
+        log: EventLog,
+    ) -> None:
+        self.closing = threading.Event()
+        self._name = name
+        self._hub = hub
+        self._connect = connect
+        self._follow = follow
+        self._log = log
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin; returns at once, also while PostgreSQL is away."""
+        self._loop = loop
+        self._thread = threading.Thread(target=self._run, name=f"headroom-{self._name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End at the next look, and let every stream look; called on the event loop."""
+        self.closing.set()
+        self._hub.wake()
+
+    def join(self) -> None:
+        """Wait for the thread to have ended."""
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+
+    def tell(self, hear: Callable[..., Any], *news: Any) -> None:
+        """Call this on the event loop, while there is one."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(hear, *news)
+
+    def _run(self) -> None:
+        backoff_s = BACKOFF_S_MIN
+        while not self.closing.is_set():
+            begun_s = time.monotonic()
+            try:
+                with self._connect() as feed:
+                    self._follow(feed)
+            except Exception as error:  # noqa: BLE001 - whatever broke the connection, the cure is a new one
+                if time.monotonic() - begun_s > BACKOFF_S_MAX:
+                    backoff_s = BACKOFF_S_MIN
+                self._log.warning(f"{self._name}.disconnected", error, backoff_s=backoff_s)
+                self.closing.wait(backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+
+# --- The doorbell
+
+
+def doorbell_stream(hub: Hub, heartbeat_s: float, closing: threading.Event) -> LineStream:
+    """One listener's stream: the current generation first, then every newer one."""
+    hub.opened()
+    return LineStream(hub, lambda: b'{"generation": %d}\n' % hub.generation, hub.closed, heartbeat_s, closing)
+
+
+class Listener(FeedThread[Announcements]):
+    """The thread that hears PostgreSQL and rings the hub."""
+
+    def __init__(self, hub: Hub, connect: Callable[[], AbstractContextManager[Announcements]], log: EventLog) -> None:
+        super().__init__("doorbell", hub, connect, self._listen, log)
+
+    def _listen(self, feed: Announcements) -> None:
+        """Ring for every generation of one connection."""
+        self.tell(self._hub.ring, feed.current())
+        while not self.closing.is_set():
+            for generation in feed.announced(0.5):
+                self.tell(self._hub.ring, generation)
+
+
+# --- Routes
+
+
+STREAMS_MAX = 512
+"""Per process; whoever comes then is told to try again."""
+READ_EVERY_S = 1.0
+PAUSE_S = 0.05
+"""Between two reads at least, however often something is announced."""
+LEISURE = 4.0
+"""A large fleet takes longer to read; unasked it is read only after so many times as long."""
+LISTEN_S = 0.5
+RouteLines = Mapping[str, Route]
+
+
+class RouteBoard:
+    """The newest routes and who waits for newer ones. Everything but `ticket` and `watched` is the event loop's."""
+
+    def __init__(self, metrics: StreamMetrics, streams_max: int = STREAMS_MAX) -> None:
+        self.hub = Hub(metrics)
+        self.watched = 0
+        self._streams_max = streams_max
+        self._tickets = itertools.count(1)
+        self._newest = 0
+        self._table: RouteLines = {}
+        self._plain: dict[str, Any] = {}
+        """The same as JSON data, made once for all who watch."""
+
+    def ticket(self) -> int:
+        """Taken before a read, so that of two that overlap the later one counts."""
+        return next(self._tickets)
+
+    def publish(self, ticket: int, table: RouteLines) -> None:
+        """Take a read over and wake whoever waits if it says something new."""
+        if ticket < self._newest:
+            return
+        self._newest = ticket
+        if table != self._table:
+            self._table = table
+            self._plain = plain(table)
+            self.hub.ring(self.hub.generation + 1)
+
+    def line(self, service: str | None, project: str | None) -> bytes | None:
+        """What a stream of a service says now, or of all services that a project's token sees; None: no such one."""
+        told = self._plain.get(service) if service is not None else self._of_project(project)
+        return None if told is None else json.dumps(told, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+    def _of_project(self, project: str | None) -> dict[str, Any]:
+        prefix = "" if project is None else f"{project}/"
+        return {"items": [route for name, route in self._plain.items() if name.startswith(prefix)]}
+
+    def opened(self) -> None:
+        """A stream begins. Raises TransientError when there are too many."""
+        if self.watched >= self._streams_max:
+            raise TransientError(f"{self.watched} streams of routes are open here already")
+        self.watched += 1
+        self.hub.opened()
+
+    def closed(self) -> None:
+        """A stream ended."""
+        self.watched -= 1
+        self.hub.closed()
+
+
+class RouteReader(FeedThread[Changed]):
+    """The thread that reads routes for the board while somebody watches."""
+
+    def __init__(
+        self,
+        board: RouteBoard,
+        connect: Callable[[], AbstractContextManager[Changed]],
+        read: Callable[[], RouteLines],
+        log: EventLog,
+    ) -> None:
+        super().__init__("routes", board.hub, connect, self._watch, log)
+        self._board = board
+        self._read = read
+
+    def _watch(self, changed: Changed) -> None:
+        self._publish()
+        read_at_s, took_s = time.monotonic(), 0.0
+        while not self.closing.is_set():
+            news = changed(LISTEN_S)
+            due_s = read_at_s + max(READ_EVERY_S, LEISURE * took_s)
+            if self._board.watched and (news or time.monotonic() >= due_s):
+                read_at_s = time.monotonic()
+                self._publish()
+                took_s = time.monotonic() - read_at_s
+                self.closing.wait(max(PAUSE_S, took_s / 2.0))
+
+    def _publish(self) -> None:
+        if not self._board.watched:
+            return
+        ticket = self._board.ticket()
+        self.tell(self._board.publish, ticket, self._read())
