@@ -41,17 +41,24 @@ class _Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """What single replicas take of devices."""
+class _Singles:
+    """Replicas, and what they take of devices; arrays of one length."""
 
-    pool: Whole
-    workload: Whole
-    room: Floats
-    """Part of a device."""
+    kind: Whole
+    variant: Whole
     share_pct: Whole
+    memory_mib: Floats
     watts: Floats
-    held_usd: Floats
-    """$/h of what is held, where that is the cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cost:
+    """$/h of replicas: at their part of the list price, with energy where the problem counts it; and with what their
+    room, watts and quota are worth to others.
+    """
+
+    listed_usd: Floats
+    worth_usd: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,26 +110,22 @@ class _Terms:
         felt = problem.sensitivity[table, rows.variants] * self.pressure[table] * rest
         return np.where(rest > 0, problem.crowd[table, rows.variants] * (1 + felt), 1.0)
 
-    def room(self, pool: Whole, share_pct: Whole, memory_mib: Floats) -> Floats:
-        """Part of a device that no other replica can have."""
-        whole = np.array([item.memory_mib for item in self.problem.pools])
-        clients = np.array([item.clients for item in self.problem.pools], dtype=np.float64)
-        parts = np.maximum(share_pct / 100, memory_mib / np.maximum(whole[pool], 1e-9))
-        return np.asarray(np.minimum(1.0, np.maximum(parts, 1 / clients[pool])))
-
-    def usd_listed(self, taken: _Taken) -> Floats:
-        """$/h of replicas at their part of the price, with energy where the problem counts it."""
-        if self.problem.by_replica:
-            return taken.held_usd
-        return np.asarray(self.idle_usd[taken.pool] * taken.room + self.problem.usd_per_wh * taken.watts)
-
-    def usd_at_duals(self, taken: _Taken) -> Floats:
-        """$/h of replicas with what their room, watts and quota are worth to others."""
-        pool = taken.pool
-        part = np.array([item.gpu_part for item in self.problem.pools])
-        scarce = self.pool_usd[pool] * taken.room + self.watt_usd[pool] * taken.watts
-        quota_usd = self.quota_usd[taken.workload] * part[pool] * taken.share_pct / 100
-        return np.asarray(self.usd_listed(taken) + scarce + quota_usd)
+    def cost(self, of: _Singles) -> _Cost:
+        """Of each replica."""
+        problem, pool = self.problem, self.problem.kind_pool[of.kind]
+        whole_mib = np.array([item.memory_mib for item in problem.pools])
+        clients = np.array([item.clients for item in problem.pools], dtype=np.float64)
+        gpu_part = np.array([item.gpu_part for item in problem.pools])
+        # Part of a device that no other replica can have.
+        parts = np.maximum(of.share_pct / 100, of.memory_mib / np.maximum(whole_mib[pool], 1e-9))
+        room = np.minimum(1.0, np.maximum(parts, 1 / clients[pool]))
+        if problem.by_replica:
+            listed = problem.held_usd(of.kind, of.variant, of.share_pct)
+        else:
+            listed = self.idle_usd[pool] * room + problem.usd_per_wh * of.watts
+        scarce = self.pool_usd[pool] * room + self.watt_usd[pool] * of.watts
+        quota_usd = self.quota_usd[problem.variant_workload[of.variant]] * gpu_part[pool] * of.share_pct / 100
+        return _Cost(listed_usd=np.asarray(listed), worth_usd=np.asarray(listed + scarce + quota_usd))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,22 +134,6 @@ class Table:
 
     candidates: tuple[Candidate, ...]
     left_out: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Best:
-    """The best configurations: one row for each network of a workload and GPU type that can serve it."""
-
-    rows: Patterns
-    type_of: Whole
-    latency_ms: Floats
-    capacity_rps: Floats
-    memory_mib: Floats
-    batch: Whole
-    replicas: Floats
-    usd_per_h: Floats
-    worth_usd: Floats
-    """At shadow prices."""
 
 
 def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
@@ -160,8 +147,8 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
     )
     grid = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
-    found = {key: _of_plan(key, items, terms) for key, items in got.items()}
-    for item in _of_best(problem, _best(problem, terms, grid), _spent(got, terms)):
+    found = {key: _of_plan(key, items) for key, items in got.items()}
+    for item in _best(terms, grid, _spent(got, terms)):
         found.setdefault(_Key(workload=item.workload, gpu_type=item.gpu_type, model=item.model), item)
     own = {need.workload: need.model for need in reading.needs}
     wanted = {problem.workloads[number].id for number in grid.workloads.tolist()}
@@ -208,8 +195,9 @@ def _looked_at(problem: JointProblem, numbers: list[int]) -> _Grid:
     return _Grid(kinds=highest, shares_pct=shares, workloads=np.array(sorted(numbers[:fit]), dtype=np.int64))
 
 
-def _best(problem: JointProblem, terms: _Terms, grid: _Grid) -> _Best:
-    """By variant and GPU type the configuration that costs least for the whole rate at shadow prices."""
+def _best(terms: _Terms, grid: _Grid, spent: dict[WorkloadId, _Cost]) -> Iterator[Candidate]:
+    """By network of a workload and GPU type the configuration that costs least for the whole rate at shadow prices."""
+    problem = terms.problem
     variants = np.flatnonzero(np.isin(problem.variant_workload, grid.workloads))
     every = np.meshgrid(grid.kinds, variants, grid.shares_pct, indexing="ij")
     kind, variant, share = (item.ravel() for item in every)
@@ -217,65 +205,41 @@ def _best(problem: JointProblem, terms: _Terms, grid: _Grid) -> _Best:
     rows = Patterns(kind=kind[able], variants=variant[able][:, None], shares_pct=share[able][:, None])
     judged = Judge(problem).judge_slowed(rows, terms.slowdown(rows))
     judged = judged.take(np.flatnonzero(judged.lawful))
-    rows = judged.rows
-    pool, work = problem.kind_pool[rows.kind], problem.variant_workload[rows.variants[:, 0]]
-    memory, rate, share = judged.memory_mib[:, 0], judged.capacity_rps[:, 0], rows.shares_pct[:, 0]
-    replicas = np.maximum(problem.rate_rps[work] / np.maximum(rate, 1e-12), terms.replicas_least[work])
-    taken = _Taken(
-        pool=pool,
-        workload=work,
-        room=terms.room(pool, share, memory),
-        share_pct=share,
-        watts=judged.power_w[:, 0],
-        held_usd=problem.held_usd(rows.kind, rows.variants[:, 0], share),
-    )
-    worth = replicas * terms.usd_at_duals(taken)
+    kind, variant, share = judged.rows.kind, judged.rows.variants[:, 0], judged.rows.shares_pct[:, 0]
+    memory_mib, rate_rps = judged.memory_mib[:, 0], judged.capacity_rps[:, 0]
+    work = problem.variant_workload[variant]
+    replicas = np.maximum(problem.rate_rps[work] / np.maximum(rate_rps, 1e-12), terms.replicas_least[work])
+    watts = judged.power_w[:, 0]
+    cost = terms.cost(_Singles(kind=kind, variant=variant, share_pct=share, memory_mib=memory_mib, watts=watts))
+    listed_usd, worth_usd = replicas * cost.listed_usd, replicas * cost.worth_usd
     names = sorted({item.gpu_type for item in problem.pools})
-    type_of = np.array([names.index(item.gpu_type) for item in problem.pools], dtype=np.int64)[pool]
-    network = problem.network[rows.variants[:, 0]]
-    order = np.lexsort((worth, type_of, network))
-    place = network[order] * len(names) + type_of[order]
-    keep = order[np.concatenate([[True], place[1:] != place[:-1]])] if len(order) else order
-    return _Best(
-        rows=rows.take(keep),
-        type_of=type_of[keep],
-        latency_ms=judged.latency_ms[keep, 0],
-        capacity_rps=rate[keep],
-        memory_mib=memory[keep],
-        batch=problem.batches[judged.column[keep, 0]],
-        replicas=replicas[keep],
-        usd_per_h=(replicas * terms.usd_listed(taken))[keep],
-        worth_usd=worth[keep],
-    )
-
-
-def _of_best(problem: JointProblem, best: _Best, spent: dict[WorkloadId, _Cost]) -> Iterator[Candidate]:
-    names = sorted({item.gpu_type for item in problem.pools})
-    for row in range(len(best.rows)):
-        variant = problem.variants[int(best.rows.variants[row, 0])]
-        work = problem.workloads[variant.workload]
-        worth, listed = float(best.worth_usd[row]), float(best.usd_per_h[row])
-        gpu_type = names[int(best.type_of[row])]
-        if work.id in spent:
-            more: float | None = round(worth - spent[work.id].worth_usd, 6)
-            reason = _dearer(gpu_type, listed, spent[work.id].listed_usd, worth - spent[work.id].worth_usd)
+    type_of = np.array([names.index(item.gpu_type) for item in problem.pools], dtype=np.int64)[problem.kind_pool[kind]]
+    order = np.lexsort((worth_usd, type_of, problem.network[variant]))
+    place = problem.network[variant][order] * len(names) + type_of[order]
+    first = order[np.concatenate([[True], place[1:] != place[:-1]])] if len(order) else order
+    for row in first.tolist():
+        workload, gpu_type = problem.workloads[int(work[row])].id, names[int(type_of[row])]
+        own = spent.get(workload)
+        more = None if own is None else float(worth_usd[row]) - float(own.worth_usd)
+        if own is None or more is None:
+            reason = Reason(code=ReasonCode.NO_SHARE_LEFT, subject=gpu_type)
         else:
-            more, reason = None, Reason(code=ReasonCode.NO_SHARE_LEFT, subject=gpu_type)
+            reason = _dearer(gpu_type, float(listed_usd[row]), float(own.listed_usd), more)
         yield Candidate(
-            workload=work.id,
+            workload=workload,
             gpu_type=gpu_type,
-            model=variant.model,
+            model=problem.variants[int(variant[row])].model,
             chosen=False,
             feasible=True,
-            share_pct_sm=int(best.rows.shares_pct[row, 0]),
-            batch=int(best.batch[row]),
-            clock_mhz_sm=int(problem.kind_clock_mhz[best.rows.kind[row]]),
-            memory_mib=int(best.memory_mib[row]),
-            replicas=round(float(best.replicas[row]), 4),
-            latency_ms=round(float(best.latency_ms[row]), 3),
-            capacity_rps=round(float(best.capacity_rps[row]), 4),
-            usd_per_h=round(listed, 6),
-            usd_per_h_more=more,
+            share_pct_sm=int(share[row]),
+            batch=int(problem.batches[judged.column[row, 0]]),
+            clock_mhz_sm=int(problem.kind_clock_mhz[kind[row]]),
+            memory_mib=int(memory_mib[row]),
+            replicas=round(float(replicas[row]), 4),
+            latency_ms=round(float(judged.latency_ms[row, 0]), 3),
+            capacity_rps=round(float(rate_rps[row]), 4),
+            usd_per_h=round(float(listed_usd[row]), 6),
+            usd_per_h_more=None if more is None else round(more, 6),
             reasons=(reason,),
         )
 
@@ -290,43 +254,45 @@ def _dearer(gpu_type: GpuTypeName, listed: float, chosen: float, more: float) ->
     return Reason(code=ReasonCode.REJECTED_ALTERNATIVE, subject=gpu_type, facts=tuple(facts))
 
 
-# -- what the plan has ------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Had:
-    """One replica of the plan on a device of a pool."""
+    """One replica of the plan on a device of a pool, with its cost."""
 
     item: Assignment
-    pool: int
-    variant: int
     clock_mhz: int
+    listed_usd: float
+    worth_usd: float
 
 
 def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[_Key, list[_Had]]:
+    """What the plan has of every network on every type."""
+    problem, types, names = reading.problem, reading.snapshot.gpu_types_by_name(), Names(reading.problem)
     pool_of = {device: pool for pool, devices in enumerate(reading.pool_devices) for device in devices}
     clocks = {item.device: item.clock_mhz_sm for item in plan.settings}
-    types, names = reading.snapshot.gpu_types_by_name(), Names(reading.problem)
-    found: dict[_Key, list[_Had]] = defaultdict(list)
+    last = {int(pool): kind for kind, pool in enumerate(problem.kind_pool)}
+    items, variants = [], []
     for item in plan.assignments:
-        pool = pool_of.get(item.device)
-        if pool is None or item.workload not in terms.numbers or item.kind is WorkloadKind.JOB:
-            continue
-        gpu_type = reading.problem.pools[pool].gpu_type
+        if item.device in pool_of and item.workload in terms.numbers and item.kind is not WorkloadKind.JOB:
+            variant = names.variant(item.workload, item.model, item.batch)
+            if variant is not None:
+                items.append(item)
+                variants.append(variant)
+    cost = terms.cost(
+        _Singles(
+            kind=np.array([last[pool_of[item.device]] for item in items], dtype=np.int64),
+            variant=np.array(variants, dtype=np.int64),
+            share_pct=np.array([item.share_pct_sm for item in items], dtype=np.int64),
+            memory_mib=np.array([item.memory_mib_limit for item in items], dtype=np.float64),
+            watts=np.array([item.power_w_planned for item in items], dtype=np.float64),
+        )
+    )
+    found: dict[_Key, list[_Had]] = defaultdict(list)
+    for item, listed, worth in zip(items, cost.listed_usd.tolist(), cost.worth_usd.tolist(), strict=True):
+        gpu_type = problem.pools[pool_of[item.device]].gpu_type
         clock = clocks.get(item.device) or types[gpu_type].clock_mhz_sm_max
-        variant = names.variant(item.workload, item.model, item.batch)
-        if variant is not None:
-            had = _Had(item=item, pool=pool, variant=variant, clock_mhz=clock)
-            found[_Key(workload=item.workload, gpu_type=gpu_type, model=item.model)].append(had)
+        had = _Had(item=item, clock_mhz=clock, listed_usd=listed, worth_usd=worth)
+        found[_Key(workload=item.workload, gpu_type=gpu_type, model=item.model)].append(had)
     return dict(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cost:
-    """$/h at shadow prices and by list."""
-
-    worth_usd: float
-    listed_usd: float
 
 
 def _spent(got: dict[_Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, _Cost]:
@@ -336,39 +302,22 @@ def _spent(got: dict[_Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, _Cost
         total[key.workload].extend(items)
     found = {}
     for workload, items in total.items():
-        number = terms.numbers[workload]
-        costs = [_cost(had, number, terms) for had in items]
-        rate = terms.problem.workloads[number].rate_rps
+        rate = terms.problem.workloads[terms.numbers[workload]].rate_rps
         served = sum(had.item.capacity_rps for had in items)
         scale = max(1.0, rate / served) if served > 0 else 1.0
         found[workload] = _Cost(
-            worth_usd=scale * sum(item.worth_usd for item in costs),
-            listed_usd=scale * sum(item.listed_usd for item in costs),
+            listed_usd=np.asarray(scale * sum(had.listed_usd for had in items)),
+            worth_usd=np.asarray(scale * sum(had.worth_usd for had in items)),
         )
     return found
 
 
-def _cost(had: _Had, number: int, terms: _Terms) -> _Cost:
-    pool, share = np.array([had.pool]), np.array([had.item.share_pct_sm])
-    kind = np.array([int(np.flatnonzero(terms.problem.kind_pool == had.pool)[-1])])
-    taken = _Taken(
-        pool=pool,
-        workload=np.array([number]),
-        room=terms.room(pool, share, np.array([float(had.item.memory_mib_limit)])),
-        share_pct=share,
-        watts=np.array([had.item.power_w_planned]),
-        held_usd=terms.problem.held_usd(kind, np.array([had.variant]), share),
-    )
-    return _Cost(worth_usd=float(terms.usd_at_duals(taken)[0]), listed_usd=float(terms.usd_listed(taken)[0]))
-
-
-def _of_plan(key: _Key, items: list[_Had], terms: _Terms) -> Candidate:
+def _of_plan(key: _Key, items: list[_Had]) -> Candidate:
     """The replicas of one type as one line: the commonest knobs, summed capacity and cost."""
     knobs = Counter((had.item.share_pct_sm, had.item.batch, had.clock_mhz, had.item.memory_mib_limit) for had in items)
     (share, batch, clock, memory), _ = min(knobs.items(), key=lambda pair: (-pair[1], pair[0]))
     latencies = [had.item.latency_ms_planned for had in items if had.item.latency_ms_planned is not None]
     codes = sorted({reason.code for had in items for reason in had.item.reasons[:1]})
-    listed = sum(_cost(had, terms.numbers[key.workload], terms).listed_usd for had in items)
     return Candidate(
         workload=key.workload,
         gpu_type=key.gpu_type,
@@ -382,7 +331,7 @@ def _of_plan(key: _Key, items: list[_Had], terms: _Terms) -> Candidate:
         replicas=float(len(items)),
         latency_ms=max(latencies, default=None),
         capacity_rps=round(sum(had.item.capacity_rps for had in items) / len(items), 4),
-        usd_per_h=round(listed, 6),
+        usd_per_h=round(sum(had.listed_usd for had in items), 6),
         usd_per_h_more=0.0,
         reasons=tuple(Reason(code=code, subject=key.gpu_type) for code in codes),
     )

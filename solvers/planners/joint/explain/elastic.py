@@ -29,7 +29,6 @@ from solvers.domain.workload import Service, SloKind
 from solvers.engines.base import EngineStatus, Limits, ProgrammeRows, create
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.problems.fleet import Fleet
 
 CHARGE = 1000.0
 """For each thing that gives at all, beside its amount."""
@@ -264,7 +263,7 @@ class QuotaLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """See the module."""
+    """What a plan leaves over."""
 
     picture: Snapshot
     """As it is, offers standing ready."""
@@ -274,6 +273,7 @@ class Room:
     caps: tuple[CapLeft, ...]
     quotas: dict[ProjectName, QuotaLeft]
     spent_usd_per_h: dict[WorkloadId, float]
+    """As budgets count: by share, without interruptions."""
     held: dict[WorkloadId, list[Assignment]]
     types: Counter[GpuTypeName]
     """Usable GPUs by type."""
@@ -283,47 +283,39 @@ class Room:
         return _cells(self.elastic, self.picture, set(devices), _covers(self.picture))
 
 
-def rooms_of(reading: Reading, plan: Plan, short: Sequence[WorkloadId]) -> Rooms:
-    """The rooms that a plan leaves to some short workloads."""
-    elastic = read(_elastic(reading.snapshot, set(short)), tuple(sorted(short)))
-    return Rooms(picture=reading.snapshot, plan=plan, elastic=elastic, fleet=reading.fleet)
+def room_of(reading: Reading, elastic: Reading, plan: Plan, anew: Iterable[WorkloadId] = ()) -> Room:
+    """Workloads planned anew give back devices on which a replica of theirs is alone."""
+    picture, fleet, again = reading.snapshot, reading.fleet, set(anew)
+    on = Counter(item.device for item in plan.assignments)
+    stays = [item for item in plan.assignments if item.workload not in again or on[item.device] > 1]
+    held: dict[WorkloadId, list[Assignment]] = defaultdict(list)
+    spent, used = defaultdict[WorkloadId, float](float), defaultdict[str, float](float)
+    for item in stays:
+        held[item.workload].append(item)
+        number = fleet.index.get(item.device)
+        if number is not None:
+            spent[item.workload] += fleet.class_at(number).usd_per_h * item.share_pct_sm / 100
+            used[item.workload.partition("/")[0]] += fleet.gpus(number, item.share_pct_sm)
+    covers = _covers(picture)
+    free = {device for pool in elastic.pool_devices for device in pool} - {item.device for item in stays}
+    return Room(
+        picture=picture,
+        elastic=elastic,
+        cells=_cells(elastic, picture, free, covers),
+        caps=_caps_left(reading, stays, covers),
+        quotas={
+            item.name: QuotaLeft(whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
+            for item in picture.projects
+            if item.quota_gpus is not None
+        },
+        spent_usd_per_h=spent,
+        held=dict(held),
+        types=Counter(device.gpu_type for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rooms:
-    """What a plan leaves over; workloads planned anew give back devices on which a replica of theirs is alone."""
-
-    picture: Snapshot
-    plan: Plan
-    elastic: Reading
-    fleet: Fleet
-
-    def room(self, anew: Iterable[WorkloadId] = ()) -> Room:
-        """The room with some planned anew."""
-        picture, fleet, elastic = self.picture, self.fleet, self.elastic
-        on = Counter(item.device for item in self.plan.assignments)
-        again = set(anew)
-        stays = [item for item in self.plan.assignments if item.workload not in again or on[item.device] > 1]
-        held: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-        for item in stays:
-            held[item.workload].append(item)
-        covers = _covers(picture)
-        free = {device for pool in elastic.pool_devices for device in pool} - {item.device for item in stays}
-        return Room(
-            picture=picture,
-            elastic=elastic,
-            cells=_cells(elastic, picture, free, covers),
-            caps=_caps_left(picture, fleet, stays, covers),
-            quotas=_quotas_left(picture, fleet, held),
-            spent_usd_per_h={name: _usd_per_h(fleet, items) for name, items in held.items()},
-            held=dict(held),
-            types=Counter(
-                device.gpu_type for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable
-            ),
-        )
-
-
-def _elastic(picture: Snapshot, short: set[WorkloadId]) -> Snapshot:
+def elastic_of(picture: Snapshot, short: Sequence[WorkloadId]) -> Reading:
+    """The picture in which only these workloads are left."""
     wanted: set[str] = set(short)
     known = {item.gpu_type for item in picture.profiles} | {item.gpu_type for item in picture.token_profiles}
     offers = [
@@ -337,7 +329,7 @@ def _elastic(picture: Snapshot, short: set[WorkloadId]) -> Snapshot:
         for item in picture.gpu_types
         if item.name in known and (row := _row(picture, item)) is not None
     ]
-    return replace(
+    elastic = replace(
         picture,
         services=tuple(_loosened(item) for item in picture.services if item.id in wanted),
         tasks=tuple(replace(item, gpu_types_allowed=()) for item in picture.tasks if item.id in wanted),
@@ -347,6 +339,7 @@ def _elastic(picture: Snapshot, short: set[WorkloadId]) -> Snapshot:
         target=Target(),
         offers=tuple(offers),
     )
+    return read(elastic, tuple(sorted(short)))
 
 
 def _row(picture: Snapshot, gpu_type: GpuType) -> PriceRow | None:
@@ -361,11 +354,6 @@ def _loosened(service: Service) -> Service:
     elif slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
         slo = replace(slo, deadline_s=slo.deadline_s * LOOSE)
     return replace(service, slo=slo, gpu_types_allowed=(), budget_usd_per_h=None)
-
-
-def is_new(device: DeviceId) -> bool:
-    """Whether a device of the elastic picture is one that would have to be added."""
-    return device.startswith(f"{OFFERED}{NEW}")
 
 
 def _covers(picture: Snapshot) -> dict[DeviceId, frozenset[int]]:
@@ -397,7 +385,7 @@ def _cells(
     for pool, names in enumerate(elastic.pool_devices):
         for name in names:
             if name in devices:
-                new = is_new(name)
+                new = name.startswith(f"{OFFERED}{NEW}")
                 count[pool, cluster if new else covers[name], new, is_offered(known[name].node)] += 1
     pools = elastic.problem.pools
     ordered = sorted(count.items(), key=lambda pair: (not pair[0][2], -pair[1], pair[0][0], sorted(pair[0][1])))
@@ -415,12 +403,12 @@ def _cells(
 
 
 def _caps_left(
-    picture: Snapshot, fleet: Fleet, stays: Iterable[Assignment], covers: dict[DeviceId, frozenset[int]]
+    reading: Reading, stays: Iterable[Assignment], covers: dict[DeviceId, frozenset[int]]
 ) -> tuple[CapLeft, ...]:
+    fleet, wide = reading.fleet, _wide(reading.snapshot)
     dynamic: dict[DeviceId, float] = defaultdict(float)
     for item in stays:
         dynamic[item.device] += item.power_w_planned
-    wide = _wide(picture)
     drawn = np.zeros(len(wide))
     for index, device in enumerate(fleet.devices):
         if fleet.unrented[index] and device.id not in dynamic:
@@ -431,29 +419,4 @@ def _caps_left(
     return tuple(
         CapLeft(name=f"{cap.scope.value}/{cap.subject}", limit_w=cap.limit_w, left_w=cap.limit_w - float(watts))
         for cap, watts in zip(wide, drawn, strict=True)
-    )
-
-
-def _quotas_left(
-    picture: Snapshot, fleet: Fleet, held: dict[WorkloadId, list[Assignment]]
-) -> dict[ProjectName, QuotaLeft]:
-    used: dict[str, float] = defaultdict(float)
-    for name, items in held.items():
-        project = str(name).partition("/")[0]
-        used[project] += sum(
-            fleet.gpus(fleet.index[item.device], item.share_pct_sm) for item in items if item.device in fleet.index
-        )
-    return {
-        item.name: QuotaLeft(whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
-        for item in picture.projects
-        if item.quota_gpus is not None
-    }
-
-
-def _usd_per_h(fleet: Fleet, items: list[Assignment]) -> float:
-    """As budgets count: by share, without interruptions."""
-    return sum(
-        fleet.class_at(fleet.index[item.device]).usd_per_h * item.share_pct_sm / 100
-        for item in items
-        if item.device in fleet.index
     )

@@ -25,7 +25,7 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.candidates import candidates_of
-from solvers.planners.joint.explain.elastic import Ask, Give, Room, configs_of, rooms_of, settle
+from solvers.planners.joint.explain.elastic import Ask, Give, Room, configs_of, elastic_of, room_of, settle
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import JointProblem
@@ -188,18 +188,18 @@ def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple
     told = gaps[:most]
     if not told:
         return ()
-    rooms = rooms_of(reading, plan, [gap.workload for gap in told])
+    elastic = elastic_of(reading.snapshot, [gap.workload for gap in told])
     found: list[Relaxation] = []
     for gap in told:
         for anew in ((gap.workload,), ()):
-            teller = _Teller(reading=reading, plan=plan, room=rooms.room(anew), needs=needs)
+            teller = _Teller(reading=reading, plan=plan, room=room_of(reading, elastic, plan, anew), needs=needs)
             ways = [*teller.ways(gap)]
             if ways:
                 # With its own replicas as they are only where anew nothing would have to give: a better plan would do.
                 found += ways
                 break
     if 1 < len(gaps) <= most:
-        together = rooms.room(gap.workload for gap in told)
+        together = room_of(reading, elastic, plan, (gap.workload for gap in told))
         found += _Teller(reading=reading, plan=plan, room=together, needs=needs).together(told)
     return tuple(found)
 
