@@ -452,7 +452,8 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
     clocks = {item.device: item.clock_mhz_sm for item in target.settings if item.clock_mhz_sm is not None}
     changed = fill(seats, attempt.reading.open_ended, clocks)
     filled = attempt.written(seats) if changed else rivals.plans[own]
-    stays = target.assignments and _nothing_moves(snapshot, filled) and _serves_as_much(filled, rivals.plan)
+    nothing_moves = filled.objective.churn == 0 and len(filled.assignments) == len(target.assignments)
+    stays = target.assignments and nothing_moves and _serves_as_much(filled, rivals.plan)
     if not stays and not (as_good and changed):
         return rivals
     if (
@@ -463,17 +464,6 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
     ):
         return replace(rivals, chosen=next(iter(rivals.plans)))
     return Rivals(plans={**rivals.plans, own: bounded(attempt, found, filled)}, chosen=own)
-
-
-def _nothing_moves(snapshot: Snapshot, plan: Plan) -> bool:
-    """Whether every replica of the target goes on as it is, and no other begins."""
-    stood = {item.replica: item for item in snapshot.target.assignments}
-    return len(plan.assignments) == len(stood) and all(
-        (before := stood.get(item.replica)) is not None
-        and (before.device, before.model, before.share_pct_sm, before.memory_mib_limit)
-        == (item.device, item.model, item.share_pct_sm, item.memory_mib_limit)
-        for item in plan.assignments
-    )
 
 
 def _serves_as_much(plan: Plan, other: Plan) -> bool:

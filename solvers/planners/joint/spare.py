@@ -29,7 +29,7 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
-from solvers.engines.base import Limits, Program, create
+from solvers.engines.base import Limits, Program, ProgrammeRows, create
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
@@ -160,13 +160,13 @@ def _standing(seats: Seats, device: int, mine: Collection[int], clocks_mhz: Mapp
 
 def _keeps_bounds(seats: Seats, move: Move) -> bool:
     """Whether no workload falls short by it, or below or above its numbers of replicas, further than it is."""
-    for number, delta in seats.change(move).items():
-        work, served, count = seats.floor.problem.workloads[number], seats.served_rps[number], seats.replicas[number]
-        if served + delta.rps < min(work.rate_least_rps, served) * (1 - DUST):
-            return False
-        if not min(work.replicas_min, count) <= count + delta.replicas <= max(work.replicas_max, count):
-            return False
-    return True
+    works, counts = seats.floor.problem.workloads, seats.replicas
+    return not seats.lowers(move, np.minimum(seats.floor.least_rps, seats.served_rps)) and all(
+        min(works[number].replicas_min, counts[number])
+        <= counts[number] + delta.replicas
+        <= max(works[number].replicas_max, counts[number])
+        for number, delta in seats.change(move).items()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,23 +356,18 @@ class _Sheet:
 
     def program(self, chosen: Whole, *, integer: bool) -> Program:
         """The programme over some of the contents."""
-        works, cells = len(self.least), self.cells[chosen]
-        column, row = np.nonzero(cells)
-        count = np.bincount(column, minlength=len(chosen))
-        slack_rows = np.arange(self.slacks)
-        return Program(
-            cost=np.concatenate([self.price, -self.worth[chosen]]),
-            lower=np.zeros(self.slacks + len(chosen)),
-            upper=np.concatenate([np.full(self.slacks, np.inf), self.most[chosen]]),
-            integer=np.concatenate([np.zeros(self.slacks, dtype=bool), np.full(len(chosen), integer)]),
-            start=np.concatenate([slack_rows, self.slacks + np.concatenate([[0], np.cumsum(count)])]).astype(np.int64),
-            row=np.concatenate([slack_rows, row]).astype(np.int64),
-            value=np.concatenate([np.ones(self.slacks), cells[column, row]]),
-            row_lower=np.concatenate(
-                [self.least, self.sized, self.fewest, np.full(works + len(self.devices), -np.inf)]
-            ),
-            row_upper=np.concatenate([np.full(self.slacks, np.inf), self.highest, self.devices]),
+        rows, cells = ProgrammeRows(), self.cells[chosen]
+        slack = rows.add_columns(self.price, np.full(self.slacks, np.inf), integer=False)
+        take = rows.add_columns(-self.worth[chosen], self.most[chosen], integer=integer)
+        free = np.full(len(self.highest) + len(self.devices), -np.inf)
+        sides = rows.add_rows(
+            np.concatenate([self.least, self.sized, self.fewest, free]),
+            np.concatenate([np.full(self.slacks, np.inf), self.highest, self.devices]),
         )
+        rows.enter(sides[: self.slacks], slack, 1.0)
+        column, row = np.nonzero(cells)
+        rows.enter(row, take[column], cells[column, row])
+        return rows.program()
 
     def reduced(self, duals: Floats) -> Floats:
         """Reduced cost of every column."""
@@ -401,35 +396,22 @@ def contents_of(problem: JointProblem, given: tuple[Pattern, ...]) -> Contents:
     """Everything that is looked at, what is handed in first."""
     width = max(MEMBERS_MAX, max((len(item.variants) for item in given), default=0))
     rows = Patterns.joined([Patterns.of(given, width), *_rows(problem, width)])
-    parts = [_judged(problem, rows, len(given), eager=eager) for eager in (True, False)]
-    return Contents(
-        judged=Judged.joined([item.judged for item in parts]),
-        pool=np.concatenate([item.pool for item in parts]),
-        granted_rps=np.concatenate([item.granted_rps for item in parts]),
-        replicas=np.concatenate([item.replicas for item in parts]),
-        full_rps=np.concatenate([item.full_rps for item in parts]),
-        fixed=np.concatenate([item.fixed for item in parts]),
-    )
-
-
-def _judged(problem: JointProblem, rows: Patterns, given: int, *, eager: bool) -> Contents:
-    judged = Judge(problem, eager=eager).judge(rows)
-    lawful = np.flatnonzero(judged.lawful)
-    taken = judged.take(lawful)
-    workloads = len(problem.workloads)
-    rates, replicas = np.zeros((len(lawful), workloads)), np.zeros((len(lawful), workloads))
-    for place in range(taken.rows.variants.shape[1]):
-        stands = np.flatnonzero(taken.rows.variants[:, place] >= 0)
-        number = problem.variant_workload[taken.rows.variants[stands, place]]
-        np.add.at(rates, (stands, number), taken.capacity_rps[stands, place])
+    both = [Judge(problem, eager=eager).judge(rows) for eager in (True, False)]
+    lawful = [np.flatnonzero(item.lawful) for item in both]
+    judged = Judged.joined([item.take(chosen) for item, chosen in zip(both, lawful, strict=True)])
+    rates, replicas = (np.zeros((len(judged), len(problem.workloads))) for _ in range(2))
+    for place in range(width):
+        stands = np.flatnonzero(judged.rows.variants[:, place] >= 0)
+        number = problem.variant_workload[judged.rows.variants[stands, place]]
+        np.add.at(rates, (stands, number), judged.capacity_rps[stands, place])
         np.add.at(replicas, (stands, number), 1.0)
     return Contents(
-        judged=taken,
-        pool=problem.kind_pool[taken.rows.kind],
+        judged=judged,
+        pool=problem.kind_pool[judged.rows.kind],
         granted_rps=rates,
         replicas=replicas,
-        full_rps=taken.full_rps.sum(axis=1),
-        fixed=lawful < given,
+        full_rps=judged.full_rps.sum(axis=1),
+        fixed=np.concatenate(lawful) < len(given),
     )
 
 

@@ -284,7 +284,7 @@ def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]
         arrays=arrays,
         colocation=colocation,
         alone=alone_of(arrays, workloads, variants, kinds.table_of_pool, room_mib),
-        allowed=allowed_of(pools, needs, variants),
+        allowed=allowed_of(fleet, pools, needs, variants),
     )
 
 
@@ -434,7 +434,8 @@ def _refusal(
         return Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type, facts=facts)
     open_to = [pool for pool in pools if draft.allowed[pool, columns].any()]
     if not open_to:
-        unfit = all(draft.pools.traits[pool].colocation is not ColocationClass.ANY for pool in pools)
+        firsts = (draft.fleet.devices[draft.pools.traits[pool].first] for pool in pools)
+        unfit = all(device.colocation is not ColocationClass.ANY for device in firsts)
         return Reason(code=ReasonCode.ANTI_AFFINITY if unfit else ReasonCode.TAINTED, subject=gpu_type)
     models = {draft.variants[item].model for item in columns}
     known = measured if need.tokens is None else {(item.model, item.gpu_type) for item in need.tokens.profiles}

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.device import ColocationClass, Device, PowerScope, Taint, is_offered
+from solvers.domain.device import ColocationClass, PowerScope, Taint, is_offered
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
@@ -60,10 +60,10 @@ class PoolTraits:
     """What the devices of one pool have in common, beside what `Pool` says."""
 
     device_class: DeviceClass
-    taints: frozenset[Taint]
-    colocation: ColocationClass
+    first: int
+    """One of them, by its number in the fleet."""
     rest: Rest | None = None
-    """Set where something stays on them (`staying`)."""
+    """Set where something stays on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,13 +144,9 @@ def _grouped(snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failur
         )
         if key not in seen:
             seen[key] = len(seen)
-            traits.append(_traits(fleet, index, device))
+            traits.append(PoolTraits(device_class=fleet.class_at(index), first=index))
         group[index] = seen[key]
     return _Base(group, traits, limit_w)
-
-
-def _traits(fleet: Fleet, index: int, device: Device) -> PoolTraits:
-    return PoolTraits(device_class=fleet.class_at(index), taints=fleet.taints[index], colocation=device.colocation)
 
 
 def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]:
@@ -267,7 +263,7 @@ def with_rests(
     """Pools with those of rests behind them. `appraisal`: of what stays, on a fleet with it on its books; `needs`: of
     what may move.
     """
-    found = _rests(picture, appraisal, stays, needs)
+    found, fleet = _rests(picture, appraisal, stays, needs), appraisal.fleet
     if not found:
         return pools
     like: dict[_Found, list[DeviceId]] = defaultdict(list)
@@ -282,10 +278,8 @@ def with_rests(
         traits=(
             *pools.traits,
             *(
-                PoolTraits(
-                    device_class=item.device_class, taints=item.taints, colocation=item.colocation, rest=item.rest
-                )
-                for item, _ in largest
+                PoolTraits(device_class=item.device_class, first=fleet.index[names[0]], rest=item.rest)
+                for item, names in largest
             ),
         ),
         devices=(*pools.devices, *(tuple(names) for _, names in largest)),

@@ -15,7 +15,6 @@ by them.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.profile import Interference, Profile
+from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
@@ -295,6 +294,17 @@ class _Chords:
 DUST = 1e-9
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pressing:
+    """How variants press on a type; 0, 1 and 0 where nobody knows."""
+
+    runs: Flags
+    known: Flags
+    pressure: Floats
+    exponent: Floats
+    sensitivity: Floats
+
+
 @dataclass(frozen=True, kw_only=True)
 class Colocation:
     """What is known of every variant as a neighbour."""
@@ -320,18 +330,24 @@ class Colocation:
 
     def unknown(self, gpu_type: GpuTypeName) -> Flags:
         """Variants that run on a type and whose pressure nobody measured."""
-        return np.asarray((self._known(gpu_type) == 0) | self.is_job) & ~self.alone
+        own = self._own(gpu_type)
+        return np.asarray((own.runs & ~own.known) | self.is_job) & ~self.alone
 
     def mixed(self, gpu_type: GpuTypeName) -> bool:
         """Whether it is known of some and of others not, and that makes a difference."""
-        known = (self._known(gpu_type) == 1) & ~self.is_job & ~self.alone
+        known = self._own(gpu_type).known & ~self.is_job & ~self.alone
         return self.margin > 1 and bool(known.any()) and bool(self.unknown(gpu_type).any())
 
-    def _known(self, gpu_type: GpuTypeName) -> Whole:
-        """1 where it is known how a variant presses, 0 where not, -1 where nothing of it was measured."""
-        found = (self.profiles.get((item.model, gpu_type)) for item in self.variants)
-        told = [-1 if item is None else int(item.interference is not None) for item in found]
-        return np.array(told, dtype=np.int64)
+    def _own(self, gpu_type: GpuTypeName) -> _Pressing:
+        profiles = [self.profiles.get((item.model, gpu_type)) for item in self.variants]
+        told = [None if item is None else item.interference for item in profiles]
+        return _Pressing(
+            runs=np.array([item is not None for item in profiles], dtype=bool),
+            known=np.array([item is not None for item in told], dtype=bool),
+            pressure=np.array([0.0 if item is None else item.pressure for item in told], dtype=np.float64),
+            exponent=np.array([1.0 if item is None else item.exponent for item in told], dtype=np.float64),
+            sensitivity=np.array([0.0 if item is None else item.sensitivity for item in told], dtype=np.float64),
+        )
 
     def separate_unknown(self, arrays: Arrays, tables: tuple[Table, ...]) -> None:
         """Keep those whose pressure is unknown out of the tables for the others; in place."""
@@ -351,33 +367,28 @@ class Colocation:
             unknown = self.unknown(table.gpu_type)
             own = self._own(table.gpu_type)
             part = (shares * table.sm_part / 100)[None, :]
-            presses = own[0][:, None] * part ** own[1][:, None]
+            presses = own.pressure[:, None] * part ** own.exponent[:, None]
             bears = np.where(unknown[:, None], rest.bears_unknown, presses <= rest.pressure_max + DUST)
             fits = bears & (shares <= rest.share_pct)[None, :]
             margin = np.where(unknown | rest.unknown, self.margin, 1.0)
-            slow = np.where(unknown, self.margin, margin * (1 + own[2] * rest.pressure))
+            slow = np.where(unknown, self.margin, margin * (1 + own.sensitivity * rest.pressure))
             for cells in (arrays.mean_ms, arrays.tail_ms):
                 cells[row] = np.where(fits[:, :, None], cells[row] * slow[:, None, None], np.inf)
-
-    def _own(self, gpu_type: GpuTypeName) -> tuple[Floats, Floats, Floats]:
-        """Pressure, exponent and sensitivity of every variant; nothing where nobody knows."""
-        found = [self.profiles.get((item.model, gpu_type)) for item in self.variants]
-        known = [None if item is None else item.interference for item in found]
-        pressure, exponent, sensitivity = (
-            np.array([0.0 if item is None else float(getattr(item, name)) for item in known])
-            for name in ("pressure", "exponent", "sensitivity")
-        )
-        return pressure, exponent, sensitivity
 
     def pressures(
         self, tables: tuple[Table, ...], columns: Whole, arrays: Arrays
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Pressure, exponent, sensitivity and crowd by table and chosen variant."""
-        chosen = [self.variants[column] for column in columns]
-        place = {model: row for row, model in enumerate(dict.fromkeys(item.model for item in chosen))}
-        rows = np.array([place[item.model] for item in chosen], dtype=np.int64)
-        by_model = pressures(tables, tuple(place), self.profiles, self.margin)
-        pressure, exponent, sensitivity, crowd = (values[:, rows] for values in by_model)
+        """Pressure, exponent, sensitivity and crowd by table and chosen variant. Pressure is that of the whole device,
+        which may be a slice; where neighbours are not known of, the margin stands for them.
+        """
+        by_type = {name: self._own(name) for name in {table.gpu_type for table in tables}}
+        own = [by_type[table.gpu_type] for table in tables]
+        known, pressure, exponent, sensitivity = (
+            np.array([getattr(item, name)[columns] for item in own]).reshape(len(tables), len(columns))
+            for name in ("known", "pressure", "exponent", "sensitivity")
+        )
+        pressure = pressure * np.array([table.sm_part for table in tables]).reshape(-1, 1) ** exponent
+        crowd = np.where(known.astype(bool), 1.0, self.margin)
         is_job, alone = self.is_job[columns], self.alone[columns]
         pressure[:, is_job], sensitivity[:, is_job], crowd[:, is_job] = 0.0, 0.0, self.margin
         # Whoever has the whole device has no neighbours, known or not.
@@ -385,27 +396,3 @@ class Colocation:
         runs = np.isfinite(arrays.mean_ms[:, columns]).any(axis=(2, 3))
         crowd[((crowd > 1) & runs).any(axis=1)] = self.margin
         return pressure, exponent, sensitivity, crowd
-
-
-def pressures(
-    tables: tuple[Table, ...],
-    models: tuple[ModelName, ...],
-    profiles: dict[tuple[ModelName, GpuTypeName], Profile],
-    margin: float,
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Pressure, exponent, sensitivity and crowd: table x model. Pressure is that of the whole device, which may be a
-    slice; where neighbours are not known of, the margin stands for them.
-    """
-    shape = (len(tables), len(models))
-    pressure, exponent, sensitivity = np.zeros(shape), np.ones(shape), np.zeros(shape)
-    crowd = np.full(shape, margin)
-    for column, model in enumerate(models):
-        for row, table in enumerate(tables):
-            profile = profiles.get((model, table.gpu_type))
-            known: Interference | None = None if profile is None else profile.interference
-            if known is None:
-                continue
-            exponent[row, column], sensitivity[row, column] = known.exponent, known.sensitivity
-            pressure[row, column] = known.pressure * math.pow(table.sm_part, known.exponent)
-            crowd[row, column] = 1.0
-    return pressure, exponent, sensitivity, crowd

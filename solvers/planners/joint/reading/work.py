@@ -25,11 +25,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.domain.device import ColocationClass, GpuType
+from solvers.domain.device import GpuType
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
@@ -37,7 +38,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import TokenPromise, choices
-from solvers.planners.joint.reading.pools import Pools, PoolTraits
+from solvers.planners.joint.reading.pools import Pools
 from solvers.planners.joint.reading.tables import Arrays, Table
 from solvers.planners.seating import standing_seat
 from solvers.problems.fleet import Fleet, RoomSearch
@@ -155,33 +156,16 @@ def _busy(need: Need, policy: Policy) -> float:
     return utilisation_open(policy) if need.open_ended else policy.utilisation_max
 
 
-def allowed_of(pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Flags:
+def allowed_of(fleet: Fleet, pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Flags:
     """pool x variant: types, taints, colocation."""
-    cache: dict[tuple[object, ...], Flags] = {}
-    columns = []
+    first = np.array([traits.first for traits in pools.traits], dtype=np.intp)
+    may = np.array([fleet.eligible(need)[first] for need in needs], dtype=bool).reshape(len(needs), len(first))
     rests = [(row, traits.rest) for row, traits in enumerate(pools.traits) if traits.rest is not None]
-    for need in needs:
-        key = (need.kind is WorkloadKind.JOB, need.gpu_types_allowed, need.tolerations)
-        if key not in cache:
-            cache[key] = np.array([_may_use(traits, need) for traits in pools.traits], dtype=bool)
-        may = cache[key].copy() if rests else cache[key]
-        for row, rest in rests:
-            # A rest without a price of its own would be no burden on a budget that counts shares.
-            unpriced = need.budget_usd_per_h is not None and pools.pools[row].usd_per_h == 0
-            may[row] &= need.workload not in rest.excluded and not unpriced
-        columns.append(may)
-    by_need = np.stack(columns, axis=1) if columns else np.zeros((len(pools.traits), 0), dtype=bool)
-    return np.asarray(by_need[:, [item.workload for item in variants]])
-
-
-def _may_use(traits: PoolTraits, need: Need) -> bool:
-    unfit = ColocationClass.INFERENCE if need.kind is WorkloadKind.JOB else ColocationClass.TRAINING
-    types = need.gpu_types_allowed
-    return (
-        (not types or traits.device_class.gpu_type in types)
-        and traits.taints <= set(need.tolerations)
-        and traits.colocation is not unfit
-    )
+    for (row, rest), (number, need) in product(rests, enumerate(needs)):
+        # A rest without a price of its own would be no burden on a budget that counts shares.
+        unpriced = need.budget_usd_per_h is not None and pools.pools[row].usd_per_h == 0
+        may[number, row] &= need.workload not in rest.excluded and not unpriced
+    return np.asarray(may.T[:, [item.workload for item in variants]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

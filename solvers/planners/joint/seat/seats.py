@@ -64,6 +64,11 @@ class Floor:
         """For judging many patterns at once."""
         return Judge(self.problem)
 
+    @cached_property
+    def least_rps(self) -> Floats:
+        """What must be served of each workload."""
+        return np.array([work.rate_least_rps for work in self.problem.workloads], dtype=np.float64)
+
     def devices(self, pool: int) -> range:
         """Device numbers of a pool."""
         return range(int(self.starts[pool]), int(self.starts[pool + 1]))
@@ -309,11 +314,12 @@ class Seats:
 
     def hurts(self, move: Move, but: int) -> bool:
         """Whether it leaves any workload but this one with less than must be served."""
-        works = self.floor.problem.workloads
+        return self.lowers(move, self.floor.least_rps, but)
+
+    def lowers(self, move: Move, floors_rps: Floats, but: int = -1) -> bool:
+        """Whether any workload but this one loses by it and then has less than its floor."""
         return any(
-            delta.rps < 0
-            and number != but
-            and self.served_rps[number] + delta.rps < works[number].rate_least_rps * (1 - DUST)
+            delta.rps < 0 and number != but and self.served_rps[number] + delta.rps < floors_rps[number] * (1 - DUST)
             for number, delta in self.change(move).items()
         )
 

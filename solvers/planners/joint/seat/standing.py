@@ -243,7 +243,7 @@ def snap(seats: Seats, devices: Iterable[int], launch_usd_per_s: float) -> None:
             saved_usd = launch_usd_per_s * sum(item.launch_s for item in nearer)
             if move.after is None or move.after.usd_per_h > before.usd_per_h + saved_usd:
                 continue
-            if _serves_as_sized(seats, move) and seats.allots(move):
+            if not seats.lowers(move, seats.floor.problem.rate_rps) and seats.allots(move):
                 seats.make(move)
                 break
 
@@ -273,14 +273,6 @@ def _nearer(
     for change in sorted(changes, key=lambda item: (-item.launch_s, item.place)):
         if change.share_pct - pattern.shares_pct[change.place] <= room:
             yield (change,)
-
-
-def _serves_as_sized(seats: Seats, move: Move) -> bool:
-    works = seats.floor.problem.workloads
-    return all(
-        delta.rps >= 0 or seats.served_rps[number] + delta.rps >= works[number].rate_rps * (1 - DUST)
-        for number, delta in seats.change(move).items()
-    )
 
 
 def widen(seats: Seats, jobs: Collection[int]) -> None:

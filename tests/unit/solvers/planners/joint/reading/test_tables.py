@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileGrid
 from solvers.models.options import memory_limit_mib
-from solvers.planners.joint.reading.tables import Arrays, Axes, Table, clocks_of, fill, layers_of, pressures
+from solvers.planners.joint.reading.tables import Arrays, Axes, Colocation, Table, clocks_of, fill, layers_of
+from solvers.problems.joint import Variant
 from solvers.verify.proof import ColumnProof
 from tests import builders
 
@@ -124,7 +127,17 @@ def test_pressure_of_a_slice_is_that_of_its_part_of_the_gpu() -> None:
     known = Interference(pressure=0.4, exponent=0.5, sensitivity=0.3)
     told = Profile(model=MODEL, gpu_type=V100, interference=known)
     tables = (table(), table(sm_part=0.25))
-    pressure, exponent, sensitivity, crowd = pressures(tables, (MODEL, ModelName("other")), {(MODEL, V100): told}, 1.25)
+    pressing = Colocation(
+        margin=1.25,
+        profiles={(MODEL, V100): told},
+        variants=(Variant(workload=0, model=MODEL), Variant(workload=1, model=ModelName("other"))),
+        is_job=np.zeros(2, dtype=bool),
+        alone=np.zeros(2, dtype=bool),
+    )
+    nothing = filled(grid(LAW), *tables)
+    nothing.mean_ms[:] = np.inf
+    both = replace(nothing, mean_ms=nothing.mean_ms.repeat(2, axis=1))
+    pressure, exponent, sensitivity, crowd = pressing.pressures(tables, np.arange(2), both)
     assert pressure[:, 0].tolist() == pytest.approx([0.4, 0.2])
     assert (exponent[0, 0], sensitivity[0, 0], crowd[0, 0]) == (0.5, 0.3, 1.0)
     assert (pressure[0, 1], sensitivity[0, 1], crowd[0, 1]) == (0.0, 0.0, 1.25)
