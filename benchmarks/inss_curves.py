@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.claims.inss.learned import BY_EPISODE, LAST, reached
+from lab.claims.inss.worlds import BY_EPISODE, LAST, reached
 from solvers.policies.inss.actor import Artefact, read
 
 DECIMALS = {"reward": 2, "violated": 5, "throughput_rps": 0}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from lab.claims.inss.learned import picture, times
+from lab.claims.inss.worlds import picture, times
 
 PROMISED_MS = 5.0
 

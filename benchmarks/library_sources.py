@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources import nexus_titanx, nvidia_dle_inference, parvagpu_a100_mig, ribbon_t4
-from lab.measured import rapp_v100
+from lab.measured.tables import read_rapp
 from solvers.domain.arrays import Floats
 from solvers.models.base import Columns, Samples
 from solvers.models.belief.forms import (
@@ -81,7 +81,7 @@ def _ribbon(name: str) -> str | None:
 
 SOURCES = (
     Source(
-        read=rapp_v100.read,
+        read=read_rapp,
         words="RaPP / HAS-GPU, V100 16 GB, PyTorch eager under MPS (KontonGu/RaPP 600348c)",
         licence="Apache-2.0",
         name_of=lambda name: name,

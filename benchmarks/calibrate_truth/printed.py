@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.fixtures import Triple, knees_2080ti, morak_triples
+from lab.claims.morak.rules import Triple, knees_2080ti, morak_triples
 from solvers.sim.truth.catalogue import GPUS, model_on
 from solvers.sim.truth.truth import POWER_OF_MEMORY, Resident, execution_ms, idle_power_w, wanted
 
@@ -64,7 +64,7 @@ def report(data: Path, fitting: bool) -> None:
             f"{each.replicas} of {each.share_pct_sm} %: {each.throughput_rps:.0f}/s of {each.throughput_rps_stated:.0f}"
             f", {each.latency_ms:.1f} ms of {each.latency_ms_stated}, {each.power_w:.1f} W of {each.power_w_stated:.0f}"
         )
-    print("knees:", ", ".join(f"{knee.model} {knee.share_pct_sm} %" for knee in knees_2080ti()))
+    print("knees:", ", ".join(f"{model} {share_pct} %" for model, share_pct in knees_2080ti().items()))
     if fitting:
         (io, work), (intensity, floor) = solved(triples)
         copy, gap = shift_solved(triples)

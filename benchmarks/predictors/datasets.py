@@ -25,7 +25,7 @@ from benchmarks.sources import (
     proteus_hetero,
     ribbon_t4,
 )
-from lab.measured import igniter_v100, rapp_v100
+from lab.measured.tables import read_igniter, read_igniter_pairs, read_rapp
 from solvers.domain.arrays import Floats
 from solvers.models.base import GroupSamples, Samples
 
@@ -79,10 +79,10 @@ class Dataset:
 
 
 DATASETS = (
-    Dataset(name="rapp-v100", read=rapp_v100.read),
+    Dataset(name="rapp-v100", read=read_rapp),
     Dataset(
-        name="igniter-v100", read=igniter_v100.read,
-        read_groups=igniter_v100.read_pairs,
+        name="igniter-v100", read=read_igniter,
+        read_groups=read_igniter_pairs,
     ),
     Dataset(name="parvagpu-a100-mig", read=parvagpu_a100_mig.read, read_groups=parvagpu_a100_mig.read_pairs),
     Dataset(name="infless-2080ti", read=infless_2080ti.read),

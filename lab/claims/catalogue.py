@@ -12,8 +12,8 @@ from lab.claims import predictors
 from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort, Judge, figure
 from lab.claims.hetsev import rules as hetsev
 from lab.claims.hetsev import worlds as hetsev_worlds
-from lab.claims.inss import learned as inss_learned
 from lab.claims.inss import rules as inss
+from lab.claims.inss import worlds as inss_learned
 from lab.claims.inss import worlds as inss_worlds
 from lab.claims.morak import rules as morak
 from lab.claims.morak import worlds as morak_worlds

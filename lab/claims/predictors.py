@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, figure
-from lab.measured import igniter_v100, rapp_v100
 from lab.measured.metrics import order_kept_pct, r_squared
-from lab.measured.rows import facts_for, known_alone
+from lab.measured.tables import IGNITER, RAPP, facts_for, known_alone, read_igniter, read_igniter_pairs, read_rapp
 from solvers.domain.arrays import Floats, Whole
 from solvers.models.base import Facts, GroupSamples, Queries, Samples
 from solvers.models.suite import Suite, make_solo
@@ -102,7 +101,7 @@ class LearningCurves:
 @lru_cache(maxsize=1)
 def learning(data: Path) -> LearningCurves:
     """The table in this folder. Raises InputError that names the folder where it is missing."""
-    samples = rapp_v100.read(data)
+    samples = read_rapp(data)
     return LearningCurves(samples, facts_for(samples.queries))
 
 
@@ -222,8 +221,8 @@ class PairErrors:
 @lru_cache(maxsize=4)
 def pair_errors(data: Path, *, sixteen: bool = True) -> PairErrors:
     """Of all predictors. Without `sixteen`, everything that was measured alone is known to them."""
-    solo = igniter_v100.read(data)
-    pairs, _ = known_alone(solo, igniter_v100.read_pairs(data))
+    solo = read_igniter(data)
+    pairs, _ = known_alone(solo, read_igniter_pairs(data))
     facts, count = facts_for(solo.queries), int(pairs.groups.group[-1]) + 1
     numbers = _profiled(pairs)
     train = pairs.take_groups(numbers)
@@ -261,7 +260,7 @@ def pairs_predicted(effort: Effort) -> ClaimEvidence:
     def why() -> str:
         known = pair_errors(effort.data, sixteen=False).by_name
         return (
-            f"ablation: with all {len(igniter_v100.read(effort.data))} points alone instead of sixteen a network: "
+            f"ablation: with all {len(read_igniter(effort.data))} points alone instead of sixteen a network: "
             f"{', '.join(f'{name} {error:.2f} %' for name, error in known.items())}; sixteen points are too few for a "
             "regression between them here, five pairs suffice"
         )
@@ -270,7 +269,7 @@ def pairs_predicted(effort: Effort) -> ClaimEvidence:
 
 
 def _has_pairs(data: Path) -> bool:
-    return (data / igniter_v100.FOLDER).is_dir()
+    return (data / IGNITER).is_dir()
 
 
 def _without(data: Path) -> ClaimEvidence:
@@ -279,7 +278,7 @@ def _without(data: Path) -> ClaimEvidence:
 
 # -- Mudi, AC-MUD-05
 
-TABLES = {"igniter-v100": igniter_v100.read, "rapp-v100": rapp_v100.read}
+TABLES = {IGNITER: read_igniter, RAPP: read_rapp}
 FIT_PCT, ORDER_PCT = 5.0, 92.67
 FOLDS = 5
 ORDERING = ("mudi", "headroom")
@@ -302,7 +301,7 @@ def orders_kept_pct(data: Path) -> dict[str, float]:
     """Of choices between two neighbours, in how many the one that slows less was predicted to; five-fold, by predictor.
     Choices are of a replica at one configuration beside two neighbours of equal batch.
     """
-    solo, pairs = igniter_v100.read(data), igniter_v100.read_pairs(data)
+    solo, pairs = read_igniter(data), read_igniter_pairs(data)
     pairs, alone_ms = known_alone(solo, pairs)
     slowdown = np.asarray(pairs.latency_ms / alone_ms)
     facts, count = facts_for(solo.queries), int(pairs.groups.group[-1]) + 1

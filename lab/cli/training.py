@@ -21,7 +21,7 @@ from app.cli.output import CommandError, Exit
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
-    from lab.learning.inss.training import Training
+    from lab.learning.training import Training
     from solvers.planners.tuning import Scalar
 
 train = typer.Typer(name="train", no_args_is_help=True, help="Train what a planner learns, on the simulated world.")
@@ -55,7 +55,7 @@ def inss(
     if out == STANDARD:
         raise InputError("--out names a file: the checkpoint lies beside it")
     check_target(out)
-    from lab.learning.inss.training import use_threads
+    from lab.learning.training import use_threads
 
     use_threads(threads)
     checkpoint = Path(out + ".checkpoint")
@@ -70,9 +70,9 @@ def inss(
 
 
 def _fresh(setting: str, changes: dict[str, Scalar], seed: int) -> Training:
-    from lab.learning.inss.settings import Hyper
-    from lab.learning.inss.settings import setting as find_setting
-    from lab.learning.inss.training import Training
+    from lab.learning.settings import Hyper
+    from lab.learning.settings import setting as find_setting
+    from lab.learning.training import Training
     from solvers.planners.tuning import tuned
 
     return Training.begin(find_setting(setting), tuned(Hyper(), changes, "training"), seed)
@@ -80,7 +80,7 @@ def _fresh(setting: str, changes: dict[str, Scalar], seed: int) -> Training:
 
 def _resumed(checkpoint: Path, changes: dict[str, Scalar]) -> Training:
     """What was going on; nothing of it but the number of episodes may change."""
-    from lab.learning.inss.training import Training
+    from lab.learning.training import Training
 
     if set(changes) - {"episodes"}:
         raise InputError("a training that is resumed keeps its hyper-parameters; only --episodes may change")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lab.claims.claim import ClaimStatus, Effort
-from lab.claims.inss import learned, rules, worlds
+from lab.claims.inss import rules, worlds
 from lab.claims.runs import Outcomes, varied
-from lab.learning.inss.evaluating import Score
+from lab.learning.evaluating import Score
 from solvers.errors import InputError
 from solvers.sim.outcome import RunOutcome, metric
 from solvers.sim.scenario import WorldScenario
@@ -122,7 +122,7 @@ SCORE = Score(
     programme_rps=1.0,
     seconds=1,
 )
-TIMES = learned.DecisionTimes(batches=9.0, actor=19.0, programme=900.0, models=8, gpus=4)
+TIMES = worlds.DecisionTimes(batches=9.0, actor=19.0, programme=900.0, models=8, gpus=4)
 
 
 def curve(rises: int, episodes: int = 1500) -> list[float]:
@@ -132,12 +132,12 @@ def curve(rises: int, episodes: int = 1500) -> list[float]:
 
 
 def test_when_a_curve_stays_near_its_end_is_found() -> None:
-    there, end, first = learned.reached(curve(400))
+    there, end, first = worlds.reached(curve(400))
     assert there == pytest.approx(10.0, abs=0.1)
     assert end == pytest.approx(10.0, abs=0.1)
     assert first is not None
     assert 380 < first < 460
-    there, _, first = learned.reached(curve(1200))
+    there, _, first = worlds.reached(curve(1200))
     assert there < 0
     assert first is not None
     assert first > 1150
@@ -160,18 +160,18 @@ def test_when_a_curve_stays_near_its_end_is_found() -> None:
 def test_what_is_not_reached_is_told(
     rises: int, episodes: int, score: Score, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learned, "_curves", lambda _: {"1": curve(rises, episodes), "2": curve(300), "3": curve(300)})
-    monkeypatch.setattr(learned, "_score", lambda *_: score)
-    found = learned.trainings(Effort(seeds=1))
+    monkeypatch.setattr(worlds, "_curves", lambda _: {"1": curve(rises, episodes), "2": curve(300), "3": curve(300)})
+    monkeypatch.setattr(worlds, "_score", lambda *_: score)
+    found = worlds.trainings(Effort(seeds=1))
     assert found.status is (ClaimStatus.NOT_REPRODUCED if words else ClaimStatus.PASS)
     assert words in found.note
     assert "programme's placements 9.00" in found.measured
 
 
 def test_fewer_seeds_than_asked_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learned, "_curves", lambda _: {"1": curve(300)})
-    monkeypatch.setattr(learned, "_score", lambda *_: SCORE)
-    found = learned.trainings(Effort(seeds=1))
+    monkeypatch.setattr(worlds, "_curves", lambda _: {"1": curve(300)})
+    monkeypatch.setattr(worlds, "_score", lambda *_: SCORE)
+    found = worlds.trainings(Effort(seeds=1))
     assert found.status is ClaimStatus.NOT_REPRODUCED
     assert found.note == "trained with 1 of 3 seeds"
 
@@ -185,23 +185,23 @@ def test_fewer_seeds_than_asked_for_are_told(monkeypatch: pytest.MonkeyPatch) ->
         (replace(TIMES, programme=1001.0), "ILP takes 1001.0 ms"),
     ],
 )
-def test_what_is_slow_is_told(seen: learned.DecisionTimes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learned, "picture", lambda: None)
-    monkeypatch.setattr(learned, "times", lambda _: seen)
-    found = learned.decision_times(Effort())
+def test_what_is_slow_is_told(seen: worlds.DecisionTimes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "picture", lambda: None)
+    monkeypatch.setattr(worlds, "times", lambda _: seen)
+    found = worlds.decision_times(Effort())
     assert found.status is (ClaimStatus.NOT_REPRODUCED if words else ClaimStatus.PASS)
     assert words in found.note
 
 
 def test_a_running_worlds_picture_is_measured_and_placed_by_the_shipped_actor() -> None:
-    seen = learned.times(learned.picture())
+    seen = worlds.times(worlds.picture())
     assert (seen.models, seen.gpus) == (8, 4)
     assert min(seen.batches, seen.actor, seen.programme) > 0
 
 
 def test_the_shipped_curves_and_actor_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learned, "SECONDS", 3)
-    found = learned.trainings(Effort(seeds=1))
+    monkeypatch.setattr(worlds, "SECONDS", 3)
+    found = worlds.trainings(Effort(seeds=1))
     assert found.status in (ClaimStatus.PASS, ClaimStatus.NOT_REPRODUCED)
     assert "95 % from" in found.measured
     assert "most there is" in found.measured

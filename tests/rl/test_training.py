@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.learning.inss.settings import Entropy, Hyper, setting
-from lab.learning.inss.world import Batch
+from lab.learning.settings import Entropy, Hyper, setting
+from lab.learning.world import Batch
 from solvers.errors import InputError
 from solvers.policies.inss.actor import read
 from tests.unit.solvers.policies.inss.test_actor import SHAPE, STORED
@@ -29,7 +29,7 @@ SIX = setting("six")
 
 
 def begin(hyper: Hyper = SHORT, seed: int = 5) -> Any:
-    from lab.learning.inss.training import Training, use_threads
+    from lab.learning.training import Training, use_threads
 
     use_threads(1)
     return Training.begin(SIX, hyper, seed)
@@ -42,7 +42,7 @@ def finished(training: Any) -> Any:
 
 
 def test_a_resumed_training_is_the_one_that_ran_through() -> None:
-    from lab.learning.inss.training import Training
+    from lab.learning.training import Training
 
     whole = finished(begin())
     part = begin()
@@ -63,7 +63,7 @@ def test_the_seed_decides_everything() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"nothing at all"])
 def test_what_is_no_checkpoint_is_refused(content: bytes) -> None:
-    from lab.learning.inss.training import Training
+    from lab.learning.training import Training
 
     with pytest.raises(InputError, match="checkpoint"):
         Training.resume(content)
@@ -83,7 +83,7 @@ def test_numpy_does_what_torch_does() -> None:
 def test_what_torch_made_of_the_stored_actor_is_what_is_stored(request: pytest.FixtureRequest) -> None:
     import torch
 
-    from lab.learning.inss.training import InssLearner
+    from lab.learning.training import InssLearner
 
     hyper = Hyper(hidden_first=8, hidden_second=6)
     learner = InssLearner(hyper, SHAPE.state_size, SHAPE.heads, 7)
@@ -106,7 +106,7 @@ def test_what_torch_made_of_the_stored_actor_is_what_is_stored(request: pytest.F
 
 def taught(hyper: Hyper, updates: int) -> Any:
     """A learner of a game of one state, where the last choice of both heads pays, and its last losses."""
-    from lab.learning.inss.training import InssLearner
+    from lab.learning.training import InssLearner
 
     learner, random = InssLearner(hyper, 1, (2, 3), 0), np.random.default_rng(0)
     for _ in range(updates):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.claims.fixtures import Triple, morak_triples
+from lab.claims.morak.rules import Triple, morak_triples
 from solvers.domain.device import Node
 from solvers.domain.ids import GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.plan import Envelope

@@ -10,8 +10,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lab.benches.tasks.beliefs import BATCHES, MS_PER_S, OltunesBeliefs, SchedulerParameters, check_known
-from lab.benches.tasks.contract import Arrival, Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
+from lab.benches.tasks.contract import (
+    BATCHES,
+    MS_PER_S,
+    Arrival,
+    Config,
+    Ended,
+    Ending,
+    InferenceTask,
+    Launch,
+    OltunesBeliefs,
+    PlacedTask,
+    SchedulerParameters,
+    TaskSeat,
+    check_known,
+)
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.errors import InputError
 from solvers.models.base import Facts, Samples

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from lab.benches.tasks.beliefs import OltunesBeliefs, SchedulerParameters, TaskChoice, check_known
 from lab.benches.tasks.contract import (
     Arrival,
     Config,
@@ -22,9 +21,13 @@ from lab.benches.tasks.contract import (
     Ending,
     InferenceTask,
     Launch,
+    OltunesBeliefs,
     PlacedTask,
+    SchedulerParameters,
     SliceWish,
+    TaskChoice,
     TaskSeat,
+    check_known,
 )
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.value import value

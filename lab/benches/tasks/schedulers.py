@@ -12,15 +12,17 @@ from functools import partial
 
 import numpy as np
 
-from lab.benches.tasks.beliefs import MS_PER_S, OltunesBeliefs, SchedulerParameters
 from lab.benches.tasks.contract import (
+    MS_PER_S,
     Arrival,
     Config,
     Ended,
     Ending,
     InferenceTask,
     Launch,
+    OltunesBeliefs,
     PlacedTask,
+    SchedulerParameters,
     TaskScheduler,
     TaskSeat,
 )

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lab.benches.tasks.beliefs import BATCHES, PROCESS_MIB
-from lab.benches.tasks.contract import InferenceTask
+from lab.benches.tasks.contract import BATCHES, PROCESS_MIB, InferenceTask
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, value

@@ -1,19 +1,26 @@
 """HetSev's evaluation, simulated: tenants of a GPU, and its planner against the Kubernetes autoscaler.
 
 Both face the same closed loops of clients. A figure that is not reached is told as it is, with what explains it.
+
+HetSev's tenants share a GPU without limits: each gets 100 % of the SMs, so kernels queue where they overlap. A client
+waits for its answer before it sends again, so each replica is busy all the time, mostly on its host. The paper does not
+say which of its GPUs it measured; the host's time was set on the V100.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
 from statistics import fmean
 
 import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, figure, found
-from lab.claims.fixtures import hetsev_pairs, hetsev_replicas
 from lab.claims.runs import Outcomes, mean_metric, outcomes, scenarios
 from solvers.sim.outcome import RunOutcome, RunWindow
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, wanted
 
 OURS, THEIRS = "hetsev", "k8s_hpa"
 PRODUCTION, FLUCTUATING, COST = "hetsev-production", "hetsev-fluctuating", "hetsev-cost"
@@ -21,6 +28,74 @@ MODELS = ("resnet50-tfs", "inception-v3-tfs")
 SPIKE_FROM_S = 3500.0
 MINUTE_WINDOWS = 12
 """Of 5 s: a peak is held, not touched."""
+
+
+SHARE_PCT_UNLIMITED = 100
+HETSEV_BATCHES = {"resnet50-tfs": 8, "inception-v3-tfs": 8, "ssd-resnet50-tfs": 4, "transformer-tfs": 2}
+"""The networks of HetSev's evaluation as its serving stack runs them, with their batch sizes there."""
+PAIR_BATCHES = (2, 4, 8, 16)
+REPLICAS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """Two tenants on one GPU, and the mean of their latencies' increase over having it alone, as a part."""
+
+    models: tuple[str, str]
+    batches: tuple[int, int]
+    increase: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """One to three replicas of a network on one GPU, by their number: requests per second of all, and the part of time
+    in which kernels run.
+    """
+
+    model: str
+    batch: int
+    throughput_rps: tuple[float, ...]
+    utilisation: tuple[float, ...]
+
+
+def _tenant(model: str, batch: int) -> Resident:
+    return Resident(model=model, share_pct_sm=SHARE_PCT_UNLIMITED, batch=batch)
+
+
+def _increase(gpu: GpuTruth, one: Resident, other: Resident) -> float:
+    clock = gpu.clock_mhz_sm_max
+    return execution_ms(gpu, one, clock, [other]) / execution_ms(gpu, one, clock) - 1.0
+
+
+def hetsev_pairs(gpu_type: str = "v100") -> tuple[Pairing, ...]:
+    """The 160 combinations: ten pairs of networks, identical ones included, by four batch sizes each."""
+    gpu, found = GPUS[gpu_type], []
+    for models in combinations_with_replacement(HETSEV_BATCHES, 2):
+        for batches in product(PAIR_BATCHES, repeat=2):
+            one, other = (_tenant(model, batch) for model, batch in zip(models, batches, strict=True))
+            mean = 0.5 * (_increase(gpu, one, other) + _increase(gpu, other, one))
+            found.append(Pairing(models=models, batches=(batches[0], batches[1]), increase=mean))
+    return tuple(found)
+
+
+def hetsev_replicas(gpu_type: str = "v100") -> tuple[Replicas, ...]:
+    """One to three replicas of each network, each with a client that always has a request waiting."""
+    gpu, found = GPUS[gpu_type], []
+    clock = gpu.clock_mhz_sm_max
+    for model, batch in HETSEV_BATCHES.items():
+        one = _tenant(model, batch)
+        running, _ = wanted(gpu, one, clock)
+        alone_ms = execution_ms(gpu, one, clock)
+        throughput, utilisation = [], []
+        for replicas in range(1, REPLICAS_MAX + 1):
+            factor = execution_ms(gpu, one, clock, [one] * (replicas - 1)) / alone_ms
+            throughput.append(1000.0 * replicas * batch / (alone_ms * factor))
+            # Waiting for others' kernels is time on the GPU, not on the host.
+            utilisation.append(1.0 - (1.0 - (running + factor - 1.0) / factor) ** replicas)
+        found.append(
+            Replicas(model=model, batch=batch, throughput_rps=tuple(throughput), utilisation=tuple(utilisation))
+        )
+    return tuple(found)
 
 
 def tenants(_effort: Effort) -> ClaimEvidence:

@@ -15,8 +15,7 @@ from functools import cache
 import numpy as np
 
 from app.library import facts
-from lab.benches.tasks.beliefs import SchedulerParameters
-from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, Running, TaskSeat
+from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, Running, SchedulerParameters, TaskSeat
 from lab.benches.tasks.oltunes import OltunesScheduler
 from lab.claims.claim import ClaimEvidence, Effort, found
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName

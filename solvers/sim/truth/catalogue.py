@@ -15,7 +15,7 @@ the numbers come from:
   `gpt2` generate tokens one after the other, so most of their time does not shrink with the share.
 * `-tfs`: four networks as TensorFlow Serving runs them in HetSev's paper, which leaves a V100 idle for much of each
   request: the host's milliseconds are set so that replicas without share limits gain and suffer what the paper prints
-  (`lab.claims.fixtures`); the transformer fills the SMs of a beam search. No measurement of them is public.
+  (`lab.claims.hetsev`); the transformer fills the SMs of a beam search. No measurement of them is public.
 * power intensities: a least-squares fit of `truth.dynamic_power_w` to the 36 power readings of the same V100 data
   (mean error 3.2 %, worst 9.9 %); other networks by kinship.
 * GPU types: SMs, memory, power limits, bandwidths and clock ranges of the vendor's data sheets. `sm_speed` is set so
@@ -229,7 +229,7 @@ def _derived(name: str, key: str) -> ModelTruth:
 # * a100: least-squares fits (`python -m benchmarks.calibrate_truth`) to the throughput of one process on five MIG sizes
 #   and up to nine batch sizes, published with ParvaGPU (SC'24, MIT licence); slices are
 #   `solvers.sim.truth.truth.mig_truth`. Mean error 4 to 7 % by network, worst cell 14 to 38 %.
-# * rtx-2080ti: solved for what Morak's paper prints (`lab.claims.fixtures`): GoogLeNet's throughput and power alone and
+# * rtx-2080ti: solved for what Morak's paper prints (`lab.claims.morak`): GoogLeNet's throughput and power alone and
 #   as four, and the knees of the share. What the paper does not print is an estimate.
 # * its last two columns, which GoogLeNet on that type alone has: solved for the two latencies that the paper prints
 #   beside those throughputs. Nobody measured copies or gaps; every other pair has none.

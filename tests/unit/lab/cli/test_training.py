@@ -17,8 +17,8 @@ from solvers.errors import InputError
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in an environment that has none."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    for name in ("learner", "training"):
-        monkeypatch.delitem(sys.modules, f"lab.learning.inss.{name}", raising=False)
+    for name in ("training",):
+        monkeypatch.delitem(sys.modules, f"lab.learning.{name}", raising=False)
 
 
 @pytest.mark.usefixtures("no_torch")

@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 
 from app.library import facts
-from lab.benches.tasks.beliefs import SchedulerParameters, TaskChoice
-from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, Running, TaskSeat
+from lab.benches.tasks.contract import (
+    Config,
+    Ended,
+    Ending,
+    InferenceTask,
+    Launch,
+    Running,
+    SchedulerParameters,
+    TaskChoice,
+    TaskSeat,
+)
 from lab.benches.tasks.oltunes import GroupingRules, OltunesScheduler, WaitingTask, form, offered, slice_wish, tuned
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from lab.learning.inss.settings import setting
-from lab.learning.inss.world import Truth
+from lab.learning.settings import setting
+from lab.learning.world import Truth
 from solvers.errors import InputError
 from solvers.policies.inss.actor import SHIPPED, ActorLayer, InssActor, Shape, curves, read, shipped, shipped_for, write
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.claims.fixtures import hetsev_replicas
+from lab.claims.hetsev.worlds import hetsev_replicas
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.device import DeviceLoad, Tenant, kernels_part, settle
 

@@ -8,9 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from lab.learning.inss.evaluating import Ceiling, evaluate, optimum
-from lab.learning.inss.settings import setting
-from lab.learning.inss.world import Deployment, Environment, Truth
+from lab.learning.evaluating import Ceiling, evaluate, optimum
+from lab.learning.settings import setting
+from lab.learning.world import Deployment, Environment, Truth
 from solvers.policies.inss.actor import NOWHERE, ActorLayer, InssActor
 
 SIX = setting("six")

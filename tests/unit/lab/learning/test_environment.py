@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.learning.inss.settings import Gpu, Hyper, ServedNetwork, TrainingSetting, setting
-from lab.learning.inss.world import Deployment, Environment, Truth
+from lab.learning.settings import Gpu, Hyper, ServedNetwork, TrainingSetting, setting
+from lab.learning.world import Deployment, Environment, Truth
 from solvers.errors import InputError
 from solvers.policies.inss.actor import NOWHERE
 from solvers.policies.inss.belief import task_latency_ms

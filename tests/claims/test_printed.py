@@ -5,13 +5,8 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from lab.claims.fixtures import (
-    HETSEV_BATCHES,
-    Replicas,
-    hetsev_pairs,
-    hetsev_replicas,
-    morak_triples,
-)
+from lab.claims.hetsev.worlds import HETSEV_BATCHES, Replicas, hetsev_pairs, hetsev_replicas
+from lab.claims.morak.rules import morak_triples
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.truth import Resident, board_power_w, execution_ms
 

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from lab.learning.inss.settings import Entropy, Hyper, TrainingSetting
-from lab.learning.inss.settings import setting as find_setting
-from lab.learning.inss.world import Array, Batch, Environment, ReplayBuffer, StepOutcome, Truth
+from lab.learning.settings import Entropy, Hyper, TrainingSetting
+from lab.learning.settings import setting as find_setting
+from lab.learning.world import Array, Batch, Environment, ReplayBuffer, StepOutcome, Truth
 from solvers.domain.arrays import Streams
 from solvers.errors import InputError
 from solvers.policies.inss.actor import ActorLayer, InssActor, Vector, Whole, write

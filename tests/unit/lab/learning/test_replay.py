@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.learning.inss.world import Batch, ReplayBuffer
+from lab.learning.world import Batch, ReplayBuffer
 
 
 def batch(numbers: list[int]) -> Batch:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.learning.inss.settings import TrainingSetting
+from lab.learning.settings import TrainingSetting
 from solvers.policies.inss.actor import NOWHERE, Doubles, Shape, Vector, Whole
 from solvers.policies.inss.batching import BatchQuestion, bisect_batch
 from solvers.policies.inss.belief import task_latency_ms

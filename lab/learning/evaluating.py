@@ -12,7 +12,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from lab.learning.inss.world import BATCH_MAX, Deployment, Environment, StepOutcome, Truth
+from lab.learning.world import BATCH_MAX, Deployment, Environment, StepOutcome, Truth
 from solvers.domain.arrays import Streams
 from solvers.engines.base import Limits, create
 from solvers.policies.inss.actor import NOWHERE, InssActor
