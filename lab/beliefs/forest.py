@@ -18,7 +18,7 @@ from solvers.models.base import Facts, Groups, ModelSpec
 from solvers.models.parts.seen import floats_of, ints_of, part, read
 from solvers.policies.oltunes.features import Vocabulary, feature_rows
 from solvers.policies.oltunes.history import HistoryWindow
-from solvers.policies.oltunes.learned import TARGETS, LearnedInterferenceKind, LearnedSoloKind
+from solvers.policies.oltunes.learned import TARGETS, USUAL_SLOWDOWN, LearnedInterference, LearnedKind, LearnedSolo
 
 WINDOW_ROWS = 20_000
 TREES = 100
@@ -169,13 +169,16 @@ def _leaf_values(trees: list[Any]) -> Floats:
     return np.where(leaf[:, None], value.round(6), 0.0)
 
 
-ALONE = LearnedSoloKind(
+ALONE = LearnedKind(
+    model=LearnedSolo,
     spec=ModelSpec(name="rf", version="1", formula="random forest of 100 trees", quantities=TARGETS),
     fresh=lambda seed: ForestRegressor(seed=seed, targets=len(TARGETS), vocabulary=Vocabulary(roles=1)),
     read=ForestRegressor.load,
 )
 """`rf` for replicas alone: latency and throughput."""
-BESIDE = LearnedInterferenceKind(
+BESIDE = LearnedKind(
+    model=LearnedInterference,
+    usual=USUAL_SLOWDOWN,
     spec=ModelSpec(name="rf", version="1", formula="random forest of 100 trees"),
     fresh=lambda seed: ForestRegressor(seed=seed, targets=1, vocabulary=Vocabulary(roles=2)),
     read=ForestRegressor.load,

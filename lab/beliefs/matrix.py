@@ -20,7 +20,7 @@ from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, ModelSpec
 from solvers.models.parts.seen import floats_of, names_of, part, read
 from solvers.policies.oltunes.history import HistoryWindow, combinations, places_by_key, places_of
-from solvers.policies.oltunes.learned import TARGETS, LearnedInterferenceKind, LearnedSoloKind
+from solvers.policies.oltunes.learned import TARGETS, USUAL_SLOWDOWN, LearnedInterference, LearnedKind, LearnedSolo
 
 WINDOW_ROWS = 20_000
 _START_STD = 0.1
@@ -200,13 +200,16 @@ def _product(one: Floats, two: Floats) -> Floats:
 
 SETTINGS = MatrixSettings()
 """Found on other models than those it is compared on."""
-ALONE = LearnedSoloKind(
+ALONE = LearnedKind(
+    model=LearnedSolo,
     spec=ModelSpec(name="mf", version="1", formula="matrix factorisation with biases", quantities=TARGETS),
     fresh=lambda seed: MatrixRegressor.fresh(targets=len(TARGETS), settings=SETTINGS, seed=seed),
     read=partial(MatrixRegressor.load, settings=SETTINGS),
 )
 """`mf` for replicas alone: latency and throughput."""
-BESIDE = LearnedInterferenceKind(
+BESIDE = LearnedKind(
+    model=LearnedInterference,
+    usual=USUAL_SLOWDOWN,
     spec=ModelSpec(name="mf", version="1", formula="matrix factorisation with biases"),
     fresh=lambda seed: MatrixRegressor.fresh(targets=1, settings=SETTINGS, seed=seed),
     read=partial(MatrixRegressor.load, settings=SETTINGS),

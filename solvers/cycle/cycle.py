@@ -34,8 +34,6 @@ from solvers.planners.chain import SPEC as KEEP
 from solvers.planners.chain import KeepTarget
 from solvers.verify.checks import verify
 
-__all__ = ["CycleOrder", "movable_workloads", "run_cycle"]
-
 T = TypeVar("T")
 
 

@@ -15,7 +15,6 @@ from solvers.domain.ids import (
     ClusterName,
     DeviceId,
     GpuTypeName,
-    JobId,
     ModelName,
     NodeId,
     ReplicaId,
@@ -158,9 +157,6 @@ class Snapshot:
 
     def services_by_id(self) -> dict[ServiceId, Service]:
         return {service.id: service for service in self.services}
-
-    def jobs_by_id(self) -> dict[JobId, TrainingJob]:
-        return {job.id: job for job in self.jobs}
 
     def tasks_by_id(self) -> dict[TaskId, OfflineTask]:
         return {task.id: task for task in self.tasks}

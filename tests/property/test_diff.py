@@ -7,13 +7,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.domain.change import Target, apply, diff
+from solvers.domain.change import Target, diff
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, ReplicaId
 from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan
 from solvers.domain.policy import Objective
 from solvers.verify.picture import knobs
 from tests import builders
+from tests.applied import apply
 
 DEVICES = [builders.device("a", index, "t4") for index in range(3)]
 

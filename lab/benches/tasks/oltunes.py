@@ -35,7 +35,7 @@ from solvers.errors import InputError
 from solvers.models.base import Facts, Samples
 from solvers.policies.oltunes.learned import LearnedSolo, predictor
 from solvers.policies.oltunes.memory import PendingLessons, SeenOutcome
-from solvers.policies.oltunes.queues import Queues, WindowPace, ahead, group_is_done
+from solvers.policies.oltunes.queues import Queues, WindowPace
 from solvers.policies.oltunes.scores import (
     Character,
     Record,
@@ -212,7 +212,7 @@ class Flying:
 
 def put_back(failed: Sequence[Flying], queues: Queues[WaitingTask]) -> None:
     """Ahead of everybody who waits."""
-    boost = ahead(queues.boost_max)
+    boost = queues.boost_max + 1
     for each in sorted(failed, key=lambda item: item.waiting.order):
         queues.push(replace(each.waiting, boost=boost, failures=each.waiting.failures + 1))
 
@@ -369,7 +369,7 @@ class OltunesScheduler:
         return Launch(seat=seat.id, group=chosen.placed(), wish=wish)
 
     def _done(self, each: Flying, batch_ms: float | None) -> None:
-        if group_is_done(each.group, (other.group for other in self._flying.values())):
+        if all(other.group != each.group for other in self._flying.values()):
             self._book = replace(self._book, pace=self._book.pace.after_success(self.parameters))
         if batch_ms is None:
             return

@@ -118,7 +118,9 @@ def _word(kind: str, name: str, role: int) -> str:
 
 def feature_rows(groups: Groups, vocabulary: Vocabulary, facts: Facts) -> FeatureRows:
     """Features of every member: its own, and those of the others of its group side by side."""
-    rows = _bias(len(groups)).beside(_replica(groups.members, vocabulary, facts, role=0))
+    shape = (len(groups), 1)
+    bias = FeatureRows(index=np.full(shape, BIAS, dtype=np.int64), value=np.ones(shape))
+    rows = bias.beside(_replica(groups.members, vocabulary, facts, role=0))
     if vocabulary.roles == 1:
         return rows
     others = _replica(groups.members, vocabulary, facts, role=1)
@@ -137,10 +139,6 @@ def neighbours(group: Whole) -> list[Whole]:
     place = np.arange(len(group)) - first
     largest = int(size.max()) if len(group) else 1
     return [np.where(step < size, first + (place + step) % size, -1) for step in range(1, largest)]
-
-
-def _bias(length: int) -> FeatureRows:
-    return FeatureRows(index=np.full((length, 1), BIAS, dtype=np.int64), value=np.ones((length, 1)))
 
 
 def _replica(queries: Queries, vocabulary: Vocabulary, facts: Facts, role: int) -> FeatureRows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, cast
+from typing import Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 
@@ -289,12 +289,23 @@ USUAL_SOLO = Scale(mean=np.log(np.array([20.0, 200.0])), std=np.array([1.3, 1.5]
 USUAL_SLOWDOWN = Scale(mean=np.array([0.1]), std=np.array([0.2]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedSolo:
-    """Latency and throughput of replicas alone."""
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What both have in common."""
 
     spec: ModelSpec
     learner: Learner
+
+    def retrained(self) -> Self:
+        return replace(self, learner=self.learner.retrained())
+
+    def dump(self) -> Plain:
+        return self.learner.dump()
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedSolo(_Learned):
+    """Latency and throughput of replicas alone."""
 
     def fit(self, samples: Samples) -> LearnedSolo:
         """Learn from these samples alone; rows without latency are passed over."""
@@ -302,9 +313,6 @@ class LearnedSolo:
 
     def update(self, samples: Samples) -> LearnedSolo:
         return replace(self, learner=self.learner.update(*_solo_rows(samples)))
-
-    def retrained(self) -> LearnedSolo:
-        return replace(self, learner=self.learner.retrained())
 
     def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
         refuse_quantity(self.spec, quantity)
@@ -316,16 +324,10 @@ class LearnedSolo:
         first, second = (_answer(belief, target) for target in range(len(TARGETS)))
         return first, second
 
-    def dump(self) -> Plain:
-        return self.learner.dump()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedInterference:
+@dataclass(frozen=True, slots=True)
+class LearnedInterference(_Learned):
     """Slowdowns of members of groups. A member without neighbours is not slowed down and teaches nothing."""
-
-    spec: ModelSpec
-    learner: Learner
 
     def fit(self, samples: GroupSamples, solo: SoloModel, alone: Samples) -> LearnedInterference:  # noqa: ARG002
         """Learn slowdowns from these groups alone; utilisations of solo samples are no feature of this form."""
@@ -333,9 +335,6 @@ class LearnedInterference:
 
     def update(self, samples: GroupSamples, solo: SoloModel) -> LearnedInterference:
         return replace(self, learner=self.learner.update(*_group_rows(samples, solo)))
-
-    def retrained(self) -> LearnedInterference:
-        return replace(self, learner=self.learner.retrained())
 
     def predict(self, groups: Groups, solo: SoloModel) -> Answer:  # noqa: ARG002
         found = _answer(self.learner.predict(groups), 0)
@@ -347,9 +346,6 @@ class LearnedInterference:
             distance=np.where(beside, found.distance, 0.0),
             origin=np.where(beside, found.origin, np.int8(Origin.MEASURED)),
         )
-
-    def dump(self) -> Plain:
-        return self.learner.dump()
 
 
 def _solo_rows(samples: Samples) -> tuple[Groups, Floats]:
@@ -379,36 +375,26 @@ def _answer(belief: LearnerBelief, target: int) -> Answer:
     )
 
 
+M = TypeVar("M")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedSoloKind:
-    """Makes and reads models of replicas alone around one kind of regressor; what is found by name is one of these."""
+class LearnedKind(Generic[M]):
+    """Makes and reads models around one kind of regressor; what is found by name is one of these."""
 
     spec: ModelSpec
+    model: Callable[[ModelSpec, Learner], M]
+    """`LearnedSolo` or `LearnedInterference`."""
     fresh: Callable[[int], Regressor]
     """From a seed."""
     read: Callable[[Plain], Regressor]
+    usual: Scale = USUAL_SOLO
 
-    def make(self, facts: Facts, seed: int) -> LearnedSolo:
-        return LearnedSolo(spec=self.spec, learner=Learner.fresh(self.fresh(seed), facts, seed, USUAL_SOLO))
+    def make(self, facts: Facts, seed: int) -> M:
+        return self.model(self.spec, Learner.fresh(self.fresh(seed), facts, seed, self.usual))
 
-    def load(self, plain: Plain, facts: Facts) -> LearnedSolo:
-        return LearnedSolo(spec=self.spec, learner=Learner.load(plain, self.read(part(plain, "regressor")), facts))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedInterferenceKind:
-    """The same for slowdowns."""
-
-    spec: ModelSpec
-    fresh: Callable[[int], Regressor]
-    read: Callable[[Plain], Regressor]
-
-    def make(self, facts: Facts, seed: int) -> LearnedInterference:
-        return LearnedInterference(spec=self.spec, learner=Learner.fresh(self.fresh(seed), facts, seed, USUAL_SLOWDOWN))
-
-    def load(self, plain: Plain, facts: Facts) -> LearnedInterference:
-        regressor = self.read(part(plain, "regressor"))
-        return LearnedInterference(spec=self.spec, learner=Learner.load(plain, regressor, facts))
+    def load(self, plain: Plain, facts: Facts) -> M:
+        return self.model(self.spec, Learner.load(plain, self.read(part(plain, "regressor")), facts))
 
 
 _MODELS = {FM_FTRL: "fm-ftrl", MF: "mf", RFR: "rf"}

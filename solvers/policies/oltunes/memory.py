@@ -10,7 +10,8 @@ every task that has ended, and trained anew where it missed by theta. What nobod
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from solvers.models.online.monitor import Trigger, relative_error
 from solvers.planners.base import recalled
 from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
 from solvers.policies.oltunes.parameters import OltunesParameters
-from solvers.policies.oltunes.queues import WindowPace, ahead, group_is_done
+from solvers.policies.oltunes.queues import WindowPace
 
 RETRAINED_AFTER, RETRAINED_PART = 200, 0.1
 """Outcomes, and part of all outcomes, before which training anew would find little that is new; the paper's rule alone
@@ -80,7 +81,8 @@ class PendingLessons:
         return taught.retrained(), replace(done, errors=(), due=False, since=0, retrainings=self.retrainings + 1)
 
 
-def samples_of(outcomes: tuple[SeenOutcome, ...]) -> Samples:
+def samples_of(seen: Iterable[SeenOutcome]) -> Samples:
+    outcomes = tuple(seen)
     queries = Queries.of(
         [each.model for each in outcomes],
         [each.gpu_type for each in outcomes],
@@ -173,38 +175,31 @@ class OltunesMemory:
         return max((item.boost for item in self.known), default=0)
 
 
-@value
-class Heard:
-    """What a snapshot tells of tasks."""
-
-    at_s: float
-    done: tuple[tuple[WorkloadId, int], ...]
-    waiting: tuple[WorkloadId, ...]
-    """Tasks that still have work, in order."""
-
-
-def hear(
-    memory: OltunesMemory, heard: Heard, standing: Mapping[WorkloadId, list[Assignment]], parameters: OltunesParameters
-) -> OltunesMemory:
+def hear(memory: OltunesMemory, snapshot: Snapshot, parameters: OltunesParameters) -> OltunesMemory:
     """The memory after a snapshot: newcomers are noted, those who are done are judged, those who lost their place are
     put ahead.
     """
     pace = memory.pace
     assert pace is not None
+    standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
+    for place in snapshot.target.assignments:
+        standing[place.workload].append(place)
     known = {item.task: item for item in memory.known}
-    done = dict(heard.done)
+    done = {status.workload: status.done for status in snapshot.job_statuses}
+    undone = (item for item in snapshot.tasks if done.get(WorkloadId(item.id), 0) < item.inputs_total)
     lessons = memory.lessons
     lost: set[int] = set()
     kept: list[Known] = []
-    for task in heard.waiting:
-        item = known.pop(task, None) or Known(task=task, since_s=heard.at_s)
+    for task in sorted(WorkloadId(item.id) for item in undone):
+        item = known.pop(task, None) or Known(task=task, since_s=snapshot.taken_at_s)
         flight = item.flight
-        if flight is not None and _stands(flight, standing.get(task, ())):
-            item = replace(item, flight=flight.looked_at(ProgressLook(at_s=heard.at_s, done=done.get(task, 0))))
+        if flight is not None and _stands(flight, standing[task]):
+            look = ProgressLook(at_s=snapshot.taken_at_s, done=done.get(task, 0))
+            item = replace(item, flight=flight.looked_at(look))
         elif flight is not None:
             if flight.stood:
                 lost.add(flight.group)
-                item = replace(item, boost=ahead(memory.boost_max))
+                item = replace(item, boost=memory.boost_max + 1)
             item = replace(item, flight=None)
         kept.append(item)
     flying = {item.flight.group for item in kept if item.flight is not None}
@@ -214,7 +209,7 @@ def hear(
         measured_ms = item.flight.measured_ms()
         if measured_ms is not None:
             lessons = lessons.seen(_seen(item.flight, measured_ms), item.flight.predicted_ms, parameters.theta)
-        if group_is_done(item.flight.group, flying | lost):
+        if item.flight.group not in flying | lost:
             flying.add(item.flight.group)
             pace = pace.after_success(parameters)
     for _ in lost:
@@ -237,14 +232,6 @@ def _seen(flight: Flight, measured_ms: float) -> SeenOutcome:
     )
 
 
-def learned(memory: OltunesMemory, solo: LearnedSolo) -> tuple[OltunesMemory, LearnedSolo]:
-    """One step of learning for every task that was judged; training again where predictions missed by theta."""
-    if not memory.lessons.pending:
-        return memory, solo
-    taught, lessons = memory.lessons.learned(solo)
-    return replace(memory, lessons=lessons), taught
-
-
 SEED = 7
 _NOTHING = ""
 
@@ -262,7 +249,9 @@ def predictor_of(
         solo = loaded(memory.predictor, json.loads(memory.solo), facts)
     before = memory
     memory, solo = _taught(memory, solo, snapshot, samples_max)
-    memory, solo = learned(memory, solo)
+    if memory.lessons.pending:
+        solo, lessons = memory.lessons.learned(solo)
+        memory = replace(memory, lessons=lessons)
     if memory is not before:
         text = json.dumps(solo.dump(), sort_keys=True, separators=(",", ":"))
         memory = replace(memory, solo=text)
@@ -287,7 +276,16 @@ def _taught(
     if len(points) > samples_max:
         order = np.random.default_rng(SEED).permutation(len(points))[:samples_max]
         points = [points[index] for index in np.sort(order)]
-    samples = _samples(points)
+    samples = samples_of(
+        SeenOutcome(
+            model=point.model,
+            gpu_type=point.gpu_type,
+            batch=point.batch,
+            share_pct=point.share_pct_sm,
+            batch_ms=point.latency_ms_mean,
+        )
+        for point in points
+    )
     taught = solo.fit(samples) if memory.solo == _NOTHING else solo.update(samples)
     return replace(memory, taught=tuple(sorted((*memory.taught, *names)))), taught
 
@@ -296,13 +294,3 @@ def _measured(points: tuple[ProfilePoint, ...]) -> list[ProfilePoint]:
     alone = [point for point in points if not point.neighbours and not point.origin.is_believed]
     highest = max((point.clock_mhz_sm for point in alone), default=0)
     return [point for point in alone if point.clock_mhz_sm == highest]
-
-
-def _samples(points: list[ProfilePoint]) -> Samples:
-    queries = Queries.of(
-        [point.model for point in points],
-        [point.gpu_type for point in points],
-        [point.batch for point in points],
-        [point.share_pct_sm for point in points],
-    )
-    return Samples.of(queries, [point.latency_ms_mean for point in points])

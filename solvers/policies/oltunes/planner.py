@@ -13,7 +13,6 @@ from math import isfinite
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import TaskId, WorkloadId
 from solvers.domain.plan import Assignment, Proposal
@@ -25,7 +24,7 @@ from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
 from solvers.policies.oltunes.groups import NOTHING_UNDONE, GroupBooks, JoinedReplica, WaitingWork, opened
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.memory import Flight, Heard, Known, OltunesMemory, hear, predictor_of
+from solvers.policies.oltunes.memory import Flight, Known, OltunesMemory, hear, predictor_of
 from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.queues import Queues, WindowPace
 from solvers.policies.oltunes.rating import CandidateJudge, CandidateQuestion, Rated
@@ -201,10 +200,7 @@ class Oltunes(Recalling):
         snapshot = request.snapshot
         first = WindowPace.first(self.parameters)
         memory = OltunesMemory.of(state, self.parameters.predictor, first)
-        standing: dict[WorkloadId, list[Assignment]] = {}
-        for item in snapshot.target.assignments:
-            standing.setdefault(item.workload, []).append(item)
-        memory = hear(memory, _heard(snapshot), standing, self.parameters)
+        memory = hear(memory, snapshot, self.parameters)
         memory, solo = predictor_of(memory, snapshot, self.parameters.samples_max)
         case = Case.of(request)
         case.needs = tuple(_hurried(need, case.snapshot, memory) for need in case.needs)
@@ -213,12 +209,12 @@ class Oltunes(Recalling):
 
     def _queue(self, cycle: _Cycle) -> None:
         """Rate whoever is short and put it into its queue."""
-        draft, snapshot = cycle.draft, cycle.snapshot
+        draft, snapshot, used = cycle.draft, cycle.snapshot, cycle.groups.utilisation
         judge = CandidateJudge(
             draft=draft,
             solo=cycle.solo,
             gpu_types=snapshot.gpu_types_by_name(),
-            load=_load(cycle.groups.utilisation),
+            load=float(np.clip(used.mean() / 100.0, 0.0, 1.0)) if len(used) else 0.0,
             group_max=cycle.pace.group_max,
             parameters=self.parameters,
         )
@@ -305,16 +301,6 @@ class Oltunes(Recalling):
         return groups
 
 
-def _heard(snapshot: Snapshot) -> Heard:
-    done = {status.workload: status.done for status in snapshot.job_statuses}
-    tasks = sorted(snapshot.tasks, key=lambda item: item.id)
-    return Heard(
-        at_s=snapshot.taken_at_s,
-        done=tuple(sorted(done.items())),
-        waiting=tuple(WorkloadId(item.id) for item in tasks if done.get(WorkloadId(item.id), 0) < item.inputs_total),
-    )
-
-
 def _hurried(need: Need, snapshot: Snapshot, memory: OltunesMemory) -> Need:
     """A task that waited needs what is left in the time that is left; the promise itself stays as it was."""
     task = snapshot.tasks_by_id().get(TaskId(need.workload))
@@ -353,10 +339,6 @@ def _asked(need: Need, work: Service | OfflineTask, known: Known | None, snapsho
 
 def _is_task(item: WaitingWork) -> bool:
     return item.need.kind is WorkloadKind.TASK
-
-
-def _load(utilisation: Floats) -> float:
-    return float(np.clip(utilisation.mean() / 100.0, 0.0, 1.0)) if len(utilisation) else 0.0
 
 
 def _remembered(cycle: _Cycle) -> OltunesMemory:

@@ -113,16 +113,6 @@ def _take(queue: list[T], gone: set[str]) -> None:
             index += 1
 
 
-def ahead(boost_max: int) -> int:
-    """Before everybody who was put ahead so far."""
-    return boost_max + 1
-
-
-def group_is_done(group: int, flying: Iterable[int]) -> bool:
-    """Whether none of it runs any more; `flying` are the groups of all that run."""
-    return group not in flying
-
-
 MS_PER_S = 1000.0
 LOOKED_AT_MAX = 64
 """Of each queue, for one group."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from solvers.models.base import ModelSpec
-from solvers.policies.oltunes.learned import TARGETS, LearnedSoloKind
+from solvers.policies.oltunes.learned import TARGETS, LearnedKind, LearnedSolo
 from solvers.policies.oltunes.machine import MachineRegressor, MachineSettings
 
 SPEC = ModelSpec(
@@ -19,7 +19,8 @@ SPEC = ModelSpec(
     online=True,
 )
 SETTINGS = MachineSettings()
-KIND = LearnedSoloKind(
+KIND = LearnedKind(
+    model=LearnedSolo,
     spec=SPEC,
     fresh=lambda seed: MachineRegressor.fresh(targets=len(TARGETS), roles=1, settings=SETTINGS, seed=seed),
     read=partial(MachineRegressor.load, settings=SETTINGS),

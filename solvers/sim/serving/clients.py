@@ -20,9 +20,7 @@ from solvers.sim.serving.requests import (
     DROPPED,
     LOOP_HELPERS,
     NOBODY,
-    REQUEST,
     ROUTERS,
-    WAITING,
     LoopWork,
     RequestsOutcome,
     Stretch,
@@ -33,6 +31,7 @@ from solvers.sim.serving.requests import (
     launch,
     machine_code,
     outcome_of,
+    request_rows,
     route,
     states_of,
 )
@@ -233,12 +232,7 @@ def _room(
     count: int, stretch: Stretch, clients: Clients, draw: np.random.Generator
 ) -> tuple[NDArray[np.void], NDArray[np.float64]]:
     """Rows for requests to come, and the thoughts after them."""
-    sigma = stretch.noise_sigma
-    rows = np.zeros(count, dtype=REQUEST)
-    rows["replica"] = NOBODY
-    rows["pick"] = draw.random(count)
-    rows["noise"] = np.exp(sigma * draw.standard_normal(count) - 0.5 * sigma * sigma)
-    rows["finish_s"], rows["state"] = np.nan, WAITING
+    rows = request_rows(count, stretch.noise_sigma, draw)
     return rows, clients.closed.think_s_mean * draw.standard_exponential(count)
 
 

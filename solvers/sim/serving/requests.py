@@ -361,15 +361,21 @@ def lanes_of(stretch: Stretch) -> NDArray[np.void]:
 def _requests(stretch: Stretch, draw: np.random.Generator) -> NDArray[np.void]:
     waiting = [(at_s, lane) for lane, state in enumerate(states_of(stretch)) for at_s in state.waiting_s]
     old, sigma = len(waiting), stretch.noise_sigma
-    requests = np.zeros(old + len(stretch.arrivals_s), dtype=REQUEST)
+    requests = request_rows(old + len(stretch.arrivals_s), sigma, draw)
     requests["arrival_s"][:old] = [at_s for at_s, _ in waiting]
     requests["arrival_s"][old:] = stretch.arrivals_s
     requests["replica"][:old] = [lane for _, lane in waiting]
-    requests["replica"][old:] = NOBODY
-    requests["pick"] = draw.random(len(requests))
-    requests["noise"] = np.exp(sigma * draw.standard_normal(len(requests)) - 0.5 * sigma * sigma)
-    requests["finish_s"], requests["state"] = np.nan, WAITING
     return requests
+
+
+def request_rows(count: int, sigma: float, draw: np.random.Generator) -> NDArray[np.void]:
+    """Requests that nobody has yet."""
+    rows = np.zeros(count, dtype=REQUEST)
+    rows["replica"] = NOBODY
+    rows["pick"] = draw.random(count)
+    rows["noise"] = np.exp(sigma * draw.standard_normal(count) - 0.5 * sigma * sigma)
+    rows["finish_s"], rows["state"] = np.nan, WAITING
+    return rows
 
 
 def _carried(stretch: Stretch, lanes: NDArray[np.void], requests: NDArray[np.void]) -> tuple[Carried, ...]:

@@ -17,28 +17,7 @@ from solvers.sim.serving.serving import Served, serve
 from solvers.sim.truth.catalogue import GpuTruth, ModelTruth, gpu_truth, model_on, model_truth, training_sms
 
 # One door: agents may import this module and nothing else of the simulated world.
-__all__ = [
-    "GpuTruth",
-    "Resident",
-    "Served",
-    "answer_shift_ms",
-    "board_power_w",
-    "clock_reached_mhz",
-    "dynamic_power_w",
-    "execution_curve_ms",
-    "execution_ms",
-    "gpu_truth",
-    "idle_power_w",
-    "launch_s",
-    "memory_mib",
-    "mig_truth",
-    "serve",
-    "slowdown",
-    "sm_count_of_share",
-    "swap_s",
-    "training_iteration_ms",
-    "wanted",
-]
+__all__ = ["GpuTruth", "Served", "gpu_truth", "serve"]
 
 SHARE_OF_FULL_BANDWIDTH = 0.8
 """Part of the SMs that can draw the whole DRAM bandwidth; below it, bandwidth shrinks in proportion."""

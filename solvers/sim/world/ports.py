@@ -212,23 +212,13 @@ class WorldObserver:
         heard = {node: found for node, found in sorted(report.nodes.items()) if now_s - found.at_s <= silent_s}
         readings = [each.aged(now_s) for each in heard.values()]
         open_works = [each for each in self.state.works.values() if each.at_s <= now_s and each.ended_s is None]
-        still = self._still()
-        return Snapshot(
-            cluster=CLUSTER,
+        return replace(
+            self._still(),
             taken_at_s=now_s,
-            policy=self.policy,
-            projects=still.projects,
-            gpu_types=still.gpu_types,
-            nodes=still.nodes,
             node_statuses=tuple(self._status(host, report) for _, host in sorted(self.state.hosts.items())),
-            devices=still.devices,
-            power_caps=still.power_caps,
-            models=still.models,
-            services=still.services,
             jobs=tuple(sorted((e.item for e in open_works if isinstance(e.item, TrainingJob)), key=lambda e: e.id)),
             tasks=tuple(sorted((e.item for e in open_works if isinstance(e.item, OfflineTask)), key=lambda e: e.id)),
             job_statuses=report.statuses,
-            profiles=still.profiles,
             demands=report.demands,
             replicas=tuple(
                 sorted((item for each in readings for item in each.replicas), key=lambda item: (item.id, item.device))
@@ -243,7 +233,6 @@ class WorldObserver:
                 )
             ),
             target=self.state.target,
-            offers=still.offers,
             policies=self.scenario.policies_at(now_s),
         )
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.domain.change import Change, ChangeKind, Target, apply, diff
+from solvers.domain.change import Change, ChangeKind, Target, diff
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Objective
 from tests import builders
+from tests.applied import apply
 
 T4, OTHER = builders.device("a", 0, "t4"), builders.device("a", 1, "t4")
 ONE = builders.assignment("demo/vision#0", T4)
