@@ -71,7 +71,7 @@ def build_planner(settings: Settings) -> PlannerWorker:
             keeper=LeaseKeeper(database, clock, holder_name(), settings.lease_ttl_s),
             pool=pool,
             planning=_planning(settings, database, clock, pool, beliefs),
-            learning=Learning(database, beliefs),
+            learning=Learning(database, beliefs.current),
             housekeeping=Housekeeping(database, settings),
         )
     )

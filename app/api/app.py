@@ -154,7 +154,7 @@ DESCRIPTION = (
 def create_app(context: ApiContext) -> FastAPI:
     """The application, ready to serve; it opens no connection before its first request or its start."""
     registry = CollectorRegistry()
-    services = Services(context, IngestMetrics(registry))
+    services = Services(context, IngestMetrics(registry).stored)
     hub = Hub(doorbell_metrics(registry))
     cluster = context.settings.cluster
     listener = Listener(hub, lambda: announcements(context.database, cluster), context.log)

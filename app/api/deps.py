@@ -11,18 +11,20 @@ from app.api.problems import request_id_of
 from app.clock import SystemClock
 from app.logs import EventLog
 from app.services.beliefs.beliefs import Beliefs
+from app.services.beliefs.completion import Completion
 from app.services.beliefs.predictions import Predictions
 from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Actor, Deed, Tokens
-from app.services.planning.plans import Plans, SimulationParts, Simulations
+from app.services.planning.plans import Plans, Simulations
+from app.services.planning.snapshots import StoreObserver
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
 from app.services.seen.history import CostReports, History
 from app.services.seen.routes import RouteTable
 from app.services.seen.status import StatusReader
-from app.services.seen.telemetry import IngestListener, Telemetry
+from app.services.seen.telemetry import Heard, Telemetry
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.attempts import Propose
@@ -65,25 +67,18 @@ class ApiContext:
 class Services:
     """The use cases behind the routes over one database, built once per application."""
 
-    def __init__(self, context: ApiContext, listener: IngestListener) -> None:
+    def __init__(self, context: ApiContext, heard: Heard) -> None:
         database, cluster = context.database, context.settings.cluster
         self.documents = Documents(database, cluster)
         self.fleet = Fleet(database, cluster)
         self.profiles = Profiles(database)
         self.profile_runs = ProfileRuns(database, cluster)
         self.predictions = Predictions(context.beliefs)
-        self.telemetry = Telemetry(database, context.clock, context.settings.report_clock_skew_s, listener)
+        self.telemetry = Telemetry(database, context.clock, context.settings.report_clock_skew_s, heard)
         self.tokens = Tokens(database)
         self.plans = Plans(database)
-        self.simulations = Simulations(
-            SimulationParts(
-                database=database,
-                clock=context.clock,
-                cluster=cluster,
-                propose=context.propose,
-                beliefs=context.beliefs,
-            )
-        )
+        observer = StoreObserver(database, context.clock, cluster, Completion(context.beliefs))
+        self.simulations = Simulations(observer, context.propose)
         self.costs = CostReports(database)
         self.history = History(database, cluster)
         self.status = StatusReader(database, cluster)

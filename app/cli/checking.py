@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.files import STANDARD, check_target, decode, read_plain, write_value
-from app.cli.offline import finding_lines
 from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, rows, show
 from app.cli.planning import LaneOption
+from app.cli.tables import finding_lines
 from app.client import Client
 from solvers.errors import InputError
 

@@ -69,7 +69,7 @@ def fit(
     """Fit a performance model to measurements and write it to a file."""
     if not solo and not pairs:
         raise InputError("name at least one file with --solo or --pairs")
-    from app.services.profiles.samples import group_samples_of, samples_of
+    from app.services.profiles.forms import group_samples_of, samples_of
     from solvers.models.suite import Suite, suites
 
     if model not in suites():
@@ -94,7 +94,7 @@ def predict(
     """Answer every row of a file of questions with a fitted model."""
     if model == STANDARD and queries == STANDARD:
         raise InputError("standard input can be the model or the questions, not both")
-    from app.services.profiles.samples import answers_to, replaced_columns, unknown_rows, written
+    from app.services.profiles.forms import answers_to, replaced_columns, unknown_rows, written
 
     check_target(out)
     fitted = read_model(model, _facts)

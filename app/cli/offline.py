@@ -1,32 +1,56 @@
 """Planning from a file: the same chain of planners and the same verifier as in a cycle, without server and database.
 
 Explanations have the same shape, values and words as a server's. The exit status is 0 only when the plan verifies.
-Demand that cannot be served is no error: it is said with numbers.
+Demand that cannot be served is no error: it is said with numbers. Commands import this page where they need it: it
+loads planners and solvers.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import typer
 
-from app.cli.files import STANDARD, check_target, read_value, write_value
-from app.cli.output import CommandError, Exit, Format, number, rows, show, standard_output_to_error, usd, word
-from app.cli.tables import binding_lines, candidate_table, split_question, way_lines, why_not_lines
-from app.client import Document
-from solvers.errors import EngineError, InputError, NotFoundError
-
-if TYPE_CHECKING:
-    from app.services.whatif.outcome import Made, Outcome, Wish
-    from solvers.cycle.attempts import Asking, Propose
-    from solvers.domain.evidence import Finding, Insight, Reason
-    from solvers.domain.plan import Plan, Proposal, Unplaced
-    from solvers.domain.policy import PlannerSetting
-    from solvers.domain.snapshot import Snapshot
-    from solvers.planners.base import PlanRequest
+from app import own_planners
+from app.cli.files import STANDARD, check_target, decode, placed, read_value, write_value
+from app.cli.output import CommandError, Exit, Format, number, rows, show, standard_output_to_error, usd
+from app.cli.tables import (
+    binding_lines,
+    candidate_table,
+    finding_lines,
+    split_question,
+    unique,
+    way_lines,
+    why_not_lines,
+)
+from app.client import Client, Document
+from app.errors import FieldsError
+from app.records import plain
+from app.services.explaining.explaining import Types, WhyNot, choices, gaps, told, why_not
+from app.services.explaining.sentences import owner_sentences, places_of
+from app.services.explaining.solves import ExplainQuestion, Solves, answered_anew, insight_of
+from app.services.whatif.changes import apply_changes, changes_of
+from app.services.whatif.outcome import Made, Outcome, Wish, outcome_of, planned
+from app.services.whatif.question import Pictures, WhatIfQuestion
+from app.services.whatif.question import answer as answer_whatif
+from solvers.cycle.attempts import Asking, Propose
+from solvers.cycle.owners import StandingOwners
+from solvers.cycle.record import Lane
+from solvers.domain.codec import digest, from_plain
+from solvers.domain.evidence import Insight, Reason, SilentReporter
+from solvers.domain.ids import GpuTypeName
+from solvers.domain.ownership import owners_of
+from solvers.domain.plan import Plan, Proposal, Unplaced
+from solvers.domain.policy import PlannerSetting
+from solvers.domain.snapshot import Snapshot
+from solvers.errors import EngineError, FieldError, InputError, NotFoundError
+from solvers.planners import registry
+from solvers.planners.base import PlanRequest
+from solvers.verify.checks import verify
 
 SHORT_SHOWN = 20
 FINDINGS_SHOWN = 20
@@ -50,15 +74,9 @@ class Tuning:
 
     def check(self, wish: Wish) -> None:
         """Raise InputError for a planner or a parameter that there is not."""
-        from app import own_planners
-        from solvers.planners import registry
-
         known_planner(wish.planner)
-        mine = (
-            own_planners.load_planner(wish.planner)
-            if wish.planner is not None and own_planners.is_own(wish.planner)
-            else None
-        )
+        name = wish.planner
+        mine = own_planners.load_planner(name) if name is not None and own_planners.is_own(name) else None
         for item in self.settings:
             if mine is None or item.planner != mine.spec.name:
                 known_planner(item.planner)
@@ -68,10 +86,6 @@ class Tuning:
 
     def propose(self, planner: str, request: PlanRequest) -> Proposal:
         """Run a planner of Headroom's or one's own in this process."""
-        from app import own_planners
-        from solvers.domain.evidence import SilentReporter
-        from solvers.planners import registry
-
         made = own_planners.create(planner)
         settings = registry.settings_of(request.snapshot.policy, made.spec.name)
         settings |= {item.name: item.value for item in self.settings if item.planner == made.spec.name}
@@ -79,16 +93,38 @@ class Tuning:
         return registry.think(made, request, None, SilentReporter()).proposal
 
 
+def read_settings(given: Iterable[str]) -> tuple[PlannerSetting, ...]:
+    """What `--set` says. Raises InputError for what is not NAME.PARAMETER=VALUE."""
+    found = []
+    for text in given:
+        names, equals, written = text.partition("=")
+        planner, dot, parameter = names.rpartition(".")
+        if not (equals and dot and planner and parameter):
+            raise InputError(f"--set {text}: write PLANNER.PARAMETER=VALUE")
+        found.append(PlannerSetting(planner=planner, name=parameter, value=_value(written)))
+    return tuple(found)
+
+
+def _value(written: str) -> bool | float | str:
+    """JSON where it is a number or a truth value, else the text itself."""
+    try:
+        read = json.loads(written)
+    except ValueError:
+        return written
+    return read if isinstance(read, bool) else float(read) if isinstance(read, int | float) else written
+
+
+def wished(lane: str = Lane.ACT.value, planner: str | None = None, **more: Any) -> Wish:
+    """How to plan, as options say it. Raises InputError for a planner that there is not."""
+    known_planner(planner)
+    return Wish(lane=Lane(lane), planner=planner, **more)
+
+
 def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     """Plan from a snapshot's file and say what came of it. Raises CommandError unless the plan verifies."""
     out, output = showing.out, showing.output
     if out is not None:
         check_target(out)
-    from app.services.explaining.solves import insight_of
-    from app.services.whatif.outcome import outcome_of, planned
-    from solvers.domain.codec import to_plain
-    from solvers.domain.snapshot import Snapshot
-
     tuning.check(wish)
     begun_s = time.monotonic()
     snapshot = read_value(Snapshot, file)
@@ -98,34 +134,31 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     outcome = outcome_of(made)
     if out is not None:
         write_value(out, made.plan)
-    plain: Any = to_plain(outcome)
-    plain |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
+    answer = plain(outcome)
+    answer |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
     found = insight_of(made, wish)
-    insight = plain["insight"] = told_insight(found)
+    insight = answer["insight"] = plain(told(found, None, None))
     if showing.why_not is not None:
-        plain["why_not"] = why_not_offline(made, showing.why_not, found, wish, asking(tuning))
-    told = [
+        answer["why_not"] = why_not_offline(made, showing.why_not, found, wish, asking(tuning))
+    parts = [
         *_head(outcome),
         *([] if showing.quiet else [*candidate_table(insight["candidates"]), *binding_lines(insight)]),
         *_short(made.plan.unplaced),
         *([] if showing.quiet else way_lines(insight)),
-        *(why_not_lines(plain["why_not"]) if "why_not" in plain else []),
+        *(why_not_lines(answer["why_not"]) if "why_not" in answer else []),
         *_found(outcome),
-        _pace(plain),
+        f"read in {answer['read_s']:.2f} s, planned and verified in {answer['planned_s']:.2f} s",
     ]
     if out == STANDARD:
         typer.echo(f"headroom: {_head(outcome)[1]}", err=True)
     else:
-        show(plain, output, told)
+        show(answer, output, parts)
     if not outcome.verified:
         raise CommandError("the verifier refutes this plan", Exit.FOUND_WRONG)
 
 
 def known_planner(name: str | None) -> None:
     """Raise InputError for a planner that nobody knows, and as `own.load_planner` does for one of a file."""
-    from app import own_planners
-    from solvers.planners import registry
-
     if name is not None and own_planners.is_own(name):
         own_planners.load_planner(name)
     elif name is not None and name not in registry.names():
@@ -134,10 +167,6 @@ def known_planner(name: str | None) -> None:
 
 def asking(tuning: Tuning | None = None) -> Asking:
     """Planners and verifier, run in this process."""
-    from solvers.cycle.attempts import Asking
-    from solvers.domain.evidence import SilentReporter
-    from solvers.verify.checks import verify
-
     return Asking(propose=_told((tuning or Tuning()).propose), verify=verify, reporter=SilentReporter())
 
 
@@ -207,79 +236,60 @@ def _found(outcome: Outcome) -> list[str]:
     return [*lines[:FINDINGS_SHOWN], *([f"and {more} more findings"] if more > 0 else [])]
 
 
-def finding_lines(findings: Iterable[Finding]) -> list[str]:
-    """One line for each finding, the fatal ones first."""
-    return [
-        f"{item.severity.value}: {item.code.value}: {item.subject}"
-        + "".join(f", {fact.name} {word(fact.value)}" for fact in item.facts)
-        for item in sorted(findings, key=lambda item: item.severity.value != "fatal")
-    ]
-
-
-def _pace(plain: dict[str, Any]) -> str:
-    return f"read in {plain['read_s']:.2f} s, planned and verified in {plain['planned_s']:.2f} s"
-
-
-def told_insight(insight: Insight | None, workload: str | None = None) -> Any:
-    """As JSON data, with sentences."""
-    from app.services.explaining.explaining import told
-    from solvers.domain.codec import to_plain
-
-    return to_plain(told(insight, None, workload))
-
-
-def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: str) -> Document:
-    """Why a workload is where it is in a plan made now; shaped like a server's answer."""
-    from app.records import plain
-    from app.services.explaining.explaining import choices, gaps
-    from app.services.explaining.solves import insight_of
-    from app.services.whatif.outcome import planned
-
-    made = planned(picture, wish, asking)
+def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple[str, Document]:
+    """A workload's whole name, and why it is where it is in a plan made now; shaped like a server's answer."""
+    picture = read_value(Snapshot, file)
+    name = name_in(picture, workload)
+    made = planned(picture, wish, asking())
     plan = made.plan
     types = {str(device.id): str(device.gpu_type) for device in picture.with_offers().devices}
-    return {
+    standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
+    answer = {
         "summary": _summary(plan),
-        "assignments": plain(choices(plan, types, workload)),
-        "unplaced": plain(gaps(plan, workload)),
+        "assignments": plain(choices(plan, types, name)),
+        "unplaced": plain(gaps(plan, name)),
         "waiting": None,
-        "insight": told_insight(insight_of(made, wish), workload),
-        "owners": _owners(picture, plan, workload),
+        "insight": plain(told(insight_of(made, wish), None, name)),
+        "owners": owner_sentences(owners_of(picture), standing, name, places_of(picture.with_offers().devices)),
         "why_not": None,
     }
+    if slo_curve:
+        answer["slo_curve"] = curve(picture, wish, name)
+    return name, answer
+
+
+def curve(picture: Snapshot, wish: Wish, name: str) -> Any:
+    """What a service's promise costs at several lengths."""
+    return plain(Solves.of(picture, wish, asking()).slo_curve(name))
+
+
+def live(client: Client) -> Snapshot:
+    """The picture of a server's fleet as it is now."""
+    return decode(Snapshot, client.snapshot(), client.server)
 
 
 def why_not_offline(made: Made, asked: str, insight: Insight | None, wish: Wish, asking: Asking) -> Document:
     """Why a service is not on a GPU type; where it could be, with a plan that has it there. Raises CommandError."""
-    from app.services.explaining.explaining import Types, why_not
-    from app.services.explaining.solves import Solves
-    from solvers.domain.codec import to_plain
-
     service, gpu_type = split_question(asked)
     workload = name_in(made.picture, service)
     try:
-        answer: Any = to_plain(why_not(made.plan, insight, (workload, gpu_type), Types.of(made.picture)))
+        answer = plain(why_not(made.plan, insight, (workload, gpu_type), Types.of(made.picture)))
     except NotFoundError as error:
         raise CommandError(error.message, Exit.NOT_FOUND) from None
     answer["forced"] = None
     if answer["verdict"] in ("dearer", "no_room") and workload in made.picture.services_by_id():
-        answer["forced"] = to_plain(Solves.of(made.picture, wish, asking).forced(workload, gpu_type))
-    return dict(answer)
+        answer["forced"] = plain(Solves.of(made.picture, wish, asking).forced(workload, gpu_type))
+    return cast("Document", answer)
 
 
-def why_not_anew(picture: Snapshot, asking: Asking, stored: Document) -> Document:
-    """What plans made now add to what a stored plan says of a service and a GPU type."""
-    from app.services.explaining.explaining import WhyNot
-    from app.services.explaining.solves import ExplainQuestion, answered_anew
-    from solvers.domain.codec import from_plain, to_plain
-    from solvers.domain.ids import GpuTypeName
-
+def why_not_anew(client: Client, stored: Document) -> Document:
+    """What plans made now of a server's fleet add to what a stored plan says of a service and a GPU type."""
+    picture = live(client)
     if stored["workload"] not in picture.services_by_id():
         return {**stored, "forced": None}
     question = ExplainQuestion(workload=stored["workload"], why_not=GpuTypeName(stored["gpu_type"]))
-    found = answered_anew(picture, question, asking, from_plain(WhyNot, stored))
-    answer: Any = to_plain(found.why_not)
-    return {**answer, "forced": to_plain(found.forced) if found.forced is not None else None}
+    found = answered_anew(picture, question, asking(), from_plain(WhyNot, stored))
+    return {**plain(found.why_not), "forced": plain(found.forced)}
 
 
 def name_in(picture: Snapshot, workload: str) -> str:
@@ -292,28 +302,7 @@ def name_in(picture: Snapshot, workload: str) -> str:
     return workload
 
 
-def unique(workload: str, found: list[str]) -> str:
-    """The one workload of a name. Raises CommandError."""
-    if not found:
-        raise CommandError(f"there is no workload named {workload}", Exit.NOT_FOUND)
-    if len(found) > 1:
-        raise CommandError(f"{workload} is ambiguous: {', '.join(sorted(found))}", Exit.USAGE)
-    return found[0]
-
-
-def _owners(picture: Snapshot, plan: Plan, workload: str) -> list[str]:
-    from app.services.explaining.sentences import owner_sentences, places_of
-    from solvers.cycle.owners import StandingOwners
-    from solvers.domain.ownership import owners_of
-
-    names = places_of(picture.with_offers().devices)
-    standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
-    return owner_sentences(owners_of(picture), standing, workload, names)
-
-
 def _summary(plan: Plan) -> Document:
-    from solvers.domain.codec import digest
-
     return {
         "id": str(digest(plan)),
         "generation": None,
@@ -322,3 +311,22 @@ def _summary(plan: Plan) -> Document:
         "cost_usd_per_h": plan.objective.cost_usd_per_h,
         "bound_usd_per_h": plan.bound_usd_per_h,
     }
+
+
+def simulated(file: str, question: Document, files: Sequence[str]) -> Document:
+    """What would change if files of changes were applied to a snapshot's file; shaped like a server's answer."""
+    known_planner(question.get("planner"))
+    place = ", ".join(files)
+    try:
+        changes = changes_of(question.get("changes", {}))
+        asked = WhatIfQuestion(**{**question, "changes": changes, "lane": Lane(question["lane"])})
+    except FieldError as error:
+        raise InputError(f"{place}: {placed(error.field, error.message)}") from None
+    before = read_value(Snapshot, file)
+    try:
+        after = apply_changes(before, changes)
+    except FieldsError as error:
+        faults = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in error.faults)
+        raise InputError(f"{place}: {faults}") from None
+    pictures = Pictures(before=before, after=after, types=after.gpu_types, complete=lambda picture: picture)
+    return cast("Document", plain(answer_whatif(asked, pictures, asking())))

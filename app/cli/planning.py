@@ -4,16 +4,11 @@ publishes its own table of parameters. What answers look like is `tables`'.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli import offline
-from app.cli.files import decode, read_value
-from app.cli.offline import explained_offline, name_in, unique, why_not_anew
 from app.cli.options import DeadlineS, PlannerName, Seed, Server, SnapshotFile, Token, WorkUnits, connect
 from app.cli.output import CommandError, Exit, Format, Output, listed, rows, show
 from app.cli.tables import (
@@ -26,6 +21,7 @@ from app.cli.tables import (
     price_lines,
     sentences,
     split_question,
+    unique,
     way_lines,
     why_not_lines,
 )
@@ -33,9 +29,6 @@ from app.client import Client, Document
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
-    from app.services.whatif.outcome import Wish
-    from solvers.domain.policy import PlannerSetting
-    from solvers.domain.snapshot import Snapshot
     from solvers.planners.registry import PlannerListing
 
 Settings = Annotated[
@@ -89,29 +82,6 @@ def _plain(default: object) -> object:
     return f"{default:g}" if isinstance(default, float) else default
 
 
-def read_settings(given: Iterable[str]) -> tuple[PlannerSetting, ...]:
-    """What `--set` says. Raises InputError for what is not NAME.PARAMETER=VALUE."""
-    from solvers.domain.policy import PlannerSetting
-
-    found = []
-    for text in given:
-        names, equals, written = text.partition("=")
-        planner, dot, parameter = names.rpartition(".")
-        if not (equals and dot and planner and parameter):
-            raise InputError(f"--set {text}: write PLANNER.PARAMETER=VALUE")
-        found.append(PlannerSetting(planner=planner, name=parameter, value=_value(written)))
-    return tuple(found)
-
-
-def _value(written: str) -> bool | float | str:
-    """JSON where it is a number or a truth value, else the text itself."""
-    try:
-        read = json.loads(written)
-    except ValueError:
-        return written
-    return read if isinstance(read, bool) else float(read) if isinstance(read, int | float) else written
-
-
 Curve = Annotated[bool, typer.Option("--slo-curve", help="What its SLO costs at 0.5 to 2 times its length: solves.")]
 
 
@@ -137,24 +107,19 @@ def explain(
         raise InputError("--plan needs a server; a plan from a file is made anew")
     if snapshot is None and not slo_curve and any(item is not None for item in (planner, deadline_s, work_units, seed)):
         raise InputError("--planner, --deadline-s, --work-units and --seed go with --snapshot or --slo-curve")
-    from app.services.whatif.outcome import Wish
-
-    wish = Wish(planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed)
-    offline.known_planner(planner)
+    wish: dict[str, Any] = {"planner": planner, "deadline_s": deadline_s, "work_units": work_units, "seed": seed}
     if snapshot is not None:
-        from solvers.domain.snapshot import Snapshot
+        from app.cli import offline
 
-        picture = read_value(Snapshot, snapshot)
-        name = name_in(picture, workload)
-        answer = explained_offline(picture, wish, offline.asking(), name)
-        if slo_curve:
-            answer["slo_curve"] = _curve(picture, wish, name)
+        name, answer = offline.explained(snapshot, offline.wished(**wish), workload, slo_curve=slo_curve)
     else:
         with connect(server, token) as client:
             name = full_name(client, workload)
             answer = client.explain(plan_id or standing_plan(client), workload=name)
             if slo_curve:
-                answer["slo_curve"] = _curve(_live(client), wish, name)
+                from app.cli import offline
+
+                answer["slo_curve"] = offline.curve(offline.live(client), offline.wished(**wish), name)
     show(answer, output, [*plan_head(answer["summary"]), *_explanation(name, answer)])
 
 
@@ -164,7 +129,9 @@ def why_not_online(client: Client, plan_id: str, asked: str) -> Document:
     answer = client.explain(plan_id, workload=full_name(client, service), why_not=gpu_type)
     found: Document = answer["why_not"]
     if found["verdict"] in ("dearer", "no_room", "not_looked_at"):
-        return why_not_anew(_live(client), offline.asking(), found)
+        from app.cli import offline
+
+        return offline.why_not_anew(client, found)
     found["forced"] = None
     return found
 
@@ -194,20 +161,6 @@ def standing_plan(client: Client) -> str:
         if waiting is not None:
             return str(waiting["id"])
     raise CommandError("no plan stands yet", Exit.NOT_FOUND)
-
-
-def _live(client: Client) -> Snapshot:
-    from solvers.domain.snapshot import Snapshot
-
-    return decode(Snapshot, client.snapshot(), client.server)
-
-
-def _curve(picture: Snapshot, wish: Wish, name: str) -> list[Any]:
-    from app.services.explaining.solves import Solves
-    from solvers.domain.codec import to_plain
-
-    points = Solves.of(picture, wish, offline.asking()).slo_curve(name)
-    return [to_plain(point) for point in points]
 
 
 _REPLICAS = {
@@ -284,14 +237,11 @@ def plan(
     if snapshot is not None:
         if apply:
             raise InputError("--apply needs a server; a plan from a file only goes where --out says")
-        from app.services.whatif.outcome import Wish
-        from solvers.cycle.record import Lane as CycleLane
+        from app.cli import offline
 
-        wish = Wish(
-            lane=CycleLane(lane.value), planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed
-        )
+        wish = offline.wished(lane.value, planner, deadline_s=deadline_s, work_units=work_units, seed=seed)
         showing = offline.Showing(out=out, output=output, quiet=quiet, why_not=why_not)
-        offline.plan_file(snapshot, wish, showing, offline.Tuning(settings=read_settings(settings or ())))
+        offline.plan_file(snapshot, wish, showing, offline.Tuning(settings=offline.read_settings(settings or ())))
         return
     if any(option is not None for option in (planner, settings, deadline_s, work_units, seed, out)):
         raise InputError("--planner, --set, --deadline-s, --work-units, --seed and --out go with --snapshot")

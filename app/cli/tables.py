@@ -5,11 +5,14 @@ and every sentence stands in the answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from app.cli.output import Cell, listed, number, rows, short, signed, usd, word
+from app.cli.output import Cell, CommandError, Exit, listed, number, rows, short, signed, usd, word
 from app.client import Document
 from solvers.errors import InputError
+
+if TYPE_CHECKING:
+    from solvers.domain.evidence import Finding
 
 WORKLOADS_SHOWN = 20
 ALTERNATIVES_SHOWN = 6
@@ -146,6 +149,24 @@ def forced_line(item: Document) -> str:
     if item["unserved_more"] > 0:
         return f"{cost}, and others are served less for it."
     return f"{cost}."
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """One line for each finding, the fatal ones first."""
+    return [
+        f"{item.severity.value}: {item.code.value}: {item.subject}"
+        + "".join(f", {fact.name} {word(fact.value)}" for fact in item.facts)
+        for item in sorted(findings, key=lambda item: item.severity.value != "fatal")
+    ]
+
+
+def unique(workload: str, found: list[str]) -> str:
+    """The one workload of a name. Raises CommandError."""
+    if not found:
+        raise CommandError(f"there is no workload named {workload}", Exit.NOT_FOUND)
+    if len(found) > 1:
+        raise CommandError(f"{workload} is ambiguous: {', '.join(sorted(found))}", Exit.USAGE)
+    return found[0]
 
 
 def split_question(asked: str) -> tuple[str, str]:

@@ -13,9 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from app import kinds
-from app.cli import offline
 from app.cli.declare import Files
-from app.cli.files import placed, read_value
 from app.cli.options import (
     DATA,
     Data,
@@ -34,7 +32,7 @@ from app.cli.planning import LaneOption
 from app.cli.tables import whatif_tables
 from app.client import Document
 from app.client.documents import PROFILES, Declared, read_documents
-from solvers.errors import FieldError, InputError
+from solvers.errors import InputError
 
 CHANGES = "changes"
 
@@ -133,39 +131,15 @@ def simulate(
     if not files and not advise:
         raise InputError("name a file of changes with -f, or ask for advice with --advise")
     if snapshot is not None:
-        found = _from_file(snapshot, question, files or [])
+        from app.cli import offline
+
+        found = offline.simulated(snapshot, question, files or [])
     else:
         with connect(server, token) as client:
             found = client.simulate(question)
     show(found, output, whatif_tables(found))
     if not _verified(found):
         raise CommandError("the verifier refutes a plan of this simulation", Exit.FOUND_WRONG)
-
-
-def _from_file(file: str, question: Document, files: list[str]) -> Document:
-    from app.errors import FieldsError
-    from app.services.whatif.changes import apply_changes, changes_of
-    from app.services.whatif.question import Pictures, WhatIfQuestion, answer
-    from solvers.cycle.record import Lane as CycleLane
-    from solvers.domain.codec import to_plain
-    from solvers.domain.snapshot import Snapshot
-
-    offline.known_planner(question.get("planner"))
-    place = ", ".join(files)
-    try:
-        changes = changes_of(question.get("changes", {}))
-        asked = WhatIfQuestion(**{**question, "changes": changes, "lane": CycleLane(question["lane"])})
-    except FieldError as error:
-        raise InputError(f"{place}: {placed(error.field, error.message)}") from None
-    before = read_value(Snapshot, file)
-    try:
-        after = apply_changes(before, changes)
-    except FieldsError as error:
-        faults = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in error.faults)
-        raise InputError(f"{place}: {faults}") from None
-    pictures = Pictures(before=before, after=after, types=after.gpu_types, complete=lambda picture: picture)
-    found: Any = to_plain(answer(asked, pictures, offline.asking()))
-    return dict(found)
 
 
 def _verified(found: Document) -> bool:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -201,11 +200,9 @@ class _Sum:
 class LearningRun:
     """Learns outcomes one after the other."""
 
-    def __init__(
-        self, points: Sequence[Point], monitors: dict[ModelKey, Monitor], trigger: Trigger, actor: str
-    ) -> None:
+    def __init__(self, points: Sequence[Point], monitors: dict[ModelKey, Monitor], actor: str) -> None:
         self._points = {point.configuration: point for point in points}
-        self._trigger = trigger
+        self._trigger = Trigger()
         self._actor = actor
         self._sums: dict[HourKey, _Sum] = defaultdict(_Sum)
         self._changed: set[Configuration] = set()
@@ -321,14 +318,6 @@ TELL_REJECTIONS_AFTER = timedelta(minutes=10)
 _log = EventLog("headroom.learning")
 
 
-class BeliefHolder(Protocol):
-    """Where the belief is kept."""
-
-    def current(self) -> Belief:
-        """The belief as it stands, outcomes learned so far included."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunStart:
     """What a run starts from."""
@@ -343,12 +332,11 @@ class _RunStart:
 
 
 class Learning:
-    """The loop that learns."""
+    """The loop that learns. `believed`: the belief as it stands, outcomes learned so far included."""
 
-    def __init__(self, database: Database, beliefs: BeliefHolder, trigger: Trigger | None = None) -> None:
+    def __init__(self, database: Database, believed: Callable[[], Belief]) -> None:
         self._database = database
-        self._beliefs = beliefs
-        self._trigger = trigger or Trigger()
+        self._believed = believed
 
     def learn(self, leader: Leader) -> None:
         """Learn from the minutes that have settled. Raises LeaseLostError when another leader did, TransientError."""
@@ -356,9 +344,9 @@ class Learning:
             read = _read(session)
         if read is None:
             return
-        run = LearningRun(read.points, read.monitors, self._trigger, leader.holder)
+        run = LearningRun(read.points, read.monitors, leader.holder)
         if read.outcomes:
-            run.learn(read.outcomes, self._beliefs.current())
+            run.learn(read.outcomes, self._believed())
         with self._database.transaction() as session:
             _write(session, read, run, leader)
         if read.outcomes:

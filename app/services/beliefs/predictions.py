@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from app.errors import Fault, FieldsError
 from app.records import record, record_of
 from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
-from app.services.profiles.forms import Sheet, SheetError, read_sheet
-from app.services.profiles.samples import answers_to, keys_of, written
+from app.services.profiles.forms import Sheet, SheetError, answers_to, keys_of, read_sheet, written
 from solvers.domain.arrays import Floats
 from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
 from solvers.domain.value import check_range, check_text, value

@@ -30,6 +30,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.domain.workload import Service, Slo, SloKind, WorkloadKind
 from solvers.errors import FieldError, InputError, NotFoundError
+from solvers.planners.base import PlanRequest
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0)
 """Of the promise as it is."""
@@ -237,10 +238,14 @@ def check_question(picture: Snapshot, question: ExplainQuestion) -> None:
     InputError.
     """
     service_of(picture, question.workload)
-    each_s = request_of(picture, question.wish).budget.deadline_s
-    if question.plans * each_s > PLANNING_S_MAX:
-        told = f"{question.plans} plans of {each_s:g} s take longer than {PLANNING_S_MAX:g} s"
-        raise FieldError("/deadline_s", told)
+    refuse_long(question.plans, request_of(picture, question.wish))
+
+
+def refuse_long(plans: int, asked: PlanRequest) -> None:
+    """Raise FieldError where so many plans would take too long together."""
+    each_s = asked.budget.deadline_s
+    if plans * each_s > PLANNING_S_MAX:
+        raise FieldError("/deadline_s", f"{plans} plans of {each_s:g} s take longer than {PLANNING_S_MAX:g} s")
 
 
 def answered_anew(

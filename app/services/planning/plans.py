@@ -11,15 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from app import kinds
 from app.errors import FieldsError
 from app.records import record, record_of
-from app.services.beliefs.beliefs import Beliefs
-from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import read_owners
 from app.services.declared.tokens import Deed
 from app.services.explaining.explaining import (
@@ -35,13 +33,13 @@ from app.services.explaining.explaining import (
 )
 from app.services.explaining.sentences import mode_sentence, owner_sentences, places_of
 from app.services.explaining.solves import (
-    PLANNING_S_MAX,
     AnsweredAnew,
     ExplainQuestion,
     Forced,
     SloPoint,
     answered_anew,
     check_question,
+    refuse_long,
 )
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.changes import apply_changes
@@ -53,7 +51,6 @@ from app.store.pages import PageOrder, StoredPage
 from app.store.plans import PlanState, PlanSummary, StoredPlan
 from solvers.cycle.attempts import Asking, Propose
 from solvers.cycle.owners import StandingOwners
-from solvers.cycle.ports import Clock
 from solvers.cycle.record import Lane
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
@@ -196,23 +193,14 @@ def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
 AT_ONCE_MAX = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationParts:
-    """What simulations are made of. `propose` runs one planner under its deadline and raises EngineError."""
-
-    database: Database
-    clock: Clock
-    cluster: str
-    propose: Propose
-    beliefs: Beliefs
-
-
 class Simulations:
-    """Answers about the fleet as it is now. Safe to ask from several threads."""
+    """Answers about the fleet as it is now. Safe to ask from several threads. `propose` runs one planner under its
+    deadline and raises EngineError.
+    """
 
-    def __init__(self, parts: SimulationParts) -> None:
-        self._observer = StoreObserver(parts.database, parts.clock, parts.cluster, Completion(parts.beliefs))
-        self._asking = Asking(propose=parts.propose, verify=verify, reporter=SilentReporter())
+    def __init__(self, observer: StoreObserver, propose: Propose) -> None:
+        self._observer = observer
+        self._asking = Asking(propose=propose, verify=verify, reporter=SilentReporter())
         self._places = threading.BoundedSemaphore(AT_ONCE_MAX)
 
     def snapshot(self) -> Snapshot:
@@ -260,10 +248,7 @@ class Simulations:
                 tuple(replace(item, pointer=f"/changes{item.pointer}") for item in error.faults)
             ) from None
         before, after = (self._observer.completed(without_idle_built_in(item)) for item in (whole, changed))
-        planning_s = question.plans * request_of(after, question).budget.deadline_s
-        if planning_s > PLANNING_S_MAX:
-            told = f"{question.plans} plans of {planning_s / question.plans:g} s take longer than {PLANNING_S_MAX:g} s"
-            raise FieldError("/deadline_s", told)
+        refuse_long(question.plans, request_of(after, question))
         return Pictures(before=before, after=after, types=changed.gpu_types, complete=self._observer.completed)
 
 

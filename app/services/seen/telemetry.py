@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from agents.wire import EdgeReport, NodeReceipt, Report
 from app.errors import ClockBackwardsError, FieldsError
@@ -99,12 +99,8 @@ REGISTRY_TTL_MS = 10_000.0
 REGISTRY_SIZE_MAX = 50_000
 
 
-class IngestListener(Protocol):
-    """Hears what was taken in, for metrics."""
-
-    def stored(self, batch: Sequence[tuple[int, ReportOutcome]]) -> None:
-        """One commit: rows and outcome of every report in it."""
-        ...
+Heard = Callable[[Sequence[tuple[int, ReportOutcome]]], None]
+"""Hears of one commit, for metrics: rows and outcome of every report in it."""
 
 
 @record
@@ -174,11 +170,11 @@ Grouped = GroupCommit[tuple[R, ...], tuple[ReportOutcome, ...]]
 class Telemetry:
     """Takes telemetry in and reads it back."""
 
-    def __init__(self, database: Database, clock: Clock, skew_s: float, listener: IngestListener | None = None) -> None:
+    def __init__(self, database: Database, clock: Clock, skew_s: float, heard: Heard) -> None:
         self._database = database
         self._clock = clock
         self._skew_s = skew_s
-        self._listener = listener
+        self._heard = heard
         self.registry = DeviceRegistry(database, clock)
         self._reports: Grouped[Report] = self._grouped(lambda report: len(report.devices) + len(report.replicas))
         self._edges: Grouped[EdgeReport] = self._grouped(lambda report: len(report.samples))
@@ -252,8 +248,7 @@ class Telemetry:
             flat = [report for reports in batch for report in reports]
             with self._database.raw() as connection:
                 outcomes = ingest.ingest(connection, flat)
-            if self._listener is not None:
-                self._listener.stored(list(zip(map(rows_of, flat), outcomes, strict=True)))
+            self._heard(list(zip(map(rows_of, flat), outcomes, strict=True)))
             parts = iter(outcomes)
             return [tuple(next(parts) for _ in reports) for reports in batch]
 

@@ -24,7 +24,7 @@ A = Running(name="vision/a#0")
 
 def learned(database: Database) -> Learning:
     """One run with a belief that expects what `Formula` says."""
-    learning = Learning(database, Always())
+    learning = Learning(database, Always().current)
     learning.learn(LEADER)
     return learning
 
@@ -191,7 +191,7 @@ def test_a_run_that_dies_leaves_nothing_and_is_repeated_whole(database: Database
 
     told_minutes(database)
     with pytest.raises(TransientError):
-        Learning(database, Dying()).learn(LEADER)
+        Learning(database, Dying().current).learn(LEADER)
     assert rows(database, "SELECT * FROM learning_marks") == []
     learned(database)
     assert rows(database, "SELECT admitted FROM learning_marks") == [(5,)]
@@ -202,19 +202,19 @@ def test_a_leader_that_was_overtaken_writes_nothing(database: Database) -> None:
         """While it thinks, its successor learns."""
 
         def current(self) -> Belief:
-            Learning(database, Always()).learn(replace(LEADER, holder="successor", fencing=LEADER.fencing + 1))
+            Learning(database, Always().current).learn(replace(LEADER, holder="successor", fencing=LEADER.fencing + 1))
             return Formula()
 
     told_minutes(database)
     with pytest.raises(LeaseLostError):
-        Learning(database, Overtaken()).learn(LEADER)
+        Learning(database, Overtaken().current).learn(LEADER)
     assert rows(database, "SELECT admitted, fencing_token FROM learning_marks") == [(5, 8)]
     assert rows(database, "SELECT sum(outcomes) FROM outcome_hours WHERE verdict = 'admitted'") == [(5,)]
     rows_before = rows(database, "SELECT * FROM outcome_points")
     with database.transaction() as session:
         session.execute(text("UPDATE learning_marks SET seen_until = seen_until - INTERVAL '5 minutes'"))
     with pytest.raises(LeaseLostError):
-        Learning(database, Always()).learn(LEADER)
+        Learning(database, Always().current).learn(LEADER)
     assert rows(database, "SELECT * FROM outcome_points") == rows_before
 
 

@@ -5,8 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.services.profiles.forms import PAIR_COLUMNS, SOLO_COLUMNS, CellFault, CsvForm, Sheet, SheetError, read_sheet
-from app.services.profiles.samples import group_samples_of, queries_of, samples_of, written
+from app.services.profiles.forms import (
+    PAIR_COLUMNS,
+    SOLO_COLUMNS,
+    CellFault,
+    CsvForm,
+    Sheet,
+    SheetError,
+    group_samples_of,
+    queries_of,
+    read_sheet,
+    samples_of,
+    written,
+)
 
 SOLO = ",".join(SOLO_COLUMNS)
 PAIRS = ",".join(PAIR_COLUMNS)
