@@ -27,44 +27,40 @@ class ProbeError(Exception):
         self.code = code
 
 
-class ProbeDriver:
-    def __init__(self, library: str) -> None:
-        try:
-            self._library = ctypes.CDLL(library)
-        except OSError as error:
-            raise ProbeError(f"cannot load {library}: {error}", 0) from None
-
-    def call(self, name: str, *arguments: object) -> None:
-        """Make a call. Raises ProbeError unless it returns 0."""
-        try:
-            function = getattr(self._library, name)
-        except AttributeError:
-            raise ProbeError(f"the driver has no {name}", 0) from None
-        code = int(function(*arguments))
-        if code:
-            raise ProbeError(name, code)
+def _call(library: ctypes.CDLL, name: str, *arguments: object) -> None:
+    """Make a call. Raises ProbeError unless it returns 0."""
+    try:
+        function = getattr(library, name)
+    except AttributeError:
+        raise ProbeError(f"the driver has no {name}", 0) from None
+    code = int(function(*arguments))
+    if code:
+        raise ProbeError(name, code)
 
 
 def look(library: str) -> dict[str, object]:
     """Open the first device and say what it is to this process. Raises ProbeError."""
-    driver = ProbeDriver(library)
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError as error:
+        raise ProbeError(f"cannot load {library}: {error}", 0) from None
     count, device, sm_count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    driver.call("cuInit", 0)
-    driver.call("cuDeviceGetCount", ctypes.byref(count))
+    _call(driver, "cuInit", 0)
+    _call(driver, "cuDeviceGetCount", ctypes.byref(count))
     if count.value != 1:
         raise ProbeError(f"{count.value} devices are visible instead of one", 0)
-    driver.call("cuDeviceGet", ctypes.byref(device), 0)
+    _call(driver, "cuDeviceGet", ctypes.byref(device), 0)
     uuid = (ctypes.c_ubyte * 16)()
-    driver.call("cuDeviceGetUuid_v2", ctypes.byref(uuid), device)
+    _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(uuid), device)
     # A process that may not open the device, or that MPS refuses, learns that from its first context.
     context = ctypes.c_void_p()
-    driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    _call(driver, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     try:
-        driver.call("cuCtxSetCurrent", context)
-        driver.call("cuDeviceGetAttribute", ctypes.byref(sm_count), MULTIPROCESSOR_COUNT, device)
+        _call(driver, "cuCtxSetCurrent", context)
+        _call(driver, "cuDeviceGetAttribute", ctypes.byref(sm_count), MULTIPROCESSOR_COUNT, device)
         free, total = _memory(driver)
     finally:
-        driver.call("cuDevicePrimaryCtxRelease_v2", device)
+        _call(driver, "cuDevicePrimaryCtxRelease_v2", device)
     return {
         "ok": True,
         "uuid": f"GPU-{UUID(bytes=bytes(uuid))}",
@@ -74,11 +70,11 @@ def look(library: str) -> dict[str, object]:
     }
 
 
-def _memory(driver: ProbeDriver) -> tuple[float | None, float | None]:
+def _memory(driver: ctypes.CDLL) -> tuple[float | None, float | None]:
     """Free and total MiB; None where the driver does not tell, which hides no limit."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:
-        driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        _call(driver, "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     except ProbeError:
         return None, None
     return free.value / MIB, total.value / MIB

@@ -24,7 +24,7 @@ from agents.log import Log
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector, Sampler
 from agents.loop.governing import NodeGoverning
-from agents.loop.uplink import Identity, Mailbox, Uplink, listen
+from agents.loop.uplink import Mailbox, Uplink, listen
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import LoadMaker
 from agents.profiling.points import Control
@@ -89,8 +89,7 @@ class Agent:
             protocol_version=PROTOCOL_VERSION,
             devices=devices.inventory(),
         )
-        identity = Identity(join=join, join_token=facts.join_token)
-        self.uplink = Uplink(identity, facts.server, state, self.mailbox, log)
+        self.uplink = Uplink(join, facts, state, self.mailbox, log)
         self.applier.reservations.when_back = self.mailbox.news.set
         self._idle_passes = 0
         self._refused: tuple[int, str] | None = None

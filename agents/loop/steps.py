@@ -250,16 +250,14 @@ def _settings(view: DeviceView, target: DeviceTarget, *, lower: bool) -> list[Wo
     steps = []
     uuid, held = view.inventory.uuid, view.settings
     clock_max, power_max = view.inventory.clocks_mhz_sm[-1], view.inventory.power_limit_w_max
-    if held.power_limit_w != target.power_limit_w:
-        falls = (target.power_limit_w or power_max) < (held.power_limit_w or power_max)
-        if falls == lower:
-            kind = StepKind.LOWER_POWER if lower else StepKind.RAISE_POWER
-            steps.append(WorkerStep(kind=kind, uuid=uuid, power_limit_w=target.power_limit_w))
-    if held.clock_mhz_sm != target.clock_mhz_sm:
-        falls = (target.clock_mhz_sm or clock_max) < (held.clock_mhz_sm or clock_max)
-        if falls == lower:
-            kind = StepKind.LOWER_CLOCK if lower else StepKind.RAISE_CLOCK
-            steps.append(WorkerStep(kind=kind, uuid=uuid, clock_mhz_sm=target.clock_mhz_sm))
+    falls = (target.power_limit_w or power_max) < (held.power_limit_w or power_max)
+    if held.power_limit_w != target.power_limit_w and falls == lower:
+        kind = StepKind.LOWER_POWER if lower else StepKind.RAISE_POWER
+        steps.append(WorkerStep(kind=kind, uuid=uuid, power_limit_w=target.power_limit_w))
+    falls = (target.clock_mhz_sm or clock_max) < (held.clock_mhz_sm or clock_max)
+    if held.clock_mhz_sm != target.clock_mhz_sm and falls == lower:
+        kind = StepKind.LOWER_CLOCK if lower else StepKind.RAISE_CLOCK
+        steps.append(WorkerStep(kind=kind, uuid=uuid, clock_mhz_sm=target.clock_mhz_sm))
     return steps
 
 

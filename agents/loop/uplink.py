@@ -12,8 +12,8 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from agents.config import NodeFacts
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
 from agents.state import TOKEN_FILE, StateDirectory
@@ -26,14 +26,6 @@ BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 REPORTS_PER_SEND = 50
 RECEIPTS_KEPT_MAX = 32
 _NOT_KNOWN = frozenset({401, 403})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who joins, and with what: the join message, and the join token (may be empty when the node has its own)."""
-
-    join: Join
-    join_token: str
 
 
 class Mailbox:
@@ -102,13 +94,13 @@ class _LaterError(Exception):
 class Uplink:
     """Talks to the control plane. `run` belongs in a thread of its own."""
 
-    def __init__(self, identity: Identity, server: str, state: StateDirectory, mailbox: Mailbox, log: Log) -> None:
+    def __init__(self, join: Join, facts: NodeFacts, state: StateDirectory, mailbox: Mailbox, log: Log) -> None:
         self.joined = threading.Event()
         self.report_interval_s: float | None = None
         self.heard_s: float | None = None
         """When the control plane answered last (monotonic)."""
-        self._identity = identity
-        self._connection = HttpConnection(server)
+        self._join_message, self._join_token = join, facts.join_token
+        self._connection = HttpConnection(facts.server)
         self._state = state
         self._mailbox = mailbox
         self._log = log
@@ -176,11 +168,11 @@ class Uplink:
     def _join(self) -> None:
         """Join with the node's own token, else with the join token."""
         reasons = []
-        for token in (self._node_token, self._identity.join_token):
+        for token in (self._node_token, self._join_token):
             if not token:
                 continue
             self._connection.token = token
-            answer = self._connection.call("POST", "/v1/agent/join", encode(self._identity.join))
+            answer = self._connection.call("POST", "/v1/agent/join", encode(self._join_message))
             if answer.ok:
                 self._enter(answer.json())
                 return
@@ -202,12 +194,12 @@ class Uplink:
         self._tag = None
         self.joined.set()
         self._mailbox.news.set()
-        self._log.event("node.joined", boot_id=self._identity.join.boot_id)
+        self._log.event("node.joined", boot_id=self._join_message.boot_id)
 
     def _fetch(self) -> None:
         rung = self._mailbox.rung()
         headers = {} if self._tag is None else {"If-None-Match": self._tag}
-        answer = self._call("GET", f"/v1/agent/nodes/{self._identity.join.node}/target", None, headers)
+        answer = self._call("GET", f"/v1/agent/nodes/{self._join_message.node}/target", None, headers)
         if answer.status == 200:
             try:
                 self._mailbox.put_target(decode(NodeTarget, answer.json()))

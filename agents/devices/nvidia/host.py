@@ -218,7 +218,8 @@ class Strangers:
             if now_s - self._seen_s[uuid, pid] >= FOREIGN_AFTER_S:
                 name = _name(pid, self._proc)
                 if name != SERVER_NAME:
-                    self._told.setdefault(uuid, []).append(_phrase(process, name))
+                    used = "" if process.memory_mib is None else f" with {process.memory_mib:.0f} MiB"
+                    self._told.setdefault(uuid, []).append(f"pid {pid} ({name or 'not visible here'}){used}")
 
     def problems(self) -> list[str]:
         """A sentence for each device that has some."""
@@ -226,11 +227,6 @@ class Strangers:
             f"{uuid}: used by processes that are not this agent's: {', '.join(phrases)}"
             for uuid, phrases in sorted(self._told.items())
         ]
-
-
-def _phrase(process: GpuProcess, name: str) -> str:
-    used = "" if process.memory_mib is None else f" with {process.memory_mib:.0f} MiB"
-    return f"pid {process.pid} ({name or 'not visible here'}){used}"
 
 
 def _name(pid: int, proc: Path) -> str:

@@ -1,4 +1,4 @@
-"""Devices that are not divided: the environment, and the one thing that can be wrong."""
+"""Where pipes may lie, how many clients fit, and devices that are not divided."""
 
 from __future__ import annotations
 
@@ -13,9 +13,35 @@ import pytest
 
 from agents.devices.parts import ShareOrder, Sharing
 from agents.errors import NotFoundError
-from agents.mps import NoSharing
+from agents.mps import NoSharing, client_slots, default_pipe_base
 from agents.processes import environment_of
 from tests.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("version", "part", "slots"),
+    [
+        (12040, 1.0, 48),
+        (13000, 1.0, 48),
+        (13010, 1.0, 60),
+        (13040, 1.0, 60),
+        (13040, 3 / 7, 25),
+        (12040, 1 / 100, 1),
+    ],
+)
+def test_clients_that_fit_depend_on_driver_and_slice(version: int, part: float, slots: int) -> None:
+    assert client_slots(version, device_part=part) == slots
+
+
+def test_pipes_lie_in_a_runtime_directory_or_else_in_the_state_directory(tmp_path: Path) -> None:
+    state, runtime, system = tmp_path / "state", tmp_path / "run", tmp_path / "system"
+    runtime.mkdir()
+    assert default_pipe_base({"XDG_RUNTIME_DIR": str(runtime)}, state, system) == runtime / "hr" / "mps"
+    assert default_pipe_base({"XDG_RUNTIME_DIR": str(tmp_path / "gone")}, state, system) == state / "mps"
+    assert default_pipe_base({}, state, system) == state / "mps"
+    system.mkdir()
+    assert default_pipe_base({"XDG_RUNTIME_DIR": str(runtime)}, state, system) == system / "mps"
+
 
 MIG = "MIG-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
 ORDER = ShareOrder(worker="w", uuid=MIG, share_pct_sm=100, memory_mib_limit=4000)
