@@ -13,9 +13,9 @@ power, memory in MiB of the replica. NaN stands for "not given" (a clock: the hi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,21 +49,31 @@ class Origin(IntEnum):
 
 
 class Columns:
-    """Records of arrays with one row each for the same things; what is no array stays when rows are taken."""
+    """Records of arrays with one row each for the same things; what is no array stays as it is."""
 
     __slots__: tuple[str, ...] = ()
 
     def take(self, rows: NDArray[np.intp] | Flags | slice) -> Self:
         """Some of the rows."""
-        held = ((name, getattr(self, name)) for name in self.__slots__)
         made: Callable[..., Self] = type(self)
-        return made(
-            **{name: part.take(rows) if isinstance(part, Columns) else _rows(part, rows) for name, part in held}
-        )
+        return made(**{name: _taken(getattr(self, name), rows) for name in self.__slots__})
+
+    def joined(self, other: Self) -> Self:
+        """Rows of both, in this order."""
+        made: Callable[..., Self] = type(self)
+        return made(**{name: _joined(getattr(self, name), getattr(other, name)) for name in self.__slots__})
 
 
-def _rows(part: object, rows: NDArray[np.intp] | Flags | slice) -> object:
+def _taken(part: object, rows: NDArray[np.intp] | Flags | slice) -> object:
+    if isinstance(part, Columns):
+        return part.take(rows)
     return part[rows] if isinstance(part, np.ndarray) else part
+
+
+def _joined(one: Any, two: Any) -> object:
+    if isinstance(one, Columns):
+        return one.joined(two)
+    return np.concatenate([one, two]) if isinstance(one, np.ndarray) else one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +118,22 @@ class Queries(Columns):
     def __len__(self) -> int:
         return len(self.batch)
 
+    def joined(self, other: Self) -> Self:
+        """Rows of both, in this order."""
+        models = tuple(dict.fromkeys((*self.models, *other.models)))
+        gpu_types = tuple(dict.fromkeys((*self.gpu_types, *other.gpu_types)))
+        one, two = (
+            replace(
+                part,
+                models=models,
+                gpu_types=gpu_types,
+                model=_renamed(part.model, part.models, models),
+                gpu_type=_renamed(part.gpu_type, part.gpu_types, gpu_types),
+            )
+            for part in (self, other)
+        )
+        return super(Queries, one).joined(two)
+
     def keys(self) -> dict[tuple[str, str], NDArray[np.intp]]:
         """Rows of every (model, GPU type) that occurs, in rising order of the names."""
         code = self.model * max(1, len(self.gpu_types)) + self.gpu_type
@@ -128,7 +154,11 @@ def _indexed(names: list[str], length: int) -> tuple[tuple[str, ...], Whole]:
     return tuple(table), np.broadcast_to(index, (length,)).copy()
 
 
-_MEASURED = (
+def _renamed(index: Whole, names: tuple[str, ...], table: tuple[str, ...]) -> Whole:
+    return np.array([table.index(name) for name in names], dtype=np.int64)[index]
+
+
+MEASURED = (
     "latency_ms", "latency_ms_p99", "throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct",
 )  # fmt: skip
 
@@ -150,7 +180,7 @@ class Samples(Columns):
     def of(queries: Queries, latency_ms: ArrayLike, **others: ArrayLike) -> Samples:
         """Samples of latency and whatever else was measured (by field name)."""
         columns = {name: np.asarray(column, dtype=np.float64) for name, column in others.items()}
-        for name in _MEASURED[1:]:
+        for name in MEASURED[1:]:
             columns.setdefault(name, np.full(len(queries), np.nan))
         return Samples(queries=queries, latency_ms=np.asarray(latency_ms, dtype=np.float64), **columns)
 
@@ -177,10 +207,21 @@ class Groups:
     @staticmethod
     def pairs(first: Queries, second: Queries) -> Groups:
         """Row i of both share a device: members 2i and 2i + 1."""
-        return Groups(members=interleaved(first, second), group=np.repeat(np.arange(len(first), dtype=np.int64), 2))
+        if len(first) != len(second):
+            raise InputError("pairs need as many second members as first ones")
+        order = np.arange(2 * len(first)).reshape(2, -1).T.ravel()
+        group = np.repeat(np.arange(len(first), dtype=np.int64), 2)
+        return Groups(members=first.joined(second).take(order), group=group)
 
     def __len__(self) -> int:
         return len(self.members)
+
+    def joined(self, other: Groups) -> Groups:
+        """The groups of both, one after the other."""
+        after = int(self.group.max(initial=-1)) + 1
+        return Groups(
+            members=self.members.joined(other.members), group=np.concatenate([self.group, other.group + after])
+        )
 
     def take_groups(self, wanted: Iterable[int] | Whole) -> tuple[Groups, NDArray[np.intp]]:
         """Some groups whole, renumbered by their order here, and the rows of `members` they were."""
@@ -200,40 +241,17 @@ class Groups:
         return self.sum_of_others(np.ones(len(self)))
 
 
-def interleaved(first: Queries, second: Queries) -> Queries:
-    """Rows 2i from `first` and 2i + 1 from `second`."""
-    if len(first) != len(second):
-        raise InputError("pairs need as many second members as first ones")
-    models = {name: index for index, name in enumerate(dict.fromkeys((*first.models, *second.models)))}
-    gpu_types = {name: index for index, name in enumerate(dict.fromkeys((*first.gpu_types, *second.gpu_types)))}
-
-    def mixed(one: Floats, two: Floats) -> Floats:
-        return np.stack([one, two], axis=1).ravel()
-
-    def renamed(index: Whole, names: tuple[str, ...], table: dict[str, int]) -> Whole:
-        return np.array([table[name] for name in names], dtype=np.int64)[index]
-
-    columns = [
-        (renamed(part.model, part.models, models), renamed(part.gpu_type, part.gpu_types, gpu_types))
-        for part in (first, second)
-    ]
-    return Queries(
-        models=tuple(models),
-        gpu_types=tuple(gpu_types),
-        model=np.stack([columns[0][0], columns[1][0]], axis=1).ravel(),
-        gpu_type=np.stack([columns[0][1], columns[1][1]], axis=1).ravel(),
-        batch=mixed(first.batch, second.batch),
-        share_pct=mixed(first.share_pct, second.share_pct),
-        clock_mhz=mixed(first.clock_mhz, second.clock_mhz),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSamples:
     """Measured latency of every member of every group (NaN: not measured)."""
 
     groups: Groups
     latency_ms: Floats
+
+    def joined(self, other: GroupSamples) -> GroupSamples:
+        """The groups of both, one after the other."""
+        latency_ms = np.concatenate([self.latency_ms, other.latency_ms])
+        return GroupSamples(groups=self.groups.joined(other.groups), latency_ms=latency_ms)
 
     def take_groups(self, wanted: Iterable[int] | Whole) -> GroupSamples:
         """Some groups whole."""

@@ -97,8 +97,7 @@ def completed(asked: Asked, belief: SoloModel, tell: Tell) -> Profile | None:
     kept = [*_with_memory(asked, belief, solo), *(point for point in points if point.neighbours)]
     known = {(point.batch, point.share_pct_sm) for point in solo if point.clock_mhz_sm == clock}
     cells = [cell for cell in _grid(asked.policy) if cell not in known]
-    added = _believed(asked, belief, cells, clock, [point for point in solo if point.clock_mhz_sm == clock])
-    made = [_point(asked, cell, clock, tell, values) for cell, values in zip(cells, added, strict=True) if values]
+    made = _believed(asked, belief, tell, cells, [point for point in solo if point.clock_mhz_sm == clock], clock)
     if not kept and not made:
         return None
     ordered = sorted([*kept, *made], key=_key)
@@ -118,40 +117,40 @@ def _queries(asked: Asked, cells: Sequence[tuple[int, int]], clock_mhz: int) -> 
     return Queries.of([asked.model] * len(cells), asked.gpu_type.name, batches, shares, [clock_mhz] * len(cells))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Values:
-    """What is believed of one cell."""
-
-    mean_ms: float
-    tail_ms: float
-    memory_mib: float
-    power_w: float | None
-    origin: Origin
-
-
 def _believed(
-    asked: Asked, belief: SoloModel, cells: list[tuple[int, int]], clock: int, measured: Sequence[ProfilePoint]
-) -> list[_Values | None]:
+    asked: Asked,
+    belief: SoloModel,
+    tell: Tell,
+    cells: list[tuple[int, int]],
+    measured: Sequence[ProfilePoint],
+    clock: int,
+) -> list[ProfilePoint]:
+    """Points of those of these cells (batch and share) of which all is known that planning needs."""
     if not cells:
         return []
-    columns = _careful(asked, belief, _queries(asked, cells, clock))
-    found: list[_Values | None] = []
-    for row, (batch, share) in enumerate(cells):
-        if not columns.usable[row]:
-            found.append(None)
-            continue
+    columns, found = _careful(asked, belief, _queries(asked, cells, clock)), []
+    for row in np.flatnonzero(columns.usable).tolist():
+        batch, share = cells[row]
         less = [point for point in measured if point.batch <= batch and point.share_pct_sm >= share]
         more = [point for point in measured if point.batch >= batch and point.share_pct_sm <= share]
         mean = _between(columns.latency_ms[row], *_bounds(less, more, "latency_ms_mean"))
         tail = _between(columns.tail_ms[row], *_bounds(less, more, "latency_ms_p99"))
-        values = _Values(
-            mean_ms=mean,
-            tail_ms=max(mean, tail),
-            memory_mib=_between(columns.memory_mib[row], *_bounds(less, more, "memory_mib")),
-            power_w=float(columns.power_w[row]) if np.isfinite(columns.power_w[row]) else None,
-            origin=Origin(int(columns.origin[row])),
+        memory = _between(columns.memory_mib[row], *_bounds(less, more, "memory_mib"))
+        power, origin = float(columns.power_w[row]), Origin(int(columns.origin[row]))
+        point = ProfilePoint(
+            model=asked.model,
+            gpu_type=GpuTypeName(asked.gpu_type.name),
+            batch=batch,
+            share_pct_sm=share,
+            clock_mhz_sm=clock,
+            latency_ms_mean=round(mean, 6),
+            latency_ms_p99=round(max(mean, tail), 6),
+            memory_mib=round(memory, 3),
+            power_w=round(power, 3) if np.isfinite(power) else None,
+            origin=_ORIGINS[origin],
+            source=tell(asked.model, asked.gpu_type.name, origin)[:SOURCE_LENGTH_MAX],
         )
-        found.append(values)
+        found.append(point)
     return found
 
 
@@ -206,22 +205,6 @@ def _with_memory(asked: Asked, belief: SoloModel, points: Sequence[ProfilePoint]
         if np.isfinite(memory) and memory > 0:
             found[index] = replace(points[index], memory_mib=round(memory, 3))
     return found
-
-
-def _point(asked: Asked, cell: tuple[int, int], clock: int, tell: Tell, values: _Values) -> ProfilePoint:
-    return ProfilePoint(
-        model=asked.model,
-        gpu_type=GpuTypeName(asked.gpu_type.name),
-        batch=cell[0],
-        share_pct_sm=cell[1],
-        clock_mhz_sm=clock,
-        latency_ms_mean=round(values.mean_ms, 6),
-        latency_ms_p99=round(values.tail_ms, 6),
-        memory_mib=round(values.memory_mib, 3),
-        power_w=None if values.power_w is None else round(values.power_w, 3),
-        origin=_ORIGINS[values.origin],
-        source=tell(asked.model, asked.gpu_type.name, values.origin)[:SOURCE_LENGTH_MAX],
-    )
 
 
 def _key(point: ProfilePoint) -> tuple[tuple[str, ...], int, int, int]:

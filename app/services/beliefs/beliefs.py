@@ -27,10 +27,9 @@ from solvers.domain.device import GpuType
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
 from solvers.domain.workload import ModelVariant
 from solvers.errors import EngineError, TransientError
-from solvers.models.base import Facts, Groups, GroupSamples, Origin, Quantity, Queries, Samples
+from solvers.models.base import MEASURED, Facts, Groups, GroupSamples, Origin, Quantity, Queries, Samples
 from solvers.models.library import name_key
 from solvers.models.online.forecasts import taught
-from solvers.models.parts.seen import MEASURED, joined, joined_queries
 from solvers.models.suite import Suite
 
 _SEEN = frozenset({ProfileOrigin.MEASURED, ProfileOrigin.PUBLIC, ProfileOrigin.SIMULATED})
@@ -78,18 +77,7 @@ class Evidence:
 
     def joined(self, other: Evidence) -> Evidence:
         """These measurements and the others."""
-        first, second = self.groups.groups, other.groups.groups
-        later = second.group + (int(first.group[-1]) + 1 if len(first) else 0)
-        groups = Groups(
-            members=joined_queries(first.members, second.members), group=np.concatenate([first.group, later])
-        )
-        return replace(
-            self,
-            samples=joined(self.samples, other.samples),
-            groups=GroupSamples(
-                groups=groups, latency_ms=np.concatenate([self.groups.latency_ms, other.groups.latency_ms])
-            ),
-        )
+        return replace(self, samples=self.samples.joined(other.samples), groups=self.groups.joined(other.groups))
 
     def teaches_as(self, known: Evidence) -> bool:
         """Whether a suite that learned `known` has nothing to learn here: the same measurements, and what documents

@@ -52,10 +52,6 @@ class Points(Columns):
         """Batch, share and slowness."""
         return self.batch, self.share, self.slowness
 
-    def joined(self, other: Points) -> Points:
-        """These and then the others."""
-        return Points(**{name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in self.__slots__})
-
     def merged(self) -> Points:
         """One point per configuration, the median of its measurements, in rising order of batch, share, slowness."""
         if not len(self):

@@ -232,11 +232,7 @@ class PressureBelief:
     table: Lattice | None
     reach: tuple[float, float, float, float]
     strangeness: float = 1.0
-
-    @property
-    def spec(self) -> ModelSpec:
-        """Name, version."""
-        return SPEC
+    spec: ModelSpec = SPEC
 
     def fit(self, samples: GroupSamples, solo: SoloModel, alone: Samples) -> PressureBelief:
         """Learn from these groups alone."""

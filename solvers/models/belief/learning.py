@@ -158,7 +158,10 @@ def learn(form: Form, lessons: Mapping[str, Lesson], seed: int) -> tuple[Field, 
     weak = {name: lessons[name].priors[-1] for name in names}
     common = {name: _others(name, fits, weak[name]) for name in names}
     told = {name: Told(sibling=lessons[name].sibling, belief=fit) for name, fit in fits.items()}
-    near = {name: transfer.voices(lessons[name].sibling, _without(told, name)) for name in names}
+    near = {
+        name: transfer.voices(lessons[name].sibling, {other: said for other, said in told.items() if other != name})
+        for name in names
+    }
     priors = {name: _candidates(lessons[name], near[name], common[name]) for name in names}
     telling = [name for name in names if name in fits]
     kernel = _kernel(form, [(lessons[name].points, priors[name][0]) for name in telling])
@@ -210,10 +213,6 @@ def _candidates(lesson: Lesson, near: tuple[ShapePrior, ...], common: tuple[Shap
     if not near:
         return common + lesson.priors
     return near[:1] if len(lesson.points) > _SETTLED else near + common
-
-
-def _without(told: Mapping[str, Told], name: str) -> dict[str, Told]:
-    return {other: found for other, found in told.items() if other != name}
 
 
 def _kernel(form: Form, learners: Sequence[tuple[Points, ShapePrior]]) -> Floats:

@@ -24,7 +24,6 @@ from solvers.errors import InputError
 from solvers.models.base import Columns, Facts, Groups, Queries, SoloModel
 from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE, STRANGER_STEPS, STRANGERS_STEPS
 from solvers.models.parts.lattice import Lattice, Places
-from solvers.models.parts.seen import joined_queries
 
 _PCIE_GB_PER_S = 12.0
 _HOST_UNKNOWN, _RATE_UNKNOWN = 0.3, 0.05
@@ -102,7 +101,7 @@ class _Alone:
         """One question to `solo` and one to the table: asking is what costs."""
         keys = members.keys()
         single = Queries.of([model for model, _ in keys], [gpu_type for _, gpu_type in keys], 1.0, 100.0)
-        asked = joined_queries(members, single)
+        asked = members.joined(single)
         believed = solo.predict(asked)
         latency_ms, doubt = believed.mean, np.clip(believed.std / believed.mean, 0.0, _DOUBT_MAX)
         count = len(members)

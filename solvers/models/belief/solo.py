@@ -172,11 +172,7 @@ class HeadroomSolo:
     seed: int
     known: Knowledge = field(default_factory=Knowledge)
     memory: _Memory = field(default_factory=_Memory, compare=False, repr=False)
-
-    @property
-    def spec(self) -> ModelSpec:
-        """Name, version, what it answers."""
-        return SPEC
+    spec: ModelSpec = SPEC
 
     def fit(self, samples: Samples) -> HeadroomSolo:
         """Learn from these samples, the facts and the library."""

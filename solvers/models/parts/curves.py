@@ -21,8 +21,8 @@ from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.models.base import Answer, Facts, ModelSpec, Quantity, Queries, Samples, refuse_quantity
 from solvers.models.parts.lattice import highest_clocks
-from solvers.models.parts.seen import joined, samples_from_plain, samples_to_plain
-from solvers.models.parts.static import Static, answered, errors_left_out
+from solvers.models.parts.seen import samples_from_plain, samples_to_plain
+from solvers.models.parts.static import Static, answered, errors_left_out, of_keys
 
 _PENALTIES = 10.0 ** np.arange(-4.0, 4.1, 0.5)
 
@@ -154,7 +154,7 @@ class Curves:
 
     def update(self, samples: Samples) -> Curves:
         """Learn again from what was seen and from these."""
-        return self.fit(joined(self.table.seen, samples))
+        return self.fit(self.table.seen.joined(samples))
 
     def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
         """Compute every row."""
@@ -174,15 +174,8 @@ class Curves:
             mean = self.table.derived(queries, quantity, places, latency)
         answer = answered(queries, places, mean, self.table.noise, self.errors)
         # A formula does not pass through what was measured, so measured cells are no surer than others.
-        relative = np.array(
-            [[self.errors.get((model, gpu), np.nan) for gpu in queries.gpu_types] for model in queries.models]
-        )
-        own = relative.reshape(len(queries.models), len(queries.gpu_types))[queries.model, queries.gpu_type]
+        own = of_keys(queries, self.errors, np.nan)
         return replace(answer, std=np.maximum(answer.std, np.abs(answer.mean) * own))
-
-    def curve(self, model: str, gpu_type: str) -> Curve | None:
-        """The formula of one key."""
-        return self.latency.get((model, gpu_type))
 
     def dump(self) -> Plain:
         """What was seen; the coefficients follow from it."""

@@ -27,7 +27,6 @@ from solvers.models.parts.seen import (
     floats_of,
     floats_to_plain,
     ints_of,
-    joined_queries,
     part,
     queries_from_plain,
     queries_to_plain,
@@ -89,11 +88,7 @@ class Company:
     def joined(self, samples: GroupSamples, solo: SoloModel) -> Company:
         """More groups after these."""
         alone_ms = latency_alone_ms(samples.groups.members, solo, self.table)
-        first = int(self.groups.group.max(initial=-1)) + 1
-        groups = Groups(
-            members=joined_queries(self.groups.members, samples.groups.members),
-            group=np.concatenate([self.groups.group, samples.groups.group + first]),
-        )
+        groups = self.groups.joined(samples.groups)
         slowdown = np.concatenate([self.slowdown, samples.latency_ms / alone_ms])
         return self.with_groups(groups, (np.concatenate([self.alone_ms, alone_ms]), slowdown))
 

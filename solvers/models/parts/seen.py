@@ -1,4 +1,4 @@
-"""Measurements as plain JSON data and back, and how they add up.
+"""Measurements as plain JSON data and back.
 
 NaN becomes null.
 """
@@ -6,7 +6,6 @@ NaN becomes null.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,9 +13,8 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
-from solvers.models.base import Queries, Samples
+from solvers.models.base import MEASURED, Queries, Samples
 
-MEASURED = tuple(field.name for field in fields(Samples) if field.name != "queries")
 _NUMBERS = ("batch", "share_pct", "clock_mhz")
 T = TypeVar("T")
 
@@ -94,41 +92,5 @@ def samples_from_plain(plain: Plain) -> Samples:
     return Samples(queries=queries_from_plain(part(plain, "queries")), **columns)
 
 
-def joined_queries(first: Queries, second: Queries) -> Queries:
-    """Rows of both, in this order."""
-    models = tuple(dict.fromkeys((*first.models, *second.models)))
-    gpu_types = tuple(dict.fromkeys((*first.gpu_types, *second.gpu_types)))
-    numbers = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _NUMBERS}
-    return replace(
-        first,
-        models=models,
-        gpu_types=gpu_types,
-        model=np.concatenate([_renamed(item.model, item.models, models) for item in (first, second)]),
-        gpu_type=np.concatenate([_renamed(item.gpu_type, item.gpu_types, gpu_types) for item in (first, second)]),
-        **numbers,
-    )
-
-
-def _renamed(index: Whole, names: tuple[str, ...], table: tuple[str, ...]) -> Whole:
-    return np.array([table.index(name) for name in names], dtype=np.int64)[index]
-
-
-def joined(first: Samples, second: Samples) -> Samples:
-    """Samples of both, in this order."""
-    columns = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in MEASURED}
-    return Samples(queries=joined_queries(first.queries, second.queries), **columns)
-
-
-NO_SAMPLES = Samples.of(
-    Queries(
-        models=(),
-        gpu_types=(),
-        model=np.zeros(0, dtype=np.int64),
-        gpu_type=np.zeros(0, dtype=np.int64),
-        batch=np.zeros(0),
-        share_pct=np.zeros(0),
-        clock_mhz=np.zeros(0),
-    ),
-    np.zeros(0),
-)
+NO_SAMPLES = Samples.of(Queries.of([], [], [], []), [])
 """Nothing was seen."""

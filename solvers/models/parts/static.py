@@ -8,7 +8,7 @@ types that were not measured get NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.models.base import Answer, Facts, ModelSpec, Origin, Quantity, Queries, Samples, refuse_quantity
 from solvers.models.parts.lattice import FREE, Lattice, Places, Signs, highest_clocks
-from solvers.models.parts.seen import NO_SAMPLES, joined, samples_from_plain, samples_to_plain
+from solvers.models.parts.seen import NO_SAMPLES, samples_from_plain, samples_to_plain
 
 SPEC = ModelSpec(
     name="static",
@@ -62,7 +62,7 @@ class Static:
 
     def update(self, samples: Samples) -> Static:
         """Table of what was seen and of these."""
-        return self.fit(joined(self.seen, samples))
+        return self.fit(self.seen.joined(samples))
 
     def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
         """Look every row up."""
@@ -103,8 +103,7 @@ def answered(
     """An answer with its relative spread: of measuring (`noise`), of the way between measured configurations (`errors`,
     by key), of leaving them.
     """
-    by_key = np.array([[errors.get((model, gpu), BETWEEN) for gpu in queries.gpu_types] for model in queries.models])
-    between = by_key.reshape(len(queries.models), len(queries.gpu_types))[queries.model, queries.gpu_type]
+    between = of_keys(queries, errors, BETWEEN)
     away = np.where(places.known & ~places.inside, PER_STEP_OUTSIDE * places.distance, 0.0)
     unknown = np.isnan(mean)
     return Answer(
@@ -114,6 +113,13 @@ def answered(
         distance=np.where(unknown, np.inf, places.distance),
         origin=np.where(places.known, Origin.MEASURED, Origin.SCALED).astype(np.int8),
     )
+
+
+def of_keys(queries: Queries, values: Mapping[tuple[str, str], float], otherwise: float) -> Floats:
+    """The value of every row's key."""
+    table = [[values.get((model, gpu), otherwise) for gpu in queries.gpu_types] for model in queries.models]
+    shape = len(queries.models), len(queries.gpu_types)
+    return np.asarray(np.array(table, dtype=np.float64).reshape(shape)[queries.model, queries.gpu_type])
 
 
 def errors_left_out(samples: Samples, believe: Callable[[Samples, Queries], Floats]) -> dict[tuple[str, str], float]:

@@ -16,12 +16,10 @@ requests/s.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from statistics import NormalDist, fmean, pstdev
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
-from solvers.domain.device import GpuType
 from solvers.domain.value import check_distinct, check_not_negative, check_positive, check_range, value
-from solvers.domain.workload import ModelVariant
 from solvers.errors import FieldError
 
 RESERVE_MIB = 1024.0
@@ -85,16 +83,14 @@ class StepCosts:
         """
         check_positive("compute", compute)
         check_positive("bandwidth", bandwidth)
-        return StepCosts(
+        return replace(
+            self,
             decode_fixed_ms=self.decode_fixed_ms / bandwidth,
             decode_fixed_sm_ms=self.decode_fixed_sm_ms / bandwidth,
             decode_per_sequence_ms=self.decode_per_sequence_ms / compute,
             decode_per_token_ms=self.decode_per_token_ms / bandwidth,
-            prefill_fixed_ms=self.prefill_fixed_ms,
             prefill_per_token_ms=self.prefill_per_token_ms / compute,
             prefill_per_token_squared_ms=self.prefill_per_token_squared_ms / compute,
-            decode_knee_pct=self.decode_knee_pct,
-            prefill_knee_pct=self.prefill_knee_pct,
         )
 
 
@@ -127,28 +123,6 @@ class TokenMix:
             raise FieldError("buckets", "a mix needs at least one bucket")
         check_distinct("buckets", ((bucket.in_tokens, bucket.out_tokens) for bucket in self.buckets))
 
-    @staticmethod
-    def of(in_tokens: list[int], out_tokens: list[int], edges: tuple[int, ...] = (256, 1024, 4096)) -> TokenMix:
-        """Buckets by prompt length from single requests: each bucket at its mean lengths."""
-        if not in_tokens or len(in_tokens) != len(out_tokens):
-            raise FieldError("in_tokens", "a mix needs as many prompt lengths as answer lengths, and at least one")
-        groups: dict[int, list[tuple[int, int]]] = {}
-        for prompt, answer in zip(in_tokens, out_tokens, strict=True):
-            groups.setdefault(sum(prompt > edge for edge in edges), []).append((prompt, answer))
-        parts = [
-            ([prompt for prompt, _ in group], [answer for _, answer in group]) for _, group in sorted(groups.items())
-        ]
-        buckets = tuple(
-            LengthBucket(
-                in_tokens=max(1, round(fmean(prompts))),
-                out_tokens=max(1, round(fmean(answers))),
-                weight=len(prompts) / len(in_tokens),
-                out_tokens_cv=pstdev(answers) / fmean(answers),
-            )
-            for prompts, answers in parts
-        )
-        return TokenMix(buckets=buckets)
-
     def shares(self) -> tuple[tuple[LengthBucket, float], ...]:
         """Buckets with their part of all requests."""
         total = sum(bucket.weight for bucket in self.buckets)
@@ -174,17 +148,6 @@ class TokenMix:
         return life / self.out_tokens_mean
 
 
-def sequences_max(model: ModelVariant, gpu_type: GpuType, mix: TokenMix, *, gpus: int = 1, part: float = 1.0) -> int:
-    """Sequences whose key-value cache fits beside the weights when each reaches its full length; `part` of the memory
-    of `gpus` GPUs may be used. 0 when the weights alone do not fit. Raises FieldError without a cache size.
-    """
-    if model.kv_cache_mib_per_token is None:
-        raise FieldError("kv_cache_mib_per_token", f"model {model.name} does not say how much cache a token takes")
-    room = gpus * (gpu_type.memory_mib * part - RESERVE_MIB) - model.memory_mib_weights
-    full = sum(share * (bucket.in_tokens + bucket.out_tokens) for bucket, share in mix.shares())
-    return max(0, math.floor(room / (full * model.kv_cache_mib_per_token)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLatency:
     """Steady state of a replica. Latencies in ms; infinite beyond capacity."""
@@ -194,7 +157,6 @@ class TokenLatency:
     """At the asked percentile."""
     inter_token_ms_mean: float
     inter_token_ms_tail: float
-    sequences_mean: float
     load: float
     """Part of the highest rate that could be sustained."""
 
@@ -204,7 +166,6 @@ _OVERLOADED = TokenLatency(
     first_token_ms_tail=math.inf,
     inter_token_ms_mean=math.inf,
     inter_token_ms_tail=math.inf,
-    sequences_mean=math.inf,
     load=math.inf,
 )
 
@@ -290,7 +251,6 @@ def token_latency(
         first_token_ms_tail=tail + placed.tail_ms(beyond),
         inter_token_ms_mean=step,
         inter_token_ms_tail=decoding + steady.prefills_ms_tail(rate * step, beyond),
-        sequences_mean=running,
         load=rate_rps / capacity,
     )
 

@@ -216,11 +216,7 @@ class HetSev(Recalling):
     """See the module."""
 
     parameters: HetsevParameters = field(default_factory=HetsevParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and the windows and waits to go on with."""

@@ -155,11 +155,7 @@ class Morak(Recalling):
     """See the module."""
 
     parameters: MorakParameters = field(default_factory=MorakParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def first_state(self) -> bytes:
         """Nothing was asked for yet."""
@@ -183,11 +179,7 @@ class WholeGpu(Stateless):
     parameters: MorakParameters = field(
         default_factory=lambda: MorakParameters(ceiling_part=1.0, leftover=Leftover.RESERVE)
     )
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return WHOLE_GPU
+    spec: PlannerSpec = WHOLE_GPU
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """One service per GPU, in turn."""

@@ -46,11 +46,7 @@ class Mudi(Recalling):
     """See the module."""
 
     parameters: MudiParameters = field(default_factory=MudiParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def first_state(self) -> bytes:
         """Nothing was read yet."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import ModelName
+from solvers.planners.traits import limit_ms
 from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, target_ms
 from solvers.policies.mudi.sizing import CoordinatedReplica
 from solvers.problems.fleet import Places
@@ -71,10 +72,9 @@ class Scores:
 
     def flatness(self, host: CoordinatedReplica, kind: int, company: Company) -> float:
         """Mean over batches of the slope of the segment that the target lies on."""
-        limit_ms = math.inf if host.need.limit_ms is None else host.need.limit_ms
         steep = []
         for batch, curve in self.curves.beside(host.need, kind, company).items():
-            target = target_ms(limit_ms, host.rate_rps, batch, self.parameters)
+            target = target_ms(limit_ms(host.need), host.rate_rps, batch, self.parameters)
             steep.append(abs(curve.k1 if target >= curve.l0 else curve.k2))
         return sum(steep) / len(steep) if steep else 0.0
 

@@ -28,6 +28,7 @@ from solvers.domain.value import value
 from solvers.planners.base import recalled
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
+from solvers.planners.traits import limit_ms
 from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, least_share, target_ms
 from solvers.problems.choice import Option, Options
 from solvers.problems.needs import Need
@@ -214,11 +215,10 @@ class Sizer:
 
         def evaluate(batch: int) -> float:
             curve = curves.get(batch)
-            limit = math.inf if need.limit_ms is None else need.limit_ms
             share = (
                 None
                 if curve is None
-                else least_share(curve, target_ms(limit, rate_rps, batch, self.parameters), self.parameters)
+                else least_share(curve, target_ms(limit_ms(need), rate_rps, batch, self.parameters), self.parameters)
             )
             at = self._refereed(options, mine, batch, share, rate_rps)
             if at is None or share is None:
@@ -265,10 +265,9 @@ class CoordinatedReplica:
 
 @dataclass(slots=True, kw_only=True)
 class Coordinator:
-    """Of all devices of one draft. `tunings` counts what was really worked out."""
+    """Of all devices of one draft."""
 
     sizer: Sizer
-    tunings: int = 0
     evaluations_most: int = 0
     _kept: dict[tuple[object, ...], Option | None] = field(default_factory=dict)
 
@@ -287,7 +286,6 @@ class Coordinator:
             company,
         )
         if key not in self._kept:
-            self.tunings += 1
             self._kept[key] = self._tuned(host, option, company)
         found = self._kept[key]
         return found if found is not None and found.share_pct <= room_pct + 1e-9 else None
@@ -310,7 +308,6 @@ class Coordinator:
         curve = self.sizer.curves.beside(host.need, option.device_class, company).get(option.batch)
         if curve is None:
             return False
-        limit_ms = math.inf if host.need.limit_ms is None else host.need.limit_ms
-        target = target_ms(limit_ms, host.rate_rps, option.batch, self.sizer.parameters)
+        target = target_ms(limit_ms(host.need), host.rate_rps, option.batch, self.sizer.parameters)
         share = least_share(curve, target, self.sizer.parameters)
         return share is not None and 100.0 * share <= option.share_pct + 1e-6

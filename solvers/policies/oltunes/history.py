@@ -19,7 +19,6 @@ from solvers.models.parts.lattice import in_steps
 from solvers.models.parts.seen import (
     floats_of,
     ints_of,
-    joined_queries,
     names_of,
     part,
     queries_from_plain,
@@ -40,15 +39,6 @@ def alone(queries: Queries) -> Groups:
     return Groups(members=queries, group=np.arange(len(queries), dtype=np.int64))
 
 
-def joined(first: Groups, second: Groups) -> Groups:
-    """The groups of both, one after the other."""
-    after = int(first.group[-1]) + 1 if len(first) else 0
-    return Groups(
-        members=joined_queries(first.members, second.members),
-        group=np.concatenate([first.group, second.group + after]),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryWindow:
     """The latest rows and their targets (one column each), whole groups only."""
@@ -63,7 +53,7 @@ class HistoryWindow:
 
     def extended(self, more: HistoryWindow, rows_max: int) -> HistoryWindow:
         """With more rows at the end; the oldest groups go when there are more than `rows_max` rows."""
-        groups, targets = joined(self.groups, more.groups), np.concatenate([self.targets, more.targets])
+        groups, targets = self.groups.joined(more.groups), np.concatenate([self.targets, more.targets])
         if len(groups) <= rows_max:
             return HistoryWindow(groups=groups, targets=targets)
         start = int(np.searchsorted(groups.group, groups.group[len(groups) - rows_max - 1], side="right"))

@@ -11,7 +11,6 @@ import pytest
 
 from solvers.errors import InputError
 from solvers.models.base import Answer, Groups, GroupSamples, Origin, Quantity, Queries, Samples, SoloModel
-from solvers.models.parts.seen import joined
 from solvers.models.suite import Suite, suites
 from tests import laws
 
@@ -44,7 +43,7 @@ def odd() -> tuple[Samples, GroupSamples]:
         groups=Groups.pairs(first, second),
         latency_ms=np.array([12.0, 12.0, 2.0, np.nan, 3.0, 30.0, 1e-6, 1e9]),
     )
-    return joined(laws.solo(models=("res",)), alone), beside
+    return laws.solo(models=("res",)).joined(alone), beside
 
 
 def questions(samples: Samples) -> Queries:

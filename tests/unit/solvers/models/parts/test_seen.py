@@ -10,7 +10,7 @@ import pytest
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
 from solvers.models.base import Queries, Samples
-from solvers.models.parts.seen import NO_SAMPLES, joined, part, samples_from_plain, samples_to_plain
+from solvers.models.parts.seen import NO_SAMPLES, part, samples_from_plain, samples_to_plain
 from tests import laws
 
 
@@ -27,7 +27,7 @@ def test_samples_come_back() -> None:
 def test_joining_renames_indices() -> None:
     one = Samples.of(Queries.of(["a", "b"], "g", 1, 50), [1.0, 2.0])
     two = Samples.of(Queries.of(["b", "c"], "h", 1, 50), [3.0, 4.0])
-    both = joined(one, two)
+    both = one.joined(two)
     assert both.queries.models == ("a", "b", "c")
     assert [both.queries.models[index] for index in both.queries.model] == ["a", "b", "b", "c"]
     assert [both.queries.gpu_types[index] for index in both.queries.gpu_type] == ["g", "g", "h", "h"]
@@ -36,7 +36,7 @@ def test_joining_renames_indices() -> None:
 
 def test_nothing_joins_to_what_is_added() -> None:
     samples = laws.solo(["res"])
-    np.testing.assert_array_equal(joined(NO_SAMPLES, samples).latency_ms, samples.latency_ms)
+    np.testing.assert_array_equal(NO_SAMPLES.joined(samples).latency_ms, samples.latency_ms)
 
 
 @pytest.mark.parametrize("broken", [None, [], {}, {"queries": 3}])

@@ -11,18 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.token_fit import ServedSamples, StepSamples, fit_served, fit_steps
-from solvers.domain.ids import ModelName
-from solvers.domain.workload import ModelVariant
-from solvers.errors import FieldError, InputError
+from solvers.errors import InputError
 from solvers.models.serving.tokens import (
     LengthBucket,
     StepCosts,
     TokenMix,
     rate_rps_max,
-    sequences_max,
     token_latency,
 )
-from tests.builders import gpu_type
 
 COSTS = StepCosts(
     decode_fixed_ms=11.0,
@@ -112,33 +108,6 @@ def test_beyond_capacity_latency_is_infinite() -> None:
     assert math.isinf(token_latency(COSTS, PLAIN, top, 16).first_token_ms_mean)
     assert math.isinf(token_latency(COSTS, PLAIN, 1.0, 0).inter_token_ms_mean)
     assert math.isfinite(token_latency(COSTS, PLAIN, 0.9 * top, 16).first_token_ms_tail)
-
-
-def test_cache_bounds_the_sequences() -> None:
-    model = ModelVariant(
-        name=ModelName("llama-7b"),
-        family="llama",
-        parameters_million=6700,
-        memory_mib_weights=13_000,
-        kv_cache_mib_per_token=0.5,
-    )
-    card = gpu_type("a100", memory_mib=24_576)
-    # (24576 - 1024 - 13000) / (700 tokens * 0.5 MiB)
-    assert sequences_max(model, card, PLAIN) == 30
-    assert sequences_max(model, card, PLAIN, part=0.5) == 0
-    assert sequences_max(model, card, PLAIN, gpus=2) == 97
-    with pytest.raises(FieldError):
-        sequences_max(replace(model, kv_cache_mib_per_token=None), card, PLAIN)
-
-
-def test_a_mix_of_single_requests_keeps_means_and_spread() -> None:
-    mix = TokenMix.of([100, 200, 3000], [10, 30, 500])
-    assert [(bucket.in_tokens, bucket.out_tokens) for bucket in mix.buckets] == [(150, 20), (3000, 500)]
-    assert [part for _, part in mix.shares()] == pytest.approx([2 / 3, 1 / 3])
-    assert mix.out_tokens_mean == pytest.approx(180)
-    assert mix.buckets[0].out_tokens_cv == pytest.approx(0.5)
-    with pytest.raises(FieldError):
-        TokenMix.of([], [])
 
 
 def grid(shares: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

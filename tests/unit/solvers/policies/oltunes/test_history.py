@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from solvers.models.base import Facts, Groups, Queries
-from solvers.policies.oltunes.history import POINTS_MAX, HistoryWindow, Reach, alone, joined
+from solvers.policies.oltunes.history import POINTS_MAX, HistoryWindow, Reach, alone
 
 EMPTY = Facts()
 
@@ -70,7 +70,7 @@ def test_the_window_keeps_the_latest_groups_whole() -> None:
 
 def test_groups_join_by_name() -> None:
     other = Groups.pairs(Queries.of("b", "a100", 1, 40), Queries.of("c", "a100", 2, 60))
-    both = joined(pairs(1), other)
+    both = pairs(1).joined(other)
     names = [both.members.models[index] for index in both.members.model]
     assert names == ["a", "b", "b", "c"]
     np.testing.assert_array_equal(both.group, [0, 0, 1, 1])
