@@ -261,6 +261,20 @@ class JointProblem:
         named = (first.setdefault((item.workload, item.model), number) for number, item in enumerate(self.variants))
         return np.array(list(named), dtype=np.int64)
 
+    @cached_property
+    def _by_network(self) -> dict[tuple[WorkloadId, ModelName], list[int]]:
+        found: dict[tuple[WorkloadId, ModelName], list[int]] = {}
+        for number, item in enumerate(self.variants):
+            found.setdefault((self.workloads[item.workload].id, item.model), []).append(number)
+        return found
+
+    def variant_of(self, workload: WorkloadId, model: ModelName, batch: int) -> int | None:
+        """Which variant a replica is: the one of the smallest batches that has this one; None for a network that may
+        not serve.
+        """
+        listed = self._by_network.get((workload, model), [])
+        return next((each for each in listed if batch <= self.variants[each].batch_max), listed[-1] if listed else None)
+
     def networks(self, variants: Sequence[int]) -> tuple[int, ...]:
         """Of these variants: a replica goes on as another variant of its network."""
         return tuple(int(self.network[item]) for item in variants)

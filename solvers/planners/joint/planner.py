@@ -295,14 +295,14 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     others = (found.solved.held, None if whole is None else whole.layout, None if mild is None else mild.layout)
     layouts = (*(item for item in others if item is not None), found.solved.found)
     part, period_s = policy.gain_pct_min / 100, policy.interruption_over_s if mild is None else mild.period_s
-    return min(
-        (seat(attempt.floor, layout, attempt.terms) for layout in layouts),
-        key=lambda item: (
-            item.worth(policy.launch_usd_per_s, part)
-            + breaks_usd(item, period_s)
-            + (0.0 if whole is None else slights_usd(item))
-        ),
-    )
+    seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]
+    usd_per_h = [
+        item.worth(policy.launch_usd_per_s, part)
+        + breaks_usd(item, period_s)
+        + (0.0 if whole is None else slights_usd(item))
+        for item in seated
+    ]
+    return seated[usd_per_h.index(min(usd_per_h))]
 
 
 def bounded(attempt: Attempt, found: Found, plan: Plan) -> Plan:

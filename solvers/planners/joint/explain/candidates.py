@@ -19,7 +19,7 @@ from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.joint.reading.formulation import Names, Reading
+from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Prices
@@ -266,14 +266,14 @@ class _Had:
 
 def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[_Key, list[_Had]]:
     """What the plan has of every network on every type."""
-    problem, types, names = reading.problem, reading.snapshot.gpu_types_by_name(), Names(reading.problem)
+    problem, types = reading.problem, reading.snapshot.gpu_types_by_name()
     pool_of = {device: pool for pool, devices in enumerate(reading.pool_devices) for device in devices}
     clocks = {item.device: item.clock_mhz_sm for item in plan.settings}
     last = {int(pool): kind for kind, pool in enumerate(problem.kind_pool)}
     items, variants = [], []
     for item in plan.assignments:
         if item.device in pool_of and item.workload in terms.numbers and item.kind is not WorkloadKind.JOB:
-            variant = names.variant(item.workload, item.model, item.batch)
+            variant = problem.variant_of(item.workload, item.model, item.batch)
             if variant is not None:
                 items.append(item)
                 variants.append(variant)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -47,7 +46,7 @@ from solvers.planners.writer import rounded_rps
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Variant, Workload
 from solvers.problems.needs import Need, needs_of, open_ended_services
-from solvers.problems.patterns import Pattern, Standing, judge
+from solvers.problems.patterns import Standing, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,50 +81,10 @@ class Reading:
     refusals: Mapping[tuple[WorkloadId, GpuTypeName], Reason]
     """Why a workload can have no replica on any device of a type, however much were free."""
 
-    @cached_property
-    def open_ended(self) -> frozenset[WorkloadId]:
-        """Services that can always use more and may be given what is spare: without budgets, quotas and spread, where
-        whole devices are paid.
-        """
-        snapshot = self.snapshot
-        if snapshot.policy.cost_basis is not CostBasis.DEVICE:
-            return frozenset()
-        endless = open_ended_services(snapshot)
-        bounded = {item.name for item in snapshot.projects if item.quota_gpus is not None}
-        return frozenset(
-            WorkloadId(item.id)
-            for item in snapshot.services
-            if item.id in endless
-            and item.project not in bounded
-            and item.budget_usd_per_h is None
-            and item.affinity.failure_domains_min < 2
-        )
-
-    @cached_property
-    def standing_patterns(self) -> tuple[Standing, ...]:
-        """What stands on pools as patterns, as far as it is lawful and keeps its promises, at the clocks that stand."""
-        clocks = {item.device: item.clock_mhz_sm for item in self.snapshot.target.settings}
-        found: Counter[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = Counter()
-        for pool, devices in enumerate(self.pool_devices):
-            kinds = np.flatnonzero(self.problem.kind_pool == pool)
-            for device in devices:
-                stands = self.standing.get(device, ())
-                members = sorted(
-                    (item.variant, item.assignment.share_pct_sm) for item in stands if item.variant is not None
-                )
-                clock = clocks.get(device) or 0
-                if clock not in self.problem.kind_clock_mhz[kinds]:
-                    clock = int(self.problem.kind_clock_mhz[kinds[-1]])
-                if members and len(members) == len(stands):
-                    key = tuple(item for item, _ in members), tuple(share for _, share in members)
-                    found[pool, clock, *key] += 1
-        judged = ((self._judged(*key), count) for key, count in sorted(found.items()))
-        return tuple(Standing(pattern=pattern, devices=count) for pattern, count in judged if pattern is not None)
-
-    def _judged(self, pool: int, clock: int, variants: tuple[int, ...], shares: tuple[int, ...]) -> Pattern | None:
-        """Of the kinds at this clock the first that bears it: those who are known bear each other best."""
-        judged = (judge(self.problem, kind, variants, shares) for kind in self.problem.like(pool, clock))
-        return next((pattern for pattern in judged if pattern is not None), None)
+    standing_patterns: tuple[Standing, ...]
+    """The same as patterns, as far as they are lawful and keep their promises, at the clocks that stand."""
+    open_ended: frozenset[WorkloadId]
+    """Services that can always use more and may be given what is spare."""
 
 
 def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
@@ -136,11 +95,12 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
     staying = staying_of(picture, movable, needs, fleet)
     spread = any(need.affinity.failure_domains_min > 1 for need in needs)
     pools = pools_of(picture, fleet, staying.devices, by_failure_domain=spread)
-    stays = (*staying.pinned, *staying.kept)
+    stays, asked = (*staying.pinned, *staying.kept), {need.workload: need for need in needs}
     settings = {item.device: item for item in picture.target.settings}
     appraisal = Appraisal.of(fleet, picture.profiles_by_key(), picture.policy, stays, settings)
-    pools = with_rests(picture, appraisal, pools, stays, [item.need for item in staying.left if item.wanted])
-    problem, refusals = assemble(picture, fleet, pools, tuple(item for item in staying.left if item.wanted))
+    pools = with_rests(picture, appraisal, pools, stays, [item.need for item in staying.left])
+    problem, refusals = assemble(picture, fleet, pools, staying.left)
+    standing = _standing(picture, pools, problem, set(movable), {item.replica for item in stays})
     hopeless = {
         (need.workload, item.name): need.refusal
         for need in needs
@@ -154,14 +114,15 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
         needs=needs,
         pinned=staying.pinned,
         fleet=fleet,
-        kept=tuple(_as_of_today(item, appraisal, needs) for item in staying.kept),
-        standing=_standing(picture, pools, problem, set(movable), {item.replica for item in stays}),
+        kept=tuple(_as_of_today(item, appraisal, asked[item.workload]) for item in staying.kept),
+        standing=standing,
+        standing_patterns=_patterns(picture, pools, problem, standing),
+        open_ended=_open_ended(picture),
         refusals=refusals | hopeless,
     )
 
 
-def _as_of_today(item: Assignment, appraisal: Appraisal, needs: tuple[Need, ...]) -> Assignment:
-    need = next(need for need in needs if need.workload == item.workload)
+def _as_of_today(item: Assignment, appraisal: Appraisal, need: Need) -> Assignment:
     capacity_rps = item.capacity_rps
     if need.kind is not WorkloadKind.JOB:
         capacity_rps = min(capacity_rps, appraisal.capacities_rps(need, [item])[0] or 0.0)
@@ -172,13 +133,54 @@ def _standing(
     picture: Snapshot, pools: Pools, problem: JointProblem, movable: set[WorkloadId], stays: set[ReplicaId]
 ) -> dict[DeviceId, tuple[Stands, ...]]:
     pooled = {device for devices in pools.devices for device in devices}
-    names = Names(problem)
     found: dict[DeviceId, list[Stands]] = defaultdict(list)
     for item in sorted(picture.target.assignments, key=lambda item: item.replica):
         if item.device in pooled and item.workload in movable and item.replica not in stays:
-            variant = names.variant(item.workload, item.model, item.batch)
+            variant = problem.variant_of(item.workload, item.model, item.batch)
             found[item.device].append(Stands(assignment=item, variant=variant))
     return {device: tuple(items) for device, items in sorted(found.items())}
+
+
+def _patterns(
+    picture: Snapshot, pools: Pools, problem: JointProblem, standing: Mapping[DeviceId, tuple[Stands, ...]]
+) -> tuple[Standing, ...]:
+    """Of the kinds at a clock the first that bears a device's contents: those who are known bear each other best."""
+    clocks = {item.device: item.clock_mhz_sm for item in picture.target.settings}
+    found: Counter[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = Counter()
+    for pool, devices in enumerate(pools.devices):
+        listed = problem.kind_clock_mhz[problem.kind_pool == pool]
+        for device in devices:
+            stands = standing.get(device, ())
+            members = sorted(
+                (item.variant, item.assignment.share_pct_sm) for item in stands if item.variant is not None
+            )
+            if members and len(members) == len(stands):
+                clock = clocks.get(device) or 0
+                clock = clock if clock in listed else int(listed[-1])
+                found[pool, clock, tuple(item for item, _ in members), tuple(share for _, share in members)] += 1
+    made = []
+    for (pool, clock, variants, shares), count in sorted(found.items()):
+        judged = (judge(problem, kind, variants, shares) for kind in problem.like(pool, clock))
+        pattern = next((pattern for pattern in judged if pattern is not None), None)
+        if pattern is not None:
+            made.append(Standing(pattern=pattern, devices=count))
+    return tuple(made)
+
+
+def _open_ended(picture: Snapshot) -> frozenset[WorkloadId]:
+    """Without budgets, quotas and spread, where whole devices are paid."""
+    if picture.policy.cost_basis is not CostBasis.DEVICE:
+        return frozenset()
+    endless = open_ended_services(picture)
+    bounded = {item.name for item in picture.projects if item.quota_gpus is not None}
+    return frozenset(
+        WorkloadId(item.id)
+        for item in picture.services
+        if item.id in endless
+        and item.project not in bounded
+        and item.budget_usd_per_h is None
+        and item.affinity.failure_domains_min < 2
+    )
 
 
 Refusals = dict[tuple[WorkloadId, GpuTypeName], Reason]
@@ -455,17 +457,3 @@ def _refusal(
         Fact(name="latency_ms_limit", value=need.limit_ms or 0.0),
     )
     return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=gpu_type, facts=facts)
-
-
-class Names:
-    """Which variant a replica is, by its workload, network and batch."""
-
-    def __init__(self, problem: JointProblem) -> None:
-        self._variants: dict[tuple[WorkloadId, ModelName], list[tuple[int, int]]] = defaultdict(list)
-        for number, item in enumerate(problem.variants):
-            self._variants[problem.workloads[item.workload].id, item.model].append((item.batch_max, number))
-
-    def variant(self, workload: WorkloadId, model: ModelName, batch: int) -> int | None:
-        """The one of the smallest batches that has this one; None for a network that may not serve."""
-        listed = self._variants.get((workload, model), [])
-        return next((number for most, number in listed if batch <= most), listed[-1][1] if listed else None)

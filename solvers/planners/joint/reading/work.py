@@ -77,13 +77,6 @@ class Left:
     replicas_max: int
     budget_usd_per_h: float
 
-    @property
-    def wanted(self) -> bool:
-        """Whether there is anything to plan."""
-        return self.replicas_max > 0 and (
-            self.need.kind is WorkloadKind.JOB or self.rate_rps > 0 or self.replicas_min > 0
-        )
-
 
 def left_of(need: Need, kept: int, capacity_rps: float, usd_per_h: float) -> Left:
     """What is left when so many replicas stay, serve and cost so much."""
@@ -263,7 +256,7 @@ def put_tokens(cells: Cells, row: int, model: ModelName, need: Need, policy: Pol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staying:
-    """Replicas by id, and what every need that can be planned still wants."""
+    """Replicas by id, and what needs that can be planned still want, those left out that want nothing."""
 
     pinned: tuple[Assignment, ...]
     """Exhausted jobs included."""
@@ -312,7 +305,12 @@ def staying_of(picture: Snapshot, movable: tuple[WorkloadId, ...], needs: tuple[
     return Staying(
         pinned=tuple(sorted(pinned, key=lambda item: item.replica)),
         kept=tuple(sorted(kept, key=lambda item: item.replica)),
-        left=tuple(left),
+        left=tuple(
+            item
+            for item in left
+            if item.replicas_max > 0
+            and (item.need.kind is WorkloadKind.JOB or item.rate_rps > 0 or item.replicas_min > 0)
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.reading.formulation import Names, read
+from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.reading.work import split
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from tests import builders
@@ -106,9 +106,9 @@ def test_nothing_is_split_where_memory_costs_nothing(basis: CostBasis) -> None:
 def test_what_stands_is_known_by_its_batch() -> None:
     problem = read(picture(50.0), ("demo/vision",)).problem
     assert [item.batch_max for item in problem.variants] == [1, 4, 16]
-    names, of = Names(problem), (problem.workloads[0].id, problem.variants[0].model)
-    assert [names.variant(*of, batch) for batch in (1, 2, 4, 16, 32)] == [0, 1, 1, 2, 2]
-    assert names.variant(problem.workloads[0].id, ModelName("another"), 1) is None
+    of = (problem.workloads[0].id, problem.variants[0].model)
+    assert [problem.variant_of(*of, batch) for batch in (1, 2, 4, 16, 32)] == [0, 1, 1, 2, 2]
+    assert problem.variant_of(problem.workloads[0].id, ModelName("another"), 1) is None
     assert problem.networks((0, 2, 1)) == (0, 0, 0)
 
 
