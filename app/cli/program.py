@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from app.cli import access, checking, declare, modelling, planning, processes, tasks, watch, whatif
+from app.cli import access, checking, declare, modelling, planning, processes, tasks, watch
 from app.cli.files import FilesCommand
 from app.cli.options import plug
 from app.cli.output import Exit, Format, Output, exit_code_of, sentence_of, show
@@ -70,7 +70,7 @@ app.command(rich_help_panel=_PLAN)(planning.planners)
 app.command(rich_help_panel=_PLAN)(planning.explain)
 app.command(rich_help_panel=_PLAN)(checking.verify)
 app.command(rich_help_panel=_PLAN)(checking.replay)
-app.command(rich_help_panel=_PLAN, cls=whatif.AdviseCommand)(whatif.simulate)
+app.command(rich_help_panel=_PLAN, cls=planning.AdviseCommand)(planning.simulate)
 app.add_typer(checking.snapshot, name="snapshot", rich_help_panel=_PLAN)
 plug(app, "arena", _COMPARE)
 app.command(rich_help_panel=_WATCH)(watch.status)

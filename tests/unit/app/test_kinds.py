@@ -18,7 +18,7 @@ from app import kinds
 from app.api import openapi
 from app.api.routers.documents import documents_router
 from app.cli.declare import kind_and_key
-from app.cli.whatif import read_changes
+from app.cli.planning import read_changes
 from app.client import Client
 from app.client.documents import read_documents
 from app.errors import FieldsError, ReferencedError
