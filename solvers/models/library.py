@@ -9,8 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from functools import lru_cache
+from typing import Annotated
 
-from solvers.domain.value import check_distinct, check_name, check_not_negative, check_text, value
+from solvers.domain.value import (
+    NAME,
+    NOT_NEGATIVE,
+    TEXT,
+    check_distinct,
+    value,
+)
 from solvers.errors import FieldError
 
 
@@ -22,39 +29,31 @@ class LibraryEntry:
     that the shape learns on (logarithms where it says so).
     """
 
-    model: str
-    gpu_type: str
+    model: Annotated[str, NAME]
+    gpu_type: Annotated[str, NAME]
     parameters: tuple[float, ...]
     spread: tuple[float, ...]
-    error_pct_mean: float
-    points: int
-    source: str
-    licence: str
+    error_pct_mean: Annotated[float, NOT_NEGATIVE]
+    points: Annotated[int, NOT_NEGATIVE]
+    source: Annotated[str, TEXT]
+    licence: Annotated[str, TEXT]
 
     def __post_init__(self) -> None:
-        check_name("model", self.model)
-        check_name("gpu_type", self.gpu_type)
-        check_not_negative("error_pct_mean", self.error_pct_mean)
-        check_not_negative("points", self.points)
         if len(self.parameters) != len(self.spread):
             raise FieldError("spread", "spread must have as many numbers as parameters")
-        check_text("source", self.source)
-        check_text("licence", self.licence)
 
 
 @value
 class Library:
     """Entries and what all models have in common: mean and covariance (rows) of the shape's parameters over models."""
 
-    version: str
-    shape_version: str
+    version: Annotated[str, TEXT]
+    shape_version: Annotated[str, TEXT]
     population_mean: tuple[float, ...]
     population_covariance: tuple[tuple[float, ...], ...]
     entries: tuple[LibraryEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        check_text("version", self.version)
-        check_text("shape_version", self.shape_version)
         check_distinct("entries", ((entry.model, entry.gpu_type) for entry in self.entries))
         if any(len(row) != len(self.population_mean) for row in self.population_covariance):
             raise FieldError("population_covariance", "population_covariance must be as wide as population_mean")

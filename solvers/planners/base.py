@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Protocol, TypeVar, runtime_checkable
 
 from solvers.domain.arrays import Streams
 from solvers.domain.codec import canonical_json, from_json
@@ -18,7 +18,7 @@ from solvers.domain.evidence import Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.value import check_positive, value
+from solvers.domain.value import POSITIVE, value
 from solvers.errors import FieldError
 
 T = TypeVar("T")
@@ -59,12 +59,8 @@ class Budget:
     wall deadline, which the runner outside enforces.
     """
 
-    deadline_s: float = 5.0
-    work_units: int | None = None
-
-    def __post_init__(self) -> None:
-        check_positive("deadline_s", self.deadline_s)
-        check_positive("work_units", self.work_units)
+    deadline_s: Annotated[float, POSITIVE] = 5.0
+    work_units: Annotated[int | None, POSITIVE] = None
 
 
 @value

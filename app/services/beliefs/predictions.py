@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
 from app.services.profiles.forms import Sheet, SheetError, answers_to, keys_of, read_sheet, written
 from solvers.domain.arrays import Floats
 from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
-from solvers.domain.value import check_range, check_text, value
+from solvers.domain.value import TEXT, value, within
 from solvers.errors import FieldError, NotFoundError
 from solvers.models.base import Answer, Groups, Origin, Quantity, Queries
 from solvers.models.belief import design
@@ -41,14 +41,9 @@ T = TypeVar("T")
 class Neighbour:
     """Another replica on the same GPU."""
 
-    model: str
-    batch: int
-    share_pct_sm: float
-
-    def __post_init__(self) -> None:
-        check_text("model", self.model)
-        check_range("batch", self.batch, 1, BATCH_MAX)
-        check_range("share_pct_sm", self.share_pct_sm, SHARE_PCT_MIN, 100)
+    model: Annotated[str, TEXT]
+    batch: Annotated[int, within(1, BATCH_MAX)]
+    share_pct_sm: Annotated[float, within(SHARE_PCT_MIN, 100)]
 
 
 @value
@@ -56,19 +51,16 @@ class PredictionQuery:
     """One question. Without a clock it is about the highest one; without a percentile about the mean."""
 
     model: str
-    gpu_type: str
+    gpu_type: Annotated[str, TEXT]
     batch: int
     share_pct_sm: float
-    clock_mhz_sm: float | None = None
+    clock_mhz_sm: Annotated[float | None, within(CLOCK_MHZ_MIN, CLOCK_MHZ_MAX)] = None
     neighbours: tuple[Neighbour, ...] = ()
     quantity: Quantity = Quantity.LATENCY_MS
-    percentile: float | None = None
+    percentile: Annotated[float | None, within(PERCENTILE_MIN, PERCENTILE_MAX)] = None
 
     def __post_init__(self) -> None:
-        check_text("gpu_type", self.gpu_type)
         self.itself()
-        check_range("clock_mhz_sm", self.clock_mhz_sm, CLOCK_MHZ_MIN, CLOCK_MHZ_MAX)
-        check_range("percentile", self.percentile, PERCENTILE_MIN, PERCENTILE_MAX)
         if len(self.neighbours) > NEIGHBOURS_MAX:
             raise FieldError("neighbours", f"a GPU has {NEIGHBOURS_MAX} neighbours at most here")
         if self.percentile is not None and self.quantity is not Quantity.LATENCY_MS:

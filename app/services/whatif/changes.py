@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
 from difflib import get_close_matches
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from app import kinds
 from app.errors import Faults
@@ -25,7 +25,13 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand
-from solvers.domain.value import check_name, check_not_negative, check_range, check_text, value
+from solvers.domain.value import (
+    NAME,
+    NOT_NEGATIVE,
+    text,
+    value,
+    within,
+)
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import FieldError
 from solvers.planners import registry
@@ -42,12 +48,10 @@ class RateChange:
     """Another rate of one service: a multiple of what it is, or requests per second."""
 
     service: ServiceId
-    factor: float | None = None
-    rate_rps: float | None = None
+    factor: Annotated[float | None, within(0, FACTOR_MAX)] = None
+    rate_rps: Annotated[float | None, within(0, 1e9)] = None
 
     def __post_init__(self) -> None:
-        check_range("factor", self.factor, 0, FACTOR_MAX)
-        check_range("rate_rps", self.rate_rps, 0, 1e9)
         if (self.factor is None) == (self.rate_rps is None):
             raise FieldError("factor", "say either factor or rate_rps")
 
@@ -56,21 +60,13 @@ class RateChange:
 class NodesAdded:
     """New nodes, all alike, with GPUs of one type."""
 
-    gpu_type: GpuTypeName
-    count: int = 1
-    gpus_per_node: int = 1
+    gpu_type: Annotated[GpuTypeName, NAME]
+    count: Annotated[int, within(1, NODES_MAX)] = 1
+    gpus_per_node: Annotated[int, within(1, GPUS_PER_NODE_MAX)] = 1
     price_kind: PriceKind = PriceKind.ON_DEMAND
-    region: str = "default"
-    rack: str = "added"
-    failure_domain: str = "zone-0"
-
-    def __post_init__(self) -> None:
-        check_name("gpu_type", self.gpu_type)
-        check_range("count", self.count, 1, NODES_MAX)
-        check_range("gpus_per_node", self.gpus_per_node, 1, GPUS_PER_NODE_MAX)
-        check_text("region", self.region, 63)
-        check_name("rack", self.rack)
-        check_name("failure_domain", self.failure_domain)
+    region: Annotated[str, text(63)] = "default"
+    rack: Annotated[str, NAME] = "added"
+    failure_domain: Annotated[str, NAME] = "zone-0"
 
 
 @value
@@ -88,14 +84,11 @@ class PriceChange:
     gpu_type: GpuTypeName
     kind: PriceKind = PriceKind.ON_DEMAND
     region: str = "default"
-    usd_per_h: float | None = None
-    factor: float | None = None
-    interruptions_per_h: float | None = None
+    usd_per_h: Annotated[float | None, NOT_NEGATIVE] = None
+    factor: Annotated[float | None, within(0, FACTOR_MAX)] = None
+    interruptions_per_h: Annotated[float | None, NOT_NEGATIVE] = None
 
     def __post_init__(self) -> None:
-        check_not_negative("usd_per_h", self.usd_per_h)
-        check_range("factor", self.factor, 0, FACTOR_MAX)
-        check_not_negative("interruptions_per_h", self.interruptions_per_h)
         if self.usd_per_h is not None and self.factor is not None:
             raise FieldError("factor", "say either usd_per_h or factor")
         if self.usd_per_h is None and self.factor is None and self.interruptions_per_h is None:
@@ -117,7 +110,7 @@ class Changes:
     tasks: tuple[OfflineTask, ...] = ()
     remove: tuple[WorkloadId, ...] = ()
     """Services, jobs and tasks that end: `project/name`."""
-    rate_factor: float = 1.0
+    rate_factor: Annotated[float, within(0, FACTOR_MAX)] = 1.0
     """For every service that `rates` does not name, and that `services` does not declare with another rate."""
     rates: tuple[RateChange, ...] = ()
     nodes_lost: tuple[NodeId, ...] = ()
@@ -132,7 +125,6 @@ class Changes:
     """Fields of the policy by name; those not named stay."""
 
     def __post_init__(self) -> None:
-        check_range("rate_factor", self.rate_factor, 0, FACTOR_MAX)
         added = sum(item.count * item.gpus_per_node for item in self.nodes_added)
         added += sum(item.count_max for item in self.offers)
         if added > GPUS_ADDED_MAX:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
 
 from app.records import record_of
 from solvers.cycle.attempts import Asking, ChosenPlan
@@ -26,7 +27,7 @@ from solvers.domain.ids import DeviceId, Digest, Generation, GpuTypeName, Worklo
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.value import check_range, late, value
+from solvers.domain.value import late, value, within
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import EngineError
 from solvers.planners.base import Budget, PlanRequest
@@ -45,14 +46,9 @@ class Wish:
 
     lane: Lane = Lane.ACT
     planner: str | None = None
-    deadline_s: float | None = None
-    work_units: int | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_range("deadline_s", self.deadline_s, 0.05, DEADLINE_S_MAX)
-        check_range("work_units", self.work_units, 1, WORK_UNITS_MAX)
-        check_range("seed", self.seed, 0, SEED_MAX)
+    deadline_s: Annotated[float | None, within(0.05, DEADLINE_S_MAX)] = None
+    work_units: Annotated[int | None, within(1, WORK_UNITS_MAX)] = None
+    seed: Annotated[int | None, within(0, SEED_MAX)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

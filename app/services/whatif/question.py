@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from solvers.domain.evidence import Resource
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.value import check_range, value
+from solvers.domain.value import value, within
 from solvers.errors import FieldError
 from solvers.models.options import Beliefs
 from solvers.models.worth import billed_part
@@ -52,13 +53,10 @@ class WhatIfQuestion(Wish):
     """What is asked. `advise` types are tried with `devices` more each, in the fleet as changed; 0: no advice."""
 
     changes: Changes = Changes()
-    advise: int = 0
-    devices: int = 1
+    advise: Annotated[int, within(0, ADVISE_MAX)] = 0
+    devices: Annotated[int, within(1, DEVICES_MAX)] = 1
 
     def __post_init__(self) -> None:
-        Wish.__post_init__(self)
-        check_range("advise", self.advise, 0, ADVISE_MAX)
-        check_range("devices", self.devices, 1, DEVICES_MAX)
         if not self.plans:
             raise FieldError("changes", "there is nothing to simulate: name changes, or ask for advice")
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
-from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, check_text, value
+from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, text, value, within
 from solvers.errors import FieldError, InputError
 from solvers.models.base import Facts, Queries
 from solvers.planners.tuning import Tune
@@ -45,23 +45,18 @@ class InferenceTask:
     do not tune; so is `heavy`, whether its owner asks for a large GPU.
     """
 
-    id: str
-    model: ModelName
+    id: Annotated[str, text(128)]
+    model: Annotated[ModelName, NAME]
     latency_weight: float
-    deadline_s: float
-    inputs: int
-    batch_declared: int = 8
+    deadline_s: Annotated[float, POSITIVE]
+    inputs: Annotated[int, POSITIVE]
+    batch_declared: Annotated[int, POSITIVE] = 8
     heavy: bool = False
     gpu_types_allowed: tuple[GpuTypeName, ...] = ()
     """None: any."""
 
     def __post_init__(self) -> None:
-        check_text("id", self.id, 128)
-        check_name("model", self.model)
         is_latency_critical(self.latency_weight)
-        check_positive("deadline_s", self.deadline_s)
-        check_positive("inputs", self.inputs)
-        check_positive("batch_declared", self.batch_declared)
 
     @property
     def latency_critical(self) -> bool:
@@ -82,19 +77,13 @@ class Arrival:
 class Config:
     """How a task is executed: batch, SM share in percent of the whole GPU, memory limit; what is believed of it."""
 
-    batch: int
-    share_pct: int
-    memory_mib: float
-    latency_ms: float
+    batch: Annotated[int, POSITIVE]
+    share_pct: Annotated[int, within(1, 100)]
+    memory_mib: Annotated[float, POSITIVE]
+    latency_ms: Annotated[float, POSITIVE]
     """Believed time of one batch."""
-    throughput_rps: float
+    throughput_rps: Annotated[float, POSITIVE]
     """Believed inputs per second."""
-
-    def __post_init__(self) -> None:
-        check_positive("batch", self.batch)
-        check_range("share_pct", self.share_pct, 1, 100)
-        for name in ("memory_mib", "latency_ms", "throughput_rps"):
-            check_positive(name, getattr(self, name))
 
     def run_s(self, inputs: float) -> float:
         """Believed time of so many inputs in batches one after the other; the last one may not be full."""
@@ -115,10 +104,7 @@ class Running:
 
     task: InferenceTask
     config: Config
-    progress: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_range("progress", self.progress, 0.0, 1.0)
+    progress: Annotated[float, within(0.0, 1.0)] = 0.0
 
     @property
     def left_s(self) -> float:
@@ -130,22 +116,17 @@ class Running:
 class TaskSeat:
     """A GPU, or a MIG slice of one, as a scheduler sees it."""
 
-    id: DeviceId
+    id: Annotated[DeviceId, text(128)]
     gpu_type: GpuTypeName
-    memory_mib_total: float
-    memory_mib_free: float
-    utilisation_pct: float = 0.0
+    memory_mib_total: Annotated[float, POSITIVE]
+    memory_mib_free: Annotated[float, NOT_NEGATIVE]
+    utilisation_pct: Annotated[float, within(0.0, 100.0)] = 0.0
     """Of the SMs, as last measured."""
     running: tuple[Running, ...] = ()
-    sm_part: float = 1.0
+    sm_part: Annotated[float, within(0.01, 1.0)] = 1.0
     """Of the whole GPU's SMs: below 1 for a slice."""
 
     def __post_init__(self) -> None:
-        check_text("id", self.id, 128)
-        check_positive("memory_mib_total", self.memory_mib_total)
-        check_not_negative("memory_mib_free", self.memory_mib_free)
-        check_range("utilisation_pct", self.utilisation_pct, 0.0, 100.0)
-        check_range("sm_part", self.sm_part, 0.01, 1.0)
         if self.memory_mib_free > self.memory_mib_total:
             raise FieldError("memory_mib_free", "memory_mib_free is more than there is")
 
@@ -203,11 +184,10 @@ class Ended:
 
     tasks: tuple[str, ...]
     ending: Ending = Ending.DONE
-    batch_ms: float | None = None
+    batch_ms: Annotated[float | None, POSITIVE] = None
     """Mean time of one batch as measured, neighbours included."""
 
     def __post_init__(self) -> None:
-        check_positive("batch_ms", self.batch_ms)
         if not self.tasks:
             raise FieldError("tasks", "somebody must have ended")
 

@@ -12,13 +12,14 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from lab.benches.tasks.board import Live, Physics, TaskBoard, batches_of, luck_of, resident_on
 from lab.benches.tasks.contract import Ended, Ending, Launch, PlacedTask, SliceWish, TaskScheduler
 from lab.benches.tasks.work import Coming
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import DeviceId, GpuTypeName
-from solvers.domain.value import check_not_negative, check_positive, check_range, value
+from solvers.domain.value import NOT_NEGATIVE, POSITIVE, value, within
 from solvers.errors import EngineError
 from solvers.sim.truth.catalogue import model_truth
 from solvers.sim.truth.truth import GpuTruth, gpu_truth, memory_mib, mig_truth, swap_s
@@ -33,26 +34,20 @@ _LATE = 1e-9
 class Conduct:
     """How the cluster behaves, the same for every contender."""
 
-    deploy_s: float = 0.1
+    deploy_s: Annotated[float, NOT_NEGATIVE] = 0.1
     """From a launch until a warm process has its limits, beside moving the weights."""
-    deploy_failed_pct: float = 0.5
+    deploy_failed_pct: Annotated[float, within(0.0, 100.0)] = 0.5
     """Of groups whose deployment fails for no fault of theirs."""
-    tick_s: float = 0.005
+    tick_s: Annotated[float, POSITIVE] = 0.005
     """Schedulers act at multiples of this."""
-    monitor_s: float = 2.0
+    monitor_s: Annotated[float, POSITIVE] = 2.0
     """How fast measured utilisation forgets."""
-    report_s: float = 0.05
+    report_s: Annotated[float, POSITIVE] = 0.05
     """How old what monitors tell may be; what a scheduler itself changed it knows at once."""
-    unfinished_after_s: float = 600.0
+    unfinished_after_s: Annotated[float, POSITIVE] = 600.0
     """After the last arrival a run is broken off."""
     mig: bool = False
     """Whether wishes for slices are granted."""
-
-    def __post_init__(self) -> None:
-        check_not_negative("deploy_s", self.deploy_s)
-        check_range("deploy_failed_pct", self.deploy_failed_pct, 0.0, 100.0)
-        for name in ("tick_s", "monitor_s", "report_s", "unfinished_after_s"):
-            check_positive(name, getattr(self, name))
 
 
 @dataclass(slots=True)

@@ -11,13 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
 from lab.benches.tasks.contract import BATCHES, PROCESS_MIB, InferenceTask
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, value
+from solvers.domain.value import (
+    NAME,
+    NOT_NEGATIVE,
+    POSITIVE,
+    value,
+    within,
+)
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import FieldError, InputError
 from solvers.models.base import Facts, Queries, Samples
@@ -43,30 +50,24 @@ class TaskKind:
     limit `slo_ms` for each batch of its owner's size, one after the other, times `deadline_factor`.
     """
 
-    name: str
-    model: ModelName
+    name: Annotated[str, NAME]
+    model: Annotated[ModelName, NAME]
     family: str
-    rate_per_s: float
-    slo_ms: float
-    inputs_min: int
+    rate_per_s: Annotated[float, POSITIVE]
+    slo_ms: Annotated[float, POSITIVE]
+    inputs_min: Annotated[int, POSITIVE]
     inputs_max: int
-    batch: int
-    urgent_part: float = 0.9
+    batch: Annotated[int, POSITIVE]
+    urgent_part: Annotated[float, within(0.0, 1.0)] = 0.9
     """Part of its tasks that are latency-critical."""
-    patient_factor: float = 1.0
+    patient_factor: Annotated[float, POSITIVE] = 1.0
     """What the deadlines of the other ones are multiplied by."""
     heavy: bool = False
     accuracy_pct: float | None = None
-    compute_memory_ratio: float | None = None
+    compute_memory_ratio: Annotated[float | None, NOT_NEGATIVE] = None
     """None: as the truth has it."""
 
     def __post_init__(self) -> None:
-        check_name("name", self.name)
-        check_name("model", self.model)
-        for field in ("rate_per_s", "slo_ms", "inputs_min", "batch", "patient_factor"):
-            check_positive(field, getattr(self, field))
-        check_range("urgent_part", self.urgent_part, 0.0, 1.0)
-        check_not_negative("compute_memory_ratio", self.compute_memory_ratio)
         if self.inputs_max < self.inputs_min:
             raise FieldError("inputs_max", "inputs_max must not be below inputs_min")
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats
 from solvers.domain.device import GpuType
-from solvers.domain.value import check_positive, check_range, value
+from solvers.domain.value import POSITIVE, value, within
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Queries, SoloModel
 from solvers.models.belief import curve as curves
@@ -46,15 +47,10 @@ class Configuration:
     this and the other proposed measurements.
     """
 
-    batch: int
-    share_pct_sm: int
-    clock_mhz_sm: int | None = None
+    batch: Annotated[int, POSITIVE]
+    share_pct_sm: Annotated[int, within(1, 100)]
+    clock_mhz_sm: Annotated[int | None, POSITIVE] = None
     std_pct: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_positive("batch", self.batch)
-        check_range("share_pct_sm", self.share_pct_sm, 1, 100)
-        check_positive("clock_mhz_sm", self.clock_mhz_sm)
 
 
 def candidates_of(model: str, gpu_type: str, facts: Facts) -> tuple[Configuration, ...]:

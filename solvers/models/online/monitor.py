@@ -27,8 +27,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from functools import cache
+from typing import Annotated
 
-from solvers.domain.value import check_positive, check_range, value
+from solvers.domain.value import POSITIVE, check_range, value, within
 from solvers.models.online.outcomes import (
     SPREAD_FLOOR,
     Forecast,
@@ -159,16 +160,13 @@ class Trigger:
     `theta`.
     """
 
-    theta: float = 0.25
-    window: int = 20
+    theta: Annotated[float, POSITIVE] = 0.25
+    window: Annotated[int, within(1, 1000)] = 20
     least: int = 10
-    part: float = 0.5
+    part: Annotated[float, within(0.0, 1.0)] = 0.5
 
     def __post_init__(self) -> None:
-        check_positive("theta", self.theta)
-        check_range("window", self.window, 1, 1000)
         check_range("least", self.least, 1, self.window)
-        check_range("part", self.part, 0.0, 1.0)
 
     def after(self, errors: tuple[float, ...], error: float) -> tuple[tuple[float, ...], bool]:
         """One more relative error; tells whether the belief is due."""

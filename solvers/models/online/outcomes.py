@@ -20,8 +20,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from statistics import median
+from typing import Annotated
 
-from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, value
+from solvers.domain.value import (
+    NAME,
+    NOT_NEGATIVE,
+    POSITIVE,
+    value,
+    within,
+)
 
 STEPS_PER_OCTAVE = 2
 """Batches within this part of a doubling count as the same configuration."""
@@ -32,16 +39,10 @@ NEIGHBOUR_STEPS_PER_OCTAVE = 1
 class Neighbour:
     """Another replica on the same device. `busy` is the part of the time in which it executed."""
 
-    model: str
-    batch: float
-    share_pct_sm: int
-    busy: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_name("model", self.model)
-        check_range("batch", self.batch, 1.0, 65536.0)
-        check_range("share_pct_sm", self.share_pct_sm, 1, 100)
-        check_range("busy", self.busy, 0.0, 1.0)
+    model: Annotated[str, NAME]
+    batch: Annotated[float, within(1.0, 65536.0)]
+    share_pct_sm: Annotated[int, within(1, 100)]
+    busy: Annotated[float, within(0.0, 1.0)] = 1.0
 
 
 @value
@@ -62,14 +63,14 @@ class Outcome:
     one batch took without queueing, `at_s` the end of the measurement (seconds since the epoch).
     """
 
-    model: str
-    gpu_type: str
-    batch: float
-    share_pct_sm: int
-    clock_mhz_sm: float
-    latency_ms: float
-    executions: float
-    seconds: float
+    model: Annotated[str, NAME]
+    gpu_type: Annotated[str, NAME]
+    batch: Annotated[float, within(1.0, 65536.0)]
+    share_pct_sm: Annotated[int, within(1, 100)]
+    clock_mhz_sm: Annotated[float, POSITIVE]
+    latency_ms: Annotated[float, POSITIVE]
+    executions: Annotated[float, NOT_NEGATIVE]
+    seconds: Annotated[float, POSITIVE]
     at_s: float
     neighbours: tuple[Neighbour, ...] = ()
     clock_mhz_asked: float | None = None
@@ -77,24 +78,13 @@ class Outcome:
     sm_count: int = 0
     sm_count_asked: int = 0
     """SMs that its share should give; 0: unknown."""
-    dropped_fraction: float = 0.0
+    dropped_fraction: Annotated[float, within(0.0, 1.0)] = 0.0
     throttled: bool = False
     cold: bool = False
     """It was not there, ready and unchanged, for the whole time and the minute before."""
     failing: bool = False
     device_healthy: bool = True
     beside_training: bool = False
-
-    def __post_init__(self) -> None:
-        check_name("model", self.model)
-        check_name("gpu_type", self.gpu_type)
-        check_range("batch", self.batch, 1.0, 65536.0)
-        check_range("share_pct_sm", self.share_pct_sm, 1, 100)
-        check_positive("clock_mhz_sm", self.clock_mhz_sm)
-        check_positive("latency_ms", self.latency_ms)
-        check_not_negative("executions", self.executions)
-        check_positive("seconds", self.seconds)
-        check_range("dropped_fraction", self.dropped_fraction, 0.0, 1.0)
 
     @property
     def busy_others(self) -> float:

@@ -11,9 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from solvers.domain.device import GpuType
-from solvers.domain.value import check_name, check_not_negative, check_positive, check_text, value
+from solvers.domain.value import (
+    NAME,
+    NOT_NEGATIVE,
+    POSITIVE,
+    TEXT,
+    value,
+)
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Origin
 from solvers.models.serving.tokens import StepCosts
@@ -23,26 +30,16 @@ from solvers.models.serving.tokens import StepCosts
 class LlmEntry:
     """Costs that our own code fitted to one public source, for `gpus` GPUs that share the work (tensor parallel)."""
 
-    model: str
-    gpu_type: str
-    gpus: int
+    model: Annotated[str, NAME]
+    gpu_type: Annotated[str, NAME]
+    gpus: Annotated[int, POSITIVE]
     runtime: str
     costs: StepCosts
-    decode_error_pct: float
-    prefill_error_pct: float
-    samples: int
-    source: str
-    licence: str
-
-    def __post_init__(self) -> None:
-        check_name("model", self.model)
-        check_name("gpu_type", self.gpu_type)
-        check_positive("gpus", self.gpus)
-        check_positive("samples", self.samples)
-        check_not_negative("decode_error_pct", self.decode_error_pct)
-        check_not_negative("prefill_error_pct", self.prefill_error_pct)
-        check_text("source", self.source)
-        check_text("licence", self.licence)
+    decode_error_pct: Annotated[float, NOT_NEGATIVE]
+    prefill_error_pct: Annotated[float, NOT_NEGATIVE]
+    samples: Annotated[int, POSITIVE]
+    source: Annotated[str, TEXT]
+    licence: Annotated[str, TEXT]
 
 
 @value

@@ -18,8 +18,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Annotated
 
-from solvers.domain.value import check_distinct, check_not_negative, check_positive, check_range, value
+from solvers.domain.value import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    check_distinct,
+    check_not_negative,
+    check_positive,
+    check_range,
+    value,
+    within,
+)
 from solvers.errors import FieldError
 
 RESERVE_MIB = 1024.0
@@ -33,25 +43,16 @@ _NORMAL = NormalDist()
 class StepCosts:
     """What steps take on a whole GPU (or group), and the share from which more SMs gain nothing."""
 
-    decode_fixed_ms: float
-    decode_per_sequence_ms: float
-    decode_per_token_ms: float
-    prefill_fixed_ms: float
-    prefill_per_token_ms: float
-    prefill_per_token_squared_ms: float = 0.0
-    decode_fixed_sm_ms: float = 0.0
+    decode_fixed_ms: Annotated[float, NOT_NEGATIVE]
+    decode_per_sequence_ms: Annotated[float, NOT_NEGATIVE]
+    decode_per_token_ms: Annotated[float, NOT_NEGATIVE]
+    prefill_fixed_ms: Annotated[float, NOT_NEGATIVE]
+    prefill_per_token_ms: Annotated[float, NOT_NEGATIVE]
+    prefill_per_token_squared_ms: Annotated[float, NOT_NEGATIVE] = 0.0
+    decode_fixed_sm_ms: Annotated[float, NOT_NEGATIVE] = 0.0
     """Part of the fixed time that is bound by SMs; it comes on top of `decode_fixed_ms`."""
-    decode_knee_pct: float = 100.0
-    prefill_knee_pct: float = 100.0
-
-    def __post_init__(self) -> None:
-        for field in (
-            "decode_fixed_ms", "decode_per_sequence_ms", "decode_per_token_ms", "prefill_fixed_ms",
-            "prefill_per_token_ms", "prefill_per_token_squared_ms", "decode_fixed_sm_ms",
-        ):  # fmt: skip
-            check_not_negative(field, getattr(self, field))
-        check_range("decode_knee_pct", self.decode_knee_pct, 1, 100)
-        check_range("prefill_knee_pct", self.prefill_knee_pct, 1, 100)
+    decode_knee_pct: Annotated[float, within(1, 100)] = 100.0
+    prefill_knee_pct: Annotated[float, within(1, 100)] = 100.0
 
     def at_share(self, share_pct: float) -> StepCosts:
         """The costs of a replica that may use this share, as if it had a GPU of its own."""
@@ -100,16 +101,10 @@ class LengthBucket:
     of their answers vary (standard deviation over mean).
     """
 
-    in_tokens: int
-    out_tokens: int
-    weight: float
-    out_tokens_cv: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("in_tokens", self.in_tokens)
-        check_positive("out_tokens", self.out_tokens)
-        check_positive("weight", self.weight)
-        check_not_negative("out_tokens_cv", self.out_tokens_cv)
+    in_tokens: Annotated[int, POSITIVE]
+    out_tokens: Annotated[int, POSITIVE]
+    weight: Annotated[float, POSITIVE]
+    out_tokens_cv: Annotated[float, NOT_NEGATIVE] = 1.0
 
 
 @value
