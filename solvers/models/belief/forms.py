@@ -46,16 +46,6 @@ TIMES = slice(0, 5)
 """The parameters that are times: a model twice as slow in everything has them all doubled."""
 ALL_TIMES = np.repeat([1.0, 0.0], [TIMES.stop, COUNT - TIMES.stop])
 WORK, WEIGHTS, FILL, GROWTH = range(3, 7)
-_LOGIT_MARGIN = 1e-6
-
-
-def learned(natural: Sequence[float] | Floats) -> Floats:
-    """Parameters in units on the scale that they are learned on."""
-    values = np.asarray(natural, dtype=np.float64)
-    found = np.log(np.maximum(values, 1e-12))
-    growth = np.clip(values[..., GROWTH], _LOGIT_MARGIN, 1 - _LOGIT_MARGIN)
-    found[..., GROWTH] = np.log(growth / (1 - growth))
-    return found
 
 
 def natural(parameters: Sequence[float] | Floats) -> Floats:
@@ -70,15 +60,6 @@ def log_latency(parameters: Floats, batch: ArrayLike, share: ArrayLike, slowness
     """Logarithm of latency in ms. `parameters` are on the learned scale, the last axis runs over `NAMES`; what comes
     before it broadcasts against the other arguments. `share` is a fraction, `slowness` highest clock over clock.
     """
-    return log_parts(parameters, batch, share, slowness)[0]
-
-
-def log_parts(
-    parameters: Floats, batch: ArrayLike, share: ArrayLike, slowness: ArrayLike = 1.0
-) -> tuple[Floats, Floats, Floats]:
-    """Logarithm of latency, and which part of it (0..1) the device bounds, and which part of the device's time needs
-    SMs.
-    """
     host, launch, per_input, work, weights, fill, growth, sharpness, floor, clock = np.moveaxis(
         natural(np.asarray(parameters)), -1, 0
     )
@@ -87,9 +68,7 @@ def log_parts(
     log_narrow = np.logaddexp(-sharpness * np.log(part), -sharpness * log_width) / sharpness
     busy = (work * inputs * np.exp(log_narrow) + weights / part) * np.asarray(slowness, dtype=np.float64) ** clock
     device = launch + per_input * inputs + busy
-    log_device = np.log(device)
-    log_total = np.logaddexp(floor * np.log(host), floor * log_device) / floor
-    return log_total, np.exp(floor * (log_device - log_total)), busy / device
+    return np.asarray(np.logaddexp(floor * np.log(host), floor * np.log(device)) / floor)
 
 
 # --- Priors, and how measurements change them

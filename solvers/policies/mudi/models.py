@@ -15,7 +15,7 @@ ridge regression of measured slowdowns finds all of them at once; each service h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -325,7 +325,7 @@ def learn_beside(company: Company | None, facts: Facts) -> MudiSlopes:
         services=tuple(seen.keys()),
     )
     ridge = Ridge.of(blank.design(company.groups)[rows], company.slowdown[rows] - 1.0)
-    return MudiSlopes(curves=blank.curves, architecture=blank.architecture, services=blank.services, ridge=ridge)
+    return replace(blank, ridge=ridge)
 
 
 BESIDE = DisturbedModel(spec=SPEC_BESIDE, learn=learn_beside)

@@ -16,6 +16,7 @@ from benchmarks.library_sources import SOURCES, Cells, Measured
 from solvers.domain.codec import from_json
 from solvers.models.belief import forms
 from solvers.models.library import Library
+from tests.unit.solvers.models.belief.alone import learned
 
 
 def _items() -> list[Measured]:
@@ -23,9 +24,7 @@ def _items() -> list[Measured]:
     natural = np.array([3.0, 0.5, 0.05, 0.4, 0.2, 0.2, 0.5, 4.0, 8.0, 0.8])
     found = []
     for number, name in enumerate(("net-a", "net-b", "net-c")):
-        latency = np.exp(
-            forms.log_latency(forms.learned(natural * (1 + 0.3 * number) ** (np.arange(10) < 5)), batch, share)
-        )
+        latency = np.exp(forms.log_latency(learned(natural * (1 + 0.3 * number) ** (np.arange(10) < 5)), batch, share))
         cells = Cells(batch=batch, share=share, slowness=np.ones(9), latency_ms=latency)
         found.append(Measured(model=name, gpu_type="v100", source=SOURCES[0], cells=cells))
     return found

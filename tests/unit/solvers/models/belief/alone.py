@@ -15,12 +15,21 @@ BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0)
 SHARES = (10.0, 20.0, 40.0, 60.0, 80.0, 100.0)
 
 
+def learned(natural: Floats) -> Floats:
+    """Parameters in units on the scale that they are learned on."""
+    values = np.asarray(natural, dtype=np.float64)
+    found = np.log(np.maximum(values, 1e-12))
+    growth = np.clip(values[..., forms.GROWTH], 1e-6, 1 - 1e-6)
+    found[..., forms.GROWTH] = np.log(growth / (1 - growth))
+    return found
+
+
 def parameters(size: float = 1.0, host: float = 1.0) -> Floats:
     """Parameters on the learned scale of a network `size` times as large with a host `host` times as slow."""
     natural = NATURAL.copy()
     natural[3:6] *= size
     natural[0] *= host
-    return forms.learned(natural)
+    return learned(natural)
 
 
 def grid(models: Sequence[str], gpu_type: str = "v100", clock_mhz: Sequence[float] = (np.nan,)) -> Queries:

@@ -12,6 +12,7 @@ from solvers.models.base import Facts, Queries, Samples
 from solvers.models.belief import forms
 from solvers.models.belief.design import Configuration, candidates_of, next_points
 from solvers.models.belief.solo import HeadroomSolo, make
+from tests.unit.solvers.models.belief.alone import learned
 
 FACTS = shipped()
 NOTHING = Facts()
@@ -25,7 +26,7 @@ NATURAL = np.array([3.0, 0.6, 0.05, 0.5, 0.3, 0.15, 0.5, 4.0, 8.0, 0.8])
 def truth(configurations: tuple[Configuration, ...]) -> Floats:
     batch = np.array([item.batch for item in configurations])
     share = np.array([item.share_pct_sm for item in configurations]) / 100
-    return np.exp(forms.log_latency(forms.learned(NATURAL), batch, share))
+    return np.exp(forms.log_latency(learned(NATURAL), batch, share))
 
 
 def measured(configurations: tuple[Configuration, ...]) -> Samples:

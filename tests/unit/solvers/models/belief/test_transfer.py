@@ -14,14 +14,13 @@ from solvers.models.belief import forms, transfer
 from solvers.models.belief.forms import ShapePrior, sensitivity
 from solvers.models.belief.transfer import Scaling, entry_prior
 from tests import builders
+from tests.unit.solvers.models.belief.alone import learned
 
 FACTS = shipped()
 SCALING = Scaling.of(FACTS)
 BARE = Scaling.of(Facts(gpu_types=FACTS.gpu_types, models=FACTS.models))
 NATURAL = np.array([4.0, 1.0, 0.05, 0.8, 0.4, 0.1, 0.5, 4.0, 8.0, 0.8])
-HERE = ShapePrior(
-    mean=forms.learned(NATURAL), covariance=1e-4 * np.eye(forms.COUNT), origin=Origin.MEASURED, source="here"
-)
+HERE = ShapePrior(mean=learned(NATURAL), covariance=1e-4 * np.eye(forms.COUNT), origin=Origin.MEASURED, source="here")
 Known = Mapping[tuple[str, str], ShapePrior]
 
 
