@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def completed(asked: Asked, belief: SoloModel, tell: Tell) -> Profile | None:
     made = _believed(asked, belief, tell, cells, [point for point in solo if point.clock_mhz_sm == clock], clock)
     if not kept and not made:
         return None
-    ordered = sorted([*kept, *made], key=_key)
+    ordered = sorted([*kept, *made], key=attrgetter("neighbours", "clock_mhz_sm", "share_pct_sm", "batch"))
     felt = None if asked.profile is None else asked.profile.interference
     return Profile(model=asked.model, gpu_type=asked.gpu_type.name, points=tuple(ordered), interference=felt)
 
@@ -205,10 +206,6 @@ def _with_memory(asked: Asked, belief: SoloModel, points: Sequence[ProfilePoint]
         if np.isfinite(memory) and memory > 0:
             found[index] = replace(points[index], memory_mib=round(memory, 3))
     return found
-
-
-def _key(point: ProfilePoint) -> tuple[tuple[str, ...], int, int, int]:
-    return (point.neighbours, point.clock_mhz_sm, point.share_pct_sm, point.batch)
 
 
 # --- How models press on each other

@@ -59,7 +59,9 @@ def forecasts(asked: Sequence[Outcome], belief: Belief) -> tuple[Forecast | None
         return ()
     said = _ask(asked, belief)
     return tuple(
-        Forecast(mean_ms=mean_ms, std_ms=mean_ms * spread) if _known(mean_ms, spread) else None
+        Forecast(mean_ms=mean_ms, std_ms=mean_ms * spread)
+        if 0.0 < mean_ms < math.inf and 0.0 < spread < math.inf
+        else None
         for mean_ms, spread in zip(said.mean_ms().tolist(), said.spread().tolist(), strict=True)
     )
 
@@ -112,10 +114,6 @@ def taught(suite: Suite, points: Sequence[Point]) -> Suite:
     if len(found.beside.groups):
         suite = replace(suite, interference=suite.interference.update(found.beside, suite.solo))
     return suite
-
-
-def _known(mean_ms: float, spread: float) -> bool:
-    return math.isfinite(mean_ms) and mean_ms > 0.0 and math.isfinite(spread) and spread > 0.0
 
 
 def _ask(asked: Sequence[Outcome], belief: Belief) -> _Said:

@@ -314,7 +314,7 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
     shrinks = direction is Direction.IN
     aimed_at = min(parameters.saturation, parameters.target_saturation) if shrinks else parameters.target_saturation
     members: dict[tuple[int, ...], list[Placed]] = {key: [] for key in options}
-    for item in sorted(service.running, key=_name):
+    for item in sorted(service.running, key=lambda item: "" if item.standing is None else item.standing.replica):
         if item.option is not None:
             options.setdefault(_key(item.option), item.option)
             members.setdefault(_key(item.option), []).append(item)
@@ -354,10 +354,6 @@ def _share_pct(draft: Draft, need: Need, parameters: HetsevParameters) -> int:
 
 def _key(option: Option) -> tuple[int, ...]:
     return option.device_class, option.share_pct, option.batch, option.memory_mib
-
-
-def _name(item: Placed) -> str:
-    return "" if item.standing is None else item.standing.replica
 
 
 def _usd_per_h(draft: Draft, option: Option) -> float:

@@ -181,7 +181,7 @@ def read(text: str) -> Artefact:
     if digest != _digest(body):
         raise InputError("this trained actor is damaged: its content is not what its digest says")
     try:
-        shape = Shape(**{name: _frozen(item) for name, item in body["shape"].items()})
+        shape = Shape(**{name: tuple(item) for name, item in body["shape"].items()})
         layers = tuple(
             ActorLayer(weights=_unpacked(one["weights"]), bias=_unpacked(one["bias"])) for one in body["layers"]
         )
@@ -238,10 +238,6 @@ def shipped_for(models: Sequence[str], gpu_types: Sequence[str]) -> Artefact | N
 
 def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _frozen(item: Any) -> Any:
-    return tuple(item) if isinstance(item, list) else item
 
 
 def _packed(array: Vector) -> dict[str, Any]:

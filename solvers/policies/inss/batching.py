@@ -82,12 +82,9 @@ def bisect_batch(question: BatchQuestion) -> BatchAnswer:
             break
         else:
             high = middle - 1
-    return BatchAnswer(batch=best, timeout_ms=_timeout_ms(question, best), probes=tuple(probes))
-
-
-def _timeout_ms(question: BatchQuestion, batch: int | None) -> float:
-    """What the limit leaves for waiting once the batch itself is paid for."""
-    return 0.0 if batch is None else max(0.0, question.latency_ms_limit - question.execution_ms(batch))
+    # What the limit leaves for waiting once the batch itself is paid for.
+    left_ms = 0.0 if best is None else max(0.0, question.latency_ms_limit - question.execution_ms(best))
+    return BatchAnswer(batch=best, timeout_ms=left_ms, probes=tuple(probes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

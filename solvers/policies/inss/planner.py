@@ -70,12 +70,10 @@ class Inss(Stateless):
         moved = _Allocation(parameters=self.parameters, draft=Draft.of(request, case), belief=belief)
         moved.settle()
         reporter.event("inss.placed", columns=float(moved.columns), rounds=float(moved.rounds))
-        if any(case.standing.values()) and moved.short_rps() >= batching.short_rps - self._least_gain_rps(standing):
+        gain_rps = self.parameters.gain_part_min * sum(need.rate_rps_least for need in standing.needs)
+        if any(case.standing.values()) and moved.short_rps() >= batching.short_rps - gain_rps:
             return standing.proposal(self.spec, (*reasons, moved.reason()))
         return moved.draft.proposal(self.spec, (*reasons, moved.reason()))
-
-    def _least_gain_rps(self, draft: Draft) -> float:
-        return self.parameters.gain_part_min * sum(need.rate_rps_least for need in draft.needs)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,7 +9,7 @@ highest. A share that was asked for may lie between measured ones; it is judged 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
@@ -206,16 +206,12 @@ def _start_clock(
     classes = [replace(kind, clock_mhz_sm=clock) for clock in tried]
     cutter = Cutter(parameters=parameters, beliefs=Beliefs.of(snapshot, classes))
     reach = [[_reach(cutter.cut(need, number)) for need in needs] for number in range(len(tried))]
-    enough = (clock for clock, found in zip(tried, reach, strict=True) if _no_less(found, reach[-1]))
-    return next(enough, top)
+    pairs = ((clock, zip(found, reach[-1], strict=True)) for clock, found in zip(tried, reach, strict=True))
+    return next((clock for clock, both in pairs if all(here >= highest for here, highest in both)), top)
 
 
 def _reach(virtual: Virtual | None) -> int:
     return 0 if virtual is None else virtual.option.batch_max
-
-
-def _no_less(found: Iterable[int], other: Iterable[int]) -> bool:
-    return all(mine >= theirs for mine, theirs in zip(found, other, strict=True))
 
 
 def _supported(gpu_type: GpuType, clock_mhz: int) -> int:
