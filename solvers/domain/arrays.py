@@ -1,12 +1,13 @@
-"""Names for arrays of numbers, of whole numbers and of yes or no; and random numbers, a stream for every purpose, so
-that an extra draw in one place never disturbs another.
+"""Names for arrays of numbers, of whole numbers and of yes or no, and records of parallel ones; and random numbers, a
+stream for every purpose, so that an extra draw in one place never disturbs another.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,42 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+
+class Parallel:
+    """Dataclasses with slots for arrays, element n of each about the same thing; what is no array stays as it is."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__slots__[0]))
+
+    def take(self, some: Whole | Flags | slice) -> Self:
+        """Some elements, in the order asked for."""
+        made: Any = type(self)
+        return cast("Self", made(**{name: _take(getattr(self, name), some) for name in self.__slots__}))
+
+    def joined(self, other: Self) -> Self:
+        """These and then the others."""
+        return self.chained([self, other])
+
+    @classmethod
+    def chained(cls, parts: Sequence[Self]) -> Self:
+        """One after the other; at least one."""
+        made: Any = cls
+        return cast("Self", made(**{name: _chain([getattr(part, name) for part in parts]) for name in cls.__slots__}))
+
+
+def _take(part: Any, some: Whole | Flags | slice) -> Any:
+    if isinstance(part, Parallel):
+        return part.take(some)
+    return part[some] if isinstance(part, np.ndarray) else part
+
+
+def _chain(parts: list[Any]) -> Any:
+    if isinstance(parts[0], Parallel):
+        return type(parts[0]).chained(parts)
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else parts[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ power, memory in MiB of the replica. NaN stands for "not given" (a clock: the hi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Parallel, Whole
 from solvers.domain.codec import Plain
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
@@ -48,36 +48,8 @@ class Origin(IntEnum):
     SCALED = 2
 
 
-class Columns:
-    """Records of arrays with one row each for the same things; what is no array stays as it is."""
-
-    __slots__: tuple[str, ...] = ()
-
-    def take(self, rows: NDArray[np.intp] | Flags | slice) -> Self:
-        """Some of the rows."""
-        made: Callable[..., Self] = type(self)
-        return made(**{name: _taken(getattr(self, name), rows) for name in self.__slots__})
-
-    def joined(self, other: Self) -> Self:
-        """Rows of both, in this order."""
-        made: Callable[..., Self] = type(self)
-        return made(**{name: _joined(getattr(self, name), getattr(other, name)) for name in self.__slots__})
-
-
-def _taken(part: object, rows: NDArray[np.intp] | Flags | slice) -> object:
-    if isinstance(part, Columns):
-        return part.take(rows)
-    return part[rows] if isinstance(part, np.ndarray) else part
-
-
-def _joined(one: Any, two: Any) -> object:
-    if isinstance(one, Columns):
-        return one.joined(two)
-    return np.concatenate([one, two]) if isinstance(one, np.ndarray) else one
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queries(Columns):
+class Queries(Parallel):
     """Configurations, one per row. `model` and `gpu_type` index into the name tables."""
 
     models: tuple[str, ...]
@@ -118,11 +90,12 @@ class Queries(Columns):
     def __len__(self) -> int:
         return len(self.batch)
 
-    def joined(self, other: Self) -> Self:
-        """Rows of both, in this order."""
-        models = tuple(dict.fromkeys((*self.models, *other.models)))
-        gpu_types = tuple(dict.fromkeys((*self.gpu_types, *other.gpu_types)))
-        one, two = (
+    @classmethod
+    def chained(cls, parts: Sequence[Self]) -> Self:
+        """One after the other, in names that are known to all."""
+        models = tuple(dict.fromkeys(name for part in parts for name in part.models))
+        gpu_types = tuple(dict.fromkeys(name for part in parts for name in part.gpu_types))
+        renamed = [
             replace(
                 part,
                 models=models,
@@ -130,9 +103,9 @@ class Queries(Columns):
                 model=_renamed(part.model, part.models, models),
                 gpu_type=_renamed(part.gpu_type, part.gpu_types, gpu_types),
             )
-            for part in (self, other)
-        )
-        return super(Queries, one).joined(two)
+            for part in parts
+        ]
+        return super(Queries, cls).chained(renamed)
 
     def keys(self) -> dict[tuple[str, str], NDArray[np.intp]]:
         """Rows of every (model, GPU type) that occurs, in rising order of the names."""
@@ -164,7 +137,7 @@ MEASURED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples(Columns):
+class Samples(Parallel):
     """What was measured of replicas that had the rest of the device for themselves. NaN: not measured."""
 
     queries: Queries

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
-from solvers.models.base import Columns
+from solvers.domain.arrays import Floats, Parallel
 from solvers.models.belief.forms import Form, Search, ShapePrior, fit_parameters
 from solvers.models.belief.intake import Points
 
@@ -39,7 +38,7 @@ _OWN_STEPS = (np.arange(-1.5, 1.76, 0.25), np.arange(-3.0, 1.01, 0.25))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places(Columns):
+class Places(Parallel):
     """Configurations as the covariance sees them: logarithms to base 2, the share, and the weight."""
 
     log_batch: Floats
@@ -203,7 +202,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight(Columns):
+class Sight(Parallel):
     """A curve's prior at some configurations: the form's `value` at the curve's parameters, the prior's `mean` by the
     form's straight line there, `doubt` (its square is the form's covariance), residual's places, and variance of single
     measurements.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats
-from solvers.models.base import Columns, Facts, Queries, Samples
+from solvers.domain.arrays import Flags, Floats, Parallel
+from solvers.models.base import Facts, Queries, Samples
 from solvers.models.library import gpu_key
 
 # One usual step of a measuring grid: a doubling of batch, half a doubling of share, a quarter of one of the clock.
@@ -22,7 +22,7 @@ _COUNT_MAX = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points(Columns):
+class Points(Parallel):
     """`share` is a fraction, `slowness` highest clock over clock, `count` how many measurements a point stands for."""
 
     batch: Floats

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Parallel, Whole
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
-from solvers.models.base import Columns, Facts, Groups, Queries, SoloModel
+from solvers.models.base import Facts, Groups, Queries, SoloModel
 from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE, STRANGER_STEPS, STRANGERS_STEPS
 from solvers.models.parts.lattice import Lattice, Places
 
@@ -35,7 +35,7 @@ _MIDDLE = {"host": 0.3, "rate": 0.1, "l2": 0.15, "dram": 0.2, "batch": 0.6, "sha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loads(Columns):
+class Loads(Parallel):
     """One row per member. `alone_ms` is its latency alone, `doubt` the relative standard deviation of that (0 where it
     was measured).
     """

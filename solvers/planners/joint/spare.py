@@ -395,10 +395,10 @@ class Contents:
 def contents_of(problem: JointProblem, given: tuple[Pattern, ...]) -> Contents:
     """Everything that is looked at, what is handed in first."""
     width = max(MEMBERS_MAX, max((len(item.variants) for item in given), default=0))
-    rows = Patterns.joined([Patterns.of(given, width), *_rows(problem, width)])
+    rows = Patterns.chained([Patterns.of(given, width), *_rows(problem, width)])
     both = [Judge(problem, eager=eager).judge(rows) for eager in (True, False)]
     lawful = [np.flatnonzero(item.lawful) for item in both]
-    judged = Judged.joined([item.take(chosen) for item, chosen in zip(both, lawful, strict=True)])
+    judged = Judged.chained([item.take(chosen) for item, chosen in zip(both, lawful, strict=True)])
     rates, replicas = (np.zeros((len(judged), len(problem.workloads))) for _ in range(2))
     for place in range(width):
         stands = np.flatnonzero(judged.rows.variants[:, place] >= 0)

@@ -144,7 +144,7 @@ class Bound:
             goal.raise_to(np.array([kind]), np.array([alone]))
             if front is not None:
                 open_nodes.add(front)
-        seen: list[Patterns] = []
+        seen = [Patterns.none(self.width)]
         for _ in range(CUTS_MAX):
             if deadline.left_part <= until_part or (front := open_nodes.most()) is None:
                 break
@@ -160,7 +160,7 @@ class Bound:
                 open_nodes.add(halves)
         for front in open_nodes.fronts:
             goal.raise_to(front.nodes.kind, front.nodes.ceiling)
-        return Ceilings(worth=goal.by_pool, seen=Patterns.joined(seen, self.width))
+        return Ceilings(worth=goal.by_pool, seen=Patterns.chained(seen))
 
     def _real(self, rows: Patterns, duals: Floats) -> tuple[Patterns, Floats]:
         """Those that can stand, and their values above their devices' prices."""

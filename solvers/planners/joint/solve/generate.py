@@ -208,7 +208,7 @@ def improving_neighbours(master: Master, parents: Whole, duals: Floats, turn: in
     parts = [part for part in parts if len(part[1])]
     if not parts:
         return Patterns.none(master.width)
-    judged = master.judge.judge(Patterns.joined([part[0] for part in parts]))
+    judged = master.judge.judge(Patterns.chained([part[0] for part in parts]))
     lawful = np.flatnonzero(judged.lawful)
     judged, parent = judged.take(lawful), np.concatenate([part[1] for part in parts])[lawful]
     cost = master.rows.reduced(master.rows.columns(judged), duals)
@@ -271,7 +271,7 @@ def within_gap(master: Master, relaxed: Relaxed, best_usd: float, paid_usd: floa
         if not parents or first - begun > COLUMNS_MAX or deadline.over:
             break
         asked |= set(parents)
-        found = Patterns.joined([*_stepped(master, master.judged.rows.take(np.array(parents)))])
+        found = Patterns.chained([*_stepped(master, master.judged.rows.take(np.array(parents)))])
         deadline.spend(1 + len(found) // CANDIDATES_PER_UNIT)
         master.offer(found, relaxed.row_duals, -gap_usd)
         if (_reduced(master, relaxed)[first:] < -DUST).any():
@@ -379,7 +379,7 @@ class Dive:
             if relaxation is None:
                 break
             master, pricing, relaxed = rest, following, relaxation.best
-        rows = Patterns.joined(self._chosen, master.width)
+        rows = Patterns.chained([Patterns.none(master.width), *self._chosen])
         counts = np.concatenate([np.zeros(0, dtype=np.int64), *self._counts])
         return Solution.of_rows(self.scene.rules, rows, counts).layout()
 

@@ -8,11 +8,11 @@ judgement together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Parallel, Whole
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import TOLERANCE, Pattern, between, promises_of
 from solvers.problems.promise import bearable
@@ -24,7 +24,7 @@ _CHUNK = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patterns:
+class Patterns(Parallel):
     """Contents of devices, one row each."""
 
     kind: Whole
@@ -32,13 +32,6 @@ class Patterns:
     """Row x place; -1 where nothing stands."""
     shares_pct: Whole
     """Row x place; 0 where nothing stands."""
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def take(self, rows: Whole | Flags | slice) -> Patterns:
-        """Some rows, in the order asked for."""
-        return Patterns(kind=self.kind[rows], variants=self.variants[rows], shares_pct=self.shares_pct[rows])
 
     def of_kind(self, kind: int) -> Patterns:
         """The same members on devices of another kind."""
@@ -67,20 +60,9 @@ class Patterns:
         kind = np.array([item.kind for item in patterns], dtype=np.int64)
         return Patterns(kind=kind, variants=variants, shares_pct=shares)
 
-    @staticmethod
-    def joined(parts: Sequence[Patterns], width: int = 0) -> Patterns:
-        """One after the other; where there are none, no row of `width` places."""
-        if not parts:
-            return Patterns.none(width)
-        return Patterns(
-            kind=np.concatenate([item.kind for item in parts]),
-            variants=np.concatenate([item.variants for item in parts]),
-            shares_pct=np.concatenate([item.shares_pct for item in parts]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(Parallel):
     """What `patterns.judge` would say of each row; values of rows that are not `lawful` mean nothing."""
 
     rows: Patterns
@@ -96,23 +78,6 @@ class Judged:
     memory_mib: Floats
     usd_per_h: Floats
     draw_w: Floats
-
-    def __len__(self) -> int:
-        return len(self.lawful)
-
-    def take(self, rows: Whole | Flags) -> Judged:
-        """Some rows, in the order asked for."""
-        arrays = {name: getattr(self, name)[rows] for name in _ARRAYS}
-        return Judged(rows=self.rows.take(rows), **arrays)
-
-    @staticmethod
-    def joined(parts: Sequence[Judged]) -> Judged:
-        """One after the other; at least one."""
-        arrays = {name: np.concatenate([getattr(item, name) for item in parts]) for name in _ARRAYS}
-        return Judged(rows=Patterns.joined([item.rows for item in parts]), **arrays)
-
-
-_ARRAYS = tuple(item.name for item in fields(Judged) if item.name != "rows")
 
 
 def ordered(rows: Patterns) -> Patterns:
@@ -205,7 +170,7 @@ class Judge:
         is lawful.
         """
         starts = range(0, max(1, len(rows)), _CHUNK)
-        return Judged.joined([self._alike(ordered(rows.take(np.s_[at : at + _CHUNK]))) for at in starts])
+        return Judged.chained([self._alike(ordered(rows.take(np.s_[at : at + _CHUNK]))) for at in starts])
 
     def devices(self, rows: Patterns, counts: Whole) -> tuple[Judged, Whole]:
         """Judge so many devices of each row, leave out what is unlawful or empty, and put equal patterns together."""

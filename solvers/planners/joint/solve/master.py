@@ -306,7 +306,7 @@ class Master:
     def judged(self) -> Judged:
         """All patterns, in the order of the columns."""
         if len(self._judged) > 1:
-            self._judged = [Judged.joined(self._judged)]
+            self._judged = [Judged.chained(self._judged)]
         return self._judged[0]
 
     def _append(self, judged: Judged, columns: Columns, chosen: Whole) -> int:

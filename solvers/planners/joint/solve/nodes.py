@@ -12,12 +12,11 @@ not change while prices do; `Priced` says what each is worth at prices beside ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Parallel, Whole
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import ItemPrices, Rows, steps_of
 from solvers.problems.joint import JointProblem
@@ -41,7 +40,7 @@ PRUNE_PART = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
+class Cells(Parallel):
     """One element each, ordered by kind, workload, variant, share and batch."""
 
     kind: Whole
@@ -58,18 +57,6 @@ class Cells:
     """Never more than its share of what the device may draw: so they add up to no more than the device draws."""
     served: Floats
     """Part of the rate beside neighbours that do not press at all."""
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def take(self, some: Whole) -> Cells:
-        """Some of them."""
-        return Cells(**{item.name: getattr(self, item.name)[some] for item in fields(self)})
-
-
-def joined(parts: list[Cells]) -> Cells:
-    """All of several; at least one."""
-    return Cells(**{item.name: np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(Cells)})
 
 
 class Priced:
@@ -119,7 +106,7 @@ class Priced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Parallel):
     """One element each, ordered by node, workload and cell."""
 
     node: Whole
@@ -133,16 +120,9 @@ class Options:
     lean: Floats
     """How often it was chosen of late."""
 
-    def __len__(self) -> int:
-        return len(self.node)
-
-    def take(self, some: Whole | Flags) -> Options:
-        """Some of them."""
-        return Options(**{item.name: getattr(self, item.name)[some] for item in fields(self)})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class Nodes(Parallel):
     """One element each; `usd` are multipliers on share, pressure and memory, `best_usd` those of the least ceiling."""
 
     kind: Whole
@@ -152,13 +132,6 @@ class Nodes:
     best_usd: Floats
     ceiling: Floats
     musts: Whole
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def take(self, some: Whole | Flags) -> Nodes:
-        """Some of them."""
-        return Nodes(**{item.name: getattr(self, item.name)[some] for item in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +174,11 @@ class Front:
     def beside(self, other: Front) -> Front:
         """Both."""
         moved = replace(other.options, node=other.options.node + len(self.nodes))
-        return Front(_joined(self.nodes, other.nodes), _joined(self.options, moved))
+        return Front(Nodes.chained([self.nodes, other.nodes]), Options.chained([self.options, moved]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Branch:
+class _Branch(Parallel):
     """By node: on what it is cut in two."""
 
     workload: Whole
@@ -216,18 +189,6 @@ class _Branch:
     """Its mean."""
     doubt: Floats
     """How little decided it is."""
-
-    def take(self, some: Flags) -> _Branch:
-        """Of some nodes."""
-        return _Branch(**{item.name: getattr(self, item.name)[some] for item in fields(self)})
-
-
-_Part = TypeVar("_Part", Nodes, Options)
-
-
-def _joined(one: _Part, other: _Part) -> _Part:
-    names = [item.name for item in fields(one)]
-    return type(one)(**{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in names})
 
 
 class Tree:
@@ -247,7 +208,7 @@ class Tree:
     def cells(self) -> Cells:
         """All that are in any node."""
         if len(self._cells) > 1:
-            self._cells, self._costs = [joined(self._cells)], [np.concatenate(self._costs)]
+            self._cells, self._costs = [Cells.chained(self._cells)], [np.concatenate(self._costs)]
         return self._cells[0]
 
     @property

@@ -194,7 +194,7 @@ class Pricing:
         if not found:
             return Found(rows=Patterns.none(self.width), value=np.zeros(0), of_class=np.zeros(0, dtype=np.int64))
         return Found(
-            rows=ordered(Patterns.joined([one.rows for one in found])),
+            rows=ordered(Patterns.chained([one.rows for one in found])),
             value=np.concatenate([one.value for one in found]),
             of_class=np.concatenate([one.of_class for one in found]),
         )

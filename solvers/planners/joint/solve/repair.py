@@ -182,7 +182,7 @@ class Recreation:
         """
         problem, rules = self.rules.judge.problem, self.rules
         near, _ = neighbours(problem, ruin.rows, _STEPS)
-        some = self._judged(Patterns.joined([ruin.rows, near]))
+        some = self._judged(Patterns.chained([ruin.rows, near]))
         rows, counts, spent = [ruin.rest.judged.rows], [ruin.rest.counts], 0.0
         left, rounds = ruin, _ROUNDS
         while True:
@@ -199,7 +199,7 @@ class Recreation:
             spent += float(picked.usd_per_h @ times)
             left = _less(rules, left, picked, times)
             rounds = 1
-        return Solution.of_rows(rules, Patterns.joined(rows), np.concatenate(counts))
+        return Solution.of_rows(rules, Patterns.chained(rows), np.concatenate(counts))
 
     def _relaxed(
         self, ruin: Ruin, some: Judged, rounds: int, rng: np.random.Generator
@@ -219,7 +219,7 @@ class Recreation:
             if packs is None:
                 break
             master.add(self._columns(ruin, packs))
-            some = Judged.joined([some, packs])
+            some = Judged.chained([some, packs])
             relaxed = master.solve()
         if relaxed is None:
             return some, None, np.inf

@@ -318,7 +318,7 @@ class LocalProgramme:
         if fresh:
             chosen = np.array(fresh, dtype=np.int64)
             some, of = judged.take(chosen), group[chosen]
-            self.judged = Judged.joined([self.judged, some])
+            self.judged = Judged.chained([self.judged, some])
             self._programme.add(self._columns(some, of))
             self.group = np.concatenate([self.group, of])
             self.parts = np.concatenate([self.parts, np.zeros(len(of))])

@@ -315,7 +315,7 @@ class Moves:
         solution = self.solution
         counts = solution.counts.copy()
         np.subtract.at(counts, self.parent[chosen], 1)
-        rows = Patterns.joined([solution.judged.rows, self.judged.rows.take(chosen)])
+        rows = Patterns.chained([solution.judged.rows, self.judged.rows.take(chosen)])
         return Solution.of_rows(solution.rules, rows, np.concatenate([counts, np.ones(len(chosen), dtype=np.int64)]))
 
 

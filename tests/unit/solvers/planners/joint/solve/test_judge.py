@@ -48,7 +48,7 @@ def test_equals_the_judgement_of_each(seed: int, basis: str) -> None:
 
 def test_a_device_without_members_is_judged_alike_too() -> None:
     problem = scene(1)
-    judged = Judge(problem).judge(Patterns.joined([Patterns.none(3), Patterns.of([], 3)]))
+    judged = Judge(problem).judge(Patterns.chained([Patterns.none(3), Patterns.of([], 3)]))
     assert len(judged) == len(judged.rows) == 0
     empty = Patterns(kind=np.array([0]), variants=np.full((1, 3), -1), shares_pct=np.zeros((1, 3), dtype=np.int64))
     judged, exact = Judge(problem).judge(empty), judge(problem, 0, (), ())
