@@ -10,7 +10,6 @@ promise and cap. What no move here can serve stays short, and no workload loses 
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -210,58 +209,28 @@ def _greedily(wanted: Sequence[Copies], gains: Sequence[dict[int, float]]) -> li
     return pairs
 
 
-class _Queue:
-    """Free devices of a pool, most power left first. What is left only falls while patterns are placed, so an entry is
-    looked at again when it comes up.
-    """
-
-    def __init__(self, seats: Seats, devices: Iterable[int]) -> None:
-        self._seats = seats
-        self._heap = [(-seats.left_at(device), device) for device in devices]
-        heapq.heapify(self._heap)
-
-    def best(self) -> tuple[float, int] | None:
-        """The device with most power left, and how much."""
-        while self._heap:
-            known, device = self._heap[0]
-            left = self._seats.left_at(device)
-            if -known <= left + DUST_W:
-                return left, device
-            heapq.heapreplace(self._heap, (-left, device))
-        return None
-
-    def pop(self) -> int:
-        """Take the one that `best` named."""
-        return heapq.heappop(self._heap)[1]
-
-
 def place(seats: Seats, loose: Iterable[Copies]) -> None:
-    """Seat what may go anywhere, where nothing stands first; what finds no device is left out."""
+    """Seat what may go anywhere where most power is left, where nothing stands first; what finds no device is left
+    out.
+    """
     floor = seats.floor
     each = [item.pattern for item in loose for _ in range(item.count)]
     each.sort(key=lambda item: (-floor.dynamic_w(item), item.key))
-    queues: dict[int, tuple[_Queue, _Queue]] = {}
+    free: dict[int, list[Whole]] = {}
     for pattern in each:
-        pool = int(floor.problem.kind_pool[pattern.kind])
-        if pool not in queues:
-            free = [device for device in floor.devices(pool) if seats.patterns[device] is None]
-            queues[pool] = (
-                _Queue(seats, (device for device in free if device not in floor.held)),
-                _Queue(seats, (device for device in free if device in floor.held)),
-            )
-        device = _choose(queues[pool], floor.dynamic_w(pattern))
+        pool, needed_w = int(floor.problem.kind_pool[pattern.kind]), floor.dynamic_w(pattern)
+        if pool not in free:
+            idle = [device for device in floor.devices(pool) if seats.patterns[device] is None]
+            free[pool] = [
+                np.array([device for device in idle if (device in floor.held) is stands], dtype=np.int64)
+                for stands in (False, True)
+            ]
+        best = [int(some[np.argmax(seats.lefts_at(some))]) for some in free[pool] if len(some)]
+        fit = (device for device in best if seats.left_at(device) + DUST_W >= needed_w)
+        device = next(fit, max(best, key=seats.left_at, default=None))
         if device is not None:
             seats.put(device, pattern)
-
-
-def _choose(queues: tuple[_Queue, _Queue], needed_w: float) -> int | None:
-    found = [(queue, best) for queue in queues if (best := queue.best()) is not None]
-    for queue, (left, _) in found:
-        if left + DUST_W >= needed_w:
-            return queue.pop()
-    if not found:
-        return None
-    return max(found, key=lambda item: item[1][0])[0].pop()
+            free[pool] = [some[some != device] for some in free[pool]]
 
 
 EXCHANGED_MAX = 24

@@ -242,6 +242,10 @@ class Seats:
         known = domains[domains != NO_DOMAIN]
         return float(self.left_w[known].min()) if len(known) else float("inf")
 
+    def lefts_at(self, devices: Whole) -> Floats:
+        """The same of several."""
+        return np.asarray(np.append(self.left_w, np.inf)[self.floor.domain_of[devices]].min(axis=1))
+
     def spare_pct(self, device: int) -> int:
         """Share of a device that is neither planned nor kept for what goes on until it is replaced."""
         pattern = self.patterns[device]
