@@ -86,9 +86,9 @@ def sentence(reason: Reason) -> str:
     return _REASONS[reason.code].format(subject=reason.subject) + facts_text(facts) + "." + unmeasured
 
 
-def hold_sentence(reason: HoldReason, facts: Iterable[Fact] = ()) -> str:
+def hold_sentence(reason: HoldReason) -> str:
     """Why a gate held a plan back, in words."""
-    return _HOLDS[reason] + facts_text(facts) + "."
+    return f"{_HOLDS[reason]}."
 
 
 def mode_sentence(workload: str, mode: ServiceMode, plan_id: str | None) -> str | None:
