@@ -88,6 +88,11 @@ class FieldsError(InputError):
         """Of one field."""
         return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))
 
+    @staticmethod
+    def unknown(pointer: str, detail: str) -> FieldsError:
+        """Of one field that names what there is not."""
+        return FieldsError.of(pointer, detail, "reference-unknown")
+
 
 class MalformedError(InputError):
     """The request cannot be read at all: no JSON, no such encoding, a header out of shape."""

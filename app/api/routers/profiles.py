@@ -243,15 +243,12 @@ def tell_profile_run(
     """How far the node got, with what it measured since. The answer says whether to go on."""
     node = _node(actor.subject)
     services, deed = services_of(request), deed_of(request, actor)
-    services.profile_runs.check_handed_in(node, run, tuple(news.points), tuple(news.pairs))
-    if news.points or news.pairs:
-        services.profiles.import_points(lambda _: _points(news), deed)
+    rows = placed(news.points, "/points") + placed(news.pairs, "/pairs")
+    services.profile_runs.check_handed_in(node, run, rows)
+    if rows:
+        services.profiles.import_points(lambda _: ReadPoints(rows=rows), deed)
     told = ProfileRunProgress(state=news.state, measured=news.measured, doubtful=news.doubtful, detail=news.detail)
     return answer(RunGoesOn(going_on=services.profile_runs.hear(node, run, told, deed)))
-
-
-def _points(news: RunNews) -> ReadPoints:
-    return ReadPoints(rows=placed(news.points, "/points") + placed(news.pairs, "/pairs"))
 
 
 def _node(subject: str | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Annotated, Generic, TypeVar
 
@@ -274,13 +274,7 @@ def _at_percentile(mean: Answer, tail: Answer, percentiles: Floats) -> Answer:
     steps = np.array([0.0 if np.isnan(each) else normal.inv_cdf(each / 100) for each in percentiles])
     weight = np.where(np.isnan(percentiles), 0.0, steps / normal.inv_cdf(0.99))
     factor = np.power(np.maximum(tail.mean / mean.mean, 1.0), weight)
-    return Answer(
-        mean=mean.mean * factor,
-        std=mean.std * factor,
-        support=mean.support,
-        distance=mean.distance,
-        origin=mean.origin,
-    )
+    return replace(mean, mean=mean.mean * factor, std=mean.std * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

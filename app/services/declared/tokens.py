@@ -112,7 +112,7 @@ class Tokens:
         secret = new_secret(SECRET_PREFIX)
         with self._database.transaction() as session:
             if request.project is not None and documents.find(session, kinds.PROJECT, (request.project,)) is None:
-                raise FieldsError.of("/project", f"there is no project {request.project}", "reference-unknown")
+                raise FieldsError.unknown("/project", f"there is no project {request.project}")
             draft = record_of(TokenDraft, request, id=new_id(), created_by=deed.actor)
             token = tokens.create(session, draft, secret)
             _note(session, "token.created", token, deed)

@@ -273,7 +273,7 @@ class Profiles:
                 nothing = Fault(pointer="", code="count-out-of-range", detail="there is no point in it")
                 raise FieldsError((*faults[: FAULTS_MAX - 1], nothing))
             written = profiles.put_points(session, points) + profiles.put_pairs(session, pairs)
-            touched = {(name, item.gpu_type) for item in good for name in _models_of(item)}
+            touched = {(name, item.gpu_type) for item in good for name in models_of(item)}
             for model, gpu_type in sorted(touched):
                 deed.note(session, "profile.imported", f"profiles/{model}/{gpu_type}", {})
         return Imported(
@@ -326,5 +326,6 @@ def _row(fault: Fault) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _models_of(item: Point) -> tuple[str, ...]:
+def models_of(item: Point) -> tuple[str, ...]:
+    """The model of a point, or the two of a pair."""
     return (item.model,) if isinstance(item, ProfilePoint) else (item.model_a, item.model_b)

@@ -16,13 +16,13 @@ from app.errors import FieldsError
 from app.records import record_of
 from app.services.declared.tokens import Deed
 from app.services.planning.rollout import worker_target
+from app.services.profiles.profiles import Placed, models_of
 from app.store import documents, nodes, profile_runs, targets
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.profile_runs import NewRun, ProfileRunLine, ProfileRunProgress
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, Taint
-from solvers.domain.profile import PairPoint, ProfilePoint
 from solvers.domain.workload import ModelVariant, Service
 from solvers.errors import NotFoundError, StateError
 
@@ -106,49 +106,40 @@ class ProfileRuns:
                 _note(session, told.state.value, run, deed)
             return going_on
 
-    def check_handed_in(
-        self, node: str, run_id: int, points: tuple[ProfilePoint, ...], pairs: tuple[PairPoint, ...]
-    ) -> None:
+    def check_handed_in(self, node: str, run_id: int, rows: tuple[Placed, ...]) -> None:
         """A node hands in what its run is about and nothing else. Raises FieldsError and NotFoundError."""
         with self._database.reading() as session:
             run = own(session, node, run_id)
             subjects = [_subject(session, name) for name in (run.service, run.beside) if name is not None]
-            device = documents.find(session, kinds.DEVICE, (run.uuid,))
+            gpu_type = _gpu_type(session, run.uuid)
         models = {subject.model for subject in subjects if subject is not None}
-        gpu_type = from_plain(Device, device.spec).gpu_type if device is not None else None
-        about = [(f"/points/{place}", {item.model}, item.gpu_type) for place, item in enumerate(points)]
-        about += [(f"/pairs/{place}", {item.model_a, item.model_b}, item.gpu_type) for place, item in enumerate(pairs)]
-        for pointer, named, of_type in about:
+        for row in rows:
+            named, of_type = {*models_of(row.item)}, row.item.gpu_type
             if not named <= models or of_type != gpu_type:
-                raise FieldsError.of(
-                    pointer,
-                    f"run {run_id} does not measure {', '.join(sorted(named))} on {of_type}",
-                    "reference-unknown",
-                )
+                told = f"run {run_id} does not measure {', '.join(sorted(named))} on {of_type}"
+                raise FieldsError.unknown(row.place, told)
 
     def asked_about(self, node: str, run_id: int) -> tuple[str, str]:
         """Model and GPU type of a node's run. Raises NotFoundError."""
         with self._database.reading() as session:
             run = own(session, node, run_id)
             subject = _subject(session, run.service)
-            device = documents.find(session, kinds.DEVICE, (run.uuid,))
-            if subject is None or device is None:
+            gpu_type = _gpu_type(session, run.uuid)
+            if subject is None or gpu_type is None:
                 raise NotFoundError(f"the service or device of profile run {run_id} is gone", run=run_id)
-            return subject.model, from_plain(Device, device.spec).gpu_type
+            return subject.model, gpu_type
 
     def _device(self, session: Session, wanted: WantedProfileRun, service: Service) -> str:
         if nodes.find(session, wanted.node) is None:
-            raise FieldsError.of("/node", f"there is no node {wanted.node}", "reference-unknown")
+            raise FieldsError.unknown("/node", f"there is no node {wanted.node}")
         listed = nodes.devices_of(session, wanted.node)
         if wanted.device is not None and wanted.device not in listed:
-            raise FieldsError.of("/device", f"node {wanted.node} has no device {wanted.device}", "reference-unknown")
+            raise FieldsError.unknown("/device", f"node {wanted.node} has no device {wanted.device}")
         busy = {item.device for item in targets.current(session, self._cluster).assignments}
         among = listed if wanted.device is None else (wanted.device,)
         fitting = [uuid for uuid in among if _fits(session, uuid, service)]
         if not fitting:
-            raise FieldsError.of(
-                "/node", f"node {wanted.node} has no device on which {wanted.service} may run", "reference-unknown"
-            )
+            raise FieldsError.unknown("/node", f"node {wanted.node} has no device on which {wanted.service} may run")
         fitting = [uuid for uuid in fitting if uuid not in profile_runs.held_devices(session)]
         if not fitting:
             raise StateError("another run goes on on every device that would do")
@@ -180,11 +171,13 @@ def _tainted(device: Device) -> Device:
 
 
 def _fits(session: Session, uuid: str, service: Service) -> bool:
+    gpu_type = _gpu_type(session, uuid)
+    return gpu_type is not None and (not service.gpu_types_allowed or gpu_type in service.gpu_types_allowed)
+
+
+def _gpu_type(session: Session, uuid: str) -> str | None:
     stored = documents.find(session, kinds.DEVICE, (uuid,))
-    if stored is None:
-        return False
-    gpu_type = from_plain(Device, stored.spec).gpu_type
-    return not service.gpu_types_allowed or gpu_type in service.gpu_types_allowed
+    return None if stored is None else str(stored.spec["gpu_type"])
 
 
 def _found(session: Session, service: str) -> Service | None:
@@ -196,7 +189,7 @@ def _found(session: Session, service: str) -> Service | None:
 def _service(session: Session, pointer: str, service: str) -> Service:
     found = _found(session, service)
     if found is None:
-        raise FieldsError.of(pointer, f"there is no service {service}", "reference-unknown")
+        raise FieldsError.unknown(pointer, f"there is no service {service}")
     return found
 
 

@@ -239,7 +239,7 @@ class Telemetry:
         for place, uuid in named_at:
             if uuid not in known:
                 detail = f"{uuid} is no registered device of node {report.node}"
-                raise FieldsError.of(f"{prefix}{place}/uuid", detail, "reference-unknown")
+                raise FieldsError.unknown(f"{prefix}{place}/uuid", detail)
 
     def _grouped(self, rows_of: Callable[[R], int]) -> Grouped[R]:
         """Many senders' reports in one transaction, each sender's in its order."""
