@@ -1,9 +1,8 @@
 """MuxFlow: inference first on GPUs of its own, and beside each service at most one training job in what it left unused.
 
-Owns the sizing of inference (as few replicas as whole GPUs serve the rate, with the share that was busy at the busiest
-moment, and at least the smallest that keeps the promise) and what is remembered of evictions. Whom training is paired
-with is `muxflow_jobs`. It has no model of how training slows inference: it looks at what was late and how busy a GPU
-is, evicts, and stays away for a while, twice as long each time.
+Inference is sized to as few replicas as whole GPUs serve the rate, with the share that was busy at the busiest moment,
+and at least the smallest that keeps the promise. There is no model of how training slows inference: what was late and
+how busy a GPU is decides evictions, and training stays away for a while, twice as long each time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
-from solvers.planners.seating import Placed
+from solvers.planners.seating import Placed, job_seat, placed_job
 from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Places, RoomSearch, Seat, open_fleet
@@ -136,34 +135,16 @@ class JobPairing:
 
     def _seat(self, need: Need, job: TrainingJob, device: int, share_pct: int) -> Seat | None:
         """The job on a device, where rules and the cap on its memory let it."""
-        fleet, kind = self.draft.fleet, self.draft.fleet.class_at(device)
-        memory_mib = job_memory_mib(job)
-        quota = fleet.quota_left.get(need.project, math.inf)
+        fleet, memory_mib = self.draft.fleet, job_memory_mib(job)
         refused = (
             share_pct < job.share_pct_sm_min
-            or memory_mib > self.memory_part * kind.memory_mib
-            or fleet.gpus(device, share_pct) > quota + 1e-9
+            or memory_mib > self.memory_part * fleet.class_at(device).memory_mib
+            or fleet.gpus(device, share_pct) > fleet.quota_left.get(need.project, math.inf) + 1e-9
         )
-        power_w = (kind.limit_w - kind.idle_w) * share_pct / 100
-        search = RoomSearch(need=need, share_pct=share_pct, memory_mib=memory_mib, power_w=power_w)
-        if refused or not fleet.fits(search, device):
-            return None
-        return Seat(
-            workload=need.workload,
-            project=need.project,
-            device=device,
-            share_pct=share_pct,
-            memory_mib=memory_mib,
-            power_w=power_w,
-        )
+        return None if refused else job_seat(fleet, need, job, device, share_pct)
 
     def _put(self, need: Need, job: TrainingJob, seat: Seat, standing: Assignment | None) -> None:
-        same = standing is not None and (seat.share_pct, seat.memory_mib, job.model) == (
-            standing.share_pct_sm,
-            standing.memory_mib_limit,
-            standing.model,
-        )
-        self.draft.open(need).add(Placed(seat=seat, standing=standing if same else None))
+        self.draft.open(need).add(placed_job(seat, job, standing))
         self.taken.add(seat.device)
 
     def _weight(self, job: TrainingJob, device: int) -> float:

@@ -20,16 +20,16 @@ from lab.gavel.rounds import Entrant, GavelMemory, GavelParameters, GavelRound, 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Assignment, ProposalStatus
+from solvers.domain.plan import ProposalStatus
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.engines.base import EngineAnswer, Limits, Program, ProgrammeRows, create
 from solvers.errors import EngineError
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
 from solvers.planners.case import Case, put_pinned
 from solvers.planners.draft import Draft
-from solvers.planners.seating import Placed, stay
-from solvers.problems.fleet import RoomSearch, Seat, open_fleet
-from solvers.problems.needs import Need, job_memory_mib
+from solvers.planners.seating import Placed, job_seat, placed_job, stay
+from solvers.problems.fleet import open_fleet
+from solvers.problems.needs import Need
 
 # --- The linear programmes of Gavel's max-min fairness, alone and packed, and of POP's parts
 #
@@ -344,27 +344,12 @@ class CrewSeats:
 
     def _placed(self, need: Need, job: TrainingJob, device: int, share_pct: int) -> Placed | None:
         fleet = self.draft.fleet
-        kind = fleet.class_at(device)
-        seat = Seat(
-            workload=need.workload,
-            project=need.project,
-            device=device,
-            share_pct=share_pct,
-            memory_mib=job_memory_mib(job),
-            power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
-        )
-        search = RoomSearch(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
-        quota = fleet.quota_left.get(need.project, math.inf)
-        if fleet.gpus(device, share_pct) > quota + 1e-9 or not fleet.fits(search, device):
+        if fleet.gpus(device, share_pct) > fleet.quota_left.get(need.project, math.inf) + 1e-9:
             return None
+        seat = job_seat(fleet, need, job, device, share_pct)
         standing = next(iter(self.draft.case.standing.get(need.workload, [])), None)
-        return Placed(seat=seat, standing=standing if _same(self.draft, seat, job, standing) else None)
-
-
-def _same(draft: Draft, seat: Seat, job: TrainingJob, item: Assignment | None) -> bool:
-    if item is None or draft.fleet.index.get(item.device) != seat.device:
-        return False
-    return (seat.share_pct, seat.memory_mib, job.model) == (item.share_pct_sm, item.memory_mib_limit, item.model)
+        here = standing is not None and fleet.index.get(standing.device) == device
+        return None if seat is None else placed_job(seat, job, standing if here else None)
 
 
 def _divided(jobs: list[TrainingJob]) -> list[int]:

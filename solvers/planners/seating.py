@@ -156,14 +156,17 @@ def stay(fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignment])
     if assignment is None or device is None:
         return None
     seat = _seat_on(fleet, need, job, device, min(job.share_pct_sm_max, assignment.share_pct_sm))
-    if seat is None:
-        return None
-    same = (seat.share_pct, seat.memory_mib, job.model) == (
-        assignment.share_pct_sm,
-        assignment.memory_mib_limit,
-        assignment.model,
+    return None if seat is None else placed_job(seat, job, assignment)
+
+
+def placed_job(seat: Seat, job: TrainingJob, standing: Assignment | None) -> Placed:
+    """The job in its seat; what stands on that device goes on where nothing of it changes."""
+    same = standing is not None and (seat.share_pct, seat.memory_mib, job.model) == (
+        standing.share_pct_sm,
+        standing.memory_mib_limit,
+        standing.model,
     )
-    return Placed(seat=seat, standing=assignment if same else None)
+    return Placed(seat=seat, standing=standing if same else None)
 
 
 def _best_device(fleet: Fleet, need: Need, job: TrainingJob) -> Placed | ReasonCode:
@@ -192,20 +195,25 @@ def _seat_on(fleet: Fleet, need: Need, job: TrainingJob, device: int, highest: i
     quota_share = 100 * fleet.quota_left.get(need.project, math.inf) / kind.gpu_part + 1e-9
     most = math.floor(min(highest, float(fleet.share_free[device]), quota_share))
     for share_pct in dict.fromkeys((most, lowest)):
-        if not lowest <= share_pct <= most:
-            continue
-        seat = Seat(
-            workload=need.workload,
-            project=need.project,
-            device=device,
-            share_pct=share_pct,
-            memory_mib=job_memory_mib(job),
-            power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
-        )
-        search = RoomSearch(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
-        if fleet.fits(search, device):
+        seat = job_seat(fleet, need, job, device, share_pct) if lowest <= share_pct <= most else None
+        if seat is not None:
             return seat
     return None
+
+
+def job_seat(fleet: Fleet, need: Need, job: TrainingJob, device: int, share_pct: int) -> Seat | None:
+    """The job with this share on a device, where the device's rules and power caps let it; quotas are not asked."""
+    kind = fleet.class_at(device)
+    seat = Seat(
+        workload=need.workload,
+        project=need.project,
+        device=device,
+        share_pct=share_pct,
+        memory_mib=job_memory_mib(job),
+        power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
+    )
+    search = RoomSearch(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
+    return seat if fleet.fits(search, device) else None
 
 
 def _waits(code: ReasonCode, job: TrainingJob) -> Reason:

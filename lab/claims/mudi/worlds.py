@@ -7,7 +7,6 @@ without the part that it is owed to.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
-
-import numpy as np
 
 from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of, tuned_entries
 from lab.arena.loads import scaled
@@ -136,8 +133,6 @@ class Deciding:
     jobs: int
     decisions_ms: tuple[float, ...]
     """Of each job that came and found a place."""
-    scored_singly_ms: float
-    """Mean of the same with every device scored by itself and nothing kept."""
     plan_ms: float
     """One whole plan for all of them."""
     evaluations_most: int
@@ -159,20 +154,17 @@ def deciding(scenario: str) -> Deciding:
     request = _request(picture)
     plan_ms, _ = _timed(lambda: planner.think(request, state, SilentReporter()))
     slack, needs = _opened(request, state, {str(job.id) for job in coming})
-    decisions, singly, evaluations = [], [], 0
+    decisions, evaluations = list[float](), 0
     for job in coming:
         need = needs[WorkloadId(job.id)]
-        alone_ms = _timed(partial(_scored_singly, slack, need, job))[0]
         took_ms, tried = _timed(partial(_placed, slack, need, job))
         if tried is not None:
             decisions.append(took_ms)
-            singly.append(alone_ms)
             evaluations = max(evaluations, tried)
     return Deciding(
         devices=len(picture.devices),
         jobs=count,
         decisions_ms=tuple(decisions),
-        scored_singly_ms=float(np.mean(singly)),
         plan_ms=plan_ms,
         evaluations_most=evaluations,
     )
@@ -200,18 +192,6 @@ def _opened(request: PlanRequest, state: bytes, coming: Collection[str]) -> tupl
     jobs = [need for need in made.draft.case.needs if need.kind is WorkloadKind.JOB]
     made.slack.seat_standing([need for need in jobs if need.workload not in coming])
     return made.slack, {need.workload: need for need in jobs}
-
-
-def _scored_singly(slack: Slack, need: Need, job: TrainingJob) -> float:
-    """Every device that has room scored by itself."""
-    places, _ = slack.room(need, job)
-    least = math.inf
-    for place in places:
-        device = int(place)
-        kind, hosts, present = slack.scores.load_of(device)
-        company = tuple(sorted((*present, job.model)))
-        least = min(least, sum(slack.scores.flatness(host, kind, company) for host in hosts))
-    return least
 
 
 def _placed(slack: Slack, need: Need, job: TrainingJob) -> int | None:
