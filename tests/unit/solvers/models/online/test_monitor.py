@@ -1,4 +1,8 @@
-"""Learning one outcome at a time: outliers move next to nothing, lasting changes are learned and told once."""
+"""Learning one outcome at a time: outliers move next to nothing, lasting changes are learned and told once.
+
+The cumulative sums: what alarms, how soon, how seldom by chance. Honest and dishonest intervals, and the binomial
+bounds between them. OLTunes' trigger and its tamer form.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,151 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.domain.codec import from_plain, to_plain
-from solvers.models.online.monitor import Cause, Miscalibration, Monitor, rebuilt
+from solvers.errors import FieldError
+from solvers.models.online.monitor import (
+    CHANCE,
+    COVERAGE_WINDOW,
+    LIMIT,
+    Cause,
+    Coverage,
+    Drift,
+    Miscalibration,
+    Monitor,
+    Trigger,
+    bounds,
+    rebuilt,
+    relative_error,
+)
 from solvers.models.online.outcomes import ESTABLISHED, SURPRISES, WINDOW, Neighbour, Point, Verdict
 from tests.unit.solvers.models.told import Learner, forecast_of, outcome
+
+
+def drift_run(residuals: list[float], state: Drift | None = None) -> tuple[Drift, list[int]]:
+    state, alarms = state or Drift(), []
+    for index, residual in enumerate(residuals):
+        state, alarm = state.after(residual, float(index))
+        if alarm:
+            alarms.append(index)
+    return state, alarms
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_thousand_honest_residuals_raise_no_alarm(seed: int) -> None:
+    residuals = np.random.default_rng(seed).standard_normal(10_000)
+    assert drift_run(residuals.tolist())[1] == []
+
+
+def test_the_stated_rate_of_false_alarms() -> None:
+    """At a third of the limit, the same formula says one in about 380 for both sides; the sums keep to it."""
+    scaled = np.random.default_rng(1).standard_normal(60_000)
+    up = down = 0.0
+    alarms = 0
+    for residual in scaled.tolist():
+        up, down = max(0.0, up + residual - 0.5), max(0.0, down - residual - 0.5)
+        if max(up, down) > LIMIT / 2.4:
+            alarms, up, down = alarms + 1, 0.0, 0.0
+    b = LIMIT / 2.4 + 1.166
+    expected = 60_000 * 2 * 0.5 / (np.exp(b) - b - 1)
+    assert alarms == pytest.approx(expected, rel=0.25)
+
+
+@pytest.mark.parametrize(("shift", "within"), [(1.5, 25), (-1.5, 25), (4.0, 4), (1000.0, 4)])
+def test_a_lasting_change_is_found_once_and_its_beginning_told(shift: float, within: int) -> None:
+    noise = np.random.default_rng(3).standard_normal(400)
+    noise[200:] += shift
+    state, alarms = drift_run(noise.tolist())
+    assert len(alarms) == 1
+    assert 200 <= alarms[0] < 200 + within
+    assert abs(state.began_s - 200) <= 5
+
+
+def test_one_residual_of_any_size_is_not_enough() -> None:
+    assert drift_run([1e9, 0.0, 0.0, 0.0, -1e9, 0.0])[1] == []
+
+
+def test_it_is_silent_until_it_is_armed_again() -> None:
+    state, alarms = drift_run([4.0] * 50)
+    assert (alarms, state.raised) == ([3], True)
+    assert drift_run([4.0] * 50, Drift())[1] == [3]
+
+
+def coverage_run(
+    deviations: list[float], state: Coverage | None = None
+) -> tuple[Coverage, list[tuple[int, Miscalibration]]]:
+    state, found = state or Coverage(), []
+    for index, deviation in enumerate(deviations):
+        state, alarm = state.after(deviation)
+        if alarm is not None:
+            found.append((index, alarm))
+    return state, found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_thousand_honest_outcomes_raise_no_alarm(seed: int) -> None:
+    assert coverage_run(np.random.default_rng(seed).standard_normal(10_000).tolist())[1] == []
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind"), [(2.0, Miscalibration.OVERCONFIDENT), (0.25, Miscalibration.UNDERCONFIDENT)]
+)
+def test_dishonest_intervals_are_told_once(scale: float, kind: Miscalibration) -> None:
+    deviations = (scale * np.random.default_rng(0).standard_normal(3_000)).tolist()
+    state, found = coverage_run(deviations)
+    assert [each for _, each in found] == [kind]
+    assert found[0][0] < 250
+    honest = np.random.default_rng(1).standard_normal(2 * COVERAGE_WINDOW).tolist()
+    again = coverage_run(honest, state)[0]
+    assert not again.raised
+    assert [each for _, each in coverage_run(deviations, again)[1]] == [kind]
+
+
+def test_bounds_are_the_tightest_that_keep_the_chance() -> None:
+    low, high = bounds(200, 0.8)
+    mass = [math.comb(200, k) * 0.8**k * 0.2 ** (200 - k) for k in range(201)]
+    assert sum(mass[:low]) <= CHANCE < sum(mass[: low + 1])
+    assert sum(mass[high + 1 :]) <= CHANCE < sum(mass[high:])
+    assert bounds(50, 0.95)[1] == 50
+
+
+def test_every_outcome_counts_for_the_intervals_that_hold_it() -> None:
+    state, _ = coverage_run([0.5, 1.5, 3.0, -0.5])
+    assert state.held == (2, 1, 0, 2)
+    assert len(coverage_run([0.0] * 1000)[0].held) <= COVERAGE_WINDOW
+
+
+def trigger_run(errors: list[float], trigger: Trigger) -> list[bool]:
+    window: tuple[float, ...] = ()
+    answers = []
+    for error in errors:
+        window, due = trigger.after(window, error)
+        answers.append(due)
+    assert len(window) <= trigger.window
+    return answers
+
+
+def test_the_papers_form_asks_after_every_task() -> None:
+    paper = Trigger(window=1, least=1, part=1.0)
+    assert trigger_run([0.25, 0.26, -0.3, 0.1], paper) == [False, True, True, False]
+
+
+def test_a_part_of_the_newest_must_miss() -> None:
+    trigger = Trigger(theta=0.25, window=20, least=10, part=0.5)
+    assert not any(trigger_run([0.4, 0.1, 0.1] * 20, trigger))
+    answers = trigger_run([0.1] * 20 + [0.4] * 10, trigger)
+    assert answers.index(True) == 29
+    assert trigger_run([0.4] * 10, trigger).index(True) == 9
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    assert relative_error(15.0, 10.0) == 0.5
+    assert relative_error(5.0, 10.0) == -0.5
+
+
+@pytest.mark.parametrize("wrong", [{"theta": 0.0}, {"window": 0}, {"least": 21}, {"part": 1.5}])
+def test_senseless_triggers_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(FieldError):
+        Trigger(**wrong)  # type: ignore[arg-type]
+
 
 BATCHES = (1.0, 4.0, 16.0)
 NOISE = 0.03

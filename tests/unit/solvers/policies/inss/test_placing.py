@@ -1,15 +1,27 @@
-"""The knapsack by engines, by trying everything, and by the plain rule."""
+"""The trained actor as a placer: it decides where it was trained for the picture, and else the knapsack does.
+
+The knapsack by engines, by trying everything, and by the plain rule.
+"""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from solvers.domain.evidence import SilentReporter
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
 from solvers.engines.base import Limits, create
+from solvers.planners import registry
+from solvers.policies.inss import placing as room
+from solvers.policies.inss.actor import ActorLayer, Artefact, InssActor, Shape
 from solvers.policies.inss.placing import exact, greedy
 from solvers.problems.knapsack import Knapsack
+from solvers.verify.checks import is_fatal, verify
+from tests import builders
 
 TOY = ((0, 30, 1.0, 500), (0, 60, 1.0, 800), (1, 30, 1.9, 180), (1, 60, 1.9, 260), (2, 40, 1.5, 90), (2, 60, 1.5, 140))
 
@@ -66,3 +78,113 @@ def test_a_replica_served_comes_before_throughput() -> None:
     chosen = exact(problem, every(problem), create("highs"), Limits())
     assert chosen is not None
     assert sorted(problem.model[chosen]) == [0, 1, 2]
+
+
+DEVICES = tuple(builders.device("a", index, "t4") for index in range(2))
+MODELS = ("resnet50", "bert")
+SHAPE = Shape(
+    models=MODELS,
+    rate_rps_max=(100.0, 100.0),
+    gpu_types=("t4", "t4"),
+    units=(20, 20),
+    memory_mib=(15360.0, 15360.0),
+)
+
+
+def trained(places: tuple[int, int], levels: tuple[int, int], full: int | None = None) -> Artefact:
+    """An actor that always answers the same; with `full`, the first network leaves that GPU when its memory is used."""
+    bias = np.zeros(sum(SHAPE.heads), dtype=np.float32)
+    for model in range(2):
+        bias[2 * model + places[model]] = 5.0
+        bias[4 + 20 * model + levels[model]] = 5.0
+    weights = np.zeros((len(bias), SHAPE.state_size), dtype=np.float32)
+    if full is not None:
+        weights[1 - full, full] = 1000.0
+    return Artefact(
+        shape=SHAPE, actor=InssActor(layers=(ActorLayer(weights=weights, bias=bias),)), record={}, digest="d" * 64
+    )
+
+
+def room_of_two(rate_rps: float = 20.0) -> Snapshot:
+    services = [
+        builders.service(name, model=model, rate_rps_declared=rate_rps, replicas_max=4)
+        for name, model in zip(("one", "two"), MODELS, strict=True)
+    ]
+    return builders.snapshot(DEVICES, services)
+
+
+def plan_of(picture: Snapshot, name: str = "inss_rl") -> tuple[Plan, dict[str, float | str]]:
+    proposal = registry.create(name).propose(builders.request(picture), b"", SilentReporter())
+    assert proposal.plan is not None
+    assert not is_fatal(verify(picture, proposal.plan, builders.everything_movable(picture)))
+    return proposal.plan, {fact.name: fact.value for reason in proposal.reasons for fact in reason.facts}
+
+
+def places_of(plan: Plan) -> dict[str, tuple[str, int]]:
+    return {item.model: (item.device, item.share_pct_sm) for item in plan.assignments}
+
+
+@pytest.fixture
+def _shipped(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(room, "shipped_for", lambda *_: request.param)
+
+
+@pytest.mark.parametrize("_shipped", [trained((1, 1), (14, 4))], indirect=True)
+@pytest.mark.usefixtures("_shipped")
+def test_everybody_goes_where_the_actor_says_with_no_more_than_it_grants() -> None:
+    plan, facts = plan_of(room_of_two())
+    where = places_of(plan)
+    assert {device for device, _ in where.values()} == {DEVICES[1].id}
+    # 15 and 5 of 20 units are 75 and 25 %; the measured shares below are 60 and 20, and leftover goes where it fits.
+    assert where["resnet50"][1] >= 60
+    assert where["resnet50"][1] + where["bert"][1] <= 100
+    assert facts["actor"] == "d" * 16
+    assert "fallback" not in facts
+    assert plan_of(room_of_two())[0] == plan
+
+
+@pytest.mark.parametrize("_shipped", [trained((0, 1), (9, 9), full=0)], indirect=True)
+@pytest.mark.usefixtures("_shipped")
+def test_the_actor_sees_what_stands() -> None:
+    first, _ = plan_of(room_of_two())
+    assert places_of(first)["resnet50"][0] == DEVICES[0].id
+    target = replace(builders.target(first.assignments), settings=first.settings)
+    # Batches alone cannot serve this, and the actor, asked again, sees memory in use on the first GPU.
+    crowded = replace(room_of_two(100_000.0), target=target)
+    draft = room.Draft.of(builders.request(crowded))
+    listed = room.KnapsackColumns(needs=(), options=(), problem=_nothing())
+    assert room.learned(draft, listed) is not None
+    needs = sorted(draft.needs, key=lambda need: MODELS.index(need.model))
+    chosen, _ = room._chosen(draft, trained((0, 1), (9, 9), full=0), needs, [0, 1])
+    assert chosen == [1, 1]
+
+
+def _nothing() -> room.Knapsack:
+    none = np.zeros(0)
+    return room.Knapsack(
+        model=none.astype(np.int64),
+        gpu=none.astype(np.int64),
+        share_pct=none,
+        memory_mib=none,
+        throughput_rps=none,
+        served=none,
+        wanted=none.astype(np.int64),
+        share_room_pct=none,
+        memory_room_mib=none,
+    )
+
+
+def test_another_picture_falls_back_to_the_knapsack_and_says_so() -> None:
+    plan, facts = plan_of(room_of_two())
+    knapsack, other = plan_of(room_of_two(), "inss")
+    assert places_of(plan) == places_of(knapsack)
+    assert "no actor was trained" in str(facts["fallback"])
+    assert not {"actor", "fallback"} & set(other)
+
+
+@pytest.mark.parametrize("_shipped", [trained((0, 0), (9, 9))], indirect=True)
+@pytest.mark.usefixtures("_shipped")
+def test_two_services_of_one_network_are_no_picture_for_an_actor() -> None:
+    services = [builders.service(name, model="resnet50", replicas_max=4) for name in ("one", "two")]
+    _, facts = plan_of(builders.snapshot(DEVICES, services))
+    assert "fallback" in facts
