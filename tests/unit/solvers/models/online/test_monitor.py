@@ -34,7 +34,7 @@ from solvers.models.online.outcomes import ESTABLISHED, SURPRISES, WINDOW, Neigh
 from tests.unit.solvers.models.told import Learner, forecast_of, outcome
 
 
-def drift_run(residuals: list[float], state: Drift | None = None) -> tuple[Drift, list[int]]:
+def drifted(residuals: list[float], state: Drift | None = None) -> tuple[Drift, list[int]]:
     state, alarms = state or Drift(), []
     for index, residual in enumerate(residuals):
         state, alarm = state.after(residual, float(index))
@@ -46,7 +46,7 @@ def drift_run(residuals: list[float], state: Drift | None = None) -> tuple[Drift
 @pytest.mark.parametrize("seed", range(5))
 def test_ten_thousand_honest_residuals_raise_no_alarm(seed: int) -> None:
     residuals = np.random.default_rng(seed).standard_normal(10_000)
-    assert drift_run(residuals.tolist())[1] == []
+    assert drifted(residuals.tolist())[1] == []
 
 
 def test_the_stated_rate_of_false_alarms() -> None:
@@ -67,23 +67,23 @@ def test_the_stated_rate_of_false_alarms() -> None:
 def test_a_lasting_change_is_found_once_and_its_beginning_told(shift: float, within: int) -> None:
     noise = np.random.default_rng(3).standard_normal(400)
     noise[200:] += shift
-    state, alarms = drift_run(noise.tolist())
+    state, alarms = drifted(noise.tolist())
     assert len(alarms) == 1
     assert 200 <= alarms[0] < 200 + within
     assert abs(state.began_s - 200) <= 5
 
 
 def test_one_residual_of_any_size_is_not_enough() -> None:
-    assert drift_run([1e9, 0.0, 0.0, 0.0, -1e9, 0.0])[1] == []
+    assert drifted([1e9, 0.0, 0.0, 0.0, -1e9, 0.0])[1] == []
 
 
 def test_it_is_silent_until_it_is_armed_again() -> None:
-    state, alarms = drift_run([4.0] * 50)
+    state, alarms = drifted([4.0] * 50)
     assert (alarms, state.raised) == ([3], True)
-    assert drift_run([4.0] * 50, Drift())[1] == [3]
+    assert drifted([4.0] * 50, Drift())[1] == [3]
 
 
-def coverage_run(
+def covered(
     deviations: list[float], state: Coverage | None = None
 ) -> tuple[Coverage, list[tuple[int, Miscalibration]]]:
     state, found = state or Coverage(), []
@@ -96,7 +96,7 @@ def coverage_run(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_ten_thousand_honest_outcomes_raise_no_alarm(seed: int) -> None:
-    assert coverage_run(np.random.default_rng(seed).standard_normal(10_000).tolist())[1] == []
+    assert covered(np.random.default_rng(seed).standard_normal(10_000).tolist())[1] == []
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_ten_thousand_honest_outcomes_raise_no_alarm(seed: int) -> None:
 )
 def test_dishonest_intervals_are_told_once(scale: float, kind: Miscalibration) -> None:
     deviations = (scale * np.random.default_rng(0).standard_normal(3_000)).tolist()
-    state, found = coverage_run(deviations)
+    state, found = covered(deviations)
     assert [each for _, each in found] == [kind]
     assert found[0][0] < 250
     honest = np.random.default_rng(1).standard_normal(2 * COVERAGE_WINDOW).tolist()
-    again = coverage_run(honest, state)[0]
+    again = covered(honest, state)[0]
     assert not again.raised
-    assert [each for _, each in coverage_run(deviations, again)[1]] == [kind]
+    assert [each for _, each in covered(deviations, again)[1]] == [kind]
 
 
 def test_bounds_are_the_tightest_that_keep_the_chance() -> None:
@@ -122,12 +122,12 @@ def test_bounds_are_the_tightest_that_keep_the_chance() -> None:
 
 
 def test_every_outcome_counts_for_the_intervals_that_hold_it() -> None:
-    state, _ = coverage_run([0.5, 1.5, 3.0, -0.5])
+    state, _ = covered([0.5, 1.5, 3.0, -0.5])
     assert state.held == (2, 1, 0, 2)
-    assert len(coverage_run([0.0] * 1000)[0].held) <= COVERAGE_WINDOW
+    assert len(covered([0.0] * 1000)[0].held) <= COVERAGE_WINDOW
 
 
-def trigger_run(errors: list[float], trigger: Trigger) -> list[bool]:
+def triggered(errors: list[float], trigger: Trigger) -> list[bool]:
     window: tuple[float, ...] = ()
     answers = []
     for error in errors:
@@ -139,15 +139,15 @@ def trigger_run(errors: list[float], trigger: Trigger) -> list[bool]:
 
 def test_the_papers_form_asks_after_every_task() -> None:
     paper = Trigger(window=1, least=1, part=1.0)
-    assert trigger_run([0.25, 0.26, -0.3, 0.1], paper) == [False, True, True, False]
+    assert triggered([0.25, 0.26, -0.3, 0.1], paper) == [False, True, True, False]
 
 
 def test_a_part_of_the_newest_must_miss() -> None:
     trigger = Trigger(theta=0.25, window=20, least=10, part=0.5)
-    assert not any(trigger_run([0.4, 0.1, 0.1] * 20, trigger))
-    answers = trigger_run([0.1] * 20 + [0.4] * 10, trigger)
+    assert not any(triggered([0.4, 0.1, 0.1] * 20, trigger))
+    answers = triggered([0.1] * 20 + [0.4] * 10, trigger)
     assert answers.index(True) == 29
-    assert trigger_run([0.4] * 10, trigger).index(True) == 9
+    assert triggered([0.4] * 10, trigger).index(True) == 9
 
 
 def test_errors_are_relative_to_what_was_measured() -> None:
