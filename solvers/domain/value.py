@@ -29,7 +29,8 @@ LATE = "late"
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def value(cls: type[T]) -> type[T]:
     """Make `cls` an immutable value with keyword-only construction and, at the edges, no room for unknown fields."""
-    if any("Annotated[" in str(kind) for kind in inspect.get_annotations(cls).values()):
+    kinds = (kind for one in cls.__mro__[:-1] for kind in inspect.get_annotations(one).values())
+    if any("Annotated[" in str(kind) for kind in kinds):
         _limit(cls)
     made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
     marked: Any = made

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
+from typing import Annotated
 
 import pytest
 
 from solvers.domain.device import Label
 from solvers.domain.value import (
+    NAME,
     check_distinct,
     check_finite,
     check_name,
@@ -17,6 +19,11 @@ from solvers.domain.value import (
     check_positive,
     check_range,
     check_text,
+    distinct,
+    each,
+    rising,
+    value,
+    within,
 )
 from solvers.errors import FieldError
 
@@ -94,3 +101,49 @@ def test_values_are_keyword_only_closed_and_do_not_change() -> None:
         Label("team", "vision")  # type: ignore[call-arg]
     assert Label.__pydantic_config__ == {"extra": "forbid"}  # type: ignore[attr-defined]
     assert not hasattr(label, "__dict__")
+
+
+@value
+class Limited:
+    """Limits of every form."""
+
+    share_pct: Annotated[int, within(1, 100)] = 1
+    names: Annotated[tuple[str, ...], each(NAME)] = ()
+    labels: Annotated[tuple[Label, ...], distinct("key")] = ()
+    sizes: Annotated[tuple[int, ...], rising(64)] = (1,)
+
+
+@value
+class Narrower(Limited):
+    """One more rule, told by itself."""
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) > 2:
+            raise FieldError("sizes", "sizes are two at most")
+
+
+@pytest.mark.parametrize("kind", [Limited, Narrower])
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("share_pct", 0),
+        ("names", ("good", "No Name")),
+        ("labels", (Label(key="a", value="1"), Label(key="a", value="2"))),
+        ("sizes", ()),
+        ("sizes", (2, 1)),
+        ("sizes", (0, 1)),
+        ("sizes", (1, 65)),
+    ],
+)
+def test_limits_beside_types_hold_for_the_class_and_for_what_is_made_of_it(
+    kind: type[Limited], field: str, wrong: object
+) -> None:
+    with pytest.raises(FieldError) as caught:
+        kind(**{field: wrong})
+    assert caught.value.field == field
+
+
+def test_a_class_keeps_its_own_rules_beside_limits() -> None:
+    assert Limited(sizes=(1, 2, 4)).sizes == (1, 2, 4)
+    with pytest.raises(FieldError, match="two at most"):
+        Narrower(sizes=(1, 2, 4))
