@@ -124,7 +124,8 @@ class HostProcesses:
                 member = ProcessId(pid=pid, started_ticks=stat.started_ticks)
                 found[leader] = (leader, *found[leader]) if member == leader else (*found[leader], member)
             elif stat.parent == os.getpid() and pid != leader.pid:
-                _reap(pid)
+                with contextlib.suppress(OSError):
+                    os.waitpid(pid, os.WNOHANG)
         return found
 
     def marked(self, mark: str) -> tuple[ProcessId, ...]:
@@ -214,8 +215,3 @@ def _read(path: str, bytes_max: int) -> bytes | None:
         return None
     finally:
         os.close(descriptor)
-
-
-def _reap(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        os.waitpid(pid, os.WNOHANG)

@@ -292,10 +292,6 @@ class HostCrew:
         return member
 
 
-def _aside(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="crew-aside", daemon=True).start()
-
-
 def open_crew(options: CrewOptions, now_s: Callable[[], float]) -> HostCrew:
     """The crew of this host, with the workers of earlier agents. Raises StateFileError."""
     host = CrewHost(
@@ -305,7 +301,7 @@ def open_crew(options: CrewOptions, now_s: Callable[[], float]) -> HostCrew:
         fetch=fetch,
         connections=connections,
         free=bindable,
-        aside=_aside,
+        aside=lambda work: threading.Thread(target=work, name="crew-aside", daemon=True).start(),
         boot_id=host_boot_id(),
     )
     crew = build_crew(options, host, now_s)

@@ -116,7 +116,11 @@ class Launcher:
         if memory_mib_max is not None:
             member.note = bench.host.limits.prepare(safe_name(member.name), memory_mib_max)
         member.since_s = bench.now_s()
-        self._write_before(member)
+        # What cannot be written down is not started: nobody would ever find it.
+        try:
+            bench.state.write_json(file_name(member.name), member_to_plain(member, bench.host.boot_id))
+        except StateFileError as error:
+            raise WorkerError(str(error)) from error
         log = bench.logs.open(safe_name(member.name))
         try:
             member.process = bench.host.processes.start(ready, log)
@@ -129,14 +133,6 @@ class Launcher:
         member.tally.told_s = bench.now_s()
         member.enter(Phase.STARTING, bench.now_s())
         bench.save(member)
-
-    def _write_before(self, member: CrewMember) -> None:
-        """What cannot be written down is not started: nobody would ever find it."""
-        bench = self._bench
-        try:
-            bench.state.write_json(file_name(member.name), member_to_plain(member, bench.host.boot_id))
-        except StateFileError as error:
-            raise WorkerError(str(error)) from error
 
     def adopt(self) -> None:
         """Find the workers of an earlier agent. Those of an earlier boot are no more, those never started are not

@@ -163,13 +163,9 @@ def _labels(line: str, at: int) -> tuple[dict[str, str], int]:
         end = _LABEL.match(line, at)
         if end is None or len(labels) >= LABELS_MAX:
             return labels, -1
-        labels[end[1]] = _ESCAPE.sub(_unescape, end[2])
+        labels[end[1]] = _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], end[2])
         at = end.end()
     return labels, at + 1
-
-
-def _unescape(found: re.Match[str]) -> str:
-    return "\n" if found[1] == "n" else found[1]
 
 
 def _number(text: str) -> float | None:

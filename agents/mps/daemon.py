@@ -98,7 +98,14 @@ class DaemonProcess:
             with (self.logs / "start.log").open("wb") as log:
                 done = subprocess.run(
                     [self.control.binary, "-d", *(("-p", "3") if protocol.number == 3 else ())],
-                    env=self._environment(protocol),
+                    env=plain_environment(
+                        {
+                            "CUDA_VISIBLE_DEVICES": self.uuid,
+                            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
+                            "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
+                            "CUDA_MPS_PROTOCOL_VERSION": str(protocol.number),
+                        }
+                    ),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -151,16 +158,6 @@ class DaemonProcess:
         for log in self.logs.glob("*.log"):
             if log.stat().st_size > LOG_BYTES_MAX:
                 log.replace(log.with_suffix(".log.old"))
-
-    def _environment(self, protocol: MpsProtocol) -> dict[str, str]:
-        return plain_environment(
-            {
-                "CUDA_VISIBLE_DEVICES": self.uuid,
-                "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
-                "CUDA_MPS_LOG_DIRECTORY": str(self.logs),
-                "CUDA_MPS_PROTOCOL_VERSION": str(protocol.number),
-            }
-        )
 
 
 def _signal(process: ProcessId, number: signal.Signals) -> None:
