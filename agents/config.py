@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.errors import ConfigError
+from agents.wire import mirrored
 
 FAKE, NVML = "fake:", "nvml:"
 ALONE_AFTER_S = 600.0
@@ -93,7 +94,9 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
     if not math.isfinite(found.time_factor) or found.time_factor <= 0.0:
         raise ConfigError("--time-factor must be greater than 0")
     real = found.devices.startswith(NVML)
-    return AgentConfig(
+    return mirrored(
+        AgentConfig,
+        found,
         server=server.rstrip("/"),
         join_token=_token(found.token, found.token_file, environment),
         node=node,
@@ -103,17 +106,12 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
         listen_host=host,
         listen_port=port,
         endpoint=found.advertise,
-        rack=found.rack,
-        failure_domain=found.failure_domain,
-        region=found.region,
-        time_factor=found.time_factor,
         # Real devices are left as they were found unless told otherwise; simulated ones belong to nobody else.
         restore_on_exit=not found.keep_on_exit if real else bool(found.restore_on_exit),
         route_grace_s=_seconds("--route-grace-s", found.route_grace_s, 0.0) if real else 0.0,
         pass_s_settled=PASS_S_SETTLED if real else math.inf,
         alone_after_s=_seconds("--alone-after", found.alone_after, 1.0),
         governed=found.governor == "on",
-        dry_run=found.dry_run,
     )
 
 
@@ -168,14 +166,12 @@ def _add_nvidia(group: argparse._ArgumentGroup) -> None:
 def _nvidia(found: argparse.Namespace) -> NvidiaConfig:
     if found.log_mib < 1:
         raise ConfigError("--log-mib must be at least 1")
-    return NvidiaConfig(
+    return mirrored(
+        NvidiaConfig,
+        found,
         selection=found.devices,
-        helper=found.helper,
         ports=_ports(found.ports),
         worker_host=_worker_host(found),
-        mps_protocol=found.mps_protocol,
-        mps_control=found.mps_control,
-        mps_pipes=found.mps_pipes,
         executables=_executables(found.executables),
         log_bytes_max=found.log_mib * 2**20,
     )
