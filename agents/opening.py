@@ -22,6 +22,7 @@ from agents.helper.client import HelperSetters
 from agents.mps import MpsOptions, MpsSharing, NoSharing, client_slots, default_pipe_base
 from agents.mps.proofs import probe
 from agents.state import StateDirectory, host_boot_id
+from agents.wire import mirrored
 
 PROBE_COMMAND = (sys.executable, "-m", "agents.probe")
 MIG_PART_LEAST = 1.0 / 7.0
@@ -38,17 +39,7 @@ def open_host(
     mps, refusal = _mps(options, state, boards, now_s)
     setters: Setters
     setters, let_go = (Onlooker(), lambda: None) if config.dry_run else _setters(options, boards)
-    crew = open_crew(
-        CrewOptions(
-            state_dir=state.path,
-            host=options.worker_host,
-            ports=options.ports,
-            route_grace_s=config.route_grace_s,
-            executables=options.executables,
-            log_bytes_max=options.log_bytes_max,
-        ),
-        now_s,
-    )
+    crew = open_crew(mirrored(CrewOptions, options, config, state_dir=state.path, host=options.worker_host), now_s)
     parts = HostParts(
         boards=boards,
         setters=setters,

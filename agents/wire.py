@@ -407,13 +407,16 @@ def decode_items(kind: type[T], plain: object) -> tuple[T, ...]:
 
 
 def mirrored(kind: type[T], /, *sources: object, **own: object) -> T:
-    """A record of what others hold under the same names, the first that has it, and of values of its own."""
-    values, known = dict(own), cast("type", kind)
-    for name in _fields(known):
+    """A record of what others hold under the same names, the first that has it, and of values of its own. Every field
+    must be told by somebody, also one that has a default, so that a name that changes on one side is not lost.
+    """
+    known = cast("type", kind)
+    for name in _fields(known).keys() - own.keys():
         holder = next((source for source in sources if hasattr(source, name)), None)
-        if holder is not None:
-            values.setdefault(name, getattr(holder, name))
-    return kind(**values)
+        if holder is None:
+            raise TypeError(f"{kind.__name__}: nobody tells {name}")
+        own[name] = getattr(holder, name)
+    return kind(**own)
 
 
 def _read(kind: object, plain: object, name: str) -> object:

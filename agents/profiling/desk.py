@@ -30,7 +30,7 @@ from agents.profiling.points import (
 )
 from agents.profiling.session import ProfilingBench, StoppedError, measure
 from agents.transport import UnreachableError
-from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject, mirrored
+from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject
 
 # --- A whole run: which points, for how long, and what happens with what was measured
 
@@ -368,12 +368,15 @@ class ProfilingDesk:
 
 
 def _spec(subject: ProfileSubject, point: MeasuringPoint, memory_mib_limit: int) -> WorkerSpec:
-    return mirrored(
-        WorkerSpec,
-        subject,
-        point,
+    return WorkerSpec(
         replica=f"profile-{subject.service.replace('/', '-')}",
         kind="service",
         workload=subject.service,
+        project=subject.project,
+        model=subject.model,
+        share_pct_sm=point.share_pct_sm,
         memory_mib_limit=memory_mib_limit,
+        batch=point.batch,
+        launch_s=subject.launch_s,
+        worker=subject.worker,
     )

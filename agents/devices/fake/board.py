@@ -217,6 +217,8 @@ class FakeBoard:
             self.gpu,
             gpu_type=self.gpu.name,
             power_limit_w_max=self.gpu.tdp_w,
+            parent_uuid=None,
+            mig_profile=None,
             driver_version="simulated",
             capabilities=dict(CAPABILITIES),
         )

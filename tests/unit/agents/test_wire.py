@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agents.wire import NodeTarget, WireError, decode, encode
+from agents.devices.base import WorkerSpec
+from agents.wire import NodeTarget, WireError, decode, encode, mirrored
 from tests.unit.agents.builders import device_target, node_target, replica_target
 
 
@@ -52,3 +53,11 @@ def test_anything_unexpected_is_refused(path: tuple[Any, ...], value: object) ->
     place[path[-1]] = value
     with pytest.raises(WireError):
         decode(NodeTarget, plain)
+
+
+def test_a_record_mirrors_others_and_misses_nothing() -> None:
+    replica = replica_target("a")
+    spec = mirrored(WorkerSpec, replica, batch=9)
+    assert (spec.replica, spec.worker, spec.batch) == ("a", replica.worker, 9)
+    with pytest.raises(TypeError, match="nobody tells"):
+        mirrored(WorkerSpec, replica.worker, batch=9)
