@@ -184,21 +184,19 @@ def _location(trail: _Step | None) -> list[int | str]:
     return found[::-1]
 
 
-def fields_error(errors: Iterable[Mapping[str, Any]], prefix: str = "") -> FieldsError:
+def fields_error(errors: Iterable[Mapping[str, Any]]) -> FieldsError:
     """Turn a validator's findings into faults with JSON pointers."""
-    faults = tuple(_fault(error, prefix) for error in list(errors)[:_FAULTS_MAX])
+    faults = tuple(_fault(error) for error in list(errors)[:_FAULTS_MAX])
     return FieldsError(faults)
 
 
-def _fault(error: Mapping[str, Any], prefix: str) -> Fault:
+def _fault(error: Mapping[str, Any]) -> Fault:
     location: Sequence[int | str] = error["loc"]
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
-        return Fault(
-            pointer=prefix + pointer_of(location) + _tail(cause.field), code="value-invalid", detail=cause.message
-        )
+        return Fault(pointer=pointer_of(location) + _tail(cause.field), code="value-invalid", detail=cause.message)
     code = _CODES.get(error["type"], error["type"].replace("_", "-"))
-    return Fault(pointer=prefix + pointer_of(location), code=code, detail=_DETAILS.get(code, error["msg"]))
+    return Fault(pointer=pointer_of(location), code=code, detail=_DETAILS.get(code, error["msg"]))
 
 
 _CODES: Mapping[str, str] = {

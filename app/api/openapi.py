@@ -36,17 +36,15 @@ _BODIES: dict[str, Any] = {}
 _METHODS = ("get", "put", "post", "delete")
 
 
-def json_body(kind: Any, *, example: object = None) -> dict[str, Any]:
+def json_body(kind: Any) -> dict[str, Any]:
     """What a route that decodes `kind` by `app.api.body.parse` says of its body."""
     name = kind.__name__
     _BODIES[name] = kind
-    return request_body({"application/json": {"schema": {"$ref": REF.format(model=name)}}}, example)
+    return request_body({"application/json": {"schema": {"$ref": REF.format(model=name)}}})
 
 
-def request_body(content: dict[str, Any], example: object = None) -> dict[str, Any]:
+def request_body(content: dict[str, Any]) -> dict[str, Any]:
     """`openapi_extra` of a route with this body."""
-    if example is not None:
-        content["application/json"]["example"] = example
     return {"requestBody": {"required": True, "content": content}}
 
 

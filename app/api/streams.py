@@ -254,10 +254,9 @@ RouteLines = Mapping[str, Route]
 class RouteBoard:
     """The newest routes and who waits for newer ones. Everything but `ticket` and `watched` is the event loop's."""
 
-    def __init__(self, metrics: StreamMetrics, streams_max: int = STREAMS_MAX) -> None:
+    def __init__(self, metrics: StreamMetrics) -> None:
         self.hub = Hub(metrics)
         self.watched = 0
-        self._streams_max = streams_max
         self._tickets = itertools.count(1)
         self._newest = 0
         self._table: RouteLines = {}
@@ -289,7 +288,7 @@ class RouteBoard:
 
     def opened(self) -> None:
         """A stream begins. Raises TransientError when there are too many."""
-        if self.watched >= self._streams_max:
+        if self.watched >= STREAMS_MAX:
             raise TransientError(f"{self.watched} streams of routes are open here already")
         self.watched += 1
         self.hub.opened()

@@ -46,14 +46,14 @@ NODES = (
 )
 
 
-def seed(client: Client, folder: Path | None = None) -> int:
+def seed(client: Client) -> int:
     """Declare the demo; returns how many documents were written.
 
     A blank control plane takes all of it, its default policy included; in any other, only what is missing is added.
     """
     only_create = not is_blank(client)
     made = 0
-    for document in read_documents([str(folder or examples_path() / "demo")]):
+    for document in read_documents([str(examples_path() / "demo")]):
         if document.kind == PROFILES:
             client.import_profiles(csv=document.csv, points=document.fields.get("points"))
             continue

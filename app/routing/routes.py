@@ -162,8 +162,7 @@ class NewestRoutes:
 class HeldRoutes:
     """What to do of what was told. Not thread-safe."""
 
-    def __init__(self, hold_s: float = EMPTY_HOLD_S) -> None:
-        self._hold_s = hold_s
+    def __init__(self) -> None:
         self._routes: dict[str, ServiceRoutes] = {}
         self._empty_since_s: dict[str, float] = {}
 
@@ -177,7 +176,7 @@ class HeldRoutes:
                 believed[service] = routes
                 continue
             since_s = self._empty_since_s.setdefault(service, now_s)
-            believed[service] = before if now_s - since_s < self._hold_s else routes
+            believed[service] = before if now_s - since_s < EMPTY_HOLD_S else routes
         self._empty_since_s = {name: since for name, since in self._empty_since_s.items() if name in told}
         self._routes = believed
         return believed

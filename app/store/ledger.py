@@ -24,6 +24,10 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 CHUNK = 5 * MINUTE
 """Minutes per SQL statement, far below the statement timeout."""
+SETTLES_AFTER = timedelta(seconds=20)
+"""So long after its end a minute is accounted."""
+CLOSES_AFTER = timedelta(minutes=15)
+"""So long after its end an hour is closed."""
 BACKLOG_MAX = timedelta(days=7)
 """How far back the very first accounting reaches."""
 
@@ -177,26 +181,23 @@ class CostReport(CostQuery):
     rows: tuple[CostRow, ...]
 
 
-def account(
-    session: Session, now: datetime, settle_s: float = 20.0, *, close_after_s: float = 900.0, minutes_max: int = 30
-) -> AccountReport:
-    """Bring roll-ups, bills and ledger up to the last minute that ended `settle_s` ago, `minutes_max` new ones at most.
+def account(session: Session, now: datetime, *, minutes_max: int = 30) -> AccountReport:
+    """Bring roll-ups, bills and ledger up to the last minute that has settled, `minutes_max` new ones at most.
 
-    Open minutes that late reports touched are made again. An hour is closed `close_after_s` after its end and stays as
-    it is from then on.
+    Open minutes that late reports touched are made again. An hour that was closed stays as it is.
     """
     lock_accounting(session)
     marks = load_marks(session, now)
-    settled = (now - timedelta(seconds=settle_s)).replace(second=0, microsecond=0)
+    settled = (now - SETTLES_AFTER).replace(second=0, microsecond=0)
     until = max(marks.accounted_until, min(settled, marks.accounted_until + minutes_max * MINUTE))
     late = late_spans(session, marks, now)
     rows = sum(_account_span(session, span) for span in late)
     rows += _account_span(session, MinuteSpan(start=marks.accounted_until, end=until))
-    closable = (min(now - timedelta(seconds=close_after_s), until)).replace(minute=0, second=0, microsecond=0)
+    closable = (min(now - CLOSES_AFTER, until)).replace(minute=0, second=0, microsecond=0)
     closed = max(marks.closed_until, closable)
     session.execute(named("close_hours"), {"start": marks.closed_until, "end": closed})
     # A report may commit a little after its arrival time: the last half of the settling time is looked at again.
-    seen = now - timedelta(seconds=settle_s / 2)
+    seen = now - SETTLES_AFTER / 2
     save_marks(session, Marks(accounted_until=until, seen_until=seen, closed_until=closed))
     return AccountReport(
         accounted_until=until,
@@ -208,23 +209,11 @@ def account(
     )
 
 
-def account_again(session: Session, start: datetime, end: datetime, *, reprice: bool = False) -> int:
-    """Account [start, end) again even where its hours are closed; `reprice` takes the prices of now.
-
-    Answers the number of ledger rows. Minutes whose telemetry was dropped cannot be accounted again: the database
-    refuses.
-    """
-    lock_accounting(session)
-    return _account_span(session, MinuteSpan(start=start, end=end), force=True, reprice=reprice)
-
-
-def _account_span(session: Session, span: MinuteSpan, *, force: bool = False, reprice: bool = False) -> int:
+def _account_span(session: Session, span: MinuteSpan) -> int:
     rows = 0
     for chunk in _chunks(span):
         roll_minutes(session, chunk.start, chunk.end)
-        rows += session.execute(
-            named("account_minutes"), {"start": chunk.start, "end": chunk.end, "force": force, "reprice": reprice}
-        ).scalar_one()
+        rows += session.execute(named("account_minutes"), {"start": chunk.start, "end": chunk.end}).scalar_one()
     if span.start < span.end:
         roll_hours(session, span.start, span.end)
     return rows

@@ -33,7 +33,7 @@ SELECT headroom_roll_hours(:start, :end)
 
 -- name: account_minutes
 -- Bills minutes and splits the bills; answers the number of ledger rows.
-SELECT headroom_account_minutes(:start, :end, :force, :reprice)
+SELECT headroom_account_minutes(:start, :end)
 
 -- name: close_hours
 -- Sums hours into the tables that are kept.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Table, insert
+from sqlalchemy import Table, insert, text
 from sqlalchemy.orm import Session
 
 from app import kinds
@@ -216,3 +216,14 @@ def _replica_row(holding: Holding, interval_s: float) -> dict[str, Any]:
         "latency_ms_p95": holding.latency_ms_p95, "latency_ms_p99": holding.latency_ms_p99,
         "energy_j": holding.energy_j, "iterations_done": None,
     }  # fmt: skip
+
+
+def account_again(session: Session, start: datetime, end: datetime, *, reprice: bool = False) -> None:
+    """Correct what was closed, as the reference of the views tells operators to."""
+    span = {"start": start, "end": end, "reprice": reprice}
+    for statement in (
+        "headroom_roll_minutes(:start, :end)",
+        "headroom_account_minutes(:start, :end, p_force => true, p_reprice => :reprice)",
+        "headroom_roll_hours(:start, :end)",
+    ):
+        session.execute(text(f"SELECT {statement}"), span)

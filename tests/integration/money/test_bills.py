@@ -11,14 +11,14 @@ from sqlalchemy import delete, text, update
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.store.ledger import account, account_again
+from app.store.ledger import account
 from app.store.tables import TABLES
 from solvers.domain.codec import to_plain
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import NodeId, PolicyName
 from solvers.domain.policy import Policy, Pool
 from tests.integration.money.books import FULL, ON_DEMAND, assert_sums, ledger, only, price, report_minutes
-from tests.integration.money.telemetry import T0, Fleet, Holding, after, make_gpu_type
+from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after, make_gpu_type
 
 pytestmark = pytest.mark.integration
 

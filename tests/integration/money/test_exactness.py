@@ -14,9 +14,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.store.engine import Database
-from app.store.ledger import account, account_again
+from app.store.ledger import account
 from solvers.domain.device import PriceKind, PriceRow
-from tests.integration.money.telemetry import T0, Fleet, Holding, after
+from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.store.ledger import account, account_again
+from app.store.ledger import account
 from tests.integration.money.books import FULL, assert_sums, ledger, only, price, report_minutes
-from tests.integration.money.telemetry import T0, Fleet, Holding, after
+from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after
 
 pytestmark = pytest.mark.integration
 

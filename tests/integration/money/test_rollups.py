@@ -10,9 +10,9 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.store.ledger import account, account_again, drop_minutes, drop_raw_telemetry, roll_hours, roll_minutes
+from app.store.ledger import account, drop_minutes, drop_raw_telemetry, roll_hours, roll_minutes
 from solvers.domain.device import PriceKind, PriceRow
-from tests.integration.money.telemetry import T0, Fleet, Holding, after
+from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after
 
 pytestmark = pytest.mark.integration
 
