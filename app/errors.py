@@ -185,16 +185,8 @@ STATUSES: Mapping[type[HeadroomError], ErrorStatus] = {
 
 FRAMEWORK_STATUSES: Mapping[int, tuple[str, str]] = {
     400: ("request-malformed", "The request cannot be read"),
-    401: ("unauthenticated", "A valid bearer token is needed"),
-    403: ("forbidden", "This token may not do that"),
     404: ("not-found", "There is no such thing"),
     405: ("method-not-allowed", "This route does not take this method"),
-    413: ("body-too-large", "The body is too large"),
-    415: ("media-type-unsupported", "This media type is not read here"),
-    422: ("field-invalid", "A field is invalid"),
-    429: ("rate-limited", "Too many requests"),
-    500: ("internal", "Something went wrong here"),
-    503: ("transient", "Please try again shortly"),
 }
 """Codes and titles of what the web framework answers by itself."""
 

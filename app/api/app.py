@@ -20,7 +20,7 @@ from app.api.auth import Authenticator
 from app.api.deps import ApiContext, Services
 from app.api.metrics import FleetCollector, IngestMetrics, RequestMetrics, doorbell_metrics, route_metrics
 from app.api.openapi import Described
-from app.api.problems import of_crash, of_error
+from app.api.problems import of_error
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
 from app.api.streams import Hub, Listener, RouteBoard, RouteReader
 from app.clock import new_id
@@ -96,10 +96,7 @@ class _Exchange:
             facts = {"request_id": self.request_id, "method": self._scope["method"], "path": self._scope["path"]}
             self._options.log.error("request.crashed", error, **facts)
             if self.status == 0:
-                await self._crash_answer(error)(self._scope, self._receive, self.send)
-
-    def _crash_answer(self, error: Exception) -> ASGIApp:
-        return of_error(self.request_id, error) if isinstance(error, HeadroomError) else of_crash(self.request_id)
+                await of_error(self.request_id, error)(self._scope, self._receive, self.send)
 
     async def receive(self) -> Message:
         """Count the body, however it is chunked."""

@@ -7,7 +7,7 @@ Database failures arrive here as they left the store and are told apart only by 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -26,7 +26,8 @@ from app.errors import (
     UnauthenticatedError,
     status_of,
 )
-from solvers.errors import FieldError, HeadroomError
+from app.records import plain
+from solvers.errors import FieldError, HeadroomError, InvariantError
 
 
 class Problem(BaseModel):
@@ -66,7 +67,7 @@ def problem(
     code: str,
     title: str,
     detail: str,
-    errors: list[dict[str, str]] | None = None,
+    errors: Sequence[Fault] = (),
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """A problem answer."""
@@ -76,14 +77,17 @@ def problem(
         "status": status,
         "detail": detail,
         "code": code,
-        "errors": errors or [],
+        "errors": plain(tuple(errors)),
         "request_id": request_id,
     }
     return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
-def of_error(request_id: str, error: HeadroomError, *, bodiless: bool = False) -> JSONResponse:
-    """The problem of one of our own errors. In a `bodiless` request a bare field name is one of the query."""
+def of_error(request_id: str, raised: Exception, *, bodiless: bool = False) -> JSONResponse:
+    """The problem of an error; of one that nobody expected no more than that. In a `bodiless` request a bare field name
+    is one of the query.
+    """
+    error = raised if isinstance(raised, HeadroomError) else InvariantError("unexpected")
     entry = status_of(error)
     headers: dict[str, str] = {}
     if isinstance(error, UnauthenticatedError):
@@ -105,25 +109,18 @@ def of_error(request_id: str, error: HeadroomError, *, bodiless: bool = False) -
     )
 
 
-def of_crash(request_id: str) -> JSONResponse:
-    """The problem of an exception nobody expected."""
-    code, title = FRAMEWORK_STATUSES[500]
-    return problem(request_id, status=500, code=code, title=title, detail="the server failed to handle this request")
-
-
-def _faults(error: HeadroomError, place: str) -> list[dict[str, str]]:
+def _faults(error: HeadroomError, place: str) -> tuple[Fault, ...]:
     if isinstance(error, FieldsError):
-        return [{"pointer": item.pointer, "code": item.code, "detail": item.detail} for item in error.faults]
+        return error.faults
     if isinstance(error, FieldError):
         pointer = error.field if error.field.startswith(("/", "query:", "path:", "header:")) else place + error.field
-        return [{"pointer": pointer, "code": "value-invalid", "detail": error.message}]
+        return (Fault(pointer=pointer, code="value-invalid", detail=error.message),)
     if isinstance(error, MalformedError):
-        return [{"pointer": "", "code": error.code, "detail": error.message}]
-    return []
+        return (Fault(pointer="", code=error.code, detail=error.message),)
+    return ()
 
 
 async def _headroom(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HeadroomError)
     return of_error(request_id_of(request.scope), error, bodiless=request.method in ("GET", "HEAD"))
 
 
@@ -133,10 +130,8 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
     for item in error.errors():
         place, *rest = item["loc"]
         pointer = pointer_of(rest) if place == "body" else f"{place}:{'.'.join(str(part) for part in rest)}"
-        faults.append({"pointer": pointer, "code": str(item["type"]).replace("_", "-"), "detail": str(item["msg"])})
-    code, title = FRAMEWORK_STATUSES[422]
-    detail = faults[0]["detail"] if len(faults) == 1 else f"{len(faults)} fields are invalid"
-    return problem(request_id_of(request.scope), status=422, code=code, title=title, detail=detail, errors=faults)
+        faults.append(Fault(pointer=pointer, code=str(item["type"]).replace("_", "-"), detail=str(item["msg"])))
+    return of_error(request_id_of(request.scope), FieldsError(tuple(faults)))
 
 
 async def _framework(request: Request, error: Exception) -> JSONResponse:

@@ -6,7 +6,7 @@ import pkgutil
 import agents.wire
 import app
 import solvers
-from app.api.problems import of_crash, of_error
+from app.api.problems import of_error
 from app.errors import STATUSES, RateLimitedError, UnauthenticatedError, status_of
 from solvers.errors import FieldError, HeadroomError, InvariantError, TransientError
 
@@ -64,7 +64,7 @@ def test_transient_errors_ask_to_retry() -> None:
 
 
 def test_inner_failures_tell_nothing_of_the_inside() -> None:
-    for answer in (of_error("r", InvariantError("secret path /etc/x")), of_crash("r")):
+    for answer in (of_error("r", InvariantError("secret path /etc/x")), of_error("r", ValueError("secret path /etc/x"))):
         assert answer.status_code == 500
         assert b"secret" not in answer.body
         assert b'"code":"internal"' in answer.body
