@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import delete, func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -89,27 +89,6 @@ def standing_plan(session: Session, cluster: str) -> str | None:
 # --- Progress of tasks and jobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkProgress:
-    """Iterations of a job, or inputs of a task, that are done, in how many batches of how long together."""
-
-    kind: WorkloadKind
-    project: str
-    name: str
-    done: float
-    evictions: int
-    updated_at: datetime
-    begun_at: datetime | None = None
-    finished_at: datetime | None = None
-    executions: float = 0.0
-    executed_ms: float = 0.0
-
-
-def progress_of(session: Session, kind: WorkloadKind, project: str, name: str) -> WorkProgress | None:
-    """Progress of one job or task; None before it ever ran."""
-    return one(session, WorkProgress, select(job_progress).where(*_is(kind, project, name)))
-
-
 def count_eviction(session: Session, kind: WorkloadKind, project: str, name: str) -> int:
     """Count one more time that a job or task lost its place; returns the count."""
     statement = insert(job_progress).values(kind=kind, project=project, name=name, evictions=1)
@@ -122,8 +101,5 @@ def count_eviction(session: Session, kind: WorkloadKind, project: str, name: str
 
 def forget(session: Session, kind: WorkloadKind, project: str, name: str) -> bool:
     """Drop the progress of a deleted job or task, so that a new one of its name starts at nothing."""
-    return changed(session, delete(job_progress).where(*_is(kind, project, name))) > 0
-
-
-def _is(kind: WorkloadKind, project: str, name: str) -> tuple[ColumnElement[bool], ...]:
-    return (job_progress.c.kind == kind, job_progress.c.project == project, job_progress.c.name == name)
+    mine = (job_progress.c.kind == kind, job_progress.c.project == project, job_progress.c.name == name)
+    return changed(session, delete(job_progress).where(*mine)) > 0

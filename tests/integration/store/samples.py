@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import psycopg
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport, Report
 from app import kinds
 from app.kinds import Kind
 from app.store import documents, nodes
+from app.store.tables import job_progress
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, ProjectName
-from solvers.domain.workload import OfflineTask, Project, Service, Slo, SloKind, TrainingJob
+from solvers.domain.workload import OfflineTask, Project, Service, Slo, SloKind, TrainingJob, WorkloadKind
 
 
 def spec_of(item: object) -> dict[str, Plain]:
@@ -159,3 +162,9 @@ def count(connection: psycopg.Connection, table: str) -> int:
     row = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def progress_of(session: Session, kind: WorkloadKind, name: str) -> Any:
+    """The row of a job or task of the project `vision`; None before it ever ran."""
+    mine = (job_progress.c.kind == kind, job_progress.c.project == "vision", job_progress.c.name == name)
+    return session.execute(select(job_progress).where(*mine)).one_or_none()

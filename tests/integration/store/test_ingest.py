@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from agents.wire import EdgeReport, RateSample
 from app import kinds
-from app.store import ingest, nodes, tasks
+from app.store import ingest, nodes
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
 from app.store.tables import device_samples, rate_samples, replica_samples, report_heads, report_log
@@ -21,6 +21,7 @@ from tests.integration.store.samples import (
     device_report,
     edge_report,
     job,
+    progress_of,
     put,
     put_node,
     put_project,
@@ -187,13 +188,13 @@ def test_work_done_adds_up_and_repeats_do_not_count(fleet: Database) -> None:
     _send(fleet, first, report("n1", 2, replicas=[training]), report("n2", 1, replicas=[training]))
     _send(fleet, first)
     with fleet.reading() as session:
-        found = tasks.progress_of(session, WorkloadKind.JOB, "vision", "train")
+        found = progress_of(session, WorkloadKind.JOB, "train")
         assert found is not None
         assert found.done == 36
-        embedded = tasks.progress_of(session, WorkloadKind.TASK, "vision", "embed")
+        embedded = progress_of(session, WorkloadKind.TASK, "embed")
         assert embedded is not None
         assert embedded.done == 7
-        assert tasks.progress_of(session, WorkloadKind.JOB, "vision", "ghost") is None
+        assert progress_of(session, WorkloadKind.JOB, "ghost") is None
 
 
 def test_rivals_sending_the_same_reports_store_them_once(fleet: Database) -> None:

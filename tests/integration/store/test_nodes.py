@@ -21,7 +21,7 @@ from solvers.domain.profile import ProfileOrigin
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import NotFoundError
 from tests.builders import profile
-from tests.integration.store.samples import device, gpu_type, put, put_node
+from tests.integration.store.samples import device, gpu_type, progress_of, put, put_node
 
 pytestmark = pytest.mark.integration
 
@@ -73,13 +73,13 @@ def test_devices_are_billed_from_when_they_came_until_they_left(database: Databa
 
 def test_evictions_are_counted_and_progress_can_be_forgotten(database: Database) -> None:
     with database.transaction() as session:
-        assert tasks.progress_of(session, WorkloadKind.JOB, "vision", "train") is None
+        assert progress_of(session, WorkloadKind.JOB, "train") is None
         assert tasks.count_eviction(session, WorkloadKind.JOB, "vision", "train") == 1
         assert tasks.count_eviction(session, WorkloadKind.JOB, "vision", "train") == 2
-        found = tasks.progress_of(session, WorkloadKind.JOB, "vision", "train")
+        found = progress_of(session, WorkloadKind.JOB, "train")
         assert found is not None
         assert (found.kind, found.done, found.evictions) == (WorkloadKind.JOB, 0.0, 2)
-        assert tasks.progress_of(session, WorkloadKind.TASK, "vision", "train") is None
+        assert progress_of(session, WorkloadKind.TASK, "train") is None
         assert tasks.forget(session, WorkloadKind.JOB, "vision", "train")
         assert not tasks.forget(session, WorkloadKind.JOB, "vision", "train")
 

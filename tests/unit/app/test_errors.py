@@ -64,7 +64,10 @@ def test_transient_errors_ask_to_retry() -> None:
 
 
 def test_inner_failures_tell_nothing_of_the_inside() -> None:
-    for answer in (of_error("r", InvariantError("secret path /etc/x")), of_error("r", ValueError("secret path /etc/x"))):
+    for answer in (
+        of_error("r", InvariantError("secret path /etc/x")),
+        of_error("r", ValueError("secret path /etc/x")),
+    ):
         assert answer.status_code == 500
         assert b"secret" not in answer.body
         assert b'"code":"internal"' in answer.body
