@@ -30,7 +30,7 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.appraisal import Appraisal, DeviceLoad
-from solvers.problems.fleet import DeviceClass, Fleet
+from solvers.problems.fleet import DeviceClass, Fleet, Places
 from solvers.problems.joint import Cap, Pool
 from solvers.problems.needs import Need, needs_of
 
@@ -247,13 +247,11 @@ DUST = 1e-9
 class _Found:
     """One device's rest: what makes pools, and what they are named after."""
 
+    pool: Pool
+    """Of it alone."""
     device_class: DeviceClass
     taints: frozenset[Taint]
     colocation: ColocationClass
-    memory_mib: float
-    limit_w: float
-    capped: bool
-    failure_domain: int
     rest: Rest
 
 
@@ -270,11 +268,12 @@ def with_rests(
     for device, item in sorted(found.items()):
         like[item].append(device)
     largest = sorted(like.items(), key=lambda pair: (-pair[0].rest.share_pct * len(pair[1]), pair[1]))[:POOLS_MAX]
-    priced = picture.policy.cost_basis is not CostBasis.DEVICE
-    fresh = [_rest_pool(item, len(names), priced=priced) for item, names in largest]
-    first = len(pools.pools)
+    fresh = [
+        replace(item.pool, devices=len(names), name=f"{item.pool.name}-{number}")
+        for number, (item, names) in enumerate(largest, len(pools.pools))
+    ]
     return Pools(
-        pools=(*pools.pools, *(replace(pool, name=f"{pool.name}-{first + at}") for at, pool in enumerate(fresh))),
+        pools=(*pools.pools, *fresh),
         traits=(
             *pools.traits,
             *(
@@ -288,24 +287,17 @@ def with_rests(
     )
 
 
-def _rest_pool(item: _Found, devices: int, *, priced: bool) -> Pool:
-    """`priced`: what replicas hold costs something, and not whole devices."""
-    kind = item.device_class
-    return Pool(
-        name=f"{kind.gpu_type}-rest",
-        gpu_type=kind.gpu_type,
-        devices=devices,
-        usd_per_h=kind.expected_usd_per_h if priced else 0.0,
-        memory_mib=item.memory_mib,
-        idle_w=0.0,
-        limit_w=item.limit_w,
-        clients=1,
-        gpu_part=kind.gpu_part,
-        failure_domain=item.failure_domain,
-        capped=item.capped,
-        rest=True,
-        memory_mib_whole=float(kind.memory_mib),
-    )
+def _open_places(fleet: Fleet, on_device: Iterable[DeviceId]) -> Places:
+    """Those of these devices that have most room for one more, by number."""
+    places = np.array([fleet.index[device] for device in on_device if device in fleet.index], dtype=np.intp)
+    open_to = places[
+        fleet.usable[places]
+        & (fleet.share_free[places] >= SHARE_LEAST_PCT)
+        & (fleet.clients_free[places] > 0)
+        & (fleet.memory_free[places] > 0)
+        & (fleet.closed[places] == 0)
+    ]
+    return np.sort(open_to[np.lexsort((open_to, -fleet.share_free[open_to]))[:DEVICES_MAX]])
 
 
 def _rests(
@@ -315,18 +307,7 @@ def _rests(
     on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
     for item in stays:
         on_device[item.device].append(item)
-    places = np.array([fleet.index[device] for device in on_device if device in fleet.index], dtype=np.intp)
-    open_to = places[
-        fleet.usable[places]
-        & (fleet.share_free[places] >= SHARE_LEAST_PCT)
-        & (fleet.clients_free[places] > 0)
-        & (fleet.memory_free[places] > 0)
-        & (fleet.closed[places] == 0)
-    ]
-    if not len(open_to):
-        return {}
-    largest = np.lexsort((open_to, -fleet.share_free[open_to]))[:DEVICES_MAX]
-    open_to = open_to[np.sort(largest)]
+    open_to = _open_places(fleet, on_device)
     everybody = tuple(sorted({item.workload for item in stays}))
     bearing = _Bearing(appraisal, {need.workload: need for need in needs_of(picture, everybody)})
     caps = {cap.subject: cap.limit_w for cap in picture.power_caps if cap.scope is PowerScope.DEVICE}
@@ -335,39 +316,43 @@ def _rests(
     found = {}
     for at, index in enumerate(open_to.tolist()):
         device = fleet.devices[index]
-        borne = bearing.borne(device.id, on_device[device.id])
-        if borne is None:
+        counted = bearing.counted(on_device[device.id])
+        if counted is None or not bearing.bear(device.id, counted, 0.0):
             continue
         limit_w = min(float(fleet.limit_w[index]), caps.get(device.id, np.inf))
         company = bearing.appraisal.company[device.id]
+        kind = fleet.class_at(index)
         found[device.id] = _Found(
-            device_class=fleet.class_at(index),
+            pool=Pool(
+                name=f"{kind.gpu_type}-rest",
+                gpu_type=kind.gpu_type,
+                devices=1,
+                # What replicas hold costs something, where not whole devices do.
+                usd_per_h=0.0 if picture.policy.cost_basis is CostBasis.DEVICE else kind.expected_usd_per_h,
+                memory_mib=float(fleet.memory_free[index]),
+                idle_w=0.0,
+                limit_w=max(0.0, limit_w - float(fleet.idle_w[index] + fleet.dynamic_w[index])),
+                clients=1,
+                gpu_part=kind.gpu_part,
+                failure_domain=int(fleet.failure_domain[index]),
+                capped=bool(limit_w < fleet.limit_w[index]),
+                rest=True,
+                memory_mib_whole=float(kind.memory_mib),
+            ),
+            device_class=kind,
             taints=fleet.taints[index],
             colocation=device.colocation,
-            memory_mib=float(fleet.memory_free[index]),
-            limit_w=max(0.0, limit_w - float(fleet.idle_w[index] + fleet.dynamic_w[index])),
-            capped=limit_w < fleet.limit_w[index],
-            failure_domain=int(fleet.failure_domain[index]),
             rest=Rest(
                 share_pct=int(fleet.share_free[index]),
                 clock_mhz=bearing.appraisal.running(device.id),
                 pressure=round(company.pressure, 9),
                 unknown=company.unknown > 0,
-                pressure_max=borne.pressure,
-                bears_unknown=borne.unknown,
+                pressure_max=bearing.pressure_max(device.id, counted),
+                bears_unknown=bearing.bear(device.id, counted, 0.0, unknown=1),
                 excluded=frozenset(name for name, allowed in welcome.items() if not allowed[at]),
             ),
         )
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Borne:
-    """What all on a device bear besides."""
-
-    pressure: float
-    unknown: bool
-    """A neighbour whose pressure nobody measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,28 +371,31 @@ class _Bearing:
     appraisal: Appraisal
     needs: dict[WorkloadId, Need]
 
-    def borne(self, device: DeviceId, items: Iterable[Assignment]) -> _Borne | None:
+    def counted(self, items: Iterable[Assignment]) -> list[_Counted] | None:
         """None where any of them cannot even be shown to keep its promise as it is. Jobs bear everything."""
         known = [(self.needs[item.workload], item) for item in items if item.workload in self.needs]
-        asked = [(need, item) for need, item in known if need.kind is not WorkloadKind.JOB]
         counted = []
-        for need, item in asked:
+        for need, item in known:
+            if need.kind is WorkloadKind.JOB:
+                continue
             (shown,) = self.appraisal.capacities_rps(need, [item])
             if shown is None or need.tokens is not None:
                 return None
             least_rps = min(shown, item.capacity_rps) * (1 - DUST)
             counted.append(_Counted(need=need, assignment=item, least_rps=least_rps))
-        if not self._bear(device, counted, 0.0):
-            return None
-        low, high = 0.0, PRESSURE_MOST
-        if self._bear(device, counted, high):
-            low = high
-        for _ in range(STEPS if low < high else 0):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._bear(device, counted, middle) else (low, middle)
-        return _Borne(pressure=low, unknown=self._bear(device, counted, 0.0, unknown=1))
+        return counted
 
-    def _bear(self, device: DeviceId, counted: Sequence[_Counted], pressure: float, unknown: int = 0) -> bool:
+    def pressure_max(self, device: DeviceId, counted: Sequence[_Counted]) -> float:
+        """The most that one more may press with on a device that bears one more."""
+        low, high = 0.0, PRESSURE_MOST
+        if self.bear(device, counted, high):
+            return high
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.bear(device, counted, middle) else (low, middle)
+        return low
+
+    def bear(self, device: DeviceId, counted: Sequence[_Counted], pressure: float, unknown: int = 0) -> bool:
         """Whether all still serve what is counted on, beside one more."""
         now = self.appraisal.company[device]
         beside = DeviceLoad(pressure=now.pressure + pressure, unknown=now.unknown + unknown, replicas=now.replicas + 1)

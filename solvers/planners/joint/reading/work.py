@@ -107,46 +107,36 @@ def variants_of(needs: tuple[Need, ...], models: Mapping[ModelName, ModelVariant
 def workloads_of(
     left: tuple[Left, ...], foes: Mapping[WorkloadId, set[WorkloadId]], policy: Policy, unserved_usd: Floats
 ) -> tuple[Workload, ...]:
-    """Workloads in the order of what is left; jobs carry their whole progress as rate once `with_progress` knows it."""
+    """Workloads in the order of what is left; what a job's rate and value are is for the caller to say."""
     number = {item.need.workload: index for index, item in enumerate(left)}
-    return tuple(
-        _workload(
-            item, tuple(sorted(number[foe] for foe in foes.get(item.need.workload, ()) if foe in number)), policy, usd
+    found = []
+    for item, usd in zip(left, unserved_usd, strict=True):
+        need, is_job = item.need, item.need.kind is WorkloadKind.JOB
+        busy = utilisation_open(policy) if need.open_ended else policy.utilisation_max
+        quantile = min(need.percentile, PERCENTILE_MAX) / 100
+        alone = is_job or need.affinity.anti_affinity is AntiAffinity.HARD
+        made = Workload(
+            id=need.workload,
+            project=need.project,
+            rate_rps=max(item.rate_rps, RATE_RPS_LEAST),
+            rate_least_rps=item.rate_least_rps,
+            unserved_usd=float(usd),
+            limit_ms=math.inf if need.limit_ms is None else need.limit_ms,
+            burst=math.log(1 / (1 - quantile)) if need.end_to_end else 0.0,
+            end_to_end=need.end_to_end,
+            utilisation_max=busy if need.kind is WorkloadKind.SERVICE else 1.0,
+            replicas_min=0 if is_job else item.replicas_min,
+            replicas_max=item.replicas_max,
+            per_device_max=1 if alone else policy.replicas_per_device_max,
+            dedicated=need.affinity.dedicated,
+            domains_min=need.affinity.failure_domains_min,
+            budget_usd_per_h=item.budget_usd_per_h,
+            avoids=tuple(sorted(number[foe] for foe in foes.get(need.workload, ()) if foe in number)),
+            priority=need.priority,
+            limit_fixed=need.tokens is not None,
         )
-        for item, usd in zip(left, unserved_usd, strict=True)
-    )
-
-
-def _workload(item: Left, avoids: tuple[int, ...], policy: Policy, unserved_usd: float) -> Workload:
-    need = item.need
-    quantile = min(need.percentile, PERCENTILE_MAX) / 100
-    alone = need.kind is WorkloadKind.JOB or need.affinity.anti_affinity is AntiAffinity.HARD
-    return Workload(
-        id=need.workload,
-        project=need.project,
-        rate_rps=max(item.rate_rps, RATE_RPS_LEAST),
-        rate_least_rps=item.rate_least_rps,
-        unserved_usd=float(unserved_usd),
-        limit_ms=math.inf if need.limit_ms is None else need.limit_ms,
-        burst=math.log(1 / (1 - quantile)) if need.end_to_end else 0.0,
-        end_to_end=need.end_to_end,
-        utilisation_max=_busy(need, policy),
-        replicas_min=0 if need.kind is WorkloadKind.JOB else item.replicas_min,
-        replicas_max=item.replicas_max,
-        per_device_max=1 if alone else policy.replicas_per_device_max,
-        dedicated=need.affinity.dedicated,
-        domains_min=need.affinity.failure_domains_min,
-        budget_usd_per_h=item.budget_usd_per_h,
-        avoids=avoids,
-        priority=need.priority,
-        limit_fixed=need.tokens is not None,
-    )
-
-
-def _busy(need: Need, policy: Policy) -> float:
-    if need.kind is not WorkloadKind.SERVICE:
-        return 1.0
-    return utilisation_open(policy) if need.open_ended else policy.utilisation_max
+        found.append(made)
+    return tuple(found)
 
 
 def allowed_of(fleet: Fleet, pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Flags:
@@ -280,14 +270,14 @@ def staying_of(picture: Snapshot, movable: tuple[WorkloadId, ...], needs: tuple[
     standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
     for item in sorted(picture.target.assignments, key=lambda item: item.replica):
         standing[item.workload].append(item)
-    exhausted = set(_exhausted(picture, jobs))
-    settled = {need.workload for need in planned if need.workload in exhausted}
+    worn = (item for item in picture.job_statuses if item.workload in jobs)
+    exhausted = {item.workload for item in worn if item.evictions >= jobs[item.workload].evictions_max}
+    settled: set[WorkloadId] = set()
     for need in planned:
-        if need.workload in settled:
+        if need.workload in exhausted:
             stays = books.let_job_stay(need, standing[need.workload], jobs[need.workload])
             pinned.extend(stays)
-            if not stays:
-                settled.discard(need.workload)
+            settled |= {item.workload for item in stays}
     beside = {item.device for item in pinned}
     kept: list[Assignment] = []
     left: list[Left] = []
@@ -312,13 +302,6 @@ def staying_of(picture: Snapshot, movable: tuple[WorkloadId, ...], needs: tuple[
             and (item.need.kind is WorkloadKind.JOB or item.rate_rps > 0 or item.replicas_min > 0)
         ),
     )
-
-
-def _exhausted(picture: Snapshot, jobs: Mapping[WorkloadId, TrainingJob]) -> Iterator[WorkloadId]:
-    for status in picture.job_statuses:
-        job = jobs.get(status.workload)
-        if job is not None and status.evictions >= job.evictions_max:
-            yield status.workload
 
 
 class _Books:
@@ -347,12 +330,8 @@ class _Books:
         """The job's replica if it may stay exactly as it is."""
         for item in standing[:1]:
             inside = job.share_pct_sm_min <= item.share_pct_sm <= job.share_pct_sm_max
-            if (
-                item.model == job.model
-                and inside
-                and item.memory_mib_limit >= job.memory_mib
-                and self._fits(need, item)
-            ):
+            same = inside and item.model == job.model and item.memory_mib_limit >= job.memory_mib
+            if same and self._fits(need, item):
                 self.put(item)
                 return (item,)
         return ()
