@@ -34,7 +34,7 @@ from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
 from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.solution import Rules
-from solvers.planners.joint.solve.trim import polished, shake, small_enough, thin, trim
+from solvers.planners.joint.solve.trim import polished, small_enough, thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
@@ -167,7 +167,6 @@ class Phases:
         if self.found is not None and self._short(self.found):
             self._try("complete_s", lambda: completed(scene, self.best, deadline))
         if small_enough(master, relaxed) and not deadline.over:
-            shake(search, deadline, np.random.default_rng(self.order.seed))
             if self.problem.by_memory:
                 relaxed = self._within_gap(master, relaxed)
             search = replace(search, relaxed=relaxed)

@@ -10,9 +10,9 @@ no workload of each other. A step whose outcome is worth less than what it began
 rule over the whole layout.
 
 Polishing: where only some dozens of devices are at stake, whole devices decide more than the relaxed optimum can see,
-so patterns are also priced at duals shaken at random, and an integer programme over everything that was found is given
-the best layout so far as a hint: it can only become better. Before it, two or three devices are swapped for two better
-ones: every pair of some hundred columns is tried for what some devices leave.
+so an integer programme over everything that was found is given the best layout so far as a hint: it can only become
+better. Before it, two or three devices are swapped for two better ones: every pair of some hundred columns is tried for
+what some devices leave.
 """
 
 from __future__ import annotations
@@ -53,9 +53,6 @@ TRIES_MAX = 600
 PAIRS_PER_UNIT = 2_500_000
 DEVICES_MAX = 120.0
 WORKLOADS_MAX = 60
-SHAKES = 20
-SHAKE = 0.3
-SHAKE_UNTIL = 0.1
 COLUMNS_MAX = 700
 COLUMNS_LEAST = 50
 FIRST_PART = 0.4
@@ -418,21 +415,6 @@ class Swaps:
 def small_enough(master: Master, relaxed: Relaxed) -> bool:
     """Whether an integer programme has a chance."""
     return len(master.problem.workloads) <= WORKLOADS_MAX and relaxed.values[master.slacks :].sum() <= DEVICES_MAX
-
-
-def shake(search: Generation, deadline: Deadline, rng: np.random.Generator) -> None:
-    """Patterns that would be best if demand were priced somewhat differently."""
-    master, pricing, relaxed = search.master, search.pricing, search.relaxed
-    for _ in range(SHAKES):
-        if deadline.left_part < SHAKE_UNTIL:
-            break
-        deadline.spend(pricing.units_of_work)
-        duals = relaxed.row_duals.copy()
-        duals[: master.rows.pool_at] *= np.exp(rng.normal(0.0, SHAKE, master.rows.pool_at))
-        duals[master.rows.pool_at :] *= rng.uniform()
-        found = pricing.price(master.rows.item_prices(duals), 2, everything=True)
-        pricing.learn(found)
-        master.offer(found.rows)
 
 
 def polished(rules: Rules, search: Generation, layout: Layout, deadline: Deadline, rng: np.random.Generator) -> Layout:
