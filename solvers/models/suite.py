@@ -7,7 +7,7 @@ them bring heavy libraries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -162,8 +162,3 @@ def _loaded(group: str, name: str, plain: Plain, facts: Facts) -> Any:
     if not isinstance(plain, dict) or "state" not in plain or plain.get("version") != fresh.spec.version:
         raise InputError(f"the fitted model's part {name!r} is of another version; fit it again", version=name)
     return module.load(plain["state"], facts)
-
-
-def names() -> Sequence[str]:
-    """The suites there are."""
-    return tuple(suites())
