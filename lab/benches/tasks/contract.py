@@ -135,11 +135,6 @@ class TaskSeat:
         """In percent of the whole GPU."""
         return 100.0 * self.sm_part
 
-    @property
-    def share_pct_free(self) -> float:
-        """What running tasks leave, in percent of the whole GPU; shares may overlap, so it is not below 0."""
-        return max(0.0, self.share_pct_total - sum(each.config.share_pct for each in self.running))
-
 
 @value
 class SliceWish:
