@@ -15,7 +15,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -136,33 +135,13 @@ def write_text(file: str, text: str) -> None:
         raise CommandError(f"{file}: {error.strerror or error}", Exit.USAGE) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """A fitted suite and what its file says beside it."""
-
-    suite: Suite
-    library: bool
-    seed: int
-    rows: int
-    pairs: int
-
-
-def write_model(file: str, fitted: Fitted) -> None:
-    """Store a fitted suite."""
-    plain = {
-        "what": MODEL_FILE,
-        "format": MODEL_FILE_FORMAT,
-        "library": fitted.library,
-        "seed": fitted.seed,
-        "rows": fitted.rows,
-        "pairs": fitted.pairs,
-        "suite": fitted.suite.dump(),
-    }
-    text = _text_of(plain)
+def write_model(file: str, suite: Suite, **about: bool | int) -> None:
+    """Store a fitted suite; `about` says whether it knows the built-in library, and what it learned from."""
+    text = _text_of({"what": MODEL_FILE, "format": MODEL_FILE_FORMAT, **about, "suite": suite.dump()})
     write_text(file, f'{text[:-1]},"digest":"{_digest(text)}"}}\n')
 
 
-def read_model(file: str, facts: Callable[[bool], Facts]) -> Fitted:
+def read_model(file: str, facts: Callable[[bool], Facts]) -> Suite:
     """A stored suite; `facts` gives what it is to know, with the built-in library or without.
 
     Raises InputError when the file holds none of a version known here.
@@ -174,14 +153,7 @@ def read_model(file: str, facts: Callable[[bool], Facts]) -> Fitted:
         # What was fitted is numbers that fit each other: a changed one would be believed, or end in nonsense.
         if stored.pop("digest", None) != _digest(_text_of(stored)):
             raise InputError("this model file was changed after it was written; fit it again")
-        library = bool(stored["library"])
-        return Fitted(
-            suite=Suite.load(stored["suite"], facts(library)),
-            library=library,
-            seed=int(stored["seed"]),
-            rows=int(stored["rows"]),
-            pairs=int(stored["pairs"]),
-        )
+        return Suite.load(stored["suite"], facts(bool(stored["library"])))
     except InputError as error:
         raise InputError(f"{file}: {error.message}") from None
     except (KeyError, TypeError, ValueError, IndexError):

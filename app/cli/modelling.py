@@ -23,7 +23,6 @@ import typer
 
 from app.cli.files import (
     STANDARD,
-    Fitted,
     arithmetic,
     check_target,
     read_measurements,
@@ -80,7 +79,7 @@ def fit(
     with arithmetic(f"{model} cannot be fitted to these measurements; are they of one kind and in the right units?"):
         suite = fresh.fit(samples_of(alone), group_samples_of(together) if together else None)
     rows, groups = (sum(len(sheet) for sheet in sheets) for sheets in (alone, together))
-    write_model(out, Fitted(suite=suite, library=not no_library, seed=seed, rows=rows, pairs=groups))
+    write_model(out, suite, library=not no_library, seed=seed, rows=rows, pairs=groups)
     typer.echo(f"fitted {model} to {rows} rows and {groups} pairs", err=True)
 
 
@@ -97,10 +96,10 @@ def predict(
     from app.services.profiles.forms import answers_to, replaced_columns, unknown_rows, written
 
     check_target(out)
-    fitted = read_model(model, _facts)
+    suite = read_model(model, _facts)
     sheet = read_questions(queries, skip_bad=skip_bad)
     with arithmetic(f"{model} cannot answer these questions"):
-        answers = answers_to(sheet, fitted.suite)
+        answers = answers_to(sheet, suite)
     write_text(out, written(sheet, answers))
     _remark(sheet, replaced_columns(sheet), unknown_rows(sheet, answers))
 
