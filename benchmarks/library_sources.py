@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.sources import nexus_titanx, nvidia_dle_inference, parvagpu_a100_mig, ribbon_t4
 from lab.measured.tables import read_rapp
-from solvers.domain.arrays import Floats
-from solvers.models.base import Columns, Samples
+from solvers.domain.arrays import Floats, Parallel
+from solvers.models.base import Samples
 from solvers.models.belief.forms import (
     Search,
     ShapeFit,
@@ -38,7 +38,7 @@ _GPU_NAMES = {gpu_key(name): name for name in ("v100", "a100", "a100-40gb", "a30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cells(Columns):
+class Cells(Parallel):
     """Measured latencies of one model on one GPU type; `share` a fraction, `slowness` highest clock over clock."""
 
     batch: Floats

@@ -7,14 +7,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import numpy
-
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -63,9 +59,7 @@ class Streams:
 
     seed: int
 
-    def stream(self, purpose: str) -> numpy.random.Generator:
+    def stream(self, purpose: str) -> np.random.Generator:
         """Generator for one purpose; the same seed and purpose always give the same numbers."""
-        import numpy as np  # the agent's light install has no numpy
-
         digest = hashlib.sha256(f"{self.seed}:{purpose}".encode()).digest()
         return np.random.default_rng(int.from_bytes(digest[:8], "big"))
