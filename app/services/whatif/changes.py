@@ -236,9 +236,10 @@ class _Picture(Faults):
         new_nodes = {item.id for item in changes.nodes} - {item.id for item in before.nodes}
         self._set(
             **{
-                name: merged(getattr(before, name), getattr(changes, name), attrgetter(*fields))
-                for name, fields in _NAMED_BY.items()
+                name: merged(getattr(before, name), getattr(changes, name), attrgetter(field))
+                for name, field in _PUT.items()
             },
+            profiles=merged(before.profiles, changes.profiles, attrgetter("model", "gpu_type")),
             node_statuses=_reporting(before, new_nodes),
         )
 
@@ -392,9 +393,9 @@ class _Picture(Faults):
         self._all_known("GPU type", types, names[kinds.GPU_TYPE], "/profiles/{}/gpu_type")
 
 
-_NAMED_BY: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("gpu_types", "models", "projects"), ("name",)),
-    **dict.fromkeys(("nodes", "devices", "services", "jobs", "tasks"), ("id",)),
-    "profiles": ("model", "gpu_type"),
+_PUT = {
+    kind.table: "id" if kind.in_project else kind.key[0]
+    for kind in kinds.KINDS
+    if kind not in (kinds.POLICY, kinds.POWER_CAP)
 }
-"""Documents that a picture has, and the fields that name one."""
+"""Documents that a picture has, by the field that names one; policies and power caps are changed in their own ways."""

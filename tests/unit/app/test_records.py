@@ -98,8 +98,7 @@ def test_an_answer_is_the_json_that_it_was(name: str) -> None:
 
 def test_answers_are_described_once() -> None:
     assert len(RECORDS) > 40
-    models = [path.stem for path in (Path(__file__).parents[3] / "app" / "api" / "schemas").glob("*.py")]
-    assert sorted(models) == ["__init__", "plans", "problem", "profile_runs", "tasks", "tokens"]
+    assert not (Path(__file__).parents[3] / "app" / "api" / "schemas").exists()
 
 
 def test_values_of_the_core_stay_canonical_and_moments_keep_their_offset() -> None:
@@ -117,7 +116,7 @@ def test_values_of_the_core_stay_canonical_and_moments_keep_their_offset() -> No
     assert plain(made)["at"] == "2026-03-01T12:30:05.000250+02:00"
 
 
-def test_a_record_record_of_keeps_what_it_says() -> None:
+def test_a_record_of_another_keeps_what_it_says() -> None:
     summary = sample(PlanSummary)
     stored = record_of(StoredPlan, summary, plan=sample(Plan))
     assert {field.name: getattr(stored, field.name) for field in fields(PlanSummary)} == asdict(summary)
