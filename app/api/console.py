@@ -242,7 +242,8 @@ _HEADERS = {
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
-    "referrer-policy": "no-referrer",
+    # Without a referrer browsers send `Origin: null`, and signing in is refused.
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }

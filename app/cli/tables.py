@@ -186,9 +186,10 @@ def why_not_lines(found: Document) -> list[str]:
 def plan_head(summary: Document) -> list[Any]:
     """Which plan, whether it stands, what it costs and how far from the best it can be."""
     cost, bound = summary["cost_usd_per_h"], summary["bound_usd_per_h"]
-    gap = f", at most {100 * (cost - bound) / cost:.1f} % above the optimum" if bound is not None and cost > 0 else ""
+    known = bound is not None and cost > 0
+    gap = f"at most {100 * (cost - bound) / cost:.1f} % above the optimum" if known else "gap not known"
     stands = f"generation {summary['generation']}" if summary["generation"] is not None else summary["state"]
-    return [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}{gap}"]
+    return [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}, {gap}"]
 
 
 _CHOICE_COLUMNS = ("workload", "GPU", ">replicas", ">share %", ">batch", ">latency ms", ">capacity rps", ">$/h", "")

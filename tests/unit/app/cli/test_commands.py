@@ -225,6 +225,12 @@ def test_plan_shows_choices_others_and_the_gap(api: Api, headroom: Headroom) -> 
     assert not any(request.url.path.endswith("/apply") for request in api.asked)
 
 
+def test_a_gap_that_nobody_knows_is_told_as_such(api: Api, headroom: Headroom) -> None:
+    api.answers["POST /v1/plans"] = summary(bound_usd_per_h=None)
+    api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = explanation()
+    assert "$2.00/h, gap not known" in headroom("plan").out
+
+
 def test_plan_applies_only_when_told(api: Api, headroom: Headroom) -> None:
     api.answers["POST /v1/plans"] = summary()
     api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = explanation()
