@@ -18,15 +18,10 @@ from itertools import product
 from statistics import fmean, median
 
 from app import library
-from solvers.domain.device import Device, Node
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName, ReplicaId, WorkloadId
-from solvers.domain.plan import Assignment, Envelope
-from solvers.domain.policy import Policy
-from solvers.domain.workload import Project, Service, Slo, WorkloadKind
-from solvers.planners import registry
-from solvers.sim.arrivals import ArrivalPattern, Bursts, Steady
-from solvers.sim.outcome import About, Better, RunContender
-from solvers.sim.scenario import (
+from lab.outcome import About, Better, RunContender
+from lab.world.arrivals import ArrivalPattern, Bursts, Steady
+from lab.world.device import DeviceLoad, Tenant, settle
+from lab.world.scenario import (
     Level,
     Open,
     Profiling,
@@ -37,9 +32,14 @@ from solvers.sim.scenario import (
     Traffic,
     WorldScenario,
 )
+from lab.world.world import World
+from solvers.domain.device import Device, Node
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName, ReplicaId, WorkloadId
+from solvers.domain.plan import Assignment, Envelope
+from solvers.domain.policy import Policy
+from solvers.domain.workload import Project, Service, Slo, WorkloadKind
+from solvers.planners import registry
 from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.device import DeviceLoad, Tenant, settle
-from solvers.sim.world.world import World
 
 LOADS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 BATCHES, LIMITS = (2, 4, 16), (1.2, 2.5, 6.0)

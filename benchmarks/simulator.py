@@ -18,19 +18,19 @@ from dataclasses import replace
 import numpy as np
 
 from app import library
+from lab.outcome import About, Better, RunContender, RunOutcome
+from lab.world.arrivals import Daily, Source, Steady, arrival_times_s
+from lab.world.device import DeviceLoad, Tenant, Trainee, settle
+from lab.world.queues import Loop, ReplicaServer, Stretch, compiled_loop, serve_arrivals, serve_requests
+from lab.world.scenario import Level, Open, Rhythm, Routing, ScenarioFleet, Traffic, WorldScenario
+from lab.world.world import World
 from solvers.domain.device import Device, Node
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project, Service, Slo
 from solvers.planners import registry
-from solvers.sim.arrivals import Daily, Source, Steady, arrival_times_s
-from solvers.sim.outcome import About, Better, RunContender, RunOutcome
-from solvers.sim.scenario import Level, Open, Rhythm, Routing, ScenarioFleet, Traffic, WorldScenario
-from solvers.sim.serving.requests import Loop, ReplicaServer, Stretch, compiled_loop, serve_arrivals, serve_requests
 from solvers.sim.serving.serving import serve
 from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.device import DeviceLoad, Tenant, Trainee, settle
-from solvers.sim.world.world import World
 
 SERVERS = tuple(ReplicaServer(exec_ms=tuple(2.0 + 0.8 * size for size in range(1, 17))) for _ in range(4))
 RATE_RPS = 0.9 * 4 * 16 / 14.8e-3
@@ -163,7 +163,7 @@ def main() -> int:
     """Print one row per router and one for each world; 1 when a promise is missed."""
     loop = compiled_loop()
     if loop is None:
-        print("numba is not installed: install the extra `sim`", file=sys.stderr)
+        print("numba is not installed: install the extra `arena`", file=sys.stderr)
         return 1
     slowest = _routers(loop)
     print(f"{'busy world':18} {requests_per_s() / 1e6:6.2f} M requests/s, planning included")

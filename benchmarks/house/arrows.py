@@ -12,7 +12,6 @@ from typing import Any
 
 from benchmarks.house.source import PRODUCT, Import, Module, edges, imports
 
-SIMULATOR = "solvers.sim"
 RUN_BY_MAKE = re.compile(r"python -m ([a-z_.]+)")
 DOTTED = re.compile(r"[a-z_][a-z_0-9]*(\.[a-z_][a-z_0-9]*)*\.?")
 Edges = set[tuple[str, str]]
@@ -111,19 +110,14 @@ def started(root: Path) -> Started:
 
 def lost(house: Iterable[Module], begun: Started) -> list[Module]:
     """Modules of the product that none of its own entry points leads to, and those of the laboratory that none at all
-    does. The simulator is the one room of the product that only the laboratory runs.
+    does: what only the laboratory runs stands there.
     """
     each = list(house)
     made = {item.name for item in each} & set(RUN_BY_MAKE.findall(begun.makefile))
     product = [item for item in each if item.package in PRODUCT]
     own = made | entry_points(begun.product, product)
-    all_of_it = {item.name for item in unreached(each, own | entry_points(begun.laboratory, each))}
-    left = {item.name for item in unreached(product, own)}
-    return [
-        item
-        for item in each
-        if (item.name in left and not item.name.startswith(f"{SIMULATOR}.")) or item.name in all_of_it
-    ]
+    beyond = unreached(each, own | entry_points(begun.laboratory, each))
+    return unreached(product, own) + [item for item in beyond if item.package not in PRODUCT]
 
 
 def entry_points(pyproject: Mapping[str, Any], given: Iterable[Module]) -> set[str]:

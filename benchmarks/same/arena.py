@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from benchmarks.same.frozen import Case, Taken
 from lab.arena.contenders import entry_of, tuned_entries
 from lab.arena.running import RunOrder, run_task, tasks_of
+from lab.outcome import RunOutcome
 from solvers.domain.codec import canonical_json
 from solvers.errors import InvariantError
-from solvers.sim.outcome import RunOutcome
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
 DATA = Path(os.environ.get("HEADROOM_DATA", "../shared/data"))

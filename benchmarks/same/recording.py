@@ -13,9 +13,9 @@ from pathlib import Path
 from benchmarks.same.cycles import ENDING, FOLDER
 from lab.arena.contenders import PlannersOf, entry_of, tuned_entries
 from lab.arena.loading import load
+from lab.world.world import World
 from solvers.cycle.record import CycleRecord
 from solvers.domain.codec import canonical_json
-from solvers.sim.world.world import World
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
 POLICY = ("work_units=50",)

@@ -16,13 +16,13 @@ from pathlib import Path
 from app.own_planners import is_own, planner_from, source_of
 from lab.benches.packing.bench import RULES
 from lab.benches.tasks.schedulers import SCHEDULERS
+from lab.outcome import RunContender, TuningSetting
 from solvers.control import controllers
 from solvers.domain.value import value
 from solvers.errors import FieldError, InputError
 from solvers.planners import registry
 from solvers.planners.base import Planner
 from solvers.planners.tuning import Scalar
-from solvers.sim.outcome import RunContender, TuningSetting
 
 _SPARE = (TuningSetting(name="demand_headroom", value="4"),)
 

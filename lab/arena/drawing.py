@@ -15,7 +15,7 @@ from statistics import fmean
 
 from lab.arena.running import RunRecord
 from lab.arena.stats import Comparison, MetricCell, Row, Summary
-from solvers.sim.outcome import Better, JobOutcome, RunWindow
+from lab.outcome import Better, JobOutcome, RunWindow
 
 FIRST_METRICS = 5
 ARROWS = {Better.LOWER: " ↓", Better.HIGHER: " ↑", Better.NEITHER: ""}

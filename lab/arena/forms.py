@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from lab.arena.loading import Heading, ScenarioForm
+from lab.outcome import Better
+from lab.world.arrivals import Spacing
+from lab.world.scenario import FaultKind, Level, Profiling, Rhythm, Routing
 from solvers.domain.device import ColocationClass, DeviceMode, PowerScope, PriceKind, Taint
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Affinity, ModelVariant, OfflineTask, Project, Slo, TrainingJob
-from solvers.sim.arrivals import Spacing
-from solvers.sim.outcome import Better
-from solvers.sim.scenario import FaultKind, Level, Profiling, Rhythm, Routing
 
 _DURATION = r"^(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)$"
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}

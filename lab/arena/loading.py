@@ -23,9 +23,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.json_schema import models_json_schema
 
+from lab.outcome import About, Bench, Better
 from solvers.domain.value import NAME_PATTERN
 from solvers.errors import FieldError, InputError
-from solvers.sim.outcome import About, Bench, Better
 
 Where: TypeAlias = Sequence[str | int]
 

@@ -36,7 +36,7 @@ from lab.arena.forms import (
     TraceForm,
 )
 from lab.arena.loading import Context, Where, rows
-from solvers.sim.arrivals import (
+from lab.world.arrivals import (
     ArrivalPattern,
     Bursts,
     Daily,
@@ -47,7 +47,7 @@ from solvers.sim.arrivals import (
     Steady,
     rate_path,
 )
-from solvers.sim.scenario import ClientStep, Closed, Open, Saturating
+from lab.world.scenario import ClientStep, Closed, Open, Saturating
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,7 +12,7 @@ from html import escape
 from lab.arena.drawing import figure, goal_bars, job_table, metric_table, percent, plots, service_table
 from lab.arena.running import RunRecord
 from lab.arena.stats import OURS, Comparison, ContenderVerdict, Row, comparisons
-from solvers.sim.outcome import About, Better
+from lab.outcome import About, Better
 
 
 def page_of(records: Sequence[RunRecord], reference: str | None = None) -> str:

@@ -19,13 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lab.arena.contenders import ContenderEntry, PlannersOf
-from solvers.domain.codec import bytes_digest, digest
-from solvers.domain.evidence import Reporter
-from solvers.domain.plan import Proposal
-from solvers.domain.value import value
-from solvers.errors import HeadroomError, InputError, InvariantError
-from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Remembering, Thought
-from solvers.sim.outcome import (
+from lab.outcome import (
     About,
     Bench,
     Better,
@@ -36,6 +30,12 @@ from solvers.sim.outcome import (
     TuningSetting,
     check_outcome,
 )
+from solvers.domain.codec import bytes_digest, digest
+from solvers.domain.evidence import Reporter
+from solvers.domain.plan import Proposal
+from solvers.domain.value import value
+from solvers.errors import HeadroomError, InputError, InvariantError
+from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Remembering, Thought
 
 
 @value

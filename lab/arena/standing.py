@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from lab.arena.running import RunRecord
 from lab.arena.stats import DUST, OURS, Summary, Values, Versus, left_out, no_worse, summary, values_of, versus
+from lab.outcome import About, Better
 from solvers.domain.value import value
-from solvers.sim.outcome import About, Better
 
 FOUNDING = ("hetsev", "inss", "morak", "mudi", "oltunes")
 """The five published policies the product implements; `inss_rl` and the like count as `inss`."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lab.arena.running import RunRecord
+from lab.outcome import About, Better
 from solvers.domain.value import value
 from solvers.errors import InputError
-from solvers.sim.outcome import About, Better
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

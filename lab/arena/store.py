@@ -20,10 +20,10 @@ import pyarrow
 import pyarrow.parquet
 
 from lab.arena.running import Finished, PlanningTime, RunRecord, RunTask
+from lab.outcome import JobOutcome, Metric, RunWindow, ServiceOutcome
 from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.value import value
 from solvers.errors import FieldError, InputError
-from solvers.sim.outcome import JobOutcome, Metric, RunWindow, ServiceOutcome
 
 RUNS, TIMES, FAILURES, WANTED = "runs", "times", "failures", "wanted.json"
 

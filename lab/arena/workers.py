@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lab.arena.running import Began, Event, Finished, Hear, RunEnded, RunPart, RunTask, failed, run_task
+from lab.outcome import ProgressListener
 from solvers.errors import EngineError
-from solvers.sim.outcome import ProgressListener
 
 if TYPE_CHECKING:
     import ray

@@ -14,14 +14,14 @@ from app.library import load_gpu_types, load_models
 from lab.arena.forms import CapForm, FleetForm, JobStreamForm, OfferForm, ServiceForm, TemplateForm, WorldForm
 from lab.arena.loading import Context, Where
 from lab.arena.loads import load_of, mean_rps, philly_jobs, scaled
+from lab.outcome import Bench
+from lab.world.arrivals import JobPattern, Source, job_arrivals
+from lab.world.ports import CLUSTER
+from lab.world.scenario import JobEntry, PolicyChange, ScenarioFault, ScenarioFleet, TaskEntry, Traffic, WorldScenario
 from solvers.domain.device import Device, GpuType, MigSlice, Node, Offer, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName
 from solvers.domain.workload import ModelVariant, Project, Service, TrainingJob
-from solvers.sim.arrivals import JobPattern, Source, job_arrivals
-from solvers.sim.outcome import Bench
-from solvers.sim.scenario import JobEntry, PolicyChange, ScenarioFault, ScenarioFleet, TaskEntry, Traffic, WorldScenario
 from solvers.sim.truth.truth import gpu_truth
-from solvers.sim.world.ports import CLUSTER
 
 # --- Fleets in short form become nodes and devices, with GPU types and prices of the built-in library
 
@@ -247,7 +247,7 @@ FORM = WorldForm
 
 def build(form: WorldForm, context: Context) -> Bench:
     """The bench of a file. Raises InputError."""
-    from solvers.sim.world.world import World
+    from lab.world.world import World
 
     return World(scenario_of(form, context))
 

@@ -19,10 +19,10 @@ from lab.arena.running import LOADER, Event, RunEnded, RunOrder, tasks_of
 from lab.arena.store import ResultFolder
 from lab.arena.workers import run_here
 from lab.claims.claim import Effort
+from lab.outcome import RunOutcome
+from lab.world.scenario import WorldScenario
+from lab.world.world import World
 from solvers.errors import EngineError, InputError
-from solvers.sim.outcome import RunOutcome
-from solvers.sim.scenario import WorldScenario
-from solvers.sim.world.world import World
 
 SCENARIOS = "scenarios"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lab.arena.standing import Duel, RivalPlace
     from lab.arena.stats import Comparison, ContenderVerdict, MetricCell, Row, Summary
     from lab.arena.store import ResultFolder
-    from solvers.sim.outcome import About, RunOutcome
+    from lab.outcome import About, RunOutcome
 
 
 def judge(

@@ -1,1 +1,1 @@
-"""The simulated world: the ports of the cycle over an event heap; its truth is never visible to a planner."""
+"""How simulated hardware behaves and how it serves: the truth of the demo's devices, never visible to a planner."""

@@ -10,11 +10,11 @@ from lab.claims.claim import ClaimStatus, Effort
 from lab.claims.hetsev import rules, worlds
 from lab.claims.hetsev.rules import Farm
 from lab.claims.runs import Outcomes
+from lab.outcome import Better, RunOutcome, RunWindow, ServiceOutcome, metric
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import AntiAffinity
 from solvers.policies.hetsev.deciding import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev
-from solvers.sim.outcome import Better, RunOutcome, RunWindow, ServiceOutcome, metric
 
 
 def window(at: float, rps: float, gpus: float, utilisation_pct: float) -> RunWindow:

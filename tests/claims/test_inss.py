@@ -12,9 +12,9 @@ from lab.claims.claim import ClaimStatus, Effort
 from lab.claims.inss import rules, worlds
 from lab.claims.runs import Outcomes, varied
 from lab.learning.evaluating import Score
+from lab.outcome import RunOutcome, metric
+from lab.world.scenario import WorldScenario
 from solvers.errors import InputError
-from solvers.sim.outcome import RunOutcome, metric
-from solvers.sim.scenario import WorldScenario
 
 STATED = {"inss": 2897.0, "gpulet": 2000.0, "gslice": 1900.0, "igniter": 900.0, "bda_gpulet": 2250.0, "inss_ni": 2950.0}
 VIOLATIONS = {"inss": 0.5, "gpulet": 4.4, "gslice": 4.5, "igniter": 3.8, "bda_gpulet": 4.0, "inss_ni": 2.0}

@@ -26,10 +26,10 @@ from lab.claims.morak.boards import (
     knee_pct,
     tally,
 )
+from lab.outcome import Better, Metric, RunContender, RunOutcome
 from solvers.control.controllers import controller, names
 from solvers.control.governor import TABLE
 from solvers.control.records import ReplicaWish, Setting, Zone
-from solvers.sim.outcome import Better, Metric, RunContender, RunOutcome
 
 LIMITS = GovernedLimits(power_w_cap=150.0, latency_ms=100.0)
 SMALL = Effort(seeds=1, examples=12)

@@ -12,9 +12,9 @@ from lab.arena.loading import load
 from lab.claims.claim import ClaimStatus, Effort
 from lab.claims.mudi import rules, worlds
 from lab.claims.mudi.worlds import deciding
+from lab.outcome import JobOutcome, RunOutcome, RunWindow, metric
+from lab.world.world import World
 from solvers.domain.ids import JobId
-from solvers.sim.outcome import JobOutcome, RunOutcome, RunWindow, metric
-from solvers.sim.world.world import World
 
 SPAN_S = 1200.0
 

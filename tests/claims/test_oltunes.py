@@ -11,8 +11,8 @@ from lab.claims.catalogue import claims
 from lab.claims.claim import ClaimStatus, Effort, Judge
 from lab.claims.oltunes import rules, worlds
 from lab.claims.runs import Outcomes
+from lab.outcome import Better, RunOutcome, metric
 from solvers.policies.oltunes.queues import WindowPace
-from solvers.sim.outcome import Better, RunOutcome, metric
 
 PLAIN = {
     "latency_ms_mean": 100.0,

@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from lab.outcome import About, Better, RunContender, RunOutcome, TuningSetting
+from lab.world.arrivals import Steady
+from lab.world.run import Run
+from lab.world.scenario import Level, Open, Profiling, ScenarioFleet, Traffic, WorldScenario
+from lab.world.world import World, outcome_of
 from solvers.domain.device import Device, DeviceMode, GpuType, Node
 from solvers.domain.ids import DeviceId, ModelName, NodeId, PolicyName, ProjectName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
@@ -16,13 +21,8 @@ from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import ModelVariant, Project, Service, Slo, WorkloadKind
 from solvers.planners import registry
 from solvers.planners.base import Planner
-from solvers.sim.arrivals import Steady
-from solvers.sim.outcome import About, Better, RunContender, RunOutcome, TuningSetting
-from solvers.sim.scenario import Level, Open, Profiling, ScenarioFleet, Traffic, WorldScenario
 from solvers.sim.truth.catalogue import GPUS, MODELS
 from solvers.sim.truth.truth import idle_power_w
-from solvers.sim.world.run import Run
-from solvers.sim.world.world import World, outcome_of
 from tests.builders import gpu_type
 
 FIRST = DeviceId("GPU-n1-0")

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from lab.outcome import RunOutcome
+from lab.world.arrivals import ArrivalPattern, Bursts, Steady
+from lab.world.scenario import Level, Open, Rhythm, Routing, Traffic, WorldScenario
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
-from solvers.sim.arrivals import ArrivalPattern, Bursts, Steady
-from solvers.sim.outcome import RunOutcome
-from solvers.sim.scenario import Level, Open, Rhythm, Routing, Traffic, WorldScenario
 from tests.simulation.small_world import run_world, scenario, service
 
 TIGHT = Policy(

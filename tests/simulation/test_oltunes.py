@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lab.world.scenario import Level, ScenarioFleet, TaskEntry, WorldScenario
 from solvers.domain.device import Node
 from solvers.domain.ids import ModelName, NodeId, ProjectName
 from solvers.domain.workload import OfflineTask, QualityClass, Slo, SloKind
-from solvers.sim.scenario import Level, ScenarioFleet, TaskEntry, WorldScenario
 from tests.simulation.small_world import checked_run, contender, devices, model, real_type, scenario, traffic
 
 DEADLINE_S = 150.0

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from lab.outcome import RunOutcome
+from lab.world.ports import StateMemory
+from lab.world.run import Run
+from lab.world.scenario import PolicyChange, Traffic, WorldScenario
+from lab.world.world import World, outcome_of
 from solvers.domain.codec import canonical_json
 from solvers.domain.ids import NodeId, PolicyName
 from solvers.domain.ownership import device_owners
 from solvers.domain.policy import Policy, Pool
 from solvers.errors import FieldError, InputError
-from solvers.sim.outcome import RunOutcome
-from solvers.sim.scenario import PolicyChange, Traffic, WorldScenario
-from solvers.sim.world.ports import StateMemory
-from solvers.sim.world.run import Run
-from solvers.sim.world.world import World, outcome_of
 from tests.simulation.small_world import Watch, contender, planners, scenario, traffic
 
 MORAK, JOINT = ("morak", "greedy"), ("joint", "greedy")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lab.outcome import RunOutcome
+from lab.world.scenario import JobEntry, Level
+from lab.world.world import World, outcome_of
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.workload import TrainingJob
-from solvers.sim.outcome import RunOutcome
-from solvers.sim.scenario import JobEntry, Level
-from solvers.sim.world.world import World, outcome_of
 from tests import builders
 from tests.simulation.small_world import contender, planners, scenario
 

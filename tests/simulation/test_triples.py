@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 
 from lab.claims.morak.rules import Triple, morak_triples
+from lab.outcome import RunOutcome
+from lab.world.scenario import Level, Rhythm, Saturating, ScenarioFleet, ScenarioStanding, Traffic, WorldScenario
+from lab.world.world import World
 from solvers.domain.device import Node
 from solvers.domain.ids import GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.plan import Envelope
 from solvers.domain.workload import Slo, SloScope
-from solvers.sim.outcome import RunOutcome
-from solvers.sim.scenario import Level, Rhythm, Saturating, ScenarioFleet, ScenarioStanding, Traffic, WorldScenario
 from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.world.world import World
 from tests.builders import gpu_type
 from tests.simulation.small_world import contender, devices, model, planners, replica, run_world, scenario, service
 

@@ -8,14 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers.domain.device import Device, MigProfile, MigSlice, PowerCap, PowerScope
-from solvers.domain.ids import DeviceId, JobId, ModelName, NodeId, ProjectName, ReplicaId, WorkloadId
-from solvers.domain.plan import Envelope
-from solvers.domain.workload import OfflineTask, Slo, SloKind, SloScope, TrainingJob
-from solvers.errors import EngineError, FieldError, InputError
-from solvers.sim.arrivals import Bursts
-from solvers.sim.outcome import TuningSetting
-from solvers.sim.scenario import (
+from lab.outcome import TuningSetting
+from lab.world.arrivals import Bursts
+from lab.world.scenario import (
     ClientStep,
     Closed,
     FaultKind,
@@ -30,6 +25,11 @@ from solvers.sim.scenario import (
     Traffic,
     WorldScenario,
 )
+from solvers.domain.device import Device, MigProfile, MigSlice, PowerCap, PowerScope
+from solvers.domain.ids import DeviceId, JobId, ModelName, NodeId, ProjectName, ReplicaId, WorkloadId
+from solvers.domain.plan import Envelope
+from solvers.domain.workload import OfflineTask, Slo, SloKind, SloScope, TrainingJob
+from solvers.errors import EngineError, FieldError, InputError
 from tests.simulation.small_world import (
     checked_run,
     contender,

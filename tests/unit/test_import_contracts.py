@@ -71,6 +71,7 @@ PLANTED = (
     Planted("agents-light", "agents.planted", "import numpy"),
     Planted("truth-hidden", "solvers.planners.planted", "import solvers.sim.truth.truth"),
     Planted("truth-hidden", "solvers.models.planted", "import solvers.sim"),
+    Planted("truth-hidden", "lab.baselines.planted", "import lab.world"),
 )
 
 ALLOWED = (

@@ -21,16 +21,15 @@ def test_every_module_is_reached_from_an_entry_point() -> None:
 
 
 def test_what_is_not_reached_is_seen() -> None:
-    """The laboratory justifies modules of its own and of the simulator, and none else of the product."""
+    """The laboratory justifies modules of its own and none of the product."""
     given = [
         module("app/main.py", "import solvers.planned\n"),
         module("app/tool.py", ""),
         module("app/dead.py", ""),
         module("solvers/planned.py", ""),
         module("solvers/only_compared.py", ""),
-        module("solvers/sim/world.py", ""),
-        module("solvers/sim/dead.py", ""),
-        module("lab/rival.py", "import solvers.sim.world, solvers.only_compared\n"),
+        module("lab/world.py", ""),
+        module("lab/rival.py", "import lab.world, solvers.only_compared\n"),
         module("lab/dead.py", ""),
     ]
     begun = Started(
@@ -41,6 +40,5 @@ def test_what_is_not_reached_is_seen() -> None:
     assert [item.name for item in lost(given, begun)] == [
         "app.dead",
         "solvers.only_compared",
-        "solvers.sim.dead",
         "lab.dead",
     ]

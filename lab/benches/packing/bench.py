@@ -25,20 +25,10 @@ from lab.benches.packing.allocation import (
     RoomLeft,
     mix,
 )
+from lab.outcome import About, Better, Metric, Planners, ProgressListener, RunContender, RunEvent, RunOutcome, metric
 from solvers.domain.arrays import Flags, Floats, Streams, Whole
 from solvers.engines.base import create
 from solvers.errors import EngineError
-from solvers.sim.outcome import (
-    About,
-    Better,
-    Metric,
-    Planners,
-    ProgressListener,
-    RunContender,
-    RunEvent,
-    RunOutcome,
-    metric,
-)
 
 # --- Places for pods that come one by one, when it is known which are to be expected: each takes a place kept for its
 # kind, or room that is kept for nobody, or, where only kept room is left, that

@@ -13,7 +13,7 @@ from pydantic import Field
 from lab.arena.loading import Context, Heading, ScenarioForm, rows
 from lab.benches.packing.allocation import WHOLE_MILLI, Asks, EmptyHost
 from lab.benches.packing.bench import PodPacking
-from solvers.sim.outcome import Bench, Better
+from lab.outcome import Bench, Better
 
 FOLDER = "alibaba-gpu-v2023-openb"
 MIB_PER_GIB = 1024

@@ -9,6 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from lab.outcome import (
+    About,
+    Better,
+    Metric,
+    Planners,
+    ProgressListener,
+    RunContender,
+    RunOutcome,
+    RunWindow,
+    ServiceOutcome,
+    metric,
+)
+from lab.world.ports import CountingReporter, InProcessRunner, LastRecord, StateMemory
+from lab.world.world import policy_of
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.ports import CycleOrder, Ports, movable_workloads
 from solvers.cycle.record import CycleRecord, Lane
@@ -22,20 +36,6 @@ from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.domain.workload import Service, SloKind
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
-from solvers.sim.outcome import (
-    About,
-    Better,
-    Metric,
-    Planners,
-    ProgressListener,
-    RunContender,
-    RunOutcome,
-    RunWindow,
-    ServiceOutcome,
-    metric,
-)
-from solvers.sim.world.ports import CountingReporter, InProcessRunner, LastRecord, StateMemory
-from solvers.sim.world.world import policy_of
 from solvers.verify.bounds import usd_per_h
 from solvers.verify.checks import verify
 from solvers.verify.picture import Picture

@@ -42,6 +42,7 @@ from lab.benches.rolling.traces import (
     together,
     traced_services,
 )
+from lab.outcome import Bench, Better
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.ids import ModelName
@@ -50,7 +51,6 @@ from solvers.domain.profile import TokenLengths
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Service, Slo, SloKind
 from solvers.errors import FieldError
-from solvers.sim.outcome import Bench, Better
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
 RATE_LEAST_RPS = 1e-3

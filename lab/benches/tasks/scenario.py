@@ -20,12 +20,7 @@ from lab.arena.loading import Context, Heading, ScenarioForm
 from lab.benches.tasks.run import Conduct, Entry, TaskCourse, TaskLog
 from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
 from lab.benches.tasks.work import ArrivalPace, TaskKind, accuracy_lost_pct, coming, profiled, told
-from solvers.domain.arrays import Floats
-from solvers.domain.ids import GpuTypeName, ModelName, ServiceId
-from solvers.domain.value import NAME_PATTERN
-from solvers.models.base import Facts
-from solvers.policies.oltunes.scores import IDLE_W
-from solvers.sim.outcome import (
+from lab.outcome import (
     About,
     Bench,
     Better,
@@ -38,6 +33,11 @@ from solvers.sim.outcome import (
     ServiceOutcome,
     metric,
 )
+from solvers.domain.arrays import Floats
+from solvers.domain.ids import GpuTypeName, ModelName, ServiceId
+from solvers.domain.value import NAME_PATTERN
+from solvers.models.base import Facts
+from solvers.policies.oltunes.scores import IDLE_W
 from solvers.sim.truth.truth import gpu_truth
 
 # --- A bench of tasks: they come one by one to a heterogeneous cluster, and a scheduler puts them on its GPUs

@@ -16,6 +16,7 @@ from typing import Annotated
 import numpy as np
 
 from lab.benches.tasks.contract import BATCHES, PROCESS_MIB, InferenceTask
+from lab.world.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import (
@@ -28,7 +29,6 @@ from solvers.domain.value import (
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import FieldError, InputError
 from solvers.models.base import Facts, Queries, Samples
-from solvers.sim.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
 
 MS_PER_S = 1000.0

@@ -15,6 +15,7 @@ import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, found
 from lab.claims.planned import CYCLE_S, PROJECT, WORK_MS, InventedLaw, Planned, fleet, gpu_types
+from lab.world.ledger import Usage, bill
 from solvers.domain.arrays import Whole
 from solvers.domain.evidence import Finding
 from solvers.domain.ids import ModelName, PolicyName, WorkloadId
@@ -27,7 +28,6 @@ from solvers.engines.base import Limits, create
 from solvers.planners.counting.scaling import CountScaling, Direction, scale, scale_one_type
 from solvers.policies.hetsev.deciding import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev, Pending, grouped, seat_all, weight
-from solvers.sim.world.ledger import Usage, bill
 from solvers.verify.checks import is_fatal
 
 ENGINES = ("cbc", "cp-sat", "highs")

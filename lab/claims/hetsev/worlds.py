@@ -18,7 +18,7 @@ import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, figure, found
 from lab.claims.runs import Outcomes, mean_metric, outcomes, scenarios
-from solvers.sim.outcome import RunOutcome, RunWindow
+from lab.outcome import RunOutcome, RunWindow
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, wanted
 

@@ -8,6 +8,9 @@ import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, found
 from lab.claims.runs import world_of
+from lab.world.nodes import WorldNodes
+from lab.world.state import State, TargetByDevice
+from lab.world.world import World, state_of
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
@@ -19,9 +22,6 @@ from solvers.policies.inss.batching import BatchAnswer, BatchQuestion, bisect_ba
 from solvers.policies.inss.belief import task_latency_ms
 from solvers.policies.inss.placing import exact
 from solvers.problems.knapsack import Knapsack
-from solvers.sim.world.nodes import WorldNodes
-from solvers.sim.world.state import State, TargetByDevice
-from solvers.sim.world.world import World, state_of
 
 POINTS = 0.02
 Row = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]

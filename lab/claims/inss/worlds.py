@@ -23,6 +23,9 @@ from lab.claims.runs import Outcomes, mean_metric, outcomes, varied, world_of
 from lab.learning.evaluating import Score, evaluate
 from lab.learning.settings import setting
 from lab.learning.world import Truth
+from lab.outcome import RunContender, RunOutcome
+from lab.world.scenario import WorldScenario
+from lab.world.world import World
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
 from solvers.engines.base import Limits, create
@@ -34,9 +37,6 @@ from solvers.policies.inss.actor import curves, shipped
 from solvers.policies.inss.batching import Batching
 from solvers.policies.inss.belief import InssBelief
 from solvers.policies.inss.placing import InssParameters, columns_of, exact, learned
-from solvers.sim.outcome import RunContender, RunOutcome
-from solvers.sim.scenario import WorldScenario
-from solvers.sim.world.world import World
 
 BY_EPISODE, PART, SMOOTHED = 800, 0.95, 50
 SEEDS_TRAINED = 3

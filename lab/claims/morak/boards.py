@@ -22,6 +22,7 @@ from statistics import fmean
 
 import numpy as np
 
+from lab.world.device import DeviceLoad, Tenant, settle
 from solvers.control.controllers import Controller, controller
 from solvers.control.records import (
     DeviceEnvelope,
@@ -33,7 +34,6 @@ from solvers.control.records import (
     Setting,
 )
 from solvers.policies.morak.cutting import batch_ceiling, knee_share_pct
-from solvers.sim.truth.device import DeviceLoad, Tenant, settle
 from solvers.sim.truth.truth import GpuTruth, gpu_truth
 
 SATURATING_RPS = 1e9

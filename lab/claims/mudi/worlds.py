@@ -19,6 +19,8 @@ from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of, tuned_ent
 from lab.arena.loads import scaled
 from lab.claims.claim import ClaimEvidence, Effort, figure
 from lab.claims.runs import Outcomes, mean_metric, outcomes, world_of
+from lab.outcome import Bench, JobOutcome, RunOutcome
+from lab.world.world import World
 from solvers.cycle.target import next_target
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
@@ -31,8 +33,6 @@ from solvers.policies.mudi.planner import Mudi, Round
 from solvers.policies.mudi.selecting import Slack
 from solvers.policies.mudi.sizing import MudiMemory
 from solvers.problems.needs import Need
-from solvers.sim.outcome import Bench, JobOutcome, RunOutcome
-from solvers.sim.world.world import World
 
 BASELINES = ("gslice", "muxflow", "gpulet")
 FEW_JOBS, MANY_JOBS, LARGE, RISING = "mudi-small", "mudi-busy", "mudi-large", "mudi-rising"

@@ -5,7 +5,7 @@ minus batch size, cannot fall below none (below that, batches are not full and s
 cannot wait longer than the limit allows; what the upper barrier turns away is dropped. A single-request server is told
 exactly (queue M/D/1 with impatient customers). Where the limit leaves no room for a full batch, the walk runs at the
 largest batch that can still be gathered in time. Constants marked as fitted were fitted to
-`solvers.sim.serving.requests`.
+`lab.world.queues`.
 """
 
 from __future__ import annotations

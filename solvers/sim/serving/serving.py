@@ -7,7 +7,7 @@ the same at 1 and at 100,000 requests: steady state = self-consistent batch size
 correlated spread of batch sizes and an exponential spill beyond a full batch (with Siegmund's correction); backlog and
 overload = a fluid that fills or drains linearly; what a limit turns away near capacity = the walk of
 `solvers.sim.serving.hopeless`. The tests compare it with a discrete-event simulation and with
-`solvers.sim.serving.requests`, and state how far off it may be.
+`lab.world.queues`, and state how far off it may be.
 """
 
 from __future__ import annotations

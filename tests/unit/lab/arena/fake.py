@@ -18,9 +18,7 @@ from lab.arena.contenders import entry_of
 from lab.arena.loading import Context, ScenarioForm
 from lab.arena.running import RunOrder, RunTask, run_task, tasks_of
 from lab.arena.store import ResultFolder
-from solvers.domain.ids import JobId, ServiceId
-from solvers.errors import EngineError, InputError
-from solvers.sim.outcome import (
+from lab.outcome import (
     About,
     Better,
     JobOutcome,
@@ -32,6 +30,8 @@ from solvers.sim.outcome import (
     ServiceOutcome,
     metric,
 )
+from solvers.domain.ids import JobId, ServiceId
+from solvers.errors import EngineError, InputError
 
 LOADER = "tests.unit.lab.arena.fake:load"
 COSTS = {"headroom": 8.0, "hetsev": 10.0, "k8s_hpa": 20.0, "melange": 5.0}

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lab.arena.contenders import PlannersOf, contender_names, entry_of, tuned_entries
+from lab.outcome import TuningSetting
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
 from solvers.errors import EngineError, FieldError, InputError, NotFoundError
 from solvers.policies.hetsev.planner import HetSev
-from solvers.sim.outcome import TuningSetting
 
 OWN = """
 from lab.baselines.single_type import StaticPeak

@@ -10,10 +10,10 @@ import pytest
 from lab.arena import loading
 from lab.arena.loading import KINDS, Context, Document, kind, parse, read
 from lab.arena.worlds import FORM, scenario_of
+from lab.world.arrivals import Bursts, Daily, RateCourse, Replayed, Source, Steady, rate_path
+from lab.world.scenario import Closed, FaultKind, Level, Open, Saturating, WorldScenario
 from solvers.domain.device import PowerScope, PriceKind
 from solvers.errors import InputError
-from solvers.sim.arrivals import Bursts, Daily, RateCourse, Replayed, Source, Steady, rate_path
-from solvers.sim.scenario import Closed, FaultKind, Level, Open, Saturating, WorldScenario
 
 ROOT = Path(__file__).resolve().parents[4]
 SCENARIOS = sorted((ROOT / "examples" / "scenarios").glob("*.yaml"))

@@ -8,9 +8,9 @@ import pytest
 
 from lab.arena.running import RunRecord
 from lab.arena.standing import RivalPlace, RivalStanding, places, won
+from lab.outcome import About, Better, RunContender, RunOutcome, ServiceOutcome, metric
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.ids import ServiceId
-from solvers.sim.outcome import About, Better, RunContender, RunOutcome, ServiceOutcome, metric
 from tests.unit.lab.arena.fake import folder_of, scenario, tasks
 
 ABOUT = About(

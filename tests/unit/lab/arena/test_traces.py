@@ -10,8 +10,8 @@ import pytest
 from lab.arena.forms import TraceForm
 from lab.arena.loading import Context, parse
 from lab.arena.loads import MINUTES, SHAPES, trace_pattern
+from lab.world.arrivals import Replayed
 from solvers.errors import InputError
-from solvers.sim.arrivals import Replayed
 
 
 def pattern(data: Path | None, **said: object) -> Replayed:

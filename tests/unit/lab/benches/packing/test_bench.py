@@ -12,10 +12,10 @@ import pytest
 from lab.arena import loading
 from lab.benches.packing.allocation import Asks, EmptyHost, HostRooms, RoomLeft, mix
 from lab.benches.packing.bench import RULES, LeastFragments, PodPacking, Reserving, expected
+from lab.outcome import RunContender, RunOutcome, check_outcome
 from solvers.engines.base import create
 from solvers.errors import EngineError, InputError
 from solvers.planners.registry import create as planner
-from solvers.sim.outcome import RunContender, RunOutcome, check_outcome
 
 ROOT = Path(__file__).resolve().parents[5]
 SMALL = ROOT / "examples" / "scenarios" / "openb-small.yaml"

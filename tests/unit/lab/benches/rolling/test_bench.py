@@ -10,10 +10,10 @@ import pytest
 
 from lab.arena import loading
 from lab.benches.rolling.bench import Rolling
+from lab.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
 from solvers.errors import EngineError, InputError
 from solvers.planners import registry
 from solvers.planners.base import Planner
-from solvers.sim.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
 
 ROOT = Path(__file__).resolve().parents[5]
 SMALL = ROOT / "examples" / "scenarios" / "inferno-small-fleet.yaml"

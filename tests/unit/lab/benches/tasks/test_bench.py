@@ -26,11 +26,11 @@ from lab.benches.tasks.work import (
     quality_class,
     told,
 )
+from lab.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass
 from solvers.errors import EngineError, FieldError, InputError
 from solvers.planners.registry import create as planner
-from solvers.sim.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth
 
 ROOT = Path(__file__).resolve().parents[5]

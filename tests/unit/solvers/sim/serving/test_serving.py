@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.sim.serving.requests import ReplicaServer, Stretch, serve_requests
+from lab.world.queues import ReplicaServer, Stretch, serve_requests
 from solvers.sim.serving.serving import serve
 
 # Execution times by batch size: nearly linear, mostly fixed, strongly linear.

@@ -2,8 +2,8 @@
 
 The hot loop, and the records around it: who serves, what is carried in and out of a stretch, and what became of every
 request. Times are seconds of the world's own time; execution tables are milliseconds
-by batch size, as the truth gives them. Randomness is handed in. The loop is compiled where numba is installed (extra
-`sim`), and runs uncompiled, byte for byte alike, where it is not.
+by batch size, as the truth gives them. Randomness is handed in. The loop is compiled where numba is installed, and runs
+uncompiled, byte for byte alike, where it is not.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from lab.world.scenario import Routing
 from solvers.domain.value import check_not_negative, check_positive
 from solvers.errors import FieldError
-from solvers.sim.scenario import Routing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

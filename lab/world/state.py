@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lab.world.clients import Clients
+from lab.world.ledger import ServiceBook
+from lab.world.queues import Carried
+from lab.world.scenario import Traffic
 from solvers.domain.change import Target
 from solvers.domain.device import Device, DeviceMode, GpuType, Node
 from solvers.domain.ids import DeviceId, NodeId, ReplicaId, ServiceId, WorkloadId
@@ -22,12 +26,8 @@ from solvers.domain.snapshot import ReplicaState
 from solvers.domain.telemetry import RepartitionWish
 from solvers.domain.workload import OfflineTask, TrainingJob, WorkloadKind
 from solvers.errors import InvariantError
-from solvers.sim.scenario import Traffic
-from solvers.sim.serving.clients import Clients
-from solvers.sim.serving.requests import Carried
 from solvers.sim.serving.serving import QUEUE_S_MAX
 from solvers.sim.truth.truth import GpuTruth
-from solvers.sim.world.ledger import ServiceBook
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

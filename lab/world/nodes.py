@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from lab.world.ledger import Usage
+from lab.world.queues import Carried
+from lab.world.state import Priority, Process, State, TargetByDevice, WorldDevice, WorldNode, may_swap
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import ReplicaId, ServiceId
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import TrainingJob, WorkloadKind
-from solvers.sim.serving.requests import Carried
 from solvers.sim.truth.truth import swap_s
-from solvers.sim.world.ledger import Usage
-from solvers.sim.world.state import Priority, Process, State, TargetByDevice, WorldDevice, WorldNode, may_swap
 
 # --- Training memory that moves between a device and its host while jobs run
 #

@@ -8,12 +8,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from lab.world.profiling import known_truth, profiles_of
+from lab.world.scenario import Profiling
 from solvers.domain.profile import ProfileOrigin
 from solvers.errors import InputError
-from solvers.sim.scenario import Profiling
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.truth import Resident, execution_ms
-from solvers.sim.world.profiling import known_truth, profiles_of
 from tests.simulation.small_world import model, scenario
 
 PROFILING = Profiling(batches=(1, 8), shares_pct_sm=(50, 100), clocks=3, noise=0.0)

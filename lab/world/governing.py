@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lab.world.ledger import percentile_ms
+from lab.world.loads import Load, WorldLoads
+from lab.world.state import Meter, Process, State, WorldDevice
 from solvers.control.controllers import Controller, controller
 from solvers.control.records import (
     DeviceEnvelope,
@@ -25,9 +28,6 @@ from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.telemetry import BrokenLimit, RepartitionWish
 from solvers.domain.workload import WorkloadKind
-from solvers.sim.world.ledger import percentile_ms
-from solvers.sim.world.loads import Load, WorldLoads
-from solvers.sim.world.state import Meter, Process, State, WorldDevice
 
 FILLED_PART = 0.75
 """Batches of this part of the allowed size on average, or as many requests waiting, count as full."""

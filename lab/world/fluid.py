@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from lab.world.arrivals import ArrivalPattern, Source, rate_path
+from lab.world.ledger import Flow, ServiceBook, Sums, bin_of, over_part
+from lab.world.loads import Load, LoadSeat, WorldLoads
+from lab.world.requests import Span, execution_into
+from lab.world.scenario import Closed, Open, Saturating, WorldScenario
+from lab.world.state import ServiceLane, State
 from solvers.domain.ids import ServiceId
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
-from solvers.sim.arrivals import ArrivalPattern, Source, rate_path
-from solvers.sim.scenario import Closed, Open, Saturating, WorldScenario
 from solvers.sim.serving.serving import Served, serve
-from solvers.sim.world.ledger import Flow, ServiceBook, Sums, bin_of, over_part
-from solvers.sim.world.loads import Load, LoadSeat, WorldLoads
-from solvers.sim.world.requests import Span, execution_into
-from solvers.sim.world.state import ServiceLane, State
 
 EDGE_S_MIN = 1.0
 """Rates that change within less than this are told by their mean."""

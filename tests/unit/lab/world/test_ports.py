@@ -6,6 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from lab.world.ports import CountingReporter, InProcessRunner, WorldActuator, asked_until
+from lab.world.run import Run
+from lab.world.scenario import Rhythm, Saturating, WorldScenario
+from lab.world.state import Priority
+from lab.world.world import World
 from solvers.cycle.record import CycleRecord
 from solvers.cycle.record import Lane as CycleLane
 from solvers.domain.codec import digest
@@ -18,11 +23,6 @@ from solvers.domain.telemetry import DemandOrigin
 from solvers.errors import EngineError, SupersededError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
-from solvers.sim.scenario import Rhythm, Saturating, WorldScenario
-from solvers.sim.world.ports import CountingReporter, InProcessRunner, WorldActuator, asked_until
-from solvers.sim.world.run import Run
-from solvers.sim.world.state import Priority
-from solvers.sim.world.world import World
 from tests.simulation.small_world import contender, planners, scenario
 
 SERVICE = ServiceId("demo/resnet50")

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from lab.world.device import DeviceLoad, Trainee, settle
+from lab.world.nodes import WorldNodes
+from lab.world.scenario import JobEntry
+from lab.world.state import Process, TargetByDevice, swapped_mib
+from lab.world.world import state_of
 from solvers.domain.change import Target
 from solvers.domain.ids import DeviceId, Generation, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import FieldError
-from solvers.sim.scenario import JobEntry
 from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.device import DeviceLoad, Trainee, settle
 from solvers.sim.truth.truth import swap_s
-from solvers.sim.world.nodes import WorldNodes
-from solvers.sim.world.state import Process, TargetByDevice, swapped_mib
-from solvers.sim.world.world import state_of
 from tests import builders
 from tests.simulation.small_world import FIRST, replica, scenario
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.world.clients import RETRY_S, Clients, compiled_crowd_loop, serve_clients, serve_crowd
+from lab.world.queues import Carried, ReplicaServer, RequestsOutcome, Stretch
+from lab.world.scenario import ClientStep, Closed, Routing
 from solvers.errors import FieldError
-from solvers.sim.scenario import ClientStep, Closed, Routing
-from solvers.sim.serving.clients import RETRY_S, Clients, compiled_crowd_loop, serve_clients, serve_crowd
-from solvers.sim.serving.requests import Carried, ReplicaServer, RequestsOutcome, Stretch
 
 ONE = ReplicaServer(exec_ms=(10.0,))
 

@@ -12,18 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers.sim.arrivals import Source, Steady, arrival_times_s
-from solvers.sim.serving.requests import ReplicaServer, Stretch, serve_requests
+from lab.world.arrivals import Source, Steady, arrival_times_s
+from lab.world.device import DeviceLoad, Tenant, Trainee, busy_part, iterations_done, settle
+from lab.world.queues import ReplicaServer, Stretch, serve_requests
 from solvers.sim.serving.serving import serve as fluid_serve
 from solvers.sim.truth.catalogue import GPUS, MODELS
-from solvers.sim.truth.device import (
-    DeviceLoad,
-    Tenant,
-    Trainee,
-    busy_part,
-    iterations_done,
-    settle,
-)
 from solvers.sim.truth.truth import Resident, answer_shift_ms, execution_curve_ms
 
 V100 = GPUS["v100"]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.errors import FieldError
-from solvers.sim.arrivals import (
+from lab.world.arrivals import (
     ArrivalPattern,
     Bursts,
     Daily,
@@ -25,6 +24,7 @@ from solvers.sim.arrivals import (
     job_arrivals,
     rate_path,
 )
+from solvers.errors import FieldError
 
 SOURCE = Source(name="demo/vision", seed=3)
 PATTERNS: dict[str, ArrivalPattern] = {

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.errors import FieldError
-from solvers.sim.arrivals import Source, Steady, arrival_times_s
-from solvers.sim.scenario import Routing
-from solvers.sim.serving.requests import (
+from lab.world.arrivals import Source, Steady, arrival_times_s
+from lab.world.queues import (
     Carried,
     ReplicaServer,
     RequestsOutcome,
@@ -23,6 +21,8 @@ from solvers.sim.serving.requests import (
     serve_arrivals,
     serve_requests,
 )
+from lab.world.scenario import Routing
+from solvers.errors import FieldError
 
 TEN = ReplicaServer(exec_ms=(10.0, 12.0, 14.0, 16.0))
 

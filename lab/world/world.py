@@ -11,29 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from solvers.control import controllers
-from solvers.cycle.ports import Ports
-from solvers.domain.change import Target
-from solvers.domain.codec import from_plain, to_plain
-from solvers.domain.device import Device, Node, PowerCap, PowerScope
-from solvers.domain.ids import DeviceId, Generation, NodeId
-from solvers.domain.ownership import device_owners
-from solvers.domain.policy import Policy
-from solvers.domain.workload import WorkloadKind
-from solvers.errors import FieldError, InputError
-from solvers.sim.outcome import About, Planners, ProgressListener, RunContender, RunOutcome, check_outcome
-from solvers.sim.scenario import FaultKind, Level, ScenarioFault, WorldScenario
-from solvers.sim.truth.truth import GpuTruth, launch_s, memory_mib, mig_truth
-from solvers.sim.world.fluid import Fluid
-from solvers.sim.world.governing import FleetGoverning
-from solvers.sim.world.ledger import Ledger, ServiceBook, clipped
-from solvers.sim.world.loads import WorldLoads
-from solvers.sim.world.nodes import WorldNodes
-from solvers.sim.world.ports import InProcessRunner, StateMemory, WorldActuator, WorldClock, WorldObserver
-from solvers.sim.world.profiling import known_truth, profiles_of
-from solvers.sim.world.requests import Requests
-from solvers.sim.world.run import Run, job_outcome
-from solvers.sim.world.state import (
+from lab.outcome import About, Planners, ProgressListener, RunContender, RunOutcome, check_outcome
+from lab.world.fluid import Fluid
+from lab.world.governing import FleetGoverning
+from lab.world.ledger import Ledger, ServiceBook, clipped
+from lab.world.loads import WorldLoads
+from lab.world.nodes import WorldNodes
+from lab.world.ports import InProcessRunner, StateMemory, WorldActuator, WorldClock, WorldObserver
+from lab.world.profiling import known_truth, profiles_of
+from lab.world.requests import Requests
+from lab.world.run import Run, job_outcome
+from lab.world.scenario import FaultKind, Level, ScenarioFault, WorldScenario
+from lab.world.state import (
     Kernel,
     Priority,
     ServiceLane,
@@ -44,6 +33,17 @@ from solvers.sim.world.state import (
     WorldNode,
     may_swap,
 )
+from solvers.control import controllers
+from solvers.cycle.ports import Ports
+from solvers.domain.change import Target
+from solvers.domain.codec import from_plain, to_plain
+from solvers.domain.device import Device, Node, PowerCap, PowerScope
+from solvers.domain.ids import DeviceId, Generation, NodeId
+from solvers.domain.ownership import device_owners
+from solvers.domain.policy import Policy
+from solvers.domain.workload import WorkloadKind
+from solvers.errors import FieldError, InputError
+from solvers.sim.truth.truth import GpuTruth, launch_s, memory_mib, mig_truth
 
 # --- What goes wrong in a simulated world, and what ends it
 #

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from solvers.sim.world.ledger import Bill, Usage, bill
+from lab.world.ledger import Bill, Usage, bill
 
 V100, T4 = 0.191, 0.024
 

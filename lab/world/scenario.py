@@ -1,6 +1,6 @@
 """A simulated world before it begins: fleet, work, traffic, faults, what planners may know, and the rhythm of control.
 
-`solvers.sim.world.world` lets it run; everything random in it follows from the seed of the run. How hardware behaves is
+`lab.world.world` lets it run; everything random in it follows from the seed of the run. How hardware behaves is
 `solvers.sim.truth`'s, by GPU type and model name, so every GPU type a fleet has must be in its catalogue.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+from lab.outcome import About
+from lab.world.arrivals import ArrivalPattern
 from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap
 from solvers.domain.ids import DeviceId, NodeId, ServiceId
 from solvers.domain.plan import Assignment, DeviceSetting
@@ -27,8 +29,6 @@ from solvers.domain.value import (
 )
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import FieldError
-from solvers.sim.arrivals import ArrivalPattern
-from solvers.sim.outcome import About
 
 
 class Level(StrEnum):

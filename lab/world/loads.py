@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from lab.world.device import DeviceLoad, Tenant, Trainee, TrueDeviceState, kernels_part, settle
+from lab.world.state import Process, State, WorldDevice, swapped_mib
 from solvers.domain.ids import DeviceId, JobId, ServiceId, WorkloadId
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.errors import InputError
 from solvers.sim.serving.serving import Served
-from solvers.sim.truth.device import DeviceLoad, Tenant, Trainee, TrueDeviceState, kernels_part, settle
 from solvers.sim.truth.truth import Resident, gpu_truth, idle_power_w
-from solvers.sim.world.state import Process, State, WorldDevice, swapped_mib
 
 KEPT_MAX = 300_000
 """Settled states that are remembered."""

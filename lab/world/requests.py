@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lab.world.arrivals import BLOCK_S, ArrivalPattern, Source, arrival_times_s
+from lab.world.clients import Clients, serve_clients
+from lab.world.ledger import BINS, Flow, Sums, bins_of, over_part, spread_bins
+from lab.world.loads import Load, WorldLoads
+from lab.world.queues import ReplicaServer, RequestsOutcome, Stretch, serve_requests
+from lab.world.scenario import Closed, Open, Saturating, WorldScenario
+from lab.world.state import Meter, Process, ServiceLane, State
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import WorkloadKind
-from solvers.sim.arrivals import BLOCK_S, ArrivalPattern, Source, arrival_times_s
-from solvers.sim.scenario import Closed, Open, Saturating, WorldScenario
-from solvers.sim.serving.clients import Clients, serve_clients
-from solvers.sim.serving.requests import ReplicaServer, RequestsOutcome, Stretch, serve_requests
-from solvers.sim.world.ledger import BINS, Flow, Sums, bins_of, over_part, spread_bins
-from solvers.sim.world.loads import Load, WorldLoads
-from solvers.sim.world.state import Meter, Process, ServiceLane, State
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,6 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lab.outcome import JobOutcome, ProgressListener, RunEvent
+from lab.world.device import iterations_done
+from lab.world.fluid import Fluid
+from lab.world.governing import FleetGoverning
+from lab.world.ledger import Count, Flow, Ledger, Sums
+from lab.world.loads import Load, WorldLoads
+from lab.world.nodes import WorldNodes
+from lab.world.ports import CountingReporter, LastRecord, WorldObserver
+from lab.world.requests import Requests, Span
+from lab.world.scenario import WorldScenario
+from lab.world.state import Priority, Process, State, TargetByDevice, Work, swapped_mib
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.gate import fatal_codes
 from solvers.cycle.ports import CycleOrder, Ports
@@ -20,17 +31,6 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import InvariantError
-from solvers.sim.outcome import JobOutcome, ProgressListener, RunEvent
-from solvers.sim.scenario import WorldScenario
-from solvers.sim.truth.device import iterations_done
-from solvers.sim.world.fluid import Fluid
-from solvers.sim.world.governing import FleetGoverning
-from solvers.sim.world.ledger import Count, Flow, Ledger, Sums
-from solvers.sim.world.loads import Load, WorldLoads
-from solvers.sim.world.nodes import WorldNodes
-from solvers.sim.world.ports import CountingReporter, LastRecord, WorldObserver
-from solvers.sim.world.requests import Requests, Span
-from solvers.sim.world.state import Priority, Process, State, TargetByDevice, Work, swapped_mib
 
 # --- Training jobs and offline tasks: what they get done in a stretch, and that they end
 #

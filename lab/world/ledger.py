@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lab.outcome import Better, JobOutcome, Metric, RunWindow, ServiceOutcome, metric
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import Service, SloKind, SloScope
-from solvers.sim.outcome import Better, JobOutcome, Metric, RunWindow, ServiceOutcome, metric
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

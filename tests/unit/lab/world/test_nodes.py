@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.world.nodes import DRAIN_S_MAX, WorldNodes
+from lab.world.queues import Carried
+from lab.world.state import Leave, Process, State, TargetByDevice
+from lab.world.world import state_of
 from solvers.domain.change import Target
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Generation, ServiceId
 from solvers.domain.plan import Assignment, DeviceSetting
-from solvers.sim.serving.requests import Carried
-from solvers.sim.world.nodes import DRAIN_S_MAX, WorldNodes
-from solvers.sim.world.state import Leave, Process, State, TargetByDevice
-from solvers.sim.world.world import state_of
 from tests.simulation.small_world import replica, scenario
 
 LAUNCH_S = 5.0

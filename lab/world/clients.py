@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from solvers.errors import FieldError
-from solvers.sim.scenario import Closed
-from solvers.sim.serving.requests import (
+from lab.world.queues import (
     DROPPED,
     LOOP_HELPERS,
     NOBODY,
@@ -35,6 +33,8 @@ from solvers.sim.serving.requests import (
     route,
     states_of,
 )
+from lab.world.scenario import Closed
+from solvers.errors import FieldError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,18 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from lab.world.ledger import BINS, Flow, ServiceBook, Sums, bin_of, bins_of, over_part, percentile_ms, spread_bins
 from solvers.domain.ids import ServiceId
-from solvers.sim.world.ledger import (
-    BINS,
-    Flow,
-    ServiceBook,
-    Sums,
-    bin_of,
-    bins_of,
-    over_part,
-    percentile_ms,
-    spread_bins,
-)
 
 
 def book(**changes: object) -> ServiceBook:

@@ -15,6 +15,11 @@ from math import prod
 
 import numpy as np
 
+from lab.outcome import Planners, TuningSetting
+from lab.world.ledger import BINS, percentile_ms
+from lab.world.loads import Load, WorldLoads
+from lab.world.scenario import Saturating, WorldScenario
+from lab.world.state import Leave, Meter, Process, ServiceLane, State, TargetByDevice, WorldDevice, WorldNode
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.cycle.target import leaving, next_target
 from solvers.domain.change import Target
@@ -31,13 +36,8 @@ from solvers.domain.workload import OfflineTask, TrainingJob
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlanRequest, Thought
-from solvers.sim.outcome import Planners, TuningSetting
-from solvers.sim.scenario import Saturating, WorldScenario
 from solvers.sim.serving.serving import Served
 from solvers.sim.truth.truth import memory_mib
-from solvers.sim.world.ledger import BINS, percentile_ms
-from solvers.sim.world.loads import Load, WorldLoads
-from solvers.sim.world.state import Leave, Meter, Process, ServiceLane, State, TargetByDevice, WorldDevice, WorldNode
 
 # --- What a node of a simulated world tells of itself: replicas, readings of devices and of replicas
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lab.world.scenario import Profiling, WorldScenario
 from solvers.domain.arrays import Streams
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -20,7 +21,6 @@ from solvers.domain.profile import Interference, Profile, ProfileGrid, ProfileOr
 from solvers.domain.value import value
 from solvers.errors import InputError
 from solvers.models.believed import ADDED_MIN, PAIR_BATCHES, PAIR_SHARES_PCT, PARTNERS, Disturbances, fit_interference
-from solvers.sim.scenario import Profiling, WorldScenario
 from solvers.sim.truth.truth import GpuTruth, Resident, dynamic_power_w, execution_ms, gpu_truth, memory_mib
 
 if TYPE_CHECKING:

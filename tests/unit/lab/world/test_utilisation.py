@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lab.claims.hetsev.worlds import hetsev_replicas
+from lab.world.device import DeviceLoad, Tenant, kernels_part, settle
 from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.device import DeviceLoad, Tenant, kernels_part, settle
 
 V100 = GPUS["v100"]
 

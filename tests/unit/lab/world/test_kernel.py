@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.world.state import Kernel, Priority
 from solvers.errors import InvariantError
-from solvers.sim.world.state import Kernel, Priority
 
 
 def test_ties_are_settled_by_kind_and_then_by_order() -> None:
