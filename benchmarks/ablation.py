@@ -21,10 +21,12 @@ import numpy as np
 
 from benchmarks.instances.family import CAP_PART, Family, family, problem_of
 from benchmarks.instances.family_snapshot import snapshot_of
-from benchmarks.peers.planned import everything, planned
+from solvers.domain.ids import WorkloadId
 from solvers.engines.deadline import Deadline
+from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.change import narrow
 from solvers.planners.joint.solve.solve import SolveOrder, solve
+from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
 
@@ -104,8 +106,12 @@ def _row(name: str, problem: JointProblem, layout: Layout, reference: float) -> 
 
 def _greedy(drawn: Family, problem: JointProblem, reference: float) -> Row:
     snapshot = snapshot_of(drawn)
-    plan = planned(snapshot, GREEDY_S, "greedy")
-    served = dict.fromkeys(everything(snapshot), 0.0)
+    services = tuple(WorkloadId(service.id) for service in snapshot.services)
+    request = PlanRequest(snapshot=snapshot, movable=services, budget=Budget(deadline_s=GREEDY_S), seed=1)
+    plan = propose("greedy", request).plan
+    if plan is None:
+        raise RuntimeError("greedy has no plan")
+    served = dict.fromkeys(services, 0.0)
     for item in plan.assignments:
         served[item.workload] += item.capacity_rps
     missing = np.array([max(0.0, work.rate_rps - served[work.id]) / work.rate_rps for work in problem.workloads])

@@ -1,10 +1,10 @@
-"""Solve instances of the synthetic family and print what came out: time by phase, relaxed optimum, bound, cost, gaps.
+"""Internals, not what a user gets: the core's solve of drawn arrays, by phase, beside its relaxed optimum.
 
-    python -m benchmarks.joint 1000x200:10 64x20:2 --seed 1 2 --counted
+    python -m benchmarks.door.internals 1000x200:10 64x20:2 --seed 1 2 --counted
 
-Owns one line per size and seed. A size is GPUs x services : seconds. Ratios are to the relaxed optimum over the
-patterns found (no bound, but what column generation reaches) and to the proven bound. Every size is solved in a process
-of its own, so that the highest memory is its own. It refuses to read snapshots.
+One line per size (GPUs x services : seconds) and seed, each in a process of its own. Ratios are to the relaxed optimum
+over the patterns found (no bound, but what column generation reaches) and to the proven bound. No snapshot is read, no
+plan seated, written or verified: `python -m benchmarks.door` measures those.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def main() -> None:
           f"{'bound':>10} {'over':>7} {'short':>9} {'MiB':>5}  seconds by phase")  # fmt: skip
     for text in asked.sizes:
         for seed in asked.seed:
-            command = [sys.executable, "-m", "benchmarks.joint", text, "--here", "--seed", str(seed)]
+            command = [sys.executable, "-m", "benchmarks.door.internals", text, "--here", "--seed", str(seed)]
             command += ["--counted"] if asked.counted else []
             found = json.loads(_run(command))
             phases = " ".join(f"{name.removesuffix('_s')} {found[name]:.2f}" for name in PHASES if found[name] >= 0.005)

@@ -1,0 +1,178 @@
+"""What is asked at the front door: groups of cases, each a picture, a deadline and what others reach on it."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from app.services.whatif.changes import Changes, RateChange, apply_changes
+from app.services.whatif.outcome import standing_on
+from benchmarks.instances.family_snapshot import family_snapshot
+from benchmarks.instances.igniter import igniter_snapshot
+from benchmarks.instances.inferno import inferno
+from benchmarks.instances.melange import melange_slices
+from benchmarks.instances.openb import FOLDER as OPENB
+from benchmarks.instances.openb import asked_share_pct, openb_snapshot
+from benchmarks.instances.parvagpu import parvagpu_snapshot
+from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
+from benchmarks.sources.rows import data_folder, table
+from lab.benches.rolling.problems import InfernoCase
+from solvers.domain.change import Target
+from solvers.domain.codec import from_json
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+
+FAMILY = ((8, 5, 1.0), (64, 20, 2.0), (256, 60, 5.0), (1000, 200, 10.0))
+LARGE = ((5000, 1000, 60.0), (20000, 3000, 120.0))
+DEADLINES = (1.0, 5.0, 10.0)
+BUSY = 4
+UNITS_PER_S = 1000
+"""Counted work of a second of deadline: about a millisecond of processor time each."""
+INFERNO = (
+    (InfernoCase(), "21,161 (MILP, one type per service); 20,653.5 mixed"),
+    (InfernoCase(capacity=0.3), "15,834.5 with 2 unserved (MILP, 60 s, mixed)"),
+    (InfernoCase(copies=10, capacity=0.15), "other draw: MILP 60 s, gap 0.21 %"),
+    (InfernoCase(copies=40, capacity=0.3, load=1.35), "other draw: MILP 60 s, gap 1.15 %"),
+)
+MELANGE = ((36, 6, 8), (25, 4, 8), (36, 6, 4))
+PARVAGPU_GPUS = {1: 2, 2: 3, 3: 5, 4: 7}
+FGD_PCT = "95.2 % given out when 100 % has arrived (FGD)"
+CHANGED, CHANGED_TIMES = 10, 1.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One picture and how it is planned. `units`: counted work, the same on any machine; None: the deadline ends it."""
+
+    group: str
+    name: str
+    picture: Callable[[], Snapshot]
+    deadline_s: float
+    seed: int = 1
+    units: int | None = None
+    busy: int = 0
+    planner: str | None = "joint"
+    peer: str = ""
+    """What another system reached on the same inputs, where it is known."""
+    note: Callable[[Snapshot, Plan], str] = field(default=lambda _snapshot, _plan: "")
+    changed: bool = False
+    """The plan is made the target, some rates change, and it is the second plan that counts."""
+
+
+def family(seeds: tuple[int, ...]) -> Iterator[Case]:
+    """The synthetic family: until the deadline, and with counted work."""
+    for gpus, services, deadline_s in FAMILY:
+        for seed in seeds:
+            case = _family(gpus, services, seed, deadline_s)
+            yield case
+            yield replace(case, name=f"{case.name}, counted", units=int(UNITS_PER_S * deadline_s))
+
+
+def changed(seeds: tuple[int, ...]) -> Iterator[Case]:
+    """Ten of 200 services at 1.3 times their rate, after the first plan is the target."""
+    for seed in seeds[:2]:
+        case = _family(1000, 200, seed, 10.0)
+        yield replace(case, group="changed", name=f"{case.name}, 5 % changed", changed=True)
+
+
+def large(seeds: tuple[int, ...]) -> Iterator[Case]:
+    """Fleets that take a minute and more."""
+    for gpus, services, deadline_s in LARGE:
+        yield replace(_family(gpus, services, seeds[0], deadline_s), group="large")
+
+
+def busy(seeds: tuple[int, ...]) -> Iterator[Case]:
+    """Short deadlines, alone and beside four processes that only count."""
+    for gpus, services in ((64, 20), (1000, 200)):
+        for deadline_s in DEADLINES:
+            for beside in (0, BUSY):
+                case = _family(gpus, services, seeds[0], deadline_s)
+                where = f"{case.name}, {deadline_s:g} s, {beside} busy beside it"
+                yield replace(case, group="busy", name=where, busy=beside)
+
+
+def peers(_seeds: tuple[int, ...]) -> Iterator[Case]:
+    """Other systems' problems, as they published them or of the same form."""
+    data = data_folder()
+    for case, peer in INFERNO:
+        name = f"Inferno x {case.copies}, capacity {case.capacity:g}, load {case.load:g}"
+        picture = partial(_inferno, data, case)
+        yield Case(group="peers", name=name, picture=picture, deadline_s=9.0, peer=peer)
+    for buckets, types, slices in MELANGE:
+        name = f"Melange {buckets} x {types} x {slices}"
+        picture = partial(_melange, buckets, types, slices)
+        yield Case(group="peers", name=name, picture=picture, deadline_s=5.0, peer="form only: no draw is on record")
+    for number, gpus in PARVAGPU_GPUS.items():
+        made = partial(parvagpu_snapshot, data, number, 20, None)
+        yield Case(group="peers", name=f"ParvaGPU S{number}", picture=made, deadline_s=2.0, peer=f"{gpus} GPUs (MIG)")
+    igniter = partial(igniter_snapshot, data, 3)
+    yield Case(group="peers", name="iGniter's example", picture=igniter, deadline_s=1.0, peer="1 GPU")
+    openb = partial(openb_snapshot, data, "default")
+    yield Case(
+        group="peers", name="openb, all pods", picture=openb, deadline_s=20.0, peer=FGD_PCT, note=partial(_given, data)
+    )
+
+
+def demo(folder: Path, seeds: tuple[int, ...]) -> Iterator[Case]:
+    """Exported pictures (`headroom snapshot export`) as the fleet's own policies plan them, as the joint planner does,
+    the same with nothing standing, and with twenty times the work.
+    """
+    for path in sorted((*folder.glob("*.json"), *folder.glob("*.json.gz"))):
+        for name, standing, planner, units in (
+            ("as it stands, its own policies", True, None, None),
+            ("as it stands", True, "joint", 1500),
+            ("nothing standing", False, "joint", 1500),
+            ("nothing standing, long", False, "joint", 30_000),
+        ):
+            yield Case(
+                group="demo",
+                name=f"{path.name.partition('.')[0]}: {name}",
+                picture=partial(_exported, path, standing=standing),
+                deadline_s=60.0 if units else 10.0,
+                planner=planner,
+                units=units,
+                seed=seeds[0],
+            )
+
+
+def _family(gpus: int, services: int, seed: int, deadline_s: float) -> Case:
+    return Case(
+        group="family",
+        name=f"{gpus:,} x {services:,}, seed {seed}",
+        picture=partial(family_snapshot, gpus, services, seed),
+        deadline_s=deadline_s,
+    )
+
+
+def _inferno(data: Path, case: InfernoCase) -> Snapshot:
+    return inferno_snapshot(inferno(data, case), f"inferno-{case.copies}")
+
+
+def _melange(buckets: int, types: int, slices: int) -> Snapshot:
+    return melange_snapshot(melange_slices(buckets, types, slices, 100.0, 1), f"melange-{buckets}x{types}")
+
+
+def _given(data: Path, snapshot: Snapshot, plan: Plan) -> str:
+    """What was asked for counts, not what a replica may be given beyond it."""
+    given_pct = sum(asked_share_pct(item.model) for item in plan.assignments)
+    asked = Counter(int(row["num_gpu"]) > 0 for row in table(data, OPENB, "openb_pod_list_default.csv"))[True]
+    return f"{given_pct / len(snapshot.devices):.1f} % of all GPUs given out to {asked:,} pods at once"
+
+
+def _exported(path: Path, *, standing: bool) -> Snapshot:
+    raw = path.read_bytes()
+    snapshot = from_json(Snapshot, gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    return snapshot if standing else replace(snapshot, target=Target(), replicas=())
+
+
+def after_change(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The plan stands, and every so many-th service has another rate."""
+    standing = standing_on(snapshot, plan)
+    step = max(1, len(standing.services) // CHANGED)
+    named = [item.id for item in standing.services[::step][:CHANGED]]
+    rates = tuple(RateChange(service=name, factor=CHANGED_TIMES) for name in named)
+    return apply_changes(standing, Changes(rates=rates))

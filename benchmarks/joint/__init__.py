@@ -1,1 +1,0 @@
-"""How the joint optimiser's core does on the synthetic family, at the level of arrays."""

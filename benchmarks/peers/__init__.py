@@ -1,1 +1,0 @@
-"""What other systems' problems cost here, beside what they cost there."""
