@@ -17,7 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.sources.rows import SourceMissingError, data_folder, table
 from lab.gavel.planner import share, share_part
-from lab.gavel.problem import ThroughputTable, deal, ungrouped, violation
+from lab.gavel.problem import Allocation, ThroughputTable, deal
 from solvers.domain.arrays import Floats, Whole
 
 T = TypeVar("T")
@@ -44,6 +44,47 @@ PUBLISHED = {
     512: (1.10783, 41.5),
 }
 """What Gavel's code (c4fa400) with ECOS found on such a machine, packed, and its seconds."""
+
+
+def violation(table: ThroughputTable, allocation: Allocation) -> float:
+    """By how much the worst rule is broken: GPUs of a type, time of a class's jobs, nothing below nothing. In GPUs and
+    in parts of a job's time.
+    """
+    width = table.gpus[table.pairs].max(axis=1, initial=0)
+    held = (allocation.single * table.gpus[:, None]).sum(axis=0) + (allocation.paired * width[:, None]).sum(axis=0)
+    time = allocation.single.sum(axis=1)
+    np.add.at(time, table.pairs.ravel(), np.repeat(allocation.paired.sum(axis=1), 2))
+    return float(
+        max(
+            (held - table.devices).max(initial=0.0),
+            (time / table.count - 1.0).max(initial=0.0),
+            -allocation.single.min(initial=0.0),
+            -allocation.paired.min(initial=0.0),
+        )
+    )
+
+
+def ungrouped(table: ThroughputTable) -> ThroughputTable:
+    """Every job a class of its own, every couple of jobs a pair: what a solver faces that does not group."""
+    number = np.repeat(np.arange(len(table.count)), table.count)
+    start = np.concatenate([[0], np.cumsum(table.count)])
+    pairs: list[Whole] = []
+    speeds: list[Floats] = []
+    for (left, right), speed in zip(table.pairs, table.pair_speed, strict=True):
+        mine, other = (np.arange(start[end], start[end + 1]) for end in (left, right))
+        couples = np.array(np.meshgrid(mine, other, indexing="ij")).reshape(2, -1).T
+        couples = couples[couples[:, 0] < couples[:, 1]] if left == right else couples
+        pairs.append(couples)
+        speeds.append(np.broadcast_to(speed, (len(couples), *speed.shape)))
+    return replace(
+        table,
+        speed=table.speed[number],
+        gpus=table.gpus[number],
+        count=np.ones(len(number), dtype=np.int64),
+        weight=table.weight[number],
+        pairs=np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs]),
+        pair_speed=np.concatenate([np.zeros((0, len(table.devices), 2)), *speeds]),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources import nexus_titanx, nvidia_dle_inference, parvagpu_a100_mig, ribbon_t4
-from lab.measured.tables import read_rapp
+from lab.measured import read_rapp
 from solvers.domain.arrays import Floats, Parallel
 from solvers.models.base import Samples
 from solvers.models.belief.forms import (

@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.predictors.chosen import chosen
 from benchmarks.predictors.datasets import Size
 from benchmarks.predictors.limits import TooSlowError, at_most
+from benchmarks.predictors.metrics import MeasuredAnswers, calibration, joined, summary
 from benchmarks.predictors.splits import Fold, cells, few_shot, gpu_out, model_on_gpu_out, value_out
-from lab.measured.metrics import MeasuredAnswers, calibration, joined, summary
 from solvers.models.base import Facts, Quantity, Samples, SoloModel
 from solvers.models.suite import make_solo, suites
 

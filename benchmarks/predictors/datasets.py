@@ -25,7 +25,7 @@ from benchmarks.sources import (
     proteus_hetero,
     ribbon_t4,
 )
-from lab.measured.tables import read_igniter, read_igniter_pairs, read_rapp
+from lab.measured import read_igniter, read_igniter_pairs, read_rapp
 from solvers.domain.arrays import Floats
 from solvers.models.base import GroupSamples, Samples
 

@@ -16,7 +16,7 @@ from benchmarks.predictors.alone import LEVELS, SOLO_NAMES
 from benchmarks.predictors.datasets import DATASETS
 from benchmarks.predictors.results import Results, load_points
 from benchmarks.predictors.tables import DOCUMENT, GROUPS, LABELS, OURS, answers_all, curve_of, number, splits_of
-from lab.measured.metrics import r_squared
+from lab.claims.predictors import r_squared
 from solvers.models.suite import suites
 
 FOLDER = DOCUMENT.parent / "plots"

@@ -18,7 +18,7 @@ from benchmarks.predictors.datasets import DATASETS, SIZES, Dataset, Groupings, 
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.together import GroupAnswers, run_groups
 from benchmarks.sources.rows import data_folder
-from lab.measured.tables import facts_for
+from lab.measured import facts_for
 from solvers.models.suite import suites as all_suites
 
 SPEED_S_MAX = 120.0

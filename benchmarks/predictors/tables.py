@@ -13,9 +13,9 @@ from pathlib import Path
 from benchmarks.predictors.alone import SOLO_NAMES, Record
 from benchmarks.predictors.datasets import DATASETS
 from benchmarks.predictors.goals import goals
+from benchmarks.predictors.metrics import points_to_reach
 from benchmarks.predictors.results import Results
 from benchmarks.predictors.together import PAIR
-from lab.measured.metrics import points_to_reach
 from solvers.models.suite import suites
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"

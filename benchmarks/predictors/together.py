@@ -17,8 +17,9 @@ from benchmarks.predictors.alone import LEVELS, SEED, Record, Timing, by_split, 
 from benchmarks.predictors.datasets import Groupings, Size
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.measured import MeasuredSolo
+from benchmarks.predictors.metrics import MeasuredAnswers, calibration, joined, summary
 from benchmarks.predictors.splits import Fold, cells, group_count, member_out, pairs_out
-from lab.measured.metrics import MeasuredAnswers, calibration, joined, r_squared, summary
+from lab.claims.predictors import r_squared
 from solvers.domain.arrays import Floats
 from solvers.models.base import Facts
 from solvers.models.suite import Suite, make_interference, suites

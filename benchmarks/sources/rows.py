@@ -1,4 +1,4 @@
-"""Finds the folder of measurements; how its tables are read is said in `lab.measured.tables`.
+"""Finds the folder of measurements; how its tables are read is said in `lab.measured`.
 
 Owns where the folder is when nobody says. It refuses to know any single source.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lab.measured.tables import (
+from lab.measured import (
     A30,
     A100_40GB,
     A100_80GB,

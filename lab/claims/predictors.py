@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, figure
-from lab.measured.metrics import order_kept_pct, r_squared
-from lab.measured.tables import IGNITER, RAPP, facts_for, known_alone, read_igniter, read_igniter_pairs, read_rapp
+from lab.measured import IGNITER, RAPP, facts_for, known_alone, read_igniter, read_igniter_pairs, read_rapp
 from solvers.domain.arrays import Floats, Whole
 from solvers.models.base import Facts, GroupSamples, Queries, Samples
 from solvers.models.suite import Suite, make_solo
@@ -187,6 +186,18 @@ def _evidence(verdicts: dict[str, PredictorVerdict], note: str) -> ClaimEvidence
         reached=not missed,
         note="; ".join([*told, *([note] if note else [])]),
     )
+
+
+def r_squared(truth: Floats, mean: Floats) -> float:
+    """1 less the squared errors over those of always predicting the mean of `truth`; NaN where truth never differs."""
+    spread = float(np.sum((truth - truth.mean()) ** 2)) if len(truth) else 0.0
+    return 1.0 - float(np.sum((truth - mean) ** 2)) / spread if spread > 0 else float("nan")
+
+
+def order_kept_pct(truth: Floats, mean: Floats, pairs: list[tuple[int, int]]) -> float:
+    """How many of the given pairs of rows are predicted in the order they were measured in."""
+    kept = [(truth[one] < truth[two]) == (mean[one] < mean[two]) for one, two in pairs]
+    return 100.0 * float(np.mean(kept)) if kept else float("nan")
 
 
 # -- InSS, AC-INS-05: sixteen runs of a network alone, five beside others, the rest of iGniter's table held out.

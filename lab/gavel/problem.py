@@ -101,74 +101,6 @@ def progress(table: ThroughputTable, allocation: Allocation) -> Floats:
     return np.asarray(gained / table.count * table.scale, dtype=np.float64)
 
 
-def violation(table: ThroughputTable, allocation: Allocation) -> float:
-    """By how much the worst rule is broken: GPUs of a type, time of a class's jobs, nothing below nothing. In GPUs and
-    in parts of a job's time.
-    """
-    width = table.gpus[table.pairs].max(axis=1, initial=0)
-    held = (allocation.single * table.gpus[:, None]).sum(axis=0) + (allocation.paired * width[:, None]).sum(axis=0)
-    time = allocation.single.sum(axis=1)
-    np.add.at(time, table.pairs.ravel(), np.repeat(allocation.paired.sum(axis=1), 2))
-    return float(
-        max(
-            (held - table.devices).max(initial=0.0),
-            (time / table.count - 1.0).max(initial=0.0),
-            -allocation.single.min(initial=0.0),
-            -allocation.paired.min(initial=0.0),
-        )
-    )
-
-
-def grouped(jobs: ThroughputTable) -> ThroughputTable:
-    """A table of single jobs as one of classes: equal speeds, GPUs and weight; what is equal in these is taken to
-    be equal beside others too.
-    """
-    keys = np.column_stack([jobs.speed, jobs.gpus, jobs.weight])
-    first, number = _classes(keys)
-    counts = np.bincount(number, weights=jobs.count, minlength=len(first)).astype(np.int64)
-    ends = number[jobs.pairs]
-    order = np.argsort(ends, axis=1, kind="stable")
-    ends = np.take_along_axis(ends, order, axis=1)
-    speeds = np.take_along_axis(jobs.pair_speed, order[:, None, :], axis=2)
-    kinds, which = np.unique(ends, axis=0, return_inverse=True)
-    summed = np.zeros((len(kinds), *jobs.pair_speed.shape[1:]))
-    np.add.at(summed, which.ravel(), speeds)
-    mean = summed / np.bincount(which.ravel(), minlength=len(kinds))[:, None, None]
-    mean = np.where((kinds[:, 0] == kinds[:, 1])[:, None, None], mean.mean(axis=2, keepdims=True), mean)
-    return ThroughputTable(
-        speed=jobs.speed[first],
-        gpus=jobs.gpus[first],
-        count=counts,
-        weight=jobs.weight[first],
-        devices=jobs.devices,
-        pairs=kinds.astype(np.int64).reshape(-1, 2),
-        pair_speed=mean,
-    )
-
-
-def ungrouped(table: ThroughputTable) -> ThroughputTable:
-    """Every job a class of its own, every couple of jobs a pair: what a solver faces that does not group."""
-    number = np.repeat(np.arange(len(table.count)), table.count)
-    start = np.concatenate([[0], np.cumsum(table.count)])
-    pairs: list[Whole] = []
-    speeds: list[Floats] = []
-    for (left, right), speed in zip(table.pairs, table.pair_speed, strict=True):
-        mine, other = (np.arange(start[end], start[end + 1]) for end in (left, right))
-        couples = np.array(np.meshgrid(mine, other, indexing="ij")).reshape(2, -1).T
-        couples = couples[couples[:, 0] < couples[:, 1]] if left == right else couples
-        pairs.append(couples)
-        speeds.append(np.broadcast_to(speed, (len(couples), *speed.shape)))
-    return replace(
-        table,
-        speed=table.speed[number],
-        gpus=table.gpus[number],
-        count=np.ones(len(number), dtype=np.int64),
-        weight=table.weight[number],
-        pairs=np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs]),
-        pair_speed=np.concatenate([np.zeros((0, len(table.devices), 2)), *speeds]),
-    )
-
-
 def deal(jobs: int, number: int, random: np.random.Generator) -> list[Whole]:
     """POP: jobs by number, at random in so many parts, as even as can be; parts of no job are left out."""
     order = random.permutation(jobs)
@@ -199,14 +131,6 @@ def _part(table: ThroughputTable, counts: Whole, mine: Whole, number: int) -> Th
         pairs=place[ends[able]],
         pair_speed=table.pair_speed[able],
     )
-
-
-def _classes(keys: Floats) -> tuple[Whole, Whole]:
-    """The first row of each kind, kinds in the order of their first rows, and the kind of every row."""
-    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return np.sort(first), rank[inverse.ravel()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,17 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from lab.measured.metrics import (
+from benchmarks.predictors.metrics import (
     MeasuredAnswers,
     calibration,
     coverage_pct,
     errors_pct,
     joined,
-    order_kept_pct,
     points_to_reach,
-    r_squared,
     summary,
 )
+from lab.claims.predictors import order_kept_pct, r_squared
 
 
 def answered(truth: list[float], mean: list[float], std: list[float] | None = None) -> MeasuredAnswers:

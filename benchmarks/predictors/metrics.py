@@ -1,4 +1,4 @@
-"""How wrong answers are, and how honest about it: errors, R², coverage of intervals, order.
+"""How wrong answers are, and how honest about it: errors, coverage of intervals, points to reach an error.
 
 Owns the arithmetic on plain arrays. Rows without an answer (NaN) are counted and left out of the errors; it refuses to
 fill them in.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.claims.predictors import r_squared
 from solvers.domain.arrays import Flags, Floats
 
 SIDES_80 = 1.2816
@@ -43,12 +44,6 @@ def errors_pct(answered: MeasuredAnswers) -> Floats:
     """Absolute error of every answered row in percent of the measured value."""
     known = answered.known()
     return np.asarray(100.0 * np.abs(answered.mean[known] / answered.truth[known] - 1.0))
-
-
-def r_squared(truth: Floats, mean: Floats) -> float:
-    """1 less the squared errors over those of always predicting the mean of `truth`; NaN where truth never differs."""
-    spread = float(np.sum((truth - truth.mean()) ** 2)) if len(truth) else 0.0
-    return 1.0 - float(np.sum((truth - mean) ** 2)) / spread if spread > 0 else float("nan")
 
 
 def coverage_pct(answered: MeasuredAnswers, sides: float) -> float:
@@ -94,9 +89,3 @@ def points_to_reach(curve: dict[int, float], target_pct: float) -> int | None:
             break
         reached = count
     return reached
-
-
-def order_kept_pct(truth: Floats, mean: Floats, pairs: list[tuple[int, int]]) -> float:
-    """How many of the given pairs of rows are predicted in the order they were measured in."""
-    kept = [(truth[one] < truth[two]) == (mean[one] < mean[two]) for one, two in pairs]
-    return 100.0 * float(np.mean(kept)) if kept else float("nan")
