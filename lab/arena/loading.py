@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,6 +27,7 @@ from lab.outcome import About, Bench, Better
 from solvers.domain.value import NAME_PATTERN
 from solvers.errors import FieldError, InputError
 
+T = TypeVar("T")
 Where: TypeAlias = Sequence[str | int]
 
 
@@ -157,6 +158,15 @@ class ScenarioForm(BaseModel):
         """What a file may leave out although a record of the core needs it."""
         return plain
 
+    def made(self, kind: type[T], /, **own: object) -> T:
+        """A record of what the form says under the same names, and of values of its own; `span_s` is `span` here."""
+        told = type(self).model_fields
+        for field in fields(cast("type", kind)):
+            name = field.name if field.name in told else field.name.removesuffix("_s")
+            if name in told:
+                own.setdefault(field.name, getattr(self, name))
+        return kind(**own)
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -208,7 +218,7 @@ class Heading(ScenarioForm):
 
     def about(self) -> About:
         """The heading as a bench tells it."""
-        return About(**{field.name: getattr(self, field.name) for field in fields(About)})
+        return self.made(About)
 
 
 def rows(context: Context, where: Where, *parts: str) -> list[dict[str, str]]:
@@ -221,11 +231,6 @@ def read_json(context: Context, where: Where, *parts: str) -> dict[str, Any]:
     """A JSON object. Raises InputError where the file is missing."""
     found: dict[str, Any] = json.loads(context.source(where, *parts).read_text(encoding="utf-8"))
     return found
-
-
-def name_of(text: str) -> str:
-    """A source's name in the letters that names may have here."""
-    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("._-")
 
 
 SCHEMA_FILE = "scenario.schema.json"

@@ -141,13 +141,7 @@ def _replayed(rates: NDArray[np.float64], bin_s: float, form: Scaled, where: Whe
         scale = form.mean_rps / float(part.mean())
     if form.peak_rps is not None:
         scale = form.peak_rps / float(part.max())
-    return Replayed(
-        rates_rps=tuple(part.tolist()),
-        bin_s=bin_s,
-        rate_scale=scale,
-        time_scale=form.time_scale,
-        spacing=form.spacing,
-    )
+    return form.made(Replayed, rates_rps=tuple(part.tolist()), bin_s=bin_s, rate_scale=scale)
 
 
 def _column(context: Context, where: Where, path: Sequence[str], name: str) -> NDArray[np.float64]:
@@ -230,28 +224,14 @@ def _pattern(
 ) -> ArrivalPattern:
     match form:
         case SteadyForm():
-            return Steady(rate_rps=form.rate_rps, spacing=form.spacing)
+            return form.made(Steady)
         case BurstsForm():
-            return Bursts(
-                rate_rps_calm=form.rate_rps_calm,
-                rate_rps_burst=form.rate_rps_burst,
-                calm_s_mean=form.calm,
-                burst_s_mean=form.burst,
-                spacing=form.spacing,
-            )
+            return form.made(Bursts, calm_s_mean=form.calm, burst_s_mean=form.burst)
         case DailyForm():
-            return Daily(
-                rate_rps_mean=form.rate_rps_mean,
-                swing=form.swing,
-                period_s=form.period,
-                spike_factor=form.spike_factor,
-                spike_at_s=form.spike_at,
-                spike_s=form.spike,
-                spacing=form.spacing,
-            )
+            return form.made(Daily)
         case PointsForm():
             points = tuple(RatePoint(at_s=at_s, rate_rps=rate) for at_s, rate in form.points)
-            return RateCourse(points=points, ramp=form.ramp, spacing=form.spacing)
+            return form.made(RateCourse, points=points)
         case ShapeForm():
             return _replayed(SHAPES[form.shape].rates(), 60.0, form, where, context)
         case TraceForm():

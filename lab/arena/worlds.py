@@ -18,8 +18,8 @@ from lab.outcome import Bench
 from lab.world.arrivals import JobPattern, Source, job_arrivals
 from lab.world.ports import CLUSTER
 from lab.world.scenario import JobEntry, PolicyChange, ScenarioFault, ScenarioFleet, TaskEntry, Traffic, WorldScenario
-from solvers.domain.device import Device, GpuType, MigSlice, Node, Offer, PowerCap, PowerScope, PriceKind, PriceRow
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName
+from solvers.domain.device import Device, GpuType, MigSlice, Node, Offer, PowerCap, PowerScope, PriceRow
+from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ProjectName
 from solvers.domain.workload import ModelVariant, Project, Service, TrainingJob
 from solvers.sim.truth.truth import gpu_truth
 
@@ -71,13 +71,7 @@ def _priced(known: GpuType, entry: FleetForm, where: Sequence[str | int], contex
                 (*where, "gpu_type"), f"no {entry.price_kind.value} price of {known.name} is known; say usd_per_h"
             )
         return known
-    row = PriceRow(
-        kind=entry.price_kind,
-        usd_per_h=entry.usd_per_h,
-        region=entry.region,
-        interruptions_per_h=entry.interruptions_per_h,
-        source="scenario",
-    )
+    row = entry.made(PriceRow, kind=entry.price_kind, source="scenario")
     return _with_price(known, row, (*where, "usd_per_h"), context)
 
 
@@ -99,14 +93,7 @@ def _nodes(
         rack = entry.rack or f"{name}-rack"
         if entry.nodes_per_rack is not None:
             rack = f"{rack}-{number // entry.nodes_per_rack}"
-        node = Node(
-            id=NodeId(f"{name}-{number:0{digits}d}"),
-            rack=rack,
-            failure_domain=entry.failure_domain,
-            region=entry.region,
-            price_kind=entry.price_kind,
-            taints=entry.taints,
-        )
+        node = entry.made(Node, id=NodeId(f"{name}-{number:0{digits}d}"), rack=rack)
         boards = [
             Device(
                 id=DeviceId(f"{node.id}.gpu-{index}"),
@@ -155,9 +142,7 @@ def _offer(form: OfferForm, types: dict[str, GpuType], index: int, context: Cont
         raise context.refusal((*where, "gpu_type"), f"no {form.price_kind.value} price of {known.name} is known")
     types[form.gpu_type] = known
     with context.document.placing(*where):
-        return Offer(
-            name=form.name, gpu_type=known.name, count_max=form.count_max, price_kind=PriceKind(form.price_kind)
-        )
+        return form.made(Offer)
 
 
 def _caps(form: CapForm, fleet: ScenarioFleet, index: int, context: Context) -> list[PowerCap]:
@@ -172,7 +157,7 @@ def _caps(form: CapForm, fleet: ScenarioFleet, index: int, context: Context) -> 
         if form.subject not in subjects:
             raise context.refusal(("power_caps", index, "subject"), f"there is no {form.scope.value} {form.subject}")
         subjects = [form.subject]
-    return [PowerCap(scope=form.scope, subject=subject, limit_w=form.limit_w) for subject in subjects]
+    return [form.made(PowerCap, subject=subject) for subject in subjects]
 
 
 # --- Training jobs that come by themselves: drawn from a pattern, or taken from the Philly trace
@@ -207,11 +192,7 @@ def _drawn(form: JobStreamForm, where: Where, span_s: float, source: Source, con
     if form.jobs_per_h is None or form.iterations_median is None:
         raise context.refusal(where, "say jobs_per_h and iterations_median, or `trace: philly`")
     with context.document.placing(*where):
-        pattern = JobPattern(
-            jobs_per_h=form.jobs_per_h,
-            iterations_median=form.iterations_median,
-            iterations_sigma=form.iterations_sigma,
-        )
+        pattern = form.made(JobPattern)
     return [_Coming(each.at_s, iterations=each.iterations) for each in job_arrivals(pattern, source, span_s)]
 
 
@@ -226,20 +207,8 @@ def _traced(form: JobStreamForm, where: Where, span_s: float, context: Context) 
 
 def _job(form: JobStreamForm, number: str, template: TemplateForm, coming: _Coming) -> TrainingJob:
     iterations = coming.iterations or round(1000.0 * coming.takes_s / template.iteration_ms_reference)
-    return TrainingJob(
-        project=ProjectName(form.project),
-        name=f"{form.name}-{number}",
-        model=ModelName(template.model),
-        iterations_total=max(1, iterations),
-        iteration_ms_reference=template.iteration_ms_reference,
-        gpu_type_reference=GpuTypeName(template.gpu_type_reference),
-        memory_mib=template.memory_mib,
-        memory_mib_resident_min=template.memory_mib_resident_min,
-        share_pct_sm_min=template.share_pct_sm_min,
-        share_pct_sm_max=template.share_pct_sm_max,
-        priority=template.priority,
-        value_usd_per_h=template.value_usd_per_h,
-    )
+    name = f"{form.name}-{number}"
+    return template.made(TrainingJob, project=form.project, name=name, iterations_total=max(1, iterations))
 
 
 FORM = WorldForm
@@ -258,42 +227,26 @@ def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
     library = _Models(form, context)
     fleet = fleet_of(form, context)
     traffic = _all_traffic(form, context)
-    jobs = tuple(JobEntry(job=each.job, at_s=each.at) for each in form.jobs)
+    jobs = tuple(each.made(JobEntry) for each in form.jobs)
     for index, stream in enumerate(form.job_streams):
         with place("job_streams", index):
             jobs += stream_entries(stream, ("job_streams", index), form.span, context)
-    tasks = tuple(TaskEntry(task=each.task, at_s=each.at) for each in form.tasks)
     faults = []
     for index, fault in enumerate(form.faults):
         with place("faults", index):
-            faults.append(
-                ScenarioFault(
-                    kind=fault.kind, at_s=fault.at, lasts_s=fault.lasts, subject=fault.subject, factor=fault.factor
-                )
-            )
+            faults.append(fault.made(ScenarioFault))
     with place():
-        return WorldScenario(
+        return form.made(
+            WorldScenario,
             about=form.about(),
-            level=form.level,
-            span_s=form.span,
-            warmup_s=form.warmup,
             fleet=fleet,
             models=library.used(),
             projects=_projects(form),
             traffic=traffic,
             jobs=jobs,
-            tasks=tasks,
-            policy=form.policy,
-            policies=form.policies,
-            policy_changes=tuple(PolicyChange(at_s=each.at, policies=each.policies) for each in form.policy_changes),
-            profiling=form.profiling,
-            rhythm=form.rhythm,
-            governor=form.governor,
-            boards_hold_caps=form.boards_hold_caps,
+            tasks=tuple(each.made(TaskEntry) for each in form.tasks),
+            policy_changes=tuple(each.made(PolicyChange) for each in form.policy_changes),
             faults=tuple(faults),
-            warm_start=form.warm_start,
-            latency_noise=form.latency_noise,
-            launch_scale=form.launch_scale,
         )
 
 
@@ -367,7 +320,7 @@ def _traffic(form: ServiceForm, index: int, world: WorldForm, context: Context) 
     if declared is None:
         raise context.refusal((*where, "rate_rps_declared"), f"a load that is {form.load.pattern} needs it to be said")
     with context.document.placing(*where):
-        first = Traffic(service=_service(form, declared), load=load, drop=form.drop, routing=form.routing)
+        first = form.made(Traffic, service=form.made(Service, rate_rps_declared=declared), load=load)
         yield from (first,) if form.copies is None else _copies(first, form.copies, form.last_copy)
 
 
@@ -378,24 +331,3 @@ def _copies(first: Traffic, count: int, last: float) -> Iterator[Traffic]:
         name, declared = f"{first.service.name}-{number:0{digits}d}", first.service.rate_rps_declared * factor
         service = replace(first.service, name=name, rate_rps_declared=declared)
         yield replace(first, service=service, load=scaled(first.load, factor))
-
-
-def _service(form: ServiceForm, declared: float) -> Service:
-    return Service(
-        project=ProjectName(form.project),
-        name=form.name,
-        model=ModelName(form.model),
-        slo=form.slo,
-        rate_rps_declared=declared,
-        class_lambda=form.class_lambda,
-        priority=form.priority,
-        replicas_min=form.replicas_min,
-        replicas_max=form.replicas_max,
-        gpu_types_allowed=tuple(GpuTypeName(each) for each in form.gpu_types_allowed),
-        alternatives=tuple(ModelName(each) for each in form.alternatives),
-        accuracy_pct_min=form.accuracy_pct_min,
-        affinity=form.affinity,
-        tolerations=form.tolerations,
-        budget_usd_per_h=form.budget_usd_per_h,
-        policy=None if form.policy is None else PolicyName(form.policy),
-    )

@@ -32,11 +32,13 @@ from lab.benches.rolling.problems import (
 )
 from lab.benches.rolling.traces import (
     ChatForm,
+    LengthsForm,
     MuxserveForm,
     Positive,
     Rate,
     TracedForm,
     azure_buckets,
+    chat,
     dlrm_counts,
     muxserve_services,
     together,
@@ -99,17 +101,12 @@ class InfernoForm(ScenarioForm):
     """Times the sample's rates, one a step."""
 
 
-class AzureForm(ScenarioForm):
+class AzureForm(LengthsForm):
     """LLM requests of Azure (2023) as buckets by length, each a service; rates of stretches of the trace."""
 
     traces: tuple[Literal["code", "conv"], ...] = ("code", "conv")
-    model: str
-    scale: Positive = 1.0
-    bin: Duration = 300.0
     input_edges: tuple[int, ...] = (512, 2048, 8192)
     output_edges: tuple[int, ...] = (64, 512, 2048)
-    first_token_ms: Positive
-    inter_token_ms: Positive
 
 
 class RollingForm(Heading):
@@ -214,13 +211,7 @@ def _wish(entry: WishForm, form: RollingForm, context: Context) -> ServiceWish:
     unknown = set(entry.whole_rps) - {each.gpu_type for each in form.fleet}
     if unknown:
         raise context.refusal((), f"{entry.name} runs on {min(unknown)}, which the fleet does not have")
-    return ServiceWish(
-        name=entry.name,
-        rate_rps=max(entry.rates_rps[0], RATE_LEAST_RPS),
-        whole_rps=dict(entry.whole_rps),
-        whole_gpus=entry.whole_gpus,
-        priority=entry.priority,
-    )
+    return entry.made(ServiceWish, rate_rps=max(entry.rates_rps[0], RATE_LEAST_RPS))
 
 
 def _with_chats(picture: Snapshot, chats: list[ChatForm]) -> Snapshot:
@@ -230,12 +221,7 @@ def _with_chats(picture: Snapshot, chats: list[ChatForm]) -> Snapshot:
             project=PROJECT,
             name=each.name,
             model=ModelName(each.model),
-            slo=Slo(
-                kind=SloKind.TOKENS,
-                first_token_ms=each.first_token_ms,
-                inter_token_ms=each.inter_token_ms,
-                percentile=each.percentile,
-            ),
+            slo=each.made(Slo, kind=SloKind.TOKENS),
             tokens=TokenLengths(input_tokens_mean=each.input_tokens, output_tokens_mean=each.output_tokens),
             rate_rps_declared=max(each.rates_rps),
             replicas_max=1024,
@@ -269,18 +255,7 @@ def _dlrm(form: DlrmForm, context: Context) -> list[WishForm]:
 
 def _azure(form: AzureForm, context: Context) -> list[ChatForm]:
     found = azure_buckets(context, form.traces, form.bin, (form.input_edges, form.output_edges))
-    return [
-        ChatForm(
-            name=bucket.name,
-            model=form.model,
-            first_token_ms=form.first_token_ms,
-            inter_token_ms=form.inter_token_ms,
-            input_tokens=bucket.input_tokens,
-            output_tokens=bucket.output_tokens,
-            rates_rps=tuple(form.scale * rate for rate in bucket.rates_rps),
-        )
-        for bucket in found
-    ]
+    return [chat(form, bucket, bucket.name) for bucket in found]
 
 
 def _llms(form: RollingForm, context: Context) -> list[ChatForm]:

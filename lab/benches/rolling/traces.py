@@ -104,11 +104,9 @@ Rate = Annotated[float, Field(ge=0, le=1e9)]
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 
 
-class TracedForm(ScenarioForm):
-    """Requests of one trace in buckets by length, each a service called `<name>-in-<i>-out-<j>`."""
+class LengthsForm(ScenarioForm):
+    """Requests in buckets by length, each a service of one promise."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
-    trace: Literal["code", "conv", "mooncake"]
     model: str
     scale: Positive = 1.0
     """Times the trace's rates."""
@@ -117,6 +115,13 @@ class TracedForm(ScenarioForm):
     output_edges: tuple[int, ...] = ()
     first_token_ms: Positive
     inter_token_ms: Positive
+
+
+class TracedForm(LengthsForm):
+    """Requests of one trace in buckets by length, each a service called `<name>-in-<i>-out-<j>`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
+    trace: Literal["code", "conv", "mooncake"]
     rate_rps_least: Annotated[float, Field(ge=0)] = 0.0
     """Buckets with a lower mean rate are left out: single odd requests."""
 
@@ -148,20 +153,25 @@ class ChatForm(ScenarioForm):
     rates_rps: Annotated[tuple[Rate, ...], Field(min_length=1)]
 
 
+def chat(form: LengthsForm, bucket: Bucket, name: str) -> ChatForm:
+    """A bucket as a service."""
+    return ChatForm(
+        name=name,
+        model=form.model,
+        first_token_ms=form.first_token_ms,
+        inter_token_ms=form.inter_token_ms,
+        input_tokens=bucket.input_tokens,
+        output_tokens=bucket.output_tokens,
+        rates_rps=tuple(form.scale * rate for rate in bucket.rates_rps),
+    )
+
+
 def traced_services(form: TracedForm, where: Where, context: Context) -> list[ChatForm]:
     """The buckets of a trace. Raises InputError."""
     read = requests(context, (*where, "trace"), form.trace)
     bins = max(1, int(max(row[0] for row in read) // form.bin))
     return [
-        ChatForm(
-            name=f"{form.name}-{bucket.name}",
-            model=form.model,
-            first_token_ms=form.first_token_ms,
-            inter_token_ms=form.inter_token_ms,
-            input_tokens=bucket.input_tokens,
-            output_tokens=bucket.output_tokens,
-            rates_rps=tuple(form.scale * rate for rate in bucket.rates_rps),
-        )
+        chat(form, bucket, f"{form.name}-{bucket.name}")
         for bucket in buckets(read, (form.input_edges, form.output_edges), bin_s=form.bin, bins=bins)
         if sum(bucket.rates_rps) / bins >= form.rate_rps_least
     ]

@@ -34,7 +34,7 @@ from lab.outcome import (
     metric,
 )
 from solvers.domain.arrays import Floats
-from solvers.domain.ids import GpuTypeName, ModelName, ServiceId
+from solvers.domain.ids import GpuTypeName, ServiceId
 from solvers.domain.value import NAME_PATTERN
 from solvers.models.base import Facts
 from solvers.policies.oltunes.scores import IDLE_W
@@ -301,53 +301,19 @@ def build(form: TaskingForm, context: Context) -> Bench:
     for index, gpus in enumerate(form.fleet):
         if gpu_truth(gpus.gpu_type) is None or gpus.gpu_type not in known.gpu_types:
             raise context.refusal(("fleet", index, "gpu_type"), f"there is no simulated GPU {gpus.gpu_type}")
-    return Tasking(
+    return form.made(
+        Tasking,
         about=form.about(),
         facts=known,
         kinds=tuple(_kind(each, form.rate_scale) for each in form.tasks),
         fleet=tuple((GpuTypeName(each.gpu_type), each.count) for each in form.fleet),
-        pace=_pace(form),
-        count=form.count,
-        profile_rows=form.profile_rows,
+        pace=form.arrivals.made(ArrivalPace),
         profiled_on=GpuTypeName(PROFILED_ON),
-        conduct=Conduct(
-            deploy_s=form.conduct.deploy,
-            deploy_failed_pct=form.conduct.deploy_failed_pct,
-            tick_s=form.conduct.tick,
-            monitor_s=form.conduct.monitor,
-            report_s=form.conduct.report,
-            unfinished_after_s=form.conduct.unfinished_after,
-            mig=form.conduct.mig,
-        ),
+        conduct=form.conduct.made(Conduct),
     )
 
 
 def _kind(form: TaskKindForm, rate_scale: float) -> TaskKind:
-    return TaskKind(
-        name=form.name,
-        model=ModelName(form.model),
-        family=form.family or form.model,
-        rate_per_s=form.rate_per_s * rate_scale,
-        slo_ms=form.slo_ms,
-        inputs_min=form.inputs[0],
-        inputs_max=form.inputs[1],
-        batch=form.batch,
-        urgent_part=form.urgent_part,
-        patient_factor=form.patient_factor,
-        heavy=form.heavy,
-        accuracy_pct=form.accuracy_pct,
-        compute_memory_ratio=form.compute_memory_ratio,
-    )
-
-
-def _pace(form: TaskingForm) -> ArrivalPace:
-    arrivals = form.arrivals
-    if not isinstance(arrivals, TaskBurstsForm):
-        return ArrivalPace(pattern=arrivals.pattern)
-    return ArrivalPace(
-        pattern=arrivals.pattern,
-        calm_factor=arrivals.calm_factor,
-        burst_factor=arrivals.burst_factor,
-        calm_s=arrivals.calm,
-        burst_s=arrivals.burst,
-    )
+    fewest, most = form.inputs
+    family, rate_per_s = form.family or form.model, form.rate_per_s * rate_scale
+    return form.made(TaskKind, family=family, rate_per_s=rate_per_s, inputs_min=fewest, inputs_max=most)
