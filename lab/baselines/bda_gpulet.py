@@ -19,7 +19,7 @@ from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled
 from solvers.planners.traits import Counting, Traits, limit_ms
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.policies.inss.batching import size
 from solvers.policies.inss.belief import InssBelief, Member
 from solvers.policies.inss.planner import KNOBS, exchange
@@ -29,7 +29,7 @@ SPEC = PlannerSpec(name="bda_gpulet", about="gpulet's partitions with inss' batc
 
 
 @value
-class BatchParameters:
+class BatchParameters(Tuned):
     """Of gpulet with InSS' batches."""
 
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
@@ -37,20 +37,13 @@ class BatchParameters:
         Counting.PROVEN
     )
 
-    def __post_init__(self) -> None:
-        check_tuned(self)
-
 
 @dataclass(frozen=True, slots=True)
 class BdaGpuLet(Stateless):
     """See the module."""
 
     parameters: BatchParameters = field(default_factory=BatchParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """gpulet's partitions, then everybody's batch."""

@@ -22,7 +22,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Settled
 from solvers.planners.traits import Counting, Traits, limit_ms, roomy
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -36,7 +36,7 @@ DUST = 1e-9
 
 
 @value
-class GpuletParameters:
+class GpuletParameters(Tuned):
     """The published constants."""
 
     sizes_pct: Annotated[tuple[int, ...], Tune("sizes of partitions in percent of a GPU", 1, 100)] = (
@@ -57,20 +57,13 @@ class GpuletParameters:
         Counting.PROVEN
     )
 
-    def __post_init__(self) -> None:
-        check_tuned(self)
-
 
 @dataclass(frozen=True, slots=True)
 class GpuLet(Stateless):
     """See the module."""
 
     parameters: GpuletParameters = field(default_factory=GpuletParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Partitions for everybody, afresh."""

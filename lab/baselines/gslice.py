@@ -21,7 +21,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Tho
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
 from solvers.planners.traits import Counting, Traits, limit_ms, roomy
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -36,7 +36,7 @@ WHOLE_PCT = 100.0
 
 
 @value
-class GsliceParameters:
+class GsliceParameters(Tuned):
     """The published constants, and where a service begins."""
 
     band: Annotated[float, Tune("residuals from 0 to this change nothing", 0, 1)] = 0.05
@@ -46,9 +46,6 @@ class GsliceParameters:
     counting: Annotated[Counting, Tune("what a replica is counted to serve: proven, or busy as printed")] = (
         Counting.PROVEN
     )
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 @value
@@ -87,11 +84,7 @@ class GSlice(Recalling):
     """See the module."""
 
     parameters: GsliceParameters = field(default_factory=GsliceParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan after one step of feedback, and the wishes to remember."""

@@ -27,7 +27,7 @@ from solvers.domain.value import value
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.traits import Counting, Traits, limit_ms
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.problems.choice import Option, replicas_for
 from solvers.problems.needs import Need
 
@@ -42,7 +42,7 @@ DUST = 1e-9
 
 
 @value
-class IgniterParameters:
+class IgniterParameters(Tuned):
     """What the table does not tell."""
 
     input_mb: Annotated[float, Tune("megabytes that one request sends to the GPU", 0.000001, 100_000)] = 0.602
@@ -50,9 +50,6 @@ class IgniterParameters:
     counting: Annotated[Counting, Tune("what a replica is counted to serve: proven, or busy as printed")] = (
         Counting.PROVEN
     )
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 def batch_for(limit: float, rate_rps: float, bandwidth_gb_per_s: float, input_mb: float) -> int:
@@ -81,11 +78,7 @@ class IGniter(Stateless):
     """See the module."""
 
     parameters: IgniterParameters = field(default_factory=IgniterParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Everybody's least share, placed afresh."""

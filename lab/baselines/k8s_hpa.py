@@ -20,7 +20,7 @@ from solvers.planners.case import Case
 from solvers.planners.draft import Draft, on_whole_devices
 from solvers.planners.seating import Placed
 from solvers.planners.traits import Sample, mean_rate_rps, sampled
-from solvers.planners.tuning import Counts, Tune, check_tuned
+from solvers.planners.tuning import Counts, Tune, Tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -37,7 +37,7 @@ DUST = 1e-9
 
 
 @value
-class HpaParameters:
+class HpaParameters(Tuned):
     """The autoscaler's defaults. Times in seconds."""
 
     target: Annotated[float, Tune("demand over capacity that is aimed at", 0.01, 1)] = 0.80
@@ -55,9 +55,6 @@ class HpaParameters:
     batches: Annotated[
         Counts, Tune("batch of each model, as in resnet50=8,bert=2; without one, the batch that serves most")
     ] = Counts()
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 @value
@@ -109,11 +106,7 @@ class K8sHpa(Recalling):
     """See the module."""
 
     parameters: HpaParameters = field(default_factory=HpaParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and the recommendations to remember."""

@@ -20,7 +20,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case
 from solvers.planners.counting.covers import Covers, cover
 from solvers.planners.draft import Draft, on_whole_devices
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -39,13 +39,10 @@ PART_OF_DEADLINE = 0.5
 
 
 @value
-class MelangeParameters:
+class MelangeParameters(Tuned):
     """How exactly it solves."""
 
     gap: Annotated[float, Tune("the programme is left when it is proven to be this near to the best", 0, 1)] = 1e-4
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +50,7 @@ class Melange(Stateless):
     """See the module."""
 
     parameters: MelangeParameters = field(default_factory=MelangeParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """The mix, placed; what it leaves out gets what is free then."""

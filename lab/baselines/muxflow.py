@@ -25,7 +25,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Tho
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, job_seat, placed_job
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Places, RoomSearch, Seat, open_fleet
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
@@ -190,7 +190,7 @@ FORM = "muxflow-1"
 
 
 @value
-class MuxflowParameters:
+class MuxflowParameters(Tuned):
     """Ours: the published description names the rules and no numbers."""
 
     late_most: Annotated[float, Tune("part of a replica's requests that may be late before its job goes", 0, 1)] = 0.01
@@ -199,9 +199,6 @@ class MuxflowParameters:
     backoff_s_most: Annotated[float, Tune("how long at most, doubling with each eviction", 0, 86400)] = 960.0
     memory_part: Annotated[float, Tune("part of a device's memory that training may have", 0.01, 1)] = 0.6
     keep_pct: Annotated[float, Tune("a standing share that is larger by less than this stays", 0, 100)] = 10.0
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 @value
@@ -232,11 +229,7 @@ class MuxFlow(Recalling):
     """See the module."""
 
     parameters: MuxflowParameters = field(default_factory=MuxflowParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def first_state(self) -> bytes:
         """Nobody was evicted yet."""

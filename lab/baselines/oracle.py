@@ -30,7 +30,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case, search_of
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, seat_of
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.planners.writer import replica_of, rounded_rps
 from solvers.problems.choice import UNKNOWN, Option
 from solvers.problems.needs import Need
@@ -164,7 +164,7 @@ ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.COST)
 
 
 @value
-class OracleParameters:
+class OracleParameters(Tuned):
     """How large a picture may be."""
 
     devices_max: Annotated[int, Tune("devices in a picture", 1, 64)] = 8
@@ -172,9 +172,6 @@ class OracleParameters:
         int, Tune("sets of replicas on one device that are looked at, over all devices", 1, 10**7)
     ] = 4000
     partial_plans_max: Annotated[int, Tune("partial plans that are kept from device to device", 1, 10**7)] = 2000
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -194,11 +191,7 @@ class Oracle(Stateless):
     """See the module."""
 
     parameters: OracleParameters = field(default_factory=OracleParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """The best plan, or why it was not looked for."""

@@ -22,7 +22,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled
 from solvers.planners.traits import Traits, limit_ms
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
@@ -37,14 +37,11 @@ DUST = 1e-9
 
 
 @value
-class ParvagpuParameters:
+class ParvagpuParameters(Tuned):
     """Sizes of segments, and what counts as filled little."""
 
     step_pct: Annotated[int, Tune("sizes of segments are multiples of this", 1, 100)] = 10
     filled_little_pct: Annotated[float, Tune("GPUs filled to at most this are emptied into others", 0, 100)] = 50.0
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +49,7 @@ class ParvaGpu(Stateless):
     """See the module."""
 
     parameters: ParvagpuParameters = field(default_factory=ParvagpuParameters)
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC
+    spec: PlannerSpec = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Segments for everybody, afresh."""

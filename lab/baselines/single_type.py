@@ -55,10 +55,7 @@ class Settlement:
 class BestSingleType(Stateless):
     """See the module."""
 
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return BEST_SINGLE_TYPE
+    spec: PlannerSpec = BEST_SINGLE_TYPE
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """The best plan on one type."""
@@ -72,10 +69,7 @@ class BestSingleType(Stateless):
 class StaticPeak(Recalling):
     """See the module."""
 
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return STATIC_PEAK
+    spec: PlannerSpec = STATIC_PEAK
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan for the peak, and the peak to remember."""

@@ -20,12 +20,12 @@ from solvers.domain.snapshot import ReplicaState, Snapshot
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import recalled
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.problems.needs import iterations_per_s
 
 
 @value
-class GavelParameters:
+class GavelParameters(Tuned):
     """See each."""
 
     round_s: Annotated[float, Tune("jobs change places no more often than this", 1)] = 360.0
@@ -35,9 +35,6 @@ class GavelParameters:
     ] = 0.6
     heed: Annotated[float, Tune("weight of the newest speed among those remembered", 0.01, 1)] = 0.5
     forget_s: Annotated[float, Tune("time after which what a job was given counts a third", 1)] = 3600.0
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 FORM = "gavel-1"

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from solvers.domain.value import value
 from solvers.errors import InputError
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Entropy(StrEnum):
 
 
 @value
-class Hyper:
+class Hyper(Tuned):
     """Table 1, and below it what the paper leaves open."""
 
     episodes: Annotated[int, Tune("episodes", 1, 1_000_000)] = 1500
@@ -117,6 +117,3 @@ class Hyper:
     entropy_part: Annotated[float, Tune("with heads: part of the most entropy there is", 0, 1)] = 0.98
     lanes: Annotated[int, Tune("episodes side by side; one update a step of all of them", 1, 1000)] = 8
     reward_scale: Annotated[float, Tune("what rewards are multiplied with for learning", 1e-9, 1e6)] = 1.0
-
-    def __post_init__(self) -> None:
-        check_tuned(self)

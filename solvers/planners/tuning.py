@@ -122,6 +122,15 @@ def check_tuned(record: object) -> None:
         _check(name, getattr(record, name), tune)
 
 
+class Tuned:
+    """A record of parameters that checks nothing beside them."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_tuned(self)
+
+
 def tuned(default: R, settings: Mapping[str, Scalar], owner: str) -> R:
     """The record with these settings. Raises FieldError that names the setting and says what there is; `owner` is whose
     parameters they are.

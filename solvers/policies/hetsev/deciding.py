@@ -32,7 +32,7 @@ from solvers.planners.counting.scaling import CountScaling, Direction, scale, sc
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
 from solvers.planners.traits import Sample, mean_rate_rps, sampled
-from solvers.planners.tuning import Counts, Tune, check_tuned
+from solvers.planners.tuning import Counts, Tune, Tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -40,7 +40,7 @@ LIMITED, UNLIMITED = "limited", "unlimited"
 
 
 @value
-class HetsevParameters:
+class HetsevParameters(Tuned):
     """What may be tuned. Times in seconds."""
 
     saturation: Annotated[
@@ -104,9 +104,6 @@ class HetsevParameters:
         bool, Tune("whether running instances may be traded for instances of other types")
     ] = False
     engine: Annotated[str, Tune("who solves the integer programme", choices=("highs", "cbc", "cp-sat"))] = "highs"
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 # --- How instances share GPUs

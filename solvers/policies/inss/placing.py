@@ -28,7 +28,7 @@ from solvers.domain.value import value
 from solvers.engines.base import Engine, Limits, Program, ProgrammeRows
 from solvers.planners.draft import Draft
 from solvers.planners.traits import limit_ms, roomy
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.policies.inss.actor import NOWHERE, Artefact, shipped_for
 from solvers.policies.inss.belief import InssBelief, Member
 from solvers.problems.choice import Option, replicas_for
@@ -52,7 +52,7 @@ class LeftoverShare(StrEnum):
 
 
 @value
-class InssParameters:
+class InssParameters(Tuned):
     """See each."""
 
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
@@ -66,9 +66,6 @@ class InssParameters:
     stay_part: Annotated[float, Tune("going on as it is is worth this part of a replica's throughput", 0, 1)] = 0.5
     gain_part_min: Annotated[float, Tune("a new placement must serve this part of all rates more", 0, 1)] = 0.005
     gap: Annotated[float, Tune("a knapsack this near to its bound is good enough", 0, 1)] = 0.001
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 # --- Columns

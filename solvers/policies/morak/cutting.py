@@ -24,7 +24,7 @@ from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.models.worth import pinned_settings
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.problems.choice import Option, Options
 from solvers.problems.fleet import DeviceClass, open_fleet
 from solvers.problems.needs import Need, needs_of
@@ -57,7 +57,7 @@ class Leftover(StrEnum):
 
 
 @value
-class MorakParameters:
+class MorakParameters(Tuned):
     """See each."""
 
     goal: Annotated[VirtualGpuGoal, Tune("many copies over all GPUs, or few GPUs for the demand")] = (
@@ -74,9 +74,6 @@ class MorakParameters:
     copies_per_device: Annotated[int, Tune("most virtual GPUs of one service on one GPU", 1, 48)] = 4
     leftover: Annotated[Leftover, Tune("what becomes of share that knees leave free")] = Leftover.COPIES
     forget_s: Annotated[float, Tune("how long what controllers asked for is kept", 1.0)] = 3600.0
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 def knee_share_pct(latency_ms_by_share_pct: Mapping[int, float], gain_part_min: float = GAIN_PART_MIN) -> int:

@@ -33,7 +33,7 @@ from solvers.errors import EngineError
 from solvers.models.options import Beliefs
 from solvers.models.parts.curves import Ridge
 from solvers.models.table import Grid
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Tune, Tuned
 from solvers.policies.mudi.models import Piecewise, fitted
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
@@ -72,7 +72,7 @@ class ShareEngine(StrEnum):
 
 
 @value
-class MudiParameters:
+class MudiParameters(Tuned):
     """See each."""
 
     selector: Annotated[Selector, Tune("which device a training job goes to")] = Selector.SPREAD
@@ -93,9 +93,6 @@ class MudiParameters:
         float, Tune("memory of jobs that can do without, of one device, that may stand on its host", 0)
     ] = 65536.0
     heed: Annotated[float, Tune("weight of the newest reading among those remembered of a batch", 0.01, 1)] = 0.3
-
-    def __post_init__(self) -> None:
-        check_tuned(self)
 
 
 # --- The least share
