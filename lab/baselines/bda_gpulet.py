@@ -19,7 +19,7 @@ from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled
 from solvers.planners.traits import Counting, Traits, limit_ms
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.policies.inss.batching import size
 from solvers.policies.inss.belief import InssBelief, Member
 from solvers.policies.inss.planner import KNOBS, exchange
@@ -29,7 +29,7 @@ SPEC = PlannerSpec(name="bda_gpulet", about="gpulet's partitions with inss' batc
 
 
 @value
-class BatchParameters(Tuned):
+class BatchParameters(TunedRecord):
     """Of gpulet with InSS' batches."""
 
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32

@@ -22,7 +22,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Settled
 from solvers.planners.traits import Counting, Traits, limit_ms, roomy
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -36,7 +36,7 @@ DUST = 1e-9
 
 
 @value
-class GpuletParameters(Tuned):
+class GpuletParameters(TunedRecord):
     """The published constants."""
 
     sizes_pct: Annotated[tuple[int, ...], Tune("sizes of partitions in percent of a GPU", 1, 100)] = (

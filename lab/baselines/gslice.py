@@ -21,7 +21,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Tho
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
 from solvers.planners.traits import Counting, Traits, limit_ms, roomy
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -36,7 +36,7 @@ WHOLE_PCT = 100.0
 
 
 @value
-class GsliceParameters(Tuned):
+class GsliceParameters(TunedRecord):
     """The published constants, and where a service begins."""
 
     band: Annotated[float, Tune("residuals from 0 to this change nothing", 0, 1)] = 0.05

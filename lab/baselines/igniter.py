@@ -27,7 +27,7 @@ from solvers.domain.value import value
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.traits import Counting, Traits, limit_ms
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option, replicas_for
 from solvers.problems.needs import Need
 
@@ -42,7 +42,7 @@ DUST = 1e-9
 
 
 @value
-class IgniterParameters(Tuned):
+class IgniterParameters(TunedRecord):
     """What the table does not tell."""
 
     input_mb: Annotated[float, Tune("megabytes that one request sends to the GPU", 0.000001, 100_000)] = 0.602

@@ -20,7 +20,7 @@ from solvers.planners.case import Case
 from solvers.planners.draft import Draft, on_whole_devices
 from solvers.planners.seating import Placed
 from solvers.planners.traits import Sample, mean_rate_rps, sampled
-from solvers.planners.tuning import Counts, Tune, Tuned
+from solvers.planners.tuning import Counts, Tune, TunedRecord
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -37,7 +37,7 @@ DUST = 1e-9
 
 
 @value
-class HpaParameters(Tuned):
+class HpaParameters(TunedRecord):
     """The autoscaler's defaults. Times in seconds."""
 
     target: Annotated[float, Tune("demand over capacity that is aimed at", 0.01, 1)] = 0.80

@@ -20,7 +20,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case
 from solvers.planners.counting.covers import Covers, cover
 from solvers.planners.draft import Draft, on_whole_devices
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -39,7 +39,7 @@ PART_OF_DEADLINE = 0.5
 
 
 @value
-class MelangeParameters(Tuned):
+class MelangeParameters(TunedRecord):
     """How exactly it solves."""
 
     gap: Annotated[float, Tune("the programme is left when it is proven to be this near to the best", 0, 1)] = 1e-4

@@ -25,7 +25,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Tho
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, job_seat, placed_job
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Places, RoomSearch, Seat, open_fleet
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
@@ -190,7 +190,7 @@ FORM = "muxflow-1"
 
 
 @value
-class MuxflowParameters(Tuned):
+class MuxflowParameters(TunedRecord):
     """Ours: the published description names the rules and no numbers."""
 
     late_most: Annotated[float, Tune("part of a replica's requests that may be late before its job goes", 0, 1)] = 0.01

@@ -30,7 +30,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case, search_of
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, seat_of
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.planners.writer import replica_of, rounded_rps
 from solvers.problems.choice import UNKNOWN, Option
 from solvers.problems.needs import Need
@@ -164,7 +164,7 @@ ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.COST)
 
 
 @value
-class OracleParameters(Tuned):
+class OracleParameters(TunedRecord):
     """How large a picture may be."""
 
     devices_max: Annotated[int, Tune("devices in a picture", 1, 64)] = 8

@@ -22,7 +22,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled
 from solvers.planners.traits import Traits, limit_ms
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
@@ -37,7 +37,7 @@ DUST = 1e-9
 
 
 @value
-class ParvagpuParameters(Tuned):
+class ParvagpuParameters(TunedRecord):
     """Sizes of segments, and what counts as filled little."""
 
     step_pct: Annotated[int, Tune("sizes of segments are multiples of this", 1, 100)] = 10

@@ -20,12 +20,12 @@ from solvers.domain.snapshot import ReplicaState, Snapshot
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import recalled
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.needs import iterations_per_s
 
 
 @value
-class GavelParameters(Tuned):
+class GavelParameters(TunedRecord):
     """See each."""
 
     round_s: Annotated[float, Tune("jobs change places no more often than this", 1)] = 360.0

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from solvers.domain.value import value
 from solvers.errors import InputError
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Entropy(StrEnum):
 
 
 @value
-class Hyper(Tuned):
+class Hyper(TunedRecord):
     """Table 1, and below it what the paper leaves open."""
 
     episodes: Annotated[int, Tune("episodes", 1, 1_000_000)] = 1500

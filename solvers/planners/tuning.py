@@ -122,7 +122,7 @@ def check_tuned(record: object) -> None:
         _check(name, getattr(record, name), tune)
 
 
-class Tuned:
+class TunedRecord:
     """A record of parameters that checks nothing beside them."""
 
     __slots__ = ()

@@ -32,7 +32,7 @@ from solvers.planners.counting.scaling import CountScaling, Direction, scale, sc
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
 from solvers.planners.traits import Sample, mean_rate_rps, sampled
-from solvers.planners.tuning import Counts, Tune, Tuned
+from solvers.planners.tuning import Counts, Tune, TunedRecord
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -40,7 +40,7 @@ LIMITED, UNLIMITED = "limited", "unlimited"
 
 
 @value
-class HetsevParameters(Tuned):
+class HetsevParameters(TunedRecord):
     """What may be tuned. Times in seconds."""
 
     saturation: Annotated[

@@ -28,7 +28,7 @@ from solvers.domain.value import value
 from solvers.engines.base import Engine, Limits, Program, ProgrammeRows
 from solvers.planners.draft import Draft
 from solvers.planners.traits import limit_ms, roomy
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.policies.inss.actor import NOWHERE, Artefact, shipped_for
 from solvers.policies.inss.belief import InssBelief, Member
 from solvers.problems.choice import Option, replicas_for
@@ -52,7 +52,7 @@ class LeftoverShare(StrEnum):
 
 
 @value
-class InssParameters(Tuned):
+class InssParameters(TunedRecord):
     """See each."""
 
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32

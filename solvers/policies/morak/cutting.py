@@ -24,7 +24,7 @@ from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.models.worth import pinned_settings
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option, Options
 from solvers.problems.fleet import DeviceClass, open_fleet
 from solvers.problems.needs import Need, needs_of
@@ -57,7 +57,7 @@ class Leftover(StrEnum):
 
 
 @value
-class MorakParameters(Tuned):
+class MorakParameters(TunedRecord):
     """See each."""
 
     goal: Annotated[VirtualGpuGoal, Tune("many copies over all GPUs, or few GPUs for the demand")] = (

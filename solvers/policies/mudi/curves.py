@@ -33,7 +33,7 @@ from solvers.errors import EngineError
 from solvers.models.options import Beliefs
 from solvers.models.parts.curves import Ridge
 from solvers.models.table import Grid
-from solvers.planners.tuning import Tune, Tuned
+from solvers.planners.tuning import Tune, TunedRecord
 from solvers.policies.mudi.models import Piecewise, fitted
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
@@ -72,7 +72,7 @@ class ShareEngine(StrEnum):
 
 
 @value
-class MudiParameters(Tuned):
+class MudiParameters(TunedRecord):
     """See each."""
 
     selector: Annotated[Selector, Tune("which device a training job goes to")] = Selector.SPREAD
