@@ -30,6 +30,8 @@ from solvers.planners.seating import Placed, Settled
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need, iterations_per_s
 
+LIMIT_DUST = 1e-6
+"""Part of a limit that nobody minds; the verifier's is the same."""
 RATE_STEPS = 1e7
 """Steps of a request per second in which capacities are told."""
 
@@ -70,6 +72,12 @@ def _told(origin: ProfileOrigin, source: str) -> tuple[Fact, ...]:
 def rounded_ms(latency_ms: float) -> float:
     """To a microsecond."""
     return round(latency_ms, 3)
+
+
+def _stated_ms(latency_ms: float, limit_ms: float | None) -> float:
+    """Rounded, but never over a limit that is kept: what is stated is what is verified."""
+    rounded = rounded_ms(latency_ms)
+    return rounded if limit_ms is None or latency_ms > limit_ms * (1 + LIMIT_DUST) else min(rounded, limit_ms)
 
 
 def rounded_rps(rate_rps: float) -> float:
@@ -118,7 +126,7 @@ class PlannedReplica:
             memory_mib_limit=self.memory_mib,
             batch=self.batch,
             envelope=self.envelope,
-            latency_ms_planned=None if latency_ms is None else rounded_ms(latency_ms),
+            latency_ms_planned=None if latency_ms is None else _stated_ms(latency_ms, self.need.limit_ms),
             capacity_rps=rounded_rps(self.capacity_rps),
             power_w_planned=rounded_w(self.power_w),
             reasons=self.reasons,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from solvers.domain.ids import GpuTypeName
+import pytest
+
+from solvers.domain.ids import GpuTypeName, ReplicaId
 from solvers.domain.plan import Assignment
 from solvers.planners.base import Budget, PlannerSpec, PlanRequest
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.planners.writer import SequentialAnswer, write_answer
+from solvers.planners.writer import SequentialAnswer, replica_of, write_answer
 from solvers.problems.choice import Option
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import needs_of
@@ -70,3 +72,12 @@ def test_a_changed_replica_on_the_same_device_keeps_its_slot() -> None:
 
 def test_a_moved_replica_takes_a_standing_slot_before_a_new_one() -> None:
     assert names([on(0), on(1), on(2)], [stands(9, 5)]) == {"9": 0, "0": 1, "1": 2}
+
+
+@pytest.mark.parametrize(("latency_ms", "stated_ms"), [(131.32283, 131.32284), (131.3218, 131.322), (131.4, 131.4)])
+def test_a_latency_is_not_rounded_over_the_limit_that_it_keeps(latency_ms: float, stated_ms: float) -> None:
+    need = replace(NEED, limit_ms=131.32284)
+    item = replica_of(need, replace(OPTION, latency_ms=latency_ms), FLEET.devices[0].id).named(
+        ReplicaId("demo/vision#0")
+    )
+    assert item.latency_ms_planned == stated_ms
