@@ -83,10 +83,10 @@ def main() -> int:
                 row = _measured(case, Path(folder), asked.again)
                 print(row.line(), flush=True)
                 rows.append(row)
+                _keep(row, asked.json)
     except SourceMissingError as error:
         print(error, file=sys.stderr)
         return 2
-    _keep(rows, asked.json)
     return 0 if all(row.ran.verified for row in rows) else 1
 
 
@@ -155,15 +155,16 @@ def _ran(case: Case, snapshot: Snapshot, folder: Path) -> tuple[Ran, Plan | None
     return ask(asked, folder / "plan.json")
 
 
-def _keep(rows: list[Row], path: Path) -> None:
-    """Beside the rows of other cases."""
+def _keep(row: Row, path: Path) -> None:
+    """Beside the rows of other cases; at once, for what follows may take long."""
     kept = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    mine = {(row.group, row.case) for row in rows}
-    day = datetime.now(UTC).isoformat()[:DAY_DIGITS]
-    load = round(os.getloadavg()[1], 1)
-    made = [row.plain() | {"day": day, "load_average": load, "cores": os.cpu_count()} for row in rows]
-    every = [row for row in kept if (row["group"], row["case"]) not in mine] + made
-    content = {"machine": platform.machine(), "rows": sorted(every, key=lambda row: (row["group"], row["case"]))}
+    made = row.plain() | {
+        "day": datetime.now(UTC).isoformat()[:DAY_DIGITS],
+        "load_average": round(os.getloadavg()[1], 1),
+        "cores": os.cpu_count(),
+    }
+    every = [item for item in kept if (item["group"], item["case"]) != (row.group, row.case)] + [made]
+    content = {"machine": platform.machine(), "rows": sorted(every, key=lambda item: (item["group"], item["case"]))}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
