@@ -34,7 +34,8 @@ from app.services.explaining.explaining import Types, WhyNot, choices, gaps, tol
 from app.services.explaining.sentences import owner_sentences, places_of
 from app.services.explaining.solves import ExplainQuestion, Solves, answered_anew, insight_of
 from app.services.whatif.changes import apply_changes, changes_of
-from app.services.whatif.outcome import Made, Outcome, Wish, outcome_of, planned
+from app.services.whatif.made import Made, Wish, planned
+from app.services.whatif.outcome import Outcome, outcome_of
 from app.services.whatif.question import Pictures, WhatIfQuestion
 from app.services.whatif.question import answer as answer_whatif
 from solvers.cycle.attempts import Asking, Propose

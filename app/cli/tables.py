@@ -347,6 +347,8 @@ def _simulation(told: Document) -> list[Any]:
     parts: list[Any] = [
         f"before {before['plan']} by {before['planner']}, of snapshot {before['snapshot']}",
         f"after  {after['plan']} by {after['planner']}, of snapshot {after['snapshot']}",
+        *_answered("before", before),
+        *_answered("after", after),
         rows(("", ">before", ">after", ">difference"), lines, empty=""),
     ]
     parts += _types(before["gpus"], after["gpus"])
@@ -355,6 +357,14 @@ def _simulation(told: Document) -> list[Any]:
     if not told["moves_from_plan_before"]:
         parts.append(f"without the change: {_moves(before['moves'])}")
     return [*parts, *_workloads(told)]
+
+
+def _answered(which: str, outcome: Document) -> list[str]:
+    """Which planners failed, and whether the plan before stands in."""
+    failed = [
+        f"{which}: {item['planner']} gave no plan: {item['error']}" for item in outcome["attempts"] if item["error"]
+    ]
+    return failed + ([f"{which}: nothing better was found than the plan before"] if outcome["as_before"] else [])
 
 
 def _types(before: Sequence[Document], after: Sequence[Document]) -> list[Any]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from app.services.whatif.changes import Changes, RateChange, apply_changes
-from app.services.whatif.outcome import standing_on
+from app.services.whatif.made import standing_on
 from benchmarks.instances.family_snapshot import family_snapshot
 from benchmarks.instances.igniter import igniter_snapshot
 from benchmarks.instances.inferno import inferno

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from app.cli.offline import asking
-from app.services.whatif.outcome import Wish, planned, request_of
+from app.services.whatif.made import Wish, planned, request_of
 from benchmarks.door.exact import Optimum, optimum
 from benchmarks.instances.small import rule_of, small
 from solvers.cycle.record import Lane

@@ -45,11 +45,10 @@ class Draw:
     def cap(self, scope: PowerScope, subject: str) -> Snapshot:
         """With a cap that binds: between what all devices in it draw idle and what they draw at most."""
         nodes, types = self.picture.nodes_by_id(), self.picture.gpu_types_by_name()
-        places = {PowerScope.NODE: lambda item: item.node, PowerScope.RACK: lambda item: nodes[item.node].rack}
         inside = [
             types[item.gpu_type]
             for item in self.picture.devices
-            if scope is PowerScope.CLUSTER or places[scope](item) == subject
+            if scope is PowerScope.CLUSTER or subject in (item.node, nodes[item.node].rack)
         ]
         idle_w, most_w = sum(item.idle_w for item in inside), sum(item.tdp_w for item in inside)
         limit_w = idle_w + float(self.rng.uniform(0.2, 0.7)) * (most_w - idle_w)

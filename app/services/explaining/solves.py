@@ -12,17 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.services.explaining.explaining import Types, WhyNot, WhyNotVerdict, why_not
-from app.services.whatif.outcome import (
-    Made,
-    Outcome,
-    Serving,
-    Wish,
-    WorkloadKey,
-    outcome_of,
-    planned,
-    request_of,
-    servings,
-)
+from app.services.whatif.made import Made, Wish, planned, request_of
+from app.services.whatif.outcome import Outcome, Serving, WorkloadKey, outcome_of, servings
 from solvers.cycle.attempts import Asking
 from solvers.domain.evidence import Insight
 from solvers.domain.ids import GpuTypeName, ServiceId, WorkloadId

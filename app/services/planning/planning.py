@@ -21,7 +21,7 @@ from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
 from app.services.planning.rollout import Author, StoreActuator, outdated, promote
 from app.services.planning.snapshots import StoreObserver, read_policy
-from app.services.whatif.outcome import failures_of
+from app.services.whatif.made import failures_of
 from app.store import cycles, documents, plans, targets
 from app.store.cycles import NewCycle
 from app.store.engine import Database

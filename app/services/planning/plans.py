@@ -43,7 +43,7 @@ from app.services.explaining.solves import (
 )
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.changes import apply_changes
-from app.services.whatif.outcome import request_of
+from app.services.whatif.made import request_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
 from app.store import documents, plans
 from app.store.engine import Database

@@ -37,7 +37,6 @@ from solvers.errors import FieldError
 from solvers.planners import registry
 
 FACTOR_MAX = 1e6
-NODES_MAX = 20_000
 GPUS_PER_NODE_MAX = 64
 GPUS_ADDED_MAX = 40_000
 """Nodes and offers together."""
@@ -61,7 +60,8 @@ class NodesAdded:
     """New nodes, all alike, with GPUs of one type."""
 
     gpu_type: Annotated[GpuTypeName, NAME]
-    count: Annotated[int, within(1, NODES_MAX)] = 1
+    gpus: Annotated[int, within(1, GPUS_ADDED_MAX)] = 1
+    """In all; the last node has fewer where they do not fill it."""
     gpus_per_node: Annotated[int, within(1, GPUS_PER_NODE_MAX)] = 1
     price_kind: PriceKind = PriceKind.ON_DEMAND
     region: Annotated[str, text(63)] = "default"
@@ -125,7 +125,7 @@ class Changes:
     """Fields of the policy by name; those not named stay."""
 
     def __post_init__(self) -> None:
-        added = sum(item.count * item.gpus_per_node for item in self.nodes_added)
+        added = sum(item.gpus for item in self.nodes_added)
         added += sum(item.count_max for item in self.offers)
         if added > GPUS_ADDED_MAX:
             raise FieldError("nodes_added", f"nodes and offers together add at most {GPUS_ADDED_MAX} GPUs, not {added}")
@@ -157,7 +157,8 @@ def merged(old: Iterable[T], new: Iterable[T], key: Callable[[T], Any]) -> tuple
 
 def with_nodes(snapshot: Snapshot, wish: NodesAdded, gpu_type: GpuType, prefix: str) -> Snapshot:
     """The picture with these nodes standing ready and empty."""
-    nodes = [record_of(Node, wish, id=NodeId(f"{prefix}-{number:05d}")) for number in range(wish.count)]
+    counts = [min(wish.gpus_per_node, wish.gpus - first) for first in range(0, wish.gpus, wish.gpus_per_node)]
+    nodes = [record_of(Node, wish, id=NodeId(f"{prefix}-{number:05d}")) for number in range(len(counts))]
     devices = [
         Device(
             id=DeviceId(f"{node.id}.gpu-{index}"),
@@ -167,8 +168,8 @@ def with_nodes(snapshot: Snapshot, wish: NodesAdded, gpu_type: GpuType, prefix: 
             memory_mib=gpu_type.memory_mib,
             sm_count=gpu_type.sm_count,
         )
-        for node in nodes
-        for index in range(wish.gpus_per_node)
+        for node, count in zip(nodes, counts, strict=True)
+        for index in range(count)
     ]
     return replace(
         snapshot,

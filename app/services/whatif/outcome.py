@@ -1,110 +1,35 @@
-"""A plan of a picture made outside a cycle, what it comes to, and how it differs from the plan of another picture.
+"""What a plan comes to, and how it differs from the plan of another picture.
 
-A plan is asked for as within a cycle: the same chain, lane, seed and budget. Its numbers (cost, bound, what is
-unserved, energy, GPUs in use, moves) and how each workload is served are derived from picture and plan alone, judged by
-nothing but the verifier's findings. Where nothing stands yet, the plan of the fleet as it is counts as standing for the
-second one: otherwise every replica would count as moved. Nothing is stored or promoted.
+Its numbers (cost, bound, what is unserved, energy, GPUs in use, moves) and how each workload is served are derived from
+picture and plan alone, judged by nothing but the verifier's findings. Where nothing stands yet, the plan of the fleet
+as it is counts as standing for the second one: otherwise every replica would count as moved.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
 
 from app.records import record_of
-from solvers.cycle.attempts import Asking, ChosenPlan
-from solvers.cycle.parts import Course, try_policies
-from solvers.cycle.ports import movable_workloads
+from app.services.whatif.made import KEPT, Made, Wish, planned_beside, request_of, standing_on
+from solvers.cycle.attempts import Asking
 from solvers.cycle.record import Attempt, Lane
-from solvers.domain.change import Change, ChangeKind, Target, diff
+from solvers.domain.change import Change, ChangeKind, diff
 from solvers.domain.codec import digest
 from solvers.domain.device import Device
-from solvers.domain.evidence import Finding, Insight
-from solvers.domain.ids import DeviceId, Digest, Generation, GpuTypeName, WorkloadId
+from solvers.domain.evidence import Finding
+from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.value import late, value, within
+from solvers.domain.value import late, value
 from solvers.domain.workload import WorkloadKind
-from solvers.errors import EngineError
-from solvers.planners.base import Budget, PlanRequest
 
-DEADLINE_S_MAX = 3600.0
-WORK_UNITS_MAX = 10**12
-SEED_MAX = 2**63 - 1
 HOURS_PER_DAY = 24
 DIGITS = 6
 _ONCE = frozenset({ChangeKind.STOP, ChangeKind.START, ChangeKind.MOVE, ChangeKind.SWAP_MODEL})
-
-
-@value
-class Wish:
-    """How to plan. None is what the snapshot's policy says; `work_units` makes a plan repeatable on any machine."""
-
-    lane: Lane = Lane.ACT
-    planner: str | None = None
-    deadline_s: Annotated[float | None, within(0.05, DEADLINE_S_MAX)] = None
-    work_units: Annotated[int | None, within(1, WORK_UNITS_MAX)] = None
-    seed: Annotated[int | None, within(0, SEED_MAX)] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A picture, and the plan that the chain of planners ended with, sound or not."""
-
-    picture: Snapshot
-    plan: Plan
-    chosen: ChosenPlan
-
-    @property
-    def insight(self) -> Insight | None:
-        """What the planner told beside its plan."""
-        return None if self.chosen.proposal is None else self.chosen.proposal.insight
-
-
-def request_of(picture: Snapshot, wish: Wish) -> PlanRequest:
-    """What planners are asked, as a cycle of the same lane would ask."""
-    return PlanRequest(
-        snapshot=picture,
-        movable=movable_workloads(picture, wish.lane),
-        budget=Budget(
-            deadline_s=wish.deadline_s or picture.policy.planner_deadline_s,
-            work_units=wish.work_units or picture.policy.work_units,
-        ),
-        seed=picture.policy.seed if wish.seed is None else wish.seed,
-    )
-
-
-def planned(picture: Snapshot, wish: Wish, asking: Asking) -> Made:
-    """What the chain of planners makes of a picture. Raises EngineError when it ends without any plan."""
-    asked = request_of(picture, wish)
-    own = wish.deadline_s is None and wish.work_units is None
-    course = Course(planners=None if wish.planner is None else (wish.planner,), budget=None if own else asked.budget)
-    chosen = try_policies(asking, asked, course)
-    if chosen.plan is None:
-        raise EngineError(f"no planner gave a plan ({failures_of(chosen.attempts)})")
-    return Made(picture=picture, plan=chosen.plan, chosen=chosen)
-
-
-def failures_of(attempts: Iterable[Attempt]) -> str:
-    """What each planner of a chain ended with."""
-    return "; ".join(f"{each.planner}: {each.error or each.status}" for each in attempts)
-
-
-def standing_on(picture: Snapshot, before: Plan) -> Snapshot:
-    """The picture with this plan standing, where nothing stands yet."""
-    if picture.target.assignments:
-        return picture
-    target = Target(
-        generation=Generation(picture.target.generation + 1),
-        plan=digest(before),
-        assignments=before.assignments,
-        settings=before.settings,
-    )
-    return replace(picture, target=target)
 
 
 @value
@@ -138,6 +63,8 @@ class Outcome:
     verified: bool
     attempts: tuple[Attempt, ...]
     findings: tuple[Finding, ...]
+    as_before: bool = False
+    """The plan before the change is still the best one known; what planners found instead is in the attempts."""
     cost_usd_per_h: float = 0.0
     bound_usd_per_h: float | None = None
     gap_pct: float | None = None
@@ -174,6 +101,7 @@ def outcome_of(made: Made) -> Outcome:
         verified=made.chosen.sound,
         attempts=made.chosen.attempts,
         findings=made.chosen.findings,
+        as_before=any(item.planner == KEPT for item in made.chosen.attempts),
         bound_usd_per_h=plan.bound_usd_per_h,
         gap_pct=plan.gap_pct,
         workloads_short=len(plan.unplaced),
@@ -408,7 +336,7 @@ class Simulation:
 def compare(before: Made, picture: Snapshot, wish: Wish, asking: Asking) -> tuple[Made, Simulation]:
     """Plan the changed picture and compare it with the plan of the picture as it is."""
     changed = standing_on(picture, before.plan)
-    after = planned(changed, wish, asking)
+    after = planned_beside(before.plan, changed, wish, asking)
     outcomes = outcome_of(before), outcome_of(after)
     rows = workload_changes(before, after)
     differing = tuple(row for row in rows if row.differs)

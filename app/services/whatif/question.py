@@ -16,19 +16,8 @@ import numpy as np
 
 from app.records import record_of
 from app.services.whatif.changes import Changes, NodesAdded, with_nodes
-from app.services.whatif.outcome import (
-    Made,
-    Outcome,
-    Simulation,
-    Wish,
-    compare,
-    outcome_of,
-    planned,
-    price_by_device,
-    request_of,
-    servings,
-    standing_on,
-)
+from app.services.whatif.made import Made, Wish, planned, planned_beside, request_of, standing_on
+from app.services.whatif.outcome import Outcome, Simulation, compare, outcome_of, price_by_device, servings
 from solvers.cycle.attempts import Asking
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.evidence import Resource
@@ -86,6 +75,9 @@ class Advice:
     """What one more may save at best by its profiles, before anything was planned."""
     verified: bool
     plan: Digest | None
+    planner: str | None
+    as_before: bool
+    """Nothing better was found than the plan without the new devices."""
     cost_usd_per_h: float
     bound_usd_per_h: float | None
     gap_pct: float | None
@@ -228,11 +220,8 @@ class _Advisor:
         row, devices, before = candidate.row, self.question.devices, self.before
         picture = self.made.picture
         grown = self.pictures.complete(_with(picture, candidate.gpu_type, row, devices))
-        made = planned(standing_on(grown, self.made.plan), self.question, self.asking)
+        made = planned_beside(self.made.plan, standing_on(grown, self.made.plan), self.question, self.asking)
         after = outcome_of(made)
-        if (after.unserved, after.cost_usd_per_h) > (before.unserved, before.cost_usd_per_h):
-            # What could be done without the new devices can still be done beside them.
-            made, after = replace(made, plan=self.made.plan), before
         charged, used = _charged_usd_per_h(made, {item.id for item in picture.devices})
         saved = before.cost_usd_per_h - after.cost_usd_per_h
         price = row.usd_per_h * devices
@@ -261,7 +250,7 @@ def _with(picture: Snapshot, gpu_type: GpuType, row: PriceRow, devices: int) -> 
     if gpu_type.name not in types:
         types[gpu_type.name] = gpu_type
         picture = replace(picture, gpu_types=tuple(types[name] for name in sorted(types)))
-    wish = NodesAdded(gpu_type=gpu_type.name, count=devices, price_kind=row.kind, region=row.region, rack=PREFIX)
+    wish = NodesAdded(gpu_type=gpu_type.name, gpus=devices, price_kind=row.kind, region=row.region, rack=PREFIX)
     return with_nodes(picture, wish, gpu_type, f"{PREFIX}-{gpu_type.name}"[:56].rstrip(".-_"))
 
 

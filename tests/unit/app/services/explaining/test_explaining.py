@@ -17,7 +17,7 @@ from app.services.explaining.solves import (
     answered_anew,
     check_question,
 )
-from app.services.whatif.outcome import Wish
+from app.services.whatif.made import Wish
 from solvers.cycle.attempts import Asking
 from solvers.domain.evidence import (
     Candidate,

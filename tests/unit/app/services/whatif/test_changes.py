@@ -73,10 +73,10 @@ def test_a_lost_node_is_silent_and_a_lost_device_is_not_planned_on() -> None:
 def test_added_nodes_stand_ready_and_offers_are_kept_apart() -> None:
     offer: Plain = {"name": "burst", "gpu_type": "t4", "count_max": 3}
     after = apply_changes(
-        PICTURE, changed(nodes_added=[{"gpu_type": "t4", "count": 2, "gpus_per_node": 4}], offers=[offer])
+        PICTURE, changed(nodes_added=[{"gpu_type": "t4", "gpus": 7, "gpus_per_node": 4}], offers=[offer])
     )
     new = {item.id for item in after.devices} - {item.id for item in PICTURE.devices}
-    assert len(new) == 8
+    assert len(new) == 7
     assert {item.gpu_type for item in after.devices if item.id in new} == {"t4"}
     nodes = {item.id for item in after.nodes} - {item.id for item in PICTURE.nodes}
     assert {item.node: item.age_s for item in after.node_statuses if item.node in nodes} == dict.fromkeys(nodes, 0.0)
@@ -146,8 +146,8 @@ def test_everything_that_names_nothing_is_pointed_at_at_once() -> None:
         ({"rates": [{"service": "demo/vision"}]}, "/rates/0/factor"),
         ({"rates": [{"service": "demo/vision", "factor": 1.0, "rate_rps": 1.0}]}, "/rates/0/factor"),
         ({"prices": [{"gpu_type": "t4"}]}, "/prices/0/usd_per_h"),
-        ({"nodes_added": [{"gpu_type": "t4", "count": 0}]}, "/nodes_added/0/count"),
-        ({"nodes_added": [{"gpu_type": "t4", "count": 20000, "gpus_per_node": 3}]}, "/nodes_added"),
+        ({"nodes_added": [{"gpu_type": "t4", "gpus": 0}]}, "/nodes_added/0/gpus"),
+        ({"nodes_added": [{"gpu_type": "t4", "gpus": 40000}, {"gpu_type": "t4"}]}, "/nodes_added"),
         ({"surprise": 1}, "/surprise"),
         ({"policy": 5}, "/policy"),
         ([], "/"),

@@ -10,17 +10,8 @@ from typing import Any
 import pytest
 
 from app.services.whatif.changes import Changes, NodesAdded, RateChange, apply_changes
-from app.services.whatif.outcome import (
-    Fate,
-    Made,
-    Outcome,
-    Wish,
-    outcome_of,
-    planned,
-    power_w_of,
-    request_of,
-    standing_on,
-)
+from app.services.whatif.made import Made, Wish, planned, request_of, standing_on
+from app.services.whatif.outcome import Fate, Outcome, outcome_of, power_w_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
 from solvers.cycle.attempts import Asking, ChosenPlan
 from solvers.domain.codec import digest
