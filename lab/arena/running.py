@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeAlias
 
+from agents.wire import mirrored
 from lab.arena.contenders import ContenderEntry, PlannersOf
 from lab.outcome import (
     About,
@@ -115,7 +116,10 @@ LOADER = "lab.arena.loading:load"
 """What reads a scenario's file: a function of its path and of the folder with public data."""
 _ROOT = Path(__file__).resolve().parents[2]
 _ARENA = "lab/arena"
-_DECIDING = ("solvers", "app/library", _ARENA, "lab/baselines", "lab/beliefs", "lab/benches", "lab/gavel")
+_DECIDING = (
+    "solvers", "app/library", _ARENA, "lab/baselines", "lab/beliefs", "lab/benches", "lab/gavel", "lab/outcome.py",
+    "lab/world",
+)  # fmt: skip
 _TELLING = ("contenders", "drawing", "report", "running", "standing", "stats", "store", "workers")
 
 
@@ -202,14 +206,18 @@ def software() -> str:
     except PackageNotFoundError:
         known = "0"
     summed = hashlib.sha256()
-    for folder in _DECIDING:
-        files = (*(_ROOT / folder).rglob("*.py"), *(_ROOT / folder).rglob("*.json"))
-        for file in sorted(files):
-            inside = file.relative_to(_ROOT / folder).parts[0]
-            if folder == _ARENA and inside.removesuffix(".py") in _TELLING:
-                continue
-            summed.update(f"{file.relative_to(_ROOT).as_posix()}\n".encode() + file.read_bytes())
+    for file in deciding():
+        summed.update(f"{file.relative_to(_ROOT).as_posix()}\n".encode() + file.read_bytes())
     return f"{known}+{summed.hexdigest()[:12]}"
+
+
+def deciding() -> Iterator[Path]:
+    """The sources that decide outcomes."""
+    for folder in _DECIDING:
+        within = _ROOT / folder
+        for file in [within] if within.is_file() else sorted((*within.rglob("*.py"), *within.rglob("*.json"))):
+            if folder != _ARENA or file.relative_to(within).parts[0].removesuffix(".py") not in _TELLING:
+                yield file
 
 
 def load_bench(path: str, data: str, loader: str = LOADER) -> Bench:
@@ -286,17 +294,7 @@ def failed(task: RunTask, error: str) -> Finished:
 
 
 def _record(task: RunTask, about: About, outcome: RunOutcome | None, error: str | None) -> RunRecord:
-    return RunRecord(
-        key=task.key,
-        scenario=task.scenario,
-        scenario_digest=task.scenario_digest,
-        software=task.software,
-        about=about,
-        contender=task.entry.contender,
-        seed=task.seed,
-        outcome=outcome,
-        error=error,
-    )
+    return mirrored(RunRecord, task, about=about, contender=task.entry.contender, outcome=outcome, error=error)
 
 
 def _unknown(task: RunTask) -> About:

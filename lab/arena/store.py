@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from agents.wire import mirrored
 from lab.arena.running import Finished, PlanningTime, RunRecord, RunTask
 from lab.outcome import JobOutcome, Metric, RunWindow, ServiceOutcome
 from solvers.domain.codec import canonical_json, from_json
@@ -57,17 +58,7 @@ class ResultFolder:
 
     def want(self, tasks: Sequence[RunTask]) -> None:
         """Add runs to those that belong here; what they contradict is left out from now on."""
-        new = [
-            WantedRun(
-                scenario=task.scenario,
-                scenario_digest=task.scenario_digest,
-                software=task.software,
-                contender=task.entry.contender.label,
-                seed=task.seed,
-                key=task.key,
-            )
-            for task in tasks
-        ]
+        new = [mirrored(WantedRun, task, contender=task.entry.contender.label) for task in tasks]
         sources = {item.scenario: (item.scenario_digest, item.software) for item in new}
         kept = [
             item

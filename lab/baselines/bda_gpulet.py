@@ -7,7 +7,7 @@ itself). A batch that a rule of the device forbids stays as gpulet chose it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from solvers.domain.value import value
 from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled
-from solvers.planners.traits import Counting, Traits, limit_ms
+from solvers.planners.traits import Counting
 from solvers.planners.tuning import Tune, TunedRecord
 from solvers.policies.inss.batching import size
 from solvers.policies.inss.belief import InssBelief, Member
@@ -43,16 +43,12 @@ class BdaGpuLet(Stateless):
     """See the module."""
 
     parameters: BatchParameters = field(default_factory=BatchParameters)
-    spec: PlannerSpec = SPEC
+    spec: ClassVar[PlannerSpec] = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """gpulet's partitions, then everybody's batch."""
-        draft = Draft.of(request)
-        counting = self.parameters.counting
-        traits = Traits(case=draft.case, counting=counting)
-        partitions = Partitions(parameters=GpuletParameters(counting=counting), draft=draft, traits=traits)
-        for need in sorted(draft.needs, key=lambda need: (need.kind, need.rate_rps * limit_ms(need), need.workload)):
-            partitions.serve(need)
+        partitions = Partitions.of(request, GpuletParameters(counting=self.parameters.counting))
+        draft = partitions.draft
         reasons = self._batches(draft, partitions)
         reporter.event("bda_gpulet.batched", replicas=float(len(reasons)))
         return draft.proposal(SPEC, tuple(reasons))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -63,18 +63,13 @@ class GpuLet(Stateless):
     """See the module."""
 
     parameters: GpuletParameters = field(default_factory=GpuletParameters)
-    spec: PlannerSpec = SPEC
+    spec: ClassVar[PlannerSpec] = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Partitions for everybody, afresh."""
-        draft = Draft.of(request)
-        partitions = Partitions(
-            parameters=self.parameters, draft=draft, traits=Traits(case=draft.case, counting=self.parameters.counting)
-        )
-        for need in sorted(draft.needs, key=lambda need: (need.kind, need.rate_rps * limit_ms(need), need.workload)):
-            partitions.serve(need)
+        partitions = Partitions.of(request, self.parameters)
         reporter.event("gpulet.partitioned", partitions=float(sum(map(len, partitions.residents.values()))))
-        return draft.proposal(SPEC)
+        return partitions.draft.proposal(SPEC)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +81,17 @@ class Partitions:
     traits: Traits
     residents: dict[int, list[tuple[Need, Option]]] = field(default_factory=dict)
     served_rps: dict[WorkloadId, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(request: PlanRequest, parameters: GpuletParameters) -> Partitions:
+        """For everybody, by rising rate x SLO."""
+        draft = Draft.of(request)
+        made = Partitions(
+            parameters=parameters, draft=draft, traits=Traits(case=draft.case, counting=parameters.counting)
+        )
+        for need in sorted(draft.needs, key=lambda need: (need.kind, need.rate_rps * limit_ms(need), need.workload)):
+            made.serve(need)
+        return made
 
     def carries_rps(self, need: Need, option: Option) -> float:
         """What a partition is counted to serve."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class GsliceWish:
 class GsliceMemory:
     """What is kept between cycles."""
 
-    form: str
+    form: str = FORM
     wishes: tuple[GsliceWish, ...] = ()
 
 
@@ -84,13 +84,11 @@ class GSlice(Recalling):
     """See the module."""
 
     parameters: GsliceParameters = field(default_factory=GsliceParameters)
-    spec: PlannerSpec = SPEC
+    spec: ClassVar[PlannerSpec] = SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan after one step of feedback, and the wishes to remember."""
-        memory = recalled(GsliceMemory, state)
-        known = memory.wishes if memory is not None and memory.form == FORM else ()
-        before = {item.workload: item for item in known}
+        before = {item.workload: item for item in (recalled(GsliceMemory, state) or GsliceMemory()).wishes}
         draft = Draft.of(request)
         standing = draft.stand()
         wishes = [self._wish(draft, need, standing[need.workload], before.get(need.workload)) for need in draft.needs]
@@ -111,7 +109,7 @@ class GSlice(Recalling):
         reporter.event("gslice.stepped", services=float(len(wishes)))
         reasons = tuple(_reason(item) for item in sorted(wishes, key=lambda item: item.workload))
         ordered = tuple(sorted(wishes, key=lambda item: item.workload))
-        return Thought(proposal=draft.proposal(SPEC, reasons), state=kept(GsliceMemory(form=FORM, wishes=ordered)))
+        return Thought(proposal=draft.proposal(SPEC, reasons), state=kept(GsliceMemory(wishes=ordered)))
 
     def _wish(self, draft: Draft, need: Need, running: list[Placed], before: GsliceWish | None) -> GsliceWish:
         """What the feedback makes of what runs."""

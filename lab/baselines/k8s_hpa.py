@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Scaler:
 class HpaMemory:
     """What is kept between cycles."""
 
-    form: str
+    form: str = FORM
     scalers: tuple[Scaler, ...] = ()
 
 
@@ -106,13 +106,11 @@ class K8sHpa(Recalling):
     """See the module."""
 
     parameters: HpaParameters = field(default_factory=HpaParameters)
-    spec: PlannerSpec = SPEC
+    spec: ClassVar[PlannerSpec] = SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and the recommendations to remember."""
-        memory = recalled(HpaMemory, state)
-        known = memory.scalers if memory is not None and memory.form == FORM else ()
-        before = {item.workload: item for item in known}
+        before = {item.workload: item for item in (recalled(HpaMemory, state) or HpaMemory()).scalers}
         draft = Draft.of(request, on_whole_devices(Case.of(request)))
         standing = draft.stand()
         for need in draft.needs:
@@ -125,7 +123,7 @@ class K8sHpa(Recalling):
             self._scale(draft, need, wanted)
         reporter.event("k8s_hpa.scaled", services=float(len(scalers)))
         ordered = tuple(sorted(scalers, key=lambda item: item.workload))
-        return Thought(proposal=draft.proposal(SPEC, tuple(reasons)), state=kept(HpaMemory(form=FORM, scalers=ordered)))
+        return Thought(proposal=draft.proposal(SPEC, tuple(reasons)), state=kept(HpaMemory(scalers=ordered)))
 
     def _wanted(self, draft: Draft, need: Need, before: Scaler) -> tuple[Scaler, int]:
         """What to remember, and the replicas wanted now."""

@@ -7,7 +7,7 @@ most within the promise, and the placing of the counts that the covering program
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Melange(Stateless):
     """See the module."""
 
     parameters: MelangeParameters = field(default_factory=MelangeParameters)
-    spec: PlannerSpec = SPEC
+    spec: ClassVar[PlannerSpec] = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """The mix, placed; what it leaves out gets what is free then."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -220,8 +220,7 @@ class MuxflowMemory:
     @staticmethod
     def of(state: bytes) -> MuxflowMemory:
         """What was kept; nothing where these bytes are of another kind."""
-        found = recalled(MuxflowMemory, state)
-        return found if found is not None and found.form == FORM else MuxflowMemory()
+        return recalled(MuxflowMemory, state) or MuxflowMemory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +228,7 @@ class MuxFlow(Recalling):
     """See the module."""
 
     parameters: MuxflowParameters = field(default_factory=MuxflowParameters)
-    spec: PlannerSpec = SPEC
+    spec: ClassVar[PlannerSpec] = SPEC
 
     def first_state(self) -> bytes:
         """Nobody was evicted yet."""

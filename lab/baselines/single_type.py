@@ -9,6 +9,7 @@ likes best. They refuse to mix types.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import GpuTypeName, WorkloadId
@@ -46,8 +47,8 @@ class Peak:
 class Settlement:
     """What `static_peak` keeps: its type and the peaks."""
 
-    form: str
-    gpu_type: GpuTypeName | None
+    form: str = FORM
+    gpu_type: GpuTypeName | None = None
     peaks: tuple[Peak, ...] = ()
 
 
@@ -55,7 +56,7 @@ class Settlement:
 class BestSingleType(Stateless):
     """See the module."""
 
-    spec: PlannerSpec = BEST_SINGLE_TYPE
+    spec: ClassVar[PlannerSpec] = BEST_SINGLE_TYPE
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """The best plan on one type."""
@@ -69,23 +70,23 @@ class BestSingleType(Stateless):
 class StaticPeak(Recalling):
     """See the module."""
 
-    spec: PlannerSpec = STATIC_PEAK
+    spec: ClassVar[PlannerSpec] = STATIC_PEAK
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan for the peak, and the peak to remember."""
-        before = recalled(Settlement, state)
-        peaks = {item.workload: item.rate_rps for item in before.peaks} if before and before.form == FORM else {}
+        before = recalled(Settlement, state) or Settlement()
+        peaks = {item.workload: item.rate_rps for item in before.peaks}
         case = on_whole_devices(Case.of(request))
         for need in case.needs:
             peaks[need.workload] = max(peaks.get(need.workload, 0.0), need.rate_rps)
         case = replace(case, needs=tuple(_at_peak(need, peaks[need.workload]) for need in case.needs))
         types = _types(case)
-        if before is not None and before.form == FORM and before.gpu_type in types:
+        if before.gpu_type in types:
             types = [before.gpu_type]
         chosen, proposal = _best(request, case, self.spec, types)
         reporter.event("static_peak.sized", gpu_type=str(chosen))
         known = tuple(Peak(workload=name, rate_rps=peaks[name]) for name in sorted(peaks))
-        return Thought(proposal=proposal, state=kept(Settlement(form=FORM, gpu_type=chosen, peaks=known)))
+        return Thought(proposal=proposal, state=kept(Settlement(gpu_type=chosen, peaks=known)))
 
 
 def _at_peak(need: Need, rate_rps: float) -> Need:

@@ -97,8 +97,7 @@ class GavelMemory:
     @staticmethod
     def of(state: bytes) -> GavelMemory:
         """What was kept; nothing where these bytes are of another kind."""
-        found = recalled(GavelMemory, state)
-        return found if found is not None and found.form == FORM else GavelMemory()
+        return recalled(GavelMemory, state) or GavelMemory()
 
     def speed(self, model: ModelName, place: JobPlace) -> float | None:
         """The part, where it was seen."""

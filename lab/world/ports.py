@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 
+from agents.wire import mirrored
 from lab.outcome import Planners, TuningSetting
 from lab.world.ledger import BINS, percentile_ms
 from lab.world.loads import Load, WorldLoads
@@ -87,18 +88,9 @@ def read_node(state: State, loads: WorldLoads, host: WorldNode) -> NodeReport:
 
 
 def _replica(process: Process) -> Replica:
+    state = process.state if process.state is not ReplicaState.FAILED else ReplicaState.DRAINING
     item = process.item
-    return Replica(
-        id=item.replica,
-        kind=item.kind,
-        workload=item.workload,
-        model=item.model,
-        device=process.cell.id,
-        share_pct_sm=item.share_pct_sm,
-        memory_mib_limit=item.memory_mib_limit,
-        batch=process.batch,
-        state=process.state if process.state is not ReplicaState.FAILED else ReplicaState.DRAINING,
-    )
+    return mirrored(Replica, item, id=item.replica, device=process.cell.id, batch=process.batch, state=state)
 
 
 def _device(cell: WorldDevice, load: Load | None) -> DeviceTelemetry:

@@ -8,9 +8,9 @@ never by exception, when it cannot apply.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Annotated, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Protocol, TypeVar, cast, runtime_checkable
 
 from solvers.domain.arrays import Streams
 from solvers.domain.codec import canonical_json, from_json
@@ -144,8 +144,12 @@ def kept(item: object) -> bytes:
 
 
 def recalled(cls: type[T], state: bytes) -> T | None:
-    """The value that was kept; None where the bytes are of another kind: an earlier version's, another planner's."""
+    """The value that was kept; None where the bytes are of another kind: an earlier version's, another planner's, or of
+    another `form` than such a value has by itself.
+    """
     try:
-        return from_json(cls, state)
+        found = from_json(cls, state)
     except (FieldError, ValueError):
         return None
+    forms = [item.default for item in fields(cast("type", cls)) if item.name == "form"]
+    return found if not forms or getattr(found, "form", None) in forms else None

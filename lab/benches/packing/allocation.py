@@ -89,7 +89,6 @@ class PlacingRule(Protocol):
         """Cost of each place, the least is taken, and there the GPU to share (by position; 0 for whole GPUs). Only
         places where the pod fits are asked about.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from agents.wire import mirrored
 from lab.outcome import (
     About,
     Better,
@@ -156,18 +157,7 @@ class Rolling:
                 for service, rate in zip(services, rates_rps, strict=True)
             ),
             replicas=tuple(
-                Replica(
-                    id=item.replica,
-                    kind=item.kind,
-                    workload=item.workload,
-                    model=item.model,
-                    device=item.device,
-                    share_pct_sm=item.share_pct_sm,
-                    memory_mib_limit=item.memory_mib_limit,
-                    batch=item.batch,
-                    state=ReplicaState.READY,
-                )
-                for item in standing.assignments
+                mirrored(Replica, item, id=item.replica, state=ReplicaState.READY) for item in standing.assignments
             ),
         )
 

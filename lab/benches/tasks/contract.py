@@ -193,31 +193,25 @@ class TaskScheduler(Protocol):
     @property
     def name(self) -> str:
         """Who it is."""
-        ...
 
     @property
     def wake_s(self) -> float | None:
         """When `tick` is due, as far as is known by now; None: not before news come."""
-        ...
 
     @property
     def waiting(self) -> int:
         """How many tasks have no seat."""
-        ...
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
         """A task is there. Raises InputError when one of its name is known already, or when nobody knows its model."""
-        ...
 
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
         """Decide on launches. Seats are all there are, as they are now: whoever runs the scheduler lets what one tick
         launched stand in the seats of the next, deployed or on its way.
         """
-        ...
 
     def ended(self, outcome: Ended, now_s: float) -> None:
         """Hear of an ending. Tasks that nobody launched are passed over."""
-        ...
 
 
 BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
@@ -285,6 +279,16 @@ class PredictionTable:
     latency_ms: Floats
     throughput_rps: Floats
 
+    def config(self, row: int) -> Config:
+        """One of them."""
+        return Config(
+            batch=int(self.queries.batch[row]),
+            share_pct=int(self.queries.share_pct[row]),
+            memory_mib=float(self.memory_mib[row]),
+            latency_ms=float(self.latency_ms[row]),
+            throughput_rps=float(self.throughput_rps[row]),
+        )
+
 
 class OltunesBeliefs:
     """A predictor with its answers of the moment. Learning gives a new one."""
@@ -340,7 +344,15 @@ class OltunesBeliefs:
             configurations=table.queries,
             latency_ms=np.where(ever_full(task.inputs, batch), run_s * MS_PER_S, np.nan),
             throughput_rps=table.throughput_rps,
-            epc=epc_score(_power_terms(table, run_s, self.parameters.idle_w)),
+            epc=epc_score(
+                PowerTerms(
+                    idle_w=self.parameters.idle_w,
+                    tdp_w=table.tdp_w,
+                    sm_utilisation=table.queries.share_pct / 100.0,
+                    memory_used=table.memory_part,
+                    latency_s=run_s,
+                )
+            ),
         )
         wish = TaskWish(
             latency_weight=task.latency_weight,
@@ -349,26 +361,5 @@ class OltunesBeliefs:
             slack_weight=self.parameters.alpha,
         )
         kept = [int(row) for row in scored(rated, wish).kept]
-        choices = tuple(_choice(table, row) for row in kept)
+        choices = tuple(TaskChoice(gpu_type=table.gpu_types[row], config=table.config(row)) for row in kept)
         return choices, float(np.mean(run_s[kept])) if kept else 0.0
-
-
-def _power_terms(table: PredictionTable, run_s: Floats, idle_w: float) -> PowerTerms:
-    return PowerTerms(
-        idle_w=idle_w,
-        tdp_w=table.tdp_w,
-        sm_utilisation=table.queries.share_pct / 100.0,
-        memory_used=table.memory_part,
-        latency_s=run_s,
-    )
-
-
-def _choice(table: PredictionTable, row: int) -> TaskChoice:
-    config = Config(
-        batch=int(table.queries.batch[row]),
-        share_pct=int(table.queries.share_pct[row]),
-        memory_mib=float(table.memory_mib[row]),
-        latency_ms=float(table.latency_ms[row]),
-        throughput_rps=float(table.throughput_rps[row]),
-    )
-    return TaskChoice(gpu_type=table.gpu_types[row], config=config)

@@ -43,11 +43,7 @@ class OrionRule:
     """What it knows of models: their class, and how many kernels share a batch's time."""
 
     facts: Facts
-
-    @property
-    def name(self) -> str:
-        """Who it is."""
-        return "orion"
+    name: str = "orion"
 
     def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
         """Urgent ones first, each in order of arrival."""
@@ -90,11 +86,7 @@ class ReserveAndPack:
     """The rule."""
 
     facts: Facts
-
-    @property
-    def name(self) -> str:
-        """Who it is."""
-        return "mlaas"
+    name: str = "mlaas"
 
     def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
         """As they came."""
@@ -127,7 +119,6 @@ def _most_used(task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profile
 
 SLOWER_BORNE = 1.1
 """A batch needs the least share at which it takes at most this much of its time on the whole GPU."""
-WHOLE_PCT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,14 +186,7 @@ class Profiled:
             return None
         whole = rows[-1]
         enough = [row for row in rows if table.latency_ms[row] <= SLOWER_BORNE * table.latency_ms[whole]]
-        config = Config(
-            batch=batch,
-            share_pct=WHOLE_PCT,
-            memory_mib=float(table.memory_mib[whole]),
-            latency_ms=float(table.latency_ms[whole]),
-            throughput_rps=float(table.throughput_rps[whole]),
-        )
-        return TaskNeed(config=config, share_pct=float(table.queries.share_pct[enough[0]]))
+        return TaskNeed(config=table.config(whole), share_pct=float(table.queries.share_pct[enough[0]]))
 
 
 class SeatRule(Protocol):
@@ -211,15 +195,12 @@ class SeatRule(Protocol):
     @property
     def name(self) -> str:
         """Who it is."""
-        ...
 
     def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
         """Who is placed first."""
-        ...
 
     def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
         """A room in which the task fits; None: it waits."""
-        ...
 
 
 class ArrivalLine:

@@ -26,7 +26,7 @@ from lab.benches.tasks.contract import (
     TaskScheduler,
     TaskSeat,
 )
-from lab.benches.tasks.first_come import ArrivalLine, FirstCome, OrionRule, ReserveAndPack
+from lab.benches.tasks.first_come import ArrivalLine, FirstCome, OrionRule, ReserveAndPack, SeatRule
 from lab.benches.tasks.oltunes import OltunesScheduler
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -220,13 +220,9 @@ class AddedLatency(ArrivalLine):
             run_ms = np.maximum(1.0, np.ceil(task.inputs / batch)) * table.latency_ms[whole]
             row = int(whole[int(np.argmin(run_ms))])
             factor = self._corrections.get((task.model, gpu_type), 1.0)
-            config = Config(
-                batch=int(table.queries.batch[row]),
-                share_pct=WHOLE_PCT,
-                memory_mib=float(table.memory_mib[row]),
-                latency_ms=float(table.latency_ms[row]) * factor,
-                throughput_rps=float(table.throughput_rps[row]) / factor,
-            )
+            alone = table.config(row)
+            slowed_ms, slowed_rps = alone.latency_ms * factor, alone.throughput_rps / factor
+            config = replace(alone, latency_ms=slowed_ms, throughput_rps=slowed_rps)
             demand = self._demand(task.model, gpu_type, config.batch)
             found[gpu_type] = TaskAsk(config, float(run_ms.min()) * factor / MS_PER_S, demand)
         return found
@@ -268,14 +264,11 @@ def _oltunes(
     return OltunesScheduler(known.facts, tuned(plain, settings, name), known.samples, known.seed)
 
 
-def _orion(known: SchedulerInputs, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
+def _first_come(
+    known: SchedulerInputs, settings: Mapping[str, Scalar], name: str, *, rule: Callable[[Facts], SeatRule]
+) -> TaskScheduler:
     tuned(None, settings, name)
-    return FirstCome(OrionRule(known.facts), known.facts, known.samples, known.seed)
-
-
-def _mlaas(known: SchedulerInputs, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
-    tuned(None, settings, name)
-    return FirstCome(ReserveAndPack(known.facts), known.facts, known.samples, known.seed)
+    return FirstCome(rule(known.facts), known.facts, known.samples, known.seed)
 
 
 def _added_latency(known: SchedulerInputs, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
@@ -295,8 +288,8 @@ _MAKERS: Mapping[str, Maker] = {
     "oltunes_alone": partial(_oltunes, plain=replace(_PLAIN, group_max=1)),
     "oltunes_mig": partial(_oltunes, plain=replace(_PLAIN, slice_spare_mib=8192.0)),
     "added_latency": _added_latency,
-    "orion": _orion,
-    "mlaas": _mlaas,
+    "orion": partial(_first_come, rule=OrionRule),
+    "mlaas": partial(_first_come, rule=ReserveAndPack),
 }
 SCHEDULERS = tuple(_MAKERS)
 """Names of contenders that only benches of this kind know; none of them is what `headroom` names elsewhere."""

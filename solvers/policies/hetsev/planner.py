@@ -131,7 +131,7 @@ PASSES = 4
 class HetsevMemory:
     """What is kept between cycles."""
 
-    form: str
+    form: str = FORM
     services: tuple[Remembered, ...] = ()
 
 
@@ -245,7 +245,7 @@ class HetSev(Recalling):
         proposal = draft.proposal(SPEC, tuple(_reason(name, decisions[name]) for name in sorted(decisions)))
         return Thought(
             proposal=proposal,
-            state=kept(HetsevMemory(form=FORM, services=tuple(sorted(memory, key=lambda item: item.workload)))),
+            state=kept(HetsevMemory(services=tuple(sorted(memory, key=lambda item: item.workload)))),
         )
 
     def _controlled(self, cycle: _HetsevCycle, need: Need, remembered: Remembered) -> tuple[HetsevDecision, Remembered]:
@@ -289,7 +289,7 @@ class HetSev(Recalling):
 
 def _recalled(state: bytes) -> tuple[Remembered, ...]:
     memory = recalled(HetsevMemory, state)
-    return memory.services if memory is not None and memory.form == FORM else ()
+    return () if memory is None else memory.services
 
 
 def _new(decision: HetsevDecision, need: Need, before: Remembered, now_s: float) -> list[_Waiting]:

@@ -78,8 +78,7 @@ class Wishes:
     @staticmethod
     def of(state: bytes) -> Wishes:
         """What was kept; nothing where these bytes are of another kind."""
-        found = recalled(Wishes, state)
-        return found if found is not None and found.form == FORM else Wishes()
+        return recalled(Wishes, state) or Wishes()
 
     def extra_pct(self, workload: WorkloadId, device: DeviceId) -> int:
         """How much more share than its knee a service has on a device."""

@@ -59,8 +59,7 @@ class MudiMemory:
     @staticmethod
     def of(state: bytes) -> MudiMemory:
         """What was kept; nothing where these bytes are of another kind."""
-        found = recalled(MudiMemory, state)
-        return found if found is not None and found.form == FORM else MudiMemory()
+        return recalled(MudiMemory, state) or MudiMemory()
 
     def late(self, workload: WorkloadId) -> dict[int, float]:
         """Late part by batch."""

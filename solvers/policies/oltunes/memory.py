@@ -164,7 +164,7 @@ class OltunesMemory:
         """What was kept; nothing where these bytes are of another kind. Another predictor begins anew."""
         found = recalled(OltunesMemory, state)
         fresh = OltunesMemory(predictor=predictor, pace=first)
-        if found is None or found.form != FORM or found.pace is None:
+        if found is None or found.pace is None:
             return fresh
         if found.predictor != predictor:
             return replace(fresh, pace=found.pace, known=found.known, groups=found.groups)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.arena.contenders import entry_of, tuned_entries
-from lab.arena.running import failed, run_task, software
+from lab.arena.running import deciding, failed, run_task, software
 from solvers.errors import InputError
 from tests.unit.lab.arena.fake import scenario, tasks
 
@@ -85,3 +85,6 @@ def test_the_software_is_named_by_what_decides_outcomes() -> None:
     known, _, content = software().partition("+")
     assert known
     assert len(content) == 12
+    decide = {"/".join(file.parts[-2:]) for file in deciding()}
+    assert {"world/nodes.py", "truth/truth.py", "lab/outcome.py", "arena/worlds.py", "rolling/bench.py"} <= decide
+    assert decide.isdisjoint({"arena/report.py", "cli/arena.py", "hetsev/rules.py"})
