@@ -1,0 +1,76 @@
+"""A control plane that serves a small fleet, and Debian's browser in front of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from app import kinds
+from app.store.engine import Database
+from solvers.domain.ids import PolicyName
+from solvers.domain.policy import Policy
+from tests import builders
+from tests.integration.api.filled import fill
+from tests.integration.api.world import CLUSTER, OWN, build_world
+from tests.integration.console.visitor import Entrance
+from tests.integration.faults.house import House, Postgres
+
+LONG = "recommendations-for-customers-who-come-back-2"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A console that runs in a process of its own, and everybody's tokens."""
+
+    house: House
+    tokens: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """The API as `headroom serve` starts it, over a fleet that stays as it is for as long as the tests take."""
+    postgres = Postgres()
+    try:
+        with closing(House(postgres, {"HEADROOM_CLUSTER": CLUSTER})) as house:
+            tokens = _filled(house.url)
+            house.start_api()
+            yield Served(house, tokens)
+    finally:
+        postgres.end()
+
+
+def _filled(url: str) -> dict[str, str]:
+    database = Database(url, pool_size=4)
+    world = build_world(database)
+    world.put(kinds.POLICY, Policy(name=PolicyName("default"), device_silent_after_s=3600.0))
+    fill(world)
+    world.put(kinds.SERVICE, builders.service(LONG, project=OWN))
+    world.client.close()
+    database.dispose()
+    return world.secrets
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, driven from here: nothing is downloaded."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.fail("no chromium on the path: run `apt-get install chromium`, for the console is tested by it", False)
+    expect.set_options(timeout=60_000)
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, timeout=120_000)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def entrance(browser: Browser, served: Served) -> Iterator[Entrance]:
+    """Windows to the console; nothing may go wrong in any of them."""
+    opened = Entrance(browser, served.house.address)
+    yield opened
+    opened.close()
