@@ -29,11 +29,12 @@ from app.records import plain
 from app.services.declared.tasks import TaskStatusLine
 from app.services.declared.tokens import Actor
 from app.services.explaining.sentences import hold_sentence
+from app.store.cycles import CycleState, CycleSummary
 from app.store.pages import PageOrder
 from app.store.tasks import TaskListing, TaskState
 from app.store.tokens import Role
-from solvers.cycle.record import Decision
-from solvers.domain.workload import SloScope
+from solvers.cycle.record import Lane
+from solvers.domain.workload import SloScope, WorkloadKind
 from solvers.errors import HeadroomError, NotFoundError, TransientError
 
 # --- What the console shows, as a view: the fleet's summary turned into tiles, bars, rows and words, and cached for a
@@ -41,11 +42,14 @@ from solvers.errors import HeadroomError, NotFoundError, TransientError
 
 
 COLOURS = 12
+TEXTURES = 3
 CYCLES_SHOWN = 8
 TASKS_SHOWN = 20
 ATTAINMENT_GOOD = 0.98
 ATTAINMENT_POOR = 0.90
 FRESH_MS = 900.0
+_LANES = {Lane.ACT: "", Lane.APPROVE: "for services on approve, ", Lane.SHADOW: "for services on shadow, "}
+_UNITS = {WorkloadKind.JOB: "iterations", WorkloadKind.TASK: "inputs"}
 _SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution"}
 Plain = dict[str, Any]
 
@@ -59,7 +63,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(number=number, percent=percent, tone=tone, slo=slo_text, since=since_text)
+    made.filters.update(
+        number=number, percent=percent, usd_per_h=usd_per_h, tone=tone, slo=slo_text, since=since_text, took=took_text
+    )
     return made
 
 
@@ -71,6 +77,11 @@ def number(quantity: float | None, digits: int = 0) -> str:
 def percent(fraction: float | None) -> str:
     """A fraction as per cent, or a dash."""
     return "–" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def usd_per_h(cost: float | None) -> str:
+    """Dollars per hour, or a dash."""
+    return "–" if cost is None else f"${number(cost, 2)}/h"
 
 
 def tone(fraction: float | None) -> str:
@@ -93,10 +104,13 @@ def slo_text(slo: Mapping[str, Any]) -> str:
     return f"≥ {slo['throughput_rps_min']:g}/s"
 
 
-def since_text(seconds: float | None) -> str:
+def took_text(elapsed_ms: float) -> str:
+    """What a computation took."""
+    return f"{elapsed_ms:.0f} ms" if elapsed_ms < 1000 else f"{elapsed_ms / 1000:.1f} s"
+
+
+def since_text(seconds: float) -> str:
     """A duration in its largest sensible unit."""
-    if seconds is None:
-        return "never"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -156,8 +170,8 @@ class Board:
     def _view(self, project: str | None) -> Plain:
         fleet = plain(self._services.status.fleet(project))
         names = [service["id"] for service in fleet["services"]] + [job["id"] for job in fleet["jobs"]]
-        colours = {name: index % COLOURS for index, name in enumerate(names)}
-        devices = [_tile(device, colours) for device in fleet["devices"]]
+        paints = {name: _paint(index) for index, name in enumerate(names)}
+        devices = [_tile(device, paints) for device in fleet["devices"]]
         hosts = [{"id": node, "up": True, "age_s": None} for node in sorted({device["node"] for device in devices})]
         nodes = fleet["nodes"] or hosts
         return {
@@ -166,8 +180,8 @@ class Board:
             "promoted_age_s": self._now_s() - fleet["promoted_at_s"] if fleet["generation"] else None,
             "power_w": sum(device["power_w"] or 0.0 for device in fleet["devices"]),
             "nodes": [{**node, "tiles": [tile for tile in devices if tile["node"] == node["id"]]} for node in nodes],
-            "services": [{**service, "colour": colours[service["id"]]} for service in fleet["services"]],
-            "jobs": [{**job, "colour": colours[job["id"]]} for job in fleet["jobs"]],
+            "services": [{**service, "paint": paints[service["id"]]} for service in fleet["services"]],
+            "jobs": [{**job, "paint": paints[job["id"]], **_progress(job)} for job in fleet["jobs"]],
             "tasks": self._tasks(project),
             "cycles": self._cycles() if project is None else [],
         }
@@ -183,7 +197,7 @@ class Board:
                 "id": item.id,
                 "state": item.state.value,
                 "tone": "bad" if item.state is TaskState.LATE else "soft",
-                "done": item.inputs_done / item.inputs_total,
+                "done": min(1.0, item.inputs_done / item.inputs_total),
                 "where": _where(item),
                 "deadline": _moment(item.deadline_at),
                 "finish": _moment(item.finish_at_predicted),
@@ -196,16 +210,26 @@ class Board:
         return [
             {
                 "at": cycle.started_at.astimezone(UTC).strftime("%H:%M:%S"),
-                "lane": cycle.lane.value,
-                "planner": cycle.planner or "–",
+                "lane": _LANES[cycle.lane],
+                "planner": cycle.planner,
                 "elapsed_ms": cycle.elapsed_ms,
-                "outcome": _outcome(cycle.generation, cycle.decision),
+                "outcome": _outcome(cycle),
             }
             for cycle in page.items
         ]
 
 
-def _tile(device: Plain, colours: Mapping[str, int]) -> Plain:
+def _paint(index: int) -> str:
+    """Classes that tell this workload from as many others as there are colours and textures together."""
+    return f"c{index % COLOURS} t{index // COLOURS % TEXTURES}"
+
+
+def _progress(job: Plain) -> Plain:
+    """How far work is, for people; what is finished may have done a little more than it was asked for."""
+    return {"done": min(1.0, job["done"] / job["total"]), "unit": _UNITS[WorkloadKind(job["kind"])], "did": job["done"]}
+
+
+def _tile(device: Plain, paints: Mapping[str, str]) -> Plain:
     """A device with its bar: one segment per replica, as wide as its share."""
     segments, left = [], 0
     for replica in device["replicas"]:
@@ -213,7 +237,7 @@ def _tile(device: Plain, colours: Mapping[str, int]) -> Plain:
             {
                 "x": left,
                 "width": replica["share_pct_sm"],
-                "colour": colours.get(replica["workload"], 0),
+                "paint": paints.get(replica["workload"], _paint(0)),
                 "ready": replica["state"] == "ready",
                 "title": f"{replica['replica']}: {replica['share_pct_sm']} % of the SMs, batch {replica['batch']}, "
                 f"{replica['state']}",
@@ -223,12 +247,12 @@ def _tile(device: Plain, colours: Mapping[str, int]) -> Plain:
     return {**device, "segments": segments}
 
 
-def _outcome(generation: int | None, decision: Decision | None) -> str:
-    if generation is not None:
-        return f"promoted as generation {generation}"
-    if decision is None:
-        return "under way or ended early"
-    reasons = [hold_sentence(reason).removesuffix(".") for reason in decision.reasons]
+def _outcome(cycle: CycleSummary) -> str:
+    if cycle.generation is not None:
+        return f"promoted as generation {cycle.generation}"
+    if cycle.decision is None:
+        return "under way" if cycle.state is CycleState.RUNNING else "ended early"
+    reasons = [hold_sentence(reason).removesuffix(".") for reason in cycle.decision.reasons]
     return "; ".join(reasons) or "proposed only"
 
 
@@ -247,6 +271,8 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
+
+_FOREIGN_FORM = "this form came from another site"
 
 router = APIRouter(include_in_schema=False)
 
@@ -268,7 +294,7 @@ async def console(request: Request) -> Response:
 async def begin_session(request: Request, token: Annotated[str, Form(max_length=512)]) -> Response:
     """Sign in: the token must be one that may look; it becomes an HTTP-only cookie of this site alone."""
     if not _same_origin(request):
-        return _page(board_of(request).sign_in("this form came from another site"), 403)
+        return _page(board_of(request).sign_in(_FOREIGN_FORM), 403)
     try:
         await _viewer(request, token.strip())
     except (UnauthenticatedError, ForbiddenError, RateLimitedError) as error:
@@ -287,8 +313,10 @@ async def begin_session(request: Request, token: Annotated[str, Form(max_length=
 
 
 @router.post("/session/end")
-def end_session() -> Response:
+def end_session(request: Request) -> Response:
     """Sign out."""
+    if not _same_origin(request):
+        return _page(board_of(request).sign_in(_FOREIGN_FORM), 403)
     answer = RedirectResponse("/", status_code=303)
     answer.delete_cookie(COOKIE, path="/")
     return answer
@@ -296,7 +324,9 @@ def end_session() -> Response:
 
 @router.get("/console/stream")
 async def stream(request: Request) -> Response:
-    """Server-sent events: a new `fragment` whenever the picture changed, `end` when the session is over."""
+    """Server-sent events: a new `fragment` whenever the picture changed, `away` while there is none to be had, `end`
+    when the session is over.
+    """
     actor = await _viewer(request)
     headers = {**_HEADERS, "x-accel-buffering": "no"}
     return StreamingResponse(_fragments(request, actor), media_type="text/event-stream", headers=headers)
@@ -323,6 +353,7 @@ def board_of(request: Request) -> Board:
 
 async def _fragments(request: Request, actor: Actor) -> AsyncIterator[str]:
     board, shown = board_of(request), ""
+    fragment: str | None
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + STREAM_S_MAX
     while loop.time() < ends_at and not request.app.state.listener.closing.is_set():
@@ -332,10 +363,12 @@ async def _fragments(request: Request, actor: Actor) -> AsyncIterator[str]:
         except (UnauthenticatedError, ForbiddenError):
             break
         except (TransientError, RateLimitedError):
-            fragment = shown
+            fragment = None
         except HeadroomError:
             break
-        if fragment != shown:
+        if fragment is None:
+            yield "event: away\ndata: no fresh numbers\n\n"
+        elif fragment != shown:
             shown = fragment
             yield "event: fragment\n" + "".join(f"data: {line}\n" for line in fragment.splitlines()) + "\n"
         else:

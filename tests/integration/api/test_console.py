@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
+from unittest import mock
 
 import httpx
 import pytest
 from sqlalchemy import text
 
+from app import kinds
 from app.api import console
 from app.api.console import FRESH_MS
+from solvers.errors import TransientError
+from tests import builders
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.serving import DEADLINE_S, serving
 from tests.integration.api.world import DEVICE, FOREIGN, NODE, OWN, World
@@ -109,6 +113,15 @@ def test_a_form_of_another_site_signs_nobody_in(world: World) -> None:
     assert _sign_in(world, secret, Origin="http://testserver").status_code == 303
 
 
+def test_a_form_of_another_site_signs_nobody_out(world: World) -> None:
+    _sign_in(world, world.secrets["viewer"])
+    for origin in ("https://evil.example", "null"):
+        answer = world.call("POST", "/session/end", None, headers={"Origin": origin})
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+    assert SIGN_IN not in world.client.get("/").text
+
+
 def test_only_the_pages_own_files_are_served(world: World) -> None:
     for name, kind in (("console.css", "text/css"), ("console.js", "text/javascript")):
         answer = world.call("GET", f"/static/{name}", None)
@@ -132,11 +145,11 @@ def test_the_page_shows_the_whole_fleet(full: World) -> None:
     rows = _rows(page)
     assert rows[f"{OWN}/vision"][:5] == ["p99 ≤ 60 ms", "98.0 %", "42.5", "30.0", "1 / 1"]
     assert rows[f"{FOREIGN}/speech"][2:5] == ["17.5", "20.0", "1 / 1"]
-    assert rows[f"{OWN}/train"][:2] == ["0", "10\N{NARROW NO-BREAK SPACE}000"]
+    assert rows[f"{OWN}/train"][:3] == ["0.0 %", "0 / 10\N{NARROW NO-BREAK SPACE}000", "iterations"]
     assert f"{FOREIGN}/batch" in rows
-    assert "p99 ms end to end" in page
+    assert "p99 end to end, ms" in page
     assert "the last change is too recent" in page
-    assert "(act, greedy, 22 ms)" in page
+    assert "(greedy, 22 ms)" in page
 
 
 def _rows(page: str) -> dict[str, list[str]]:
@@ -184,6 +197,14 @@ def test_whatever_is_stored_is_shown_as_text(full: World) -> None:
     for field in ("model", "gpu_type", "rack", "replica"):
         assert f"{field}&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&#34;&amp;" in page
     assert "<script>alert" not in page
+
+
+def test_more_workloads_than_colours_are_told_apart_by_texture(full: World) -> None:
+    for number in range(console.COLOURS + 2):
+        full.put(kinds.SERVICE, builders.service(f"more-{number}", project=OWN))
+    legend = _page(full, "viewer").partition('<div class="fleet">')[0]
+    painted = re.findall(r'<g class="(c\d+ t\d)"', legend)
+    assert len(painted) == len(set(painted)) == console.COLOURS + 6
 
 
 def test_one_rendering_serves_everybody_of_a_scope_for_a_moment(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +276,21 @@ def test_the_stream_brings_the_picture_and_every_change_of_it(full: World, watch
     while "draining" not in first:
         name, first = watcher.event()
         assert name == "fragment"
+
+
+def test_a_stream_says_that_there_is_nothing_new_to_be_had(
+    full: World, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert watcher.event()[0] == "fragment"
+    with monkeypatch.context() as broken:
+        broken.setattr(full.app.state.board, "fragment", mock.Mock(side_effect=TransientError("the database is away")))
+        name = "fragment"
+        while name == "fragment":
+            name, _ = watcher.event()
+        assert name == "away"
+    while name == "away":
+        name, _ = watcher.event()
+    assert name == "fragment"
 
 
 def test_a_revoked_token_ends_its_stream(full: World, watcher: Watcher) -> None:
