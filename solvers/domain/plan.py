@@ -104,6 +104,8 @@ class Plan:
     @property
     def gap_pct(self) -> float | None:
         """How much dearer than the bound this plan can be, in percent of the bound."""
+        if self.objective.cost_usd_per_h <= 0:
+            return 0.0
         if self.bound_usd_per_h is None or self.bound_usd_per_h <= 0:
             return None
         return max(0.0, 100 * (self.objective.cost_usd_per_h / self.bound_usd_per_h - 1))

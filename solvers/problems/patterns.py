@@ -244,6 +244,8 @@ class Prices:
     """By workload: what one replica fewer asked for would save."""
     budget_usd: Floats
     """By workload: what $1/h more of budget would save."""
+    worth_usd: Floats | None = None
+    """By pool: what no pattern is worth above its device's price at these; None where nobody looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

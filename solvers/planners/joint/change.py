@@ -1,23 +1,19 @@
-"""Layouts for one reading: everything anew, or only what has a reason to change; and what is remembered between solves.
+"""Layouts for one reading: everything anew, or only what has a reason to change.
 
 From the snapshot and the moment of the last full solve, so that a repeated cycle decides alike at whatever moments
 cycles run: a workload has a reason to change when what stands of it is short, breaks a rule or a promise, or could do
 with notably less (but for services that can always use more). A full solve is due when nothing stands, when many have
 reasons, or when the last one is long past or unknown.
 
-A narrowed solve proves nothing about the whole. Devices that host a workload that is to change, devices that host
-nothing, and some of the worst filled ones are open; all others stay, and what they serve, draw, spend and hold is taken
-off what is asked and allowed. The layout that changes least is offered beside it: workloads that are to change and
-serve more than they are sized for lose replicas, those first whose going saves most.
-
-Remembered are patterns, members by the names of workload and network, kinds by pool and clock, so that they survive
-whatever comes and goes between two snapshots. What no longer exists is left out; other bytes are as good as none.
+A narrowed solve proves nothing of the whole, but prices of an earlier one do (`certificate`). Devices that host a
+workload that is to change, devices that host nothing, and some of the worst filled ones are open; all others stay, and
+what they serve, draw, spend and hold is taken off what is asked and allowed. The layout that changes least is offered
+beside it: workloads that are to change and serve more than they are sized for lose replicas, those first whose going
+saves most.
 """
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -27,10 +23,10 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import PlanRequest
+from solvers.planners.joint.memory import NOTHING, Kept, recall
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import judged, members_of, without
-from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.planners.joint.solve.solve import SolveOrder
+from solvers.planners.joint.solve.solve import PROOF_PART, SolveOrder, charge, portion
 from solvers.problems.joint import Cap, JointProblem, Workload
 from solvers.problems.patterns import Layout, Pattern, Standing
 
@@ -49,10 +45,6 @@ RESIDUE = 1e-6
 """Part of a rate that is no reason for a replica."""
 SHORT_LEAST = 50.0
 """However little is left of a rate: leaving it unserved counts so many of the dearest devices at least."""
-KEPT_MAX = 20_000
-"""Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-4"
-_TAB = "\t"
 Solve = Callable[[JointProblem, SolveOrder, Deadline], Layout]
 
 
@@ -64,9 +56,8 @@ class Solved:
     """The solve's."""
     held: Layout | None
     """What changes least, where something stands; which of both is better shows when they are seated."""
-    patterns: tuple[Pattern, ...]
-    full_at_s: float | None
-    """When the last full solve was, this one or an earlier one."""
+    kept: Kept
+    """For the next one: this solve's prices, or an earlier one's in today's numbers, if this was of a part."""
 
 
 def solved(solve: Solve, request: PlanRequest, reading: Reading, state: bytes, deadline: Deadline) -> Solved:
@@ -88,8 +79,11 @@ def solved(solve: Solve, request: PlanRequest, reading: Reading, state: bytes, d
     return Solved(
         found=found,
         held=held(problem, standing, restless) if standing else None,
-        patterns=(*found.patterns, *found.columns, *order.warm),
-        full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
+        kept=Kept(
+            patterns=(*found.patterns, *found.columns, *order.warm),
+            prices=kept.prices if found.prices is None else found.prices,
+            full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
+        ),
     )
 
 
@@ -101,7 +95,9 @@ def _narrowly(
     if part.problem.workloads and part.problem.kinds:
         warm = part.inside(order.warm)
         inner = replace(order, standing=part.open_standing(order.standing), warm=warm, proof=False)
-        layout = solve(part.problem, inner, deadline)
+        within = portion(deadline, 1 - PROOF_PART)
+        layout = solve(part.problem, inner, within)
+        charge(deadline, within)
     found = part.widened(layout)
     missing_usd = _missing_usd(problem, found)
     if missing_usd <= 0.0 or len(opened) == len(problem.workloads):
@@ -411,87 +407,3 @@ def _cap(cap: Cap, draw_w: Floats, left: Whole, pools: Whole) -> Cap:
         limit_w=max(0.0, cap.limit_w - float(draw_w[inside].sum())),
         devices=tuple(int(left[pool]) if inside[pool] else 0 for pool in pools),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What the solves before have left."""
-
-    patterns: tuple[Pattern, ...] = ()
-    full_at_s: float | None = None
-    """Of the snapshot of the last full solve; None: there was none that is known."""
-
-
-NOTHING = Kept()
-
-
-def remember(problem: JointProblem, patterns: Iterable[Pattern], full_at_s: float | None) -> bytes:
-    """These patterns, each once, and the moment."""
-    chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
-    kinds = list(_kinds(problem))
-    variants = list(_variants(problem))
-    store = io.BytesIO()
-    np.savez_compressed(
-        store,
-        form=np.array(_FORM),
-        full_at_s=np.array([] if full_at_s is None else [full_at_s], dtype=np.float64),
-        kinds=np.array(kinds, dtype=np.str_),
-        variants=np.array(variants, dtype=np.str_),
-        kind=np.array([item.kind for item in chosen], dtype=np.int32),
-        size=np.array([len(item.variants) for item in chosen], dtype=np.int32),
-        member=np.array([member for item in chosen for member in item.variants], dtype=np.int32),
-        share=np.array([share for item in chosen for share in item.shares_pct], dtype=np.int16),
-    )
-    return store.getvalue()
-
-
-def recall(state: bytes, problem: JointProblem) -> Kept:
-    """The moment, and those of the kept patterns that this problem still knows and that keep its rules."""
-    try:
-        with np.load(io.BytesIO(state), allow_pickle=False) as kept:
-            if "form" not in kept or str(kept["form"]) != _FORM:
-                return NOTHING
-            rows = _rows({name: np.asarray(kept[name]) for name in kept.files}, problem)
-            moments = kept["full_at_s"].tolist()
-    except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
-        return NOTHING
-    judge = Judge(problem)
-    judged = judge.judge(rows)
-    good = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
-    return Kept(patterns=tuple(judge.patterns(judged.take(good))), full_at_s=moments[0] if moments else None)
-
-
-def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], problem: JointProblem) -> Patterns:
-    """Kept patterns in this problem's numbers, those left out that it does not know."""
-    kind_of = _kinds(problem)
-    variant_of = _variants(problem)
-    kinds = np.array([kind_of.get(str(name), -1) for name in kept["kinds"]], dtype=np.int64)
-    variants = np.array([variant_of.get(str(name), -1) for name in kept["variants"]], dtype=np.int64)
-    size = kept["size"].astype(np.int64)
-    width = max((pool.clients for pool in problem.pools), default=1)
-    member: Whole = np.full((len(size), max(width, int(size.max(initial=1)))), -1, dtype=np.int64)
-    share = np.zeros_like(member)
-    inside = np.arange(member.shape[1])[None, :] < size[:, None]
-    member[inside] = variants[kept["member"].astype(np.int64)] if len(kept["member"]) else 0
-    share[inside] = kept["share"].astype(np.int64)
-    kind = kinds[kept["kind"].astype(np.int64)] if len(size) else np.zeros(0, dtype=np.int64)
-    known = (kind >= 0) & (~inside | (member >= 0)).all(axis=1) & (size <= width) & (size > 0)
-    return Patterns(kind=kind[known], variants=member[known][:, :width], shares_pct=share[known][:, :width])
-
-
-def _variants(problem: JointProblem) -> dict[str, int]:
-    """Variants by name: workload, network, largest batch."""
-    return {
-        _TAB.join((problem.workloads[item.workload].id, item.model, str(item.batch_max))): number
-        for number, item in enumerate(problem.variants)
-    }
-
-
-def _kinds(problem: JointProblem) -> dict[str, int]:
-    """Kinds by name: pool, type, clock, and which of the kinds that are alike in these."""
-    found: dict[str, int] = {}
-    for number, (pool, clock) in enumerate(zip(problem.kind_pool, problem.kind_clock_mhz, strict=True)):
-        item = problem.pools[int(pool)]
-        after = len(problem.like(int(pool), int(clock))) - problem.like(int(pool), int(clock)).index(number)
-        found[_TAB.join((item.name, item.gpu_type, str(int(clock)), str(after)))] = number
-    return found

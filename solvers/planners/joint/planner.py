@@ -10,33 +10,33 @@ the gate asks too) is preferred to a better one that would only wait. Where capa
 what stands compete instead of the first planner's plan. What is spare at last goes to services that can use more, if
 our own plan is as good as the chosen one.
 
-A layout's bound holds for cost plus what is left unserved at its price; so any plan that leaves no more unserved than
-this one costs at least the bound less this plan's own price of the unserved. What stays outside the problem costs what
-it costs. Where something could still be seated outside the problem, beside what is pinned, nothing is proven, and what
-the plan itself disproves is not stated.
+Every plan is told with a bound (`certificate`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
-from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.policy import CostBasis, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
-from solvers.models.worth import Step, cost_by_device, worth_acting, worth_of
+from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
-from solvers.planners.joint.change import Solve, Solved, remember, solved
+from solvers.planners.joint.certificate import Certificate
+from solvers.planners.joint.change import Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import SHORT_MAX, explained
+from solvers.planners.joint.memory import named, prices_of, remember
 from solvers.planners.joint.reading.formulation import Reading, read
+from solvers.planners.joint.reading.loosened import loosened
 from solvers.planners.joint.seat.seating import seat
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps
@@ -45,7 +45,7 @@ from solvers.planners.joint.spare import fill, pursued, pursues
 from solvers.planners.joint.whole_devices import ChangeTerms, Counted, counted, gentle, slights_usd
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.joint import WHOLE_PCT
-from solvers.problems.patterns import Layout
+from solvers.problems.patterns import Layout, Prices
 
 SPEC = PlannerSpec(
     name="joint",
@@ -118,19 +118,24 @@ class Joint(Recalling):
     def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
         request, reading = attempt.request, attempt.reading
         whole = counted_for(attempt)
-        answer = solved(self.solve, request, reading, state, attempt.solve_deadline())
-        found, layout = Found(solved=answer, counted=whole), answer.found
+        deadline = attempt.solve_deadline()
+        answer = solved(self.solve, request, reading, state, deadline)
+        found, layout = (
+            Found(solved=answer, counted=whole, certificate=attempt.certificate(answer.kept.prices, deadline)),
+            answer.found,
+        )
         rivals = rivals_of(attempt, seats_of(attempt, found), found, self.first)
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **layout.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
-        kept = remember(reading.problem, answer.patterns, answer.full_at_s)
+        kept = remember(reading.problem, answer.kept)
         return Thought(proposal=_proposal(attempt, rivals, layout, facts=facts), state=kept)
 
     def _fallen_back(self, attempt: Attempt, first: Plan, *reasons: Reason) -> Proposal:
-        rivals = Rivals(plans={self.first: first}, chosen=self.first)
+        bound = attempt.certificate(None, attempt.clock).bound(first)
+        rivals = Rivals(plans={self.first: replace(first, bound_usd_per_h=bound)}, chosen=self.first)
         return _proposal(attempt, rivals, Layout(patterns=(), counts=()), reasons=reasons)
 
 
@@ -205,6 +210,13 @@ class Attempt:
         reserve += self._explain_s() + min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
         return Deadline(max(SOLVE_PART_MIN * budget.deadline_s, self.clock.left_s - reserve), budget.work_units)
 
+    def certificate(self, prices: Prices | None, deadline: Deadline) -> Certificate:
+        """What prices of this solve, or of an earlier one, prove of whatever plan."""
+        loose = loosened(self.request.snapshot, self.request.movable, self.reading)
+        if prices is not None and loose.problem is not self.reading.problem:
+            prices = prices_of(loose.problem, named(self.reading.problem, prices))
+        return Certificate.of(loose, prices, deadline)
+
     def explained_most(self) -> int | None:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""
         if self.request.budget.work_units is not None:
@@ -268,6 +280,7 @@ class Found:
 
     solved: Solved
     counted: Counted | None
+    certificate: Certificate
 
 
 def counted_for(attempt: Attempt) -> Counted | None:
@@ -305,58 +318,19 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     return seated[usd_per_h.index(min(usd_per_h))]
 
 
-def bounded(attempt: Attempt, found: Found, plan: Plan) -> Plan:
-    """The plan with the better of what the solve and what counting proved; counting holds for plans that serve
-    everybody.
+def bounded(found: Found, plan: Plan) -> Plan:
+    """The plan with the better of what prices and what counting proved; counting holds for plans that serve everybody,
+    where nothing is pinned.
     """
-    reading, layout = attempt.reading, found.solved.found
-    bounds = [bound_of(reading, layout, plan)]
-    if found.counted is not None and found.counted.bound_usd_per_h is not None:
+    bound, whole, loose = found.certificate.bound(plan), found.counted, found.certificate.problem
+    if whole is not None and whole.bound_usd_per_h is not None and not loose.pinned:
         served: dict[WorkloadId, float] = defaultdict(float)
         for item in plan.assignments:
             served[item.workload] += item.capacity_rps
-        if all(served[item.id] >= item.rate_rps * (1 - DUST) for item in reading.problem.workloads):
-            bounds.append(bound_of(reading, replace(layout, bound_usd_per_h=found.counted.bound_usd_per_h), plan))
-    return replace(plan, bound_usd_per_h=max((bound for bound in bounds if bound is not None), default=None))
-
-
-def bound_of(reading: Reading, layout: Layout, plan: Plan) -> float | None:
-    """Proven lower bound on the cost of serving what this plan serves, $/h; None when nothing is proven."""
-    if layout.bound_usd_per_h is None or _room_outside(reading):
-        return None
-    problem, cost = reading.problem, plan.objective.cost_usd_per_h
-    inside = {device for pool in reading.pool_devices for device in pool}
-    served: dict[WorkloadId, float] = defaultdict(float)
-    replicas: Counter[WorkloadId] = Counter()
-    for item in plan.assignments:
-        if item.device in inside:
-            served[item.workload] += item.capacity_rps
-            replicas[item.workload] += 1
-    # What the layout's price says of what this plan leaves unserved, headroom included.
-    unserved_usd = 0.0
-    for work in problem.workloads:
-        if work.rate_rps > 0:
-            unserved_usd += work.unserved_usd * max(0.0, 1 - served[work.id] / work.rate_rps)
-        missing = max(0, work.replicas_min - replicas[work.id])
-        unserved_usd += work.unserved_usd * missing / max(1, work.replicas_min)
-    outside = tuple(item for item in plan.assignments if item.device not in inside)
-    settings = {item.device: item for item in plan.settings}
-    outside_usd = sum(cost_by_device(reading.snapshot, reading.fleet, outside, settings).values())
-    bound = layout.bound_usd_per_h - unserved_usd + outside_usd
-    return min(bound, cost) if 0 < bound <= cost * (1 + DUST) else None
-
-
-def _room_outside(reading: Reading) -> bool:
-    """Whether devices where something stays have share left that a movable workload might take: pools know of it only
-    in part.
-    """
-    if any(pool.rest for pool in reading.problem.pools):
-        return True
-    taken: dict[DeviceId, int] = defaultdict(int)
-    for item in (*reading.pinned, *reading.kept):
-        taken[item.device] += item.share_pct_sm
-    least = int(reading.problem.shares_pct[0]) if len(reading.problem.shares_pct) else 100
-    return any(share + least <= 100 for share in taken.values())
+        if all(served[item.id] >= item.rate_rps * (1 - DUST) for item in loose.problem.workloads):
+            cost = plan.objective.cost_usd_per_h
+            bound = max(bound, min(whole.bound_usd_per_h, cost) if whole.bound_usd_per_h <= cost * (1 + DUST) else 0.0)
+    return replace(plan, bound_usd_per_h=bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +354,7 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found, first: str) -> Rival
     interrupted: Mapping[str, float] = {}
     if pursues(attempt.reading):
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
-    plans = {name: bounded(attempt, found, item) for name, item in plans.items()}
+    plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
     chosen = tuple(plans)[better(request.snapshot, request.movable, tuple(plans.values()), parts)]
     rivals = Rivals(plans=plans, chosen=chosen)
@@ -463,7 +437,7 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
         and filled.objective.key(terms) >= first.objective.key(terms)
     ):
         return replace(rivals, chosen=next(iter(rivals.plans)))
-    return Rivals(plans={**rivals.plans, own: bounded(attempt, found, filled)}, chosen=own)
+    return Rivals(plans={**rivals.plans, own: bounded(found, filled)}, chosen=own)
 
 
 def _serves_as_much(plan: Plan, other: Plan) -> bool:

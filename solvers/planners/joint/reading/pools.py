@@ -127,7 +127,12 @@ def _grouped(snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failur
     traits: list[PoolTraits] = []
     seen: dict[tuple[object, ...], int] = {}
     for index, device in enumerate(fleet.devices):
-        usable = bool(fleet.usable[index]) and device.id not in held
+        usable = (
+            bool(fleet.usable[index])
+            and device.id not in held
+            and not fleet.closed[index]
+            and fleet.clients_free[index] > 0
+        )
         if device.id in capped and capped[device.id] < limit_w[index]:
             usable = usable and device.mig is None and capped[device.id] >= types[device.gpu_type].power_limit_w_min
             limit_w[index] = capped[device.id]
@@ -137,6 +142,8 @@ def _grouped(snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failur
             int(fleet.class_of[index]),
             float(fleet.memory_free[index]),
             int(fleet.clients_free[index]),
+            float(fleet.share_free[index]),
+            bool(fleet.occupants[index]),
             fleet.taints[index],
             device.colocation,
             float(limit_w[index]),

@@ -259,8 +259,10 @@ class Staying:
         return frozenset(item.device for item in self.pinned)
 
 
-def staying_of(picture: Snapshot, movable: tuple[WorkloadId, ...], needs: tuple[Need, ...], fleet: Fleet) -> Staying:
-    """Decide, and put what stays on the books."""
+def staying_of(
+    picture: Snapshot, movable: tuple[WorkloadId, ...], needs: tuple[Need, ...], fleet: Fleet, *, beside: bool = True
+) -> Staying:
+    """Decide, and put what stays on the books. `beside` False: only what must stay does."""
     books = _Books(picture, fleet)
     pinned = list(pinned_assignments(picture, movable))
     for item in pinned:
@@ -278,13 +280,13 @@ def staying_of(picture: Snapshot, movable: tuple[WorkloadId, ...], needs: tuple[
             stays = books.let_job_stay(need, standing[need.workload], jobs[need.workload])
             pinned.extend(stays)
             settled |= {item.workload for item in stays}
-    beside = {item.device for item in pinned}
+    near = {item.device for item in pinned} if beside else set()
     kept: list[Assignment] = []
     left: list[Left] = []
     for need in planned:
         if need.workload in settled:
             continue
-        mine = [item for item in standing[need.workload] if item.device in beside]
+        mine = [item for item in standing[need.workload] if item.device in near]
         if need.kind is WorkloadKind.JOB:
             good = [(item, 0.0) for item in books.let_job_stay(need, mine, jobs[need.workload])]
         else:

@@ -264,6 +264,8 @@ class Proof:
 
     usd_per_h: float
     duals: Floats
+    worth: Floats
+    """By pool: what no pattern is worth above its device's price at these duals."""
     relaxed: Relaxed
 
 
@@ -280,7 +282,7 @@ def proven(search: Generation, deadline: Deadline, until_part: float) -> Proof |
         ceilings = bound.ceilings(duals, target, deadline, until_part)
         value = lagrangian(master.rows, duals, ceilings.worth)
         if np.isfinite(value) and (best is None or value > best.usd_per_h):
-            best = Proof(usd_per_h=value, duals=duals, relaxed=relaxed)
+            best = Proof(usd_per_h=value, duals=duals, worth=ceilings.worth, relaxed=relaxed)
         level += 1 if len(ceilings.seen.kind) else 2
         if best is None or deadline.left_part <= until_part:
             break
@@ -293,18 +295,20 @@ def proven(search: Generation, deadline: Deadline, until_part: float) -> Proof |
     return best
 
 
-def proven_at(rows: Rows, judge: Judge, duals: Floats, deadline: Deadline, until_part: float) -> float | None:
-    """The best bound that these duals alone prove; None where there was no time for any, or no memory."""
+def proven_at(rows: Rows, judge: Judge, duals: Floats, deadline: Deadline, until_part: float) -> Floats | None:
+    """By pool what no pattern is worth above its device's price at these duals, of all looks the one that proves most;
+    None where there was no time for any, or no memory.
+    """
     bound, scale = Bound(rows.problem, judge, rows), scale_of(rows.problem)
     if bound.tables.size > CELLS_MAX:
         return None
-    best = -np.inf
+    looks: list[Floats] = []
     for part in TARGETS_AT:
-        worth = bound.ceilings(duals, part * scale, deadline, until_part).worth
-        best = max(best, lagrangian(rows, duals, worth))
+        looks.append(bound.ceilings(duals, part * scale, deadline, until_part).worth)
         if deadline.left_part <= until_part:
             break
-    return float(best) if np.isfinite(best) else None
+    best = max(looks, key=lambda worth: lagrangian(rows, duals, worth))
+    return best if np.isfinite(best).all() else None
 
 
 def without_cuts(master: Master) -> Master:

@@ -214,6 +214,37 @@ class Rows:
             steps=self._steps(duals),
         )
 
+    def prices(self, duals: Floats, worth: Floats | None = None) -> Prices:
+        """Duals in words, and by pool what no pattern is worth above its device's price at them, where it was shown."""
+        cap_usd = np.zeros(len(self.problem.caps))
+        cap_usd[self.cap_number] = np.maximum(0.0, -duals[self.cap_at : self.quota_at] / self.cap_unit)
+        quotas = slice(self.quota_at, self.quota_at + len(self.problem.quotas))
+        return Prices(
+            demand_usd=np.where(self.wanted, duals[: self.pool_at], 0.0),
+            pool_usd=np.maximum(0.0, -duals[self.pool_at : self.cap_at]),
+            cap_usd=cap_usd,
+            quota_usd=np.maximum(0.0, -duals[quotas]),
+            most_usd=np.maximum(0.0, -_at(duals, self.most)),
+            fewest_usd=np.maximum(0.0, _at(duals, self.fewest)),
+            budget_usd=np.maximum(0.0, -_at(duals, self.money)),
+            worth_usd=worth,
+        )
+
+    def duals(self, prices: Prices) -> Floats:
+        """The way back; cuts have none."""
+        found = np.zeros(self.count)
+        found[: self.pool_at] = np.where(self.wanted, prices.demand_usd, 0.0)
+        found[self.pool_at : self.cap_at] = -prices.pool_usd
+        found[self.cap_at : self.quota_at] = -prices.cap_usd[self.cap_number] * self.cap_unit
+        found[self.quota_at : self.quota_at + len(prices.quota_usd)] = -prices.quota_usd
+        for row, usd in (
+            (self.fewest, prices.fewest_usd),
+            (self.most, -prices.most_usd),
+            (self.money, -prices.budget_usd),
+        ):
+            found[row[row >= 0]] = usd[row >= 0]
+        return found
+
     def _steps(self, duals: Floats) -> tuple[tuple[int, Floats], ...]:
         found = []
         for steps in np.unique(self.cut_steps).tolist():
@@ -394,21 +425,6 @@ class Master:
         """What a layout owes to the rows."""
         judged = self.judge.judge(self.of_patterns(layout.patterns))
         return self.rows.activity(judged, np.array(layout.counts, dtype=np.int64))
-
-    def prices(self, duals: Floats) -> Prices:
-        """Duals in words."""
-        rows, quotas = self.rows, self.rows.quota_at
-        cap_usd = np.zeros(len(self.problem.caps))
-        cap_usd[rows.cap_number] = np.maximum(0.0, -duals[rows.cap_at : quotas] / rows.cap_unit)
-        return Prices(
-            demand_usd=np.where(rows.wanted, duals[: rows.pool_at], 0.0),
-            pool_usd=np.maximum(0.0, -duals[rows.pool_at : rows.cap_at]),
-            cap_usd=cap_usd,
-            quota_usd=np.maximum(0.0, -duals[quotas : quotas + len(self.problem.quotas)]),
-            most_usd=np.maximum(0.0, -_at(duals, rows.most)),
-            fewest_usd=np.maximum(0.0, _at(duals, rows.fewest)),
-            budget_usd=np.maximum(0.0, -_at(duals, rows.money)),
-        )
 
     def promising(self, relaxed: Relaxed, most: int) -> Whole:
         """Patterns in use, and those with the least reduced cost."""

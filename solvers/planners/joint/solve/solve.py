@@ -16,7 +16,7 @@ import numpy as np
 
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.bound import proven, proven_at, without_cuts
+from solvers.planners.joint.solve.bound import lagrangian, proven, proven_at, without_cuts
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.generate import (
     Depth,
@@ -163,7 +163,7 @@ class Phases:
     def _finish(self, scene: Scene, search: Generation) -> None:
         master, relaxed = search.master, search.relaxed
         rules, deadline = scene.rules, self.deadline
-        self._thin(scene, master.prices(relaxed.row_duals))
+        self._thin(scene, master.rows.prices(relaxed.row_duals))
         if self.found is not None and self._short(self.found):
             self._try("complete_s", lambda: completed(scene, self.best, deadline))
         if small_enough(master, relaxed) and not deadline.over:
@@ -174,7 +174,7 @@ class Phases:
             self._within("polish_s", POLISH_PART, lambda within: polished(rules, search, self.best, within, rng))
             self._within("trim_s", TRIM_PART, lambda within: trim(rules, self.best, within))
         if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
-            rng, prices = np.random.default_rng(self.order.seed), master.prices(relaxed.row_duals)
+            rng, prices = np.random.default_rng(self.order.seed), master.rows.prices(relaxed.row_duals)
             part = SERVE_PART if self._short(self.found) else repair_part(deadline, sum(self.found.counts))
             self._within("repair_s", part, lambda within: repair(rules, self.best, prices, within, rng))
         kept = master.promising(relaxed, COLUMNS_KEPT)
@@ -326,10 +326,10 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
         search, begun_s = phases.search, deadline.elapsed_s
         uncut = replace(search, master=without_cuts(search.master))
         proof = proven(uncut, deadline, END) if order.proof else None
-        prices = search.master.prices(search.relaxed.row_duals if proof is None else proof.duals)
+        prices = uncut.master.rows.prices(search.relaxed.row_duals)
         phases.facts["bound_s"] = deadline.elapsed_s - begun_s
         if proof is not None:
-            bound = proof.usd_per_h
+            bound, prices = proof.usd_per_h, uncut.master.rows.prices(proof.duals, proof.worth)
             phases.facts["relaxed_usd_per_h"] = proof.relaxed.value
     return replace(layout, bound_usd_per_h=bound, prices=prices, columns=phases.columns, facts=phases.facts)
 
@@ -363,5 +363,8 @@ def _grouped(
         charge(deadline, within)
     if order.proof and len(priced) == len(groups):
         rows = Rows(problem)
-        merged = replace(merged, bound_usd_per_h=proven_at(rows, Judge(problem), gathered(rows, priced), deadline, END))
+        duals = gathered(rows, priced)
+        worth = proven_at(rows, Judge(problem), duals, deadline, END)
+        bound = None if worth is None else lagrangian(rows, duals, worth)
+        merged = replace(merged, bound_usd_per_h=bound, prices=rows.prices(duals, worth))
     return merged

@@ -1,9 +1,11 @@
-"""A plan's bound is the layout's, less what this plan leaves unserved, plus what stays outside."""
+"""Every plan has a bound, whoever made it and whatever is pinned, and none is above what serving as much can cost."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from solvers.domain.change import Target
@@ -11,58 +13,110 @@ from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.planners.joint.planner import bound_of
-from solvers.planners.joint.reading.formulation import Reading, read
+from solvers.engines.deadline import Deadline
+from solvers.planners.base import Budget
+from solvers.planners.joint.certificate import Certificate
+from solvers.planners.joint.memory import named, prices_of
+from solvers.planners.joint.reading.loosened import loosened
+from solvers.planners.joint.solve.master import Rows
 from solvers.planners.registry import propose
-from solvers.problems.patterns import Layout
 from tests import builders
 
-POLICY = builders.policy(cost_basis=CostBasis.DEVICE)
+BASES = pytest.mark.parametrize("basis", list(CostBasis))
 
 
-def planned(picture: Snapshot, movable: tuple[str, ...] | None = None) -> tuple[Reading, Plan]:
-    request = builders.request(picture, movable)
-    plan = propose("joint", request).plan
+def lab(basis: CostBasis = CostBasis.DEVICE, rate_rps: float = 100.0) -> Snapshot:
+    services = (builders.service(rate_rps_declared=rate_rps), builders.service("other"), builders.service("third"))
+    return builders.lab(services, policy=builders.policy(cost_basis=basis))
+
+
+def planned(picture: Snapshot, movable: tuple[str, ...] | None = None, planner: str = "joint") -> Plan:
+    request = replace(builders.request(picture, movable), budget=Budget(work_units=30))
+    plan = propose(planner, request).plan
     assert plan is not None
-    return read(picture, request.movable), plan
+    return plan
 
 
-def lab(rate_rps: float = 100.0) -> Snapshot:
-    return builders.lab((builders.service(rate_rps_declared=rate_rps), builders.service("other")), policy=POLICY)
+def glance(picture: Snapshot, movable: tuple[str, ...] | None = None) -> Certificate:
+    request = builders.request(picture, movable)
+    return Certificate.of(loosened(picture, request.movable), None, Deadline(1.0, 0))
 
 
-def layout(bound: float | None) -> Layout:
-    return Layout(patterns=(), counts=(), bound_usd_per_h=bound)
+def standing(picture: Snapshot, plan: Plan) -> Snapshot:
+    target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
+    return replace(picture, target=target)
 
 
-def test_what_is_all_served_has_the_layouts_bound() -> None:
-    reading, plan = planned(lab())
-    cost = plan.objective.cost_usd_per_h
-    assert bound_of(reading, layout(0.9 * cost), plan) == pytest.approx(0.9 * cost)
-    assert bound_of(reading, layout(None), plan) is None
+@BASES
+def test_without_any_prices_something_is_proven_of_everybodys_plan(basis: CostBasis) -> None:
+    picture = lab(basis)
+    best = planned(picture).objective.cost_usd_per_h
+    bound = glance(picture).bound(planned(picture, planner="greedy"))
+    assert 0.2 * best < bound <= best * (1 + 1e-6)
 
 
-def test_what_the_plan_itself_disproves_is_not_stated() -> None:
-    reading, plan = planned(lab())
-    assert bound_of(reading, layout(1.1 * plan.objective.cost_usd_per_h), plan) is None
+@BASES
+def test_any_prices_prove_no_more_than_the_best_plan_costs(basis: CostBasis) -> None:
+    picture, rng = lab(basis), np.random.default_rng(5)
+    plan = planned(picture)
+    request = builders.request(picture)
+    loose = loosened(picture, request.movable)
+    rows = Rows(loose.problem)
+    for scale in (0.1, 1.0, 10.0):
+        duals = np.where(np.isfinite(rows.upper), -1.0, 1.0) * rng.uniform(0, scale, rows.count)
+        found = Certificate.of(loose, rows.prices(duals), Deadline(10.0, 100))
+        for proof in found.proofs:
+            alone = replace(found, proofs=(proof,))
+            assert alone.bound(plan) <= plan.objective.cost_usd_per_h
+            # What is shown is true of each proof by itself, not only of those that a plan does not disprove.
+            dear = replace(plan, objective=replace(plan.objective, cost_usd_per_h=1e9))
+            assert alone.bound(dear) <= plan.objective.cost_usd_per_h * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("movable", [("demo/vision",), ("demo/other", "demo/third")])
+@BASES
+def test_beside_pinned_replicas_there_is_a_bound_too(basis: CostBasis, movable: tuple[str, ...]) -> None:
+    picture = lab(basis)
+    later = standing(picture, planned(picture))
+    plan = planned(later, movable)
+    assert plan.bound_usd_per_h is not None
+    assert 0 < plan.bound_usd_per_h <= plan.objective.cost_usd_per_h
+
+
+def test_room_beside_pinned_replicas_may_be_used_by_the_best_plan() -> None:
+    """The bound of a plan that wastes it is below a plan that does not."""
+    picture = builders.lab(
+        (builders.service("big", rate_rps_declared=30.0), builders.service("small", rate_rps_declared=1.0)),
+        policy=builders.policy(cost_basis=CostBasis.DEVICE),
+    )
+    whole = planned(picture)
+    assert max(Counter(item.device for item in whole.assignments).values()) == 2
+    later = standing(
+        picture, replace(whole, assignments=tuple(i for i in whole.assignments if i.workload == "demo/big"))
+    )
+    best = planned(later, ("demo/small",))
+    free = sorted({device.id for device in picture.devices} - {item.device for item in best.assignments})
+    apart = tuple(replace(item, device=free[0]) if item.workload == "demo/small" else item for item in best.assignments)
+    dear = replace(best, assignments=apart, objective=replace(best.objective, cost_usd_per_h=1e9))
+    assert glance(later, ("demo/small",)).bound(dear) <= best.objective.cost_usd_per_h * (1 + 1e-6)
 
 
 def test_what_is_left_unserved_counts_off() -> None:
-    reading, plan = planned(lab())
-    cost = plan.objective.cost_usd_per_h
-    left = tuple(item for item in plan.assignments if item.workload != "demo/other")
-    served = sum(item.capacity_rps for item in left)
-    assert served > 0
-    (price,) = (item.unserved_usd for item in reading.problem.workloads if item.id == "demo/other")
-    short = replace(plan, assignments=left)
-    # Its whole rate, and the one replica that it shall have at least.
-    assert bound_of(reading, layout(2 * price + 0.5 * cost), short) == pytest.approx(0.5 * cost)
-
-
-def test_where_there_is_room_beside_pinned_replicas_nothing_is_proven() -> None:
     picture = lab()
-    _, plan = planned(picture)
-    target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
-    reading, later = planned(replace(picture, target=target), ("demo/vision",))
-    assert reading.pinned
-    assert bound_of(reading, layout(0.01), later) is None
+    plan = planned(picture)
+    left = tuple(item for item in plan.assignments if item.workload != "demo/other")
+    certificate = glance(picture)
+    assert certificate.bound(replace(plan, assignments=left)) < certificate.bound(plan)
+    assert certificate.bound(replace(plan, assignments=())) == 0.0
+
+
+def test_prices_are_read_by_another_problem_of_the_same_names() -> None:
+    picture = lab()
+    request = builders.request(picture)
+    problem = loosened(picture, request.movable).problem
+    prices = Rows(problem).prices(np.arange(1.0, Rows(problem).count + 1))
+    again = prices_of(problem, named(problem, prices))
+    assert again.demand_usd == pytest.approx(prices.demand_usd)
+    assert again.worth_usd is None
+    more = replace(problem, workloads=tuple(replace(item, rate_rps=2 * item.rate_rps) for item in problem.workloads))
+    assert prices_of(more, named(problem, prices)).demand_usd == pytest.approx(2 * prices.demand_usd)

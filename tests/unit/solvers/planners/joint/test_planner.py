@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from solvers.domain.change import Target
@@ -22,6 +23,7 @@ from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.planner import SPEC, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
@@ -119,8 +121,10 @@ def test_a_bound_is_stated_for_what_is_served_and_makes_an_optimum() -> None:
 
     def proving(part: float) -> Joint:
         def solved(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
-            layout = solve(problem, order, deadline)
-            return replace(layout, bound_usd_per_h=part * layout.usd_per_h)
+            layout, rows = solve(problem, order, deadline), Rows(problem)
+            duals = np.zeros(rows.count)
+            duals[0] = part * layout.usd_per_h
+            return replace(layout, prices=rows.prices(duals, worth=np.zeros(len(problem.pools))))
 
         return Joint(solved)
 
@@ -133,7 +137,8 @@ def test_a_bound_is_stated_for_what_is_served_and_makes_an_optimum() -> None:
     assert near.plan.gap_pct == pytest.approx(100 / 9, rel=1e-2)
     wrong = propose(picture, proving(1.5))
     assert wrong.plan is not None
-    assert wrong.plan.bound_usd_per_h is None
+    assert wrong.plan.bound_usd_per_h is not None
+    assert wrong.plan.bound_usd_per_h < 0.9 * found
 
 
 def test_what_stands_and_is_enough_stays() -> None:

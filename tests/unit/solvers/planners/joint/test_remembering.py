@@ -8,25 +8,27 @@ import numpy as np
 import pytest
 
 from solvers.domain.ids import WorkloadId
-from solvers.planners.joint import change
-from solvers.planners.joint.change import NOTHING, recall, remember
+from solvers.planners.joint import memory
+from solvers.planners.joint.memory import NOTHING, Kept, recall, remember
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem
 
 
 def test_what_is_remembered_is_recalled() -> None:
     made = problem(devices=(4, 2))
     kept = (pattern(made, (0, 20), (1, 60)), pattern(made, (2, 40), kind=2), pattern(made, (0, 20), kind=3))
-    state = remember(made, kept, 7.5)
+    state = remember(made, Kept(patterns=kept, full_at_s=7.5))
     assert set(recall(state, made).patterns) == set(kept)
     assert recall(state, made).full_at_s == 7.5
-    assert remember(made, kept, 7.5) == state
-    assert remember(made, (*kept, kept[0]), 7.5) == state
-    assert recall(remember(made, kept, None), made).full_at_s is None
+    assert remember(made, Kept(patterns=kept, full_at_s=7.5)) == state
+    assert remember(made, Kept(patterns=(*kept, kept[0]), full_at_s=7.5)) == state
+    assert recall(remember(made, Kept(patterns=kept)), made).full_at_s is None
 
 
 def test_patterns_follow_their_names() -> None:
     made = problem()
-    state = remember(made, (pattern(made, (0, 20), (1, 60)), pattern(made, (2, 40)), pattern(made, (3, 80))), None)
+    state = remember(
+        made, Kept(patterns=(pattern(made, (0, 20), (1, 60)), pattern(made, (2, 40)), pattern(made, (3, 80))))
+    )
     order = (3, 1, 0)
     names = [replace(made.workloads[number], id=made.workloads[number].id) for number in order]
     later = problem(3, workloads=tuple(names))
@@ -37,7 +39,7 @@ def test_patterns_follow_their_names() -> None:
 
 def test_what_keeps_no_rule_any_more_is_left_out() -> None:
     made = problem()
-    state = remember(made, (pattern(made, (0, 20)), pattern(made, (1, 20))), None)
+    state = remember(made, Kept(patterns=(pattern(made, (0, 20)), pattern(made, (1, 20)))))
     allowed = made.allowed.copy()
     allowed[0, 1] = False
     assert [item.variants for item in recall(state, replace(made, allowed=allowed)).patterns] == [(0,)]
@@ -51,21 +53,21 @@ def test_bytes_of_another_kind_are_nothing(state: bytes) -> None:
 def test_an_older_form_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
     with monkeypatch.context() as patched:
-        patched.setattr(change, "_FORM", "joint-0")
-        state = remember(made, (pattern(made, (0, 20)),), 7.5)
+        patched.setattr(memory, "_FORM", "joint-0")
+        state = remember(made, Kept(patterns=(pattern(made, (0, 20)),), full_at_s=7.5))
     assert recall(state, made) == NOTHING
 
 
 def test_no_more_is_kept_than_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
-    monkeypatch.setattr(change, "KEPT_MAX", 1)
+    monkeypatch.setattr(memory, "KEPT_MAX", 1)
     first = pattern(made, (3, 100))
-    assert recall(remember(made, (first, pattern(made, (0, 20))), None), made).patterns == (first,)
+    assert recall(remember(made, Kept(patterns=(first, pattern(made, (0, 20))))), made).patterns == (first,)
 
 
 def test_a_world_without_patterns_is_remembered_too() -> None:
     made = problem()
-    state = remember(made, (), None)
+    state = remember(made, Kept())
     assert recall(state, made) == NOTHING
     assert recall(state, replace(made, allowed=np.zeros_like(made.allowed))) == NOTHING
     assert WorkloadId("demo/w0") == made.workloads[0].id

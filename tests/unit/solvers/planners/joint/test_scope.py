@@ -17,7 +17,8 @@ from solvers.domain.ids import CycleId, Generation, ModelName
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.change import FULL_EVERY_S, remember, restless_of, scope_of, solved
+from solvers.planners.joint.change import FULL_EVERY_S, restless_of, scope_of, solved
+from solvers.planners.joint.memory import remember
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
@@ -87,7 +88,7 @@ def test_every_pace_has_full_solves(phase_s: int) -> None:
     for now_s in moments_s:
         at = world(taken_at_s=now_s)
         answer = solved(nothing, builders.request(at), replace(reading, snapshot=at), state, Deadline(60.0))
-        state = remember(whole, answer.patterns, answer.full_at_s)
+        state = remember(whole, answer.kept)
     gaps_s = [later - earlier for earlier, later in zip(full_at_s, [*full_at_s[1:], moments_s[-1]], strict=True)]
     assert full_at_s[0] == moments_s[0]
     assert FULL_EVERY_S <= max(gaps_s) <= FULL_EVERY_S + interval_s
