@@ -94,6 +94,7 @@ _GAUGES = (
     ("replicas_ready", "headroom_replicas_ready", "Replicas that reported ready lately."),
     ("replicas_planned", "headroom_replicas_planned", "Replicas of the current target."),
     ("plan_cost_usd_per_h", "headroom_plan_cost_usd_per_hour", "Cost of the current plan, US dollars per hour."),
+    ("plan_bound_usd_per_h", "headroom_plan_bound_usd_per_hour", "What serving as much costs at least, when planned."),
     ("ledger_age_s", "headroom_ledger_age_seconds", "Age of the newest minute in the ledger."),
 )
 _DATABASE_UP = ("headroom_database_up", "Whether PostgreSQL answered this scrape.")

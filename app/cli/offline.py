@@ -17,7 +17,7 @@ import typer
 
 from app import own_planners
 from app.cli.files import STANDARD, check_target, decode, placed, read_value, write_value
-from app.cli.output import CommandError, Exit, Format, number, rows, show, standard_output_to_error, usd
+from app.cli.output import CommandError, Exit, Format, gap_told, number, rows, show, standard_output_to_error, usd
 from app.cli.tables import (
     binding_lines,
     candidate_table,
@@ -187,8 +187,7 @@ def _told(propose: Propose) -> Propose:
 
 
 def _head(outcome: Outcome) -> list[str]:
-    bound = usd(outcome.bound_usd_per_h, per_hour=True) if outcome.bound_usd_per_h is not None else "none proven"
-    gap = f"{outcome.gap_pct:.2f} %" if outcome.gap_pct is not None else "not known"
+    gap = gap_told(outcome.cost_usd_per_h, outcome.bound_usd_per_h)
     tried = [item for item in outcome.attempts if item.error]
     short = "nothing"
     if outcome.workloads_short:
@@ -197,7 +196,7 @@ def _head(outcome: Outcome) -> list[str]:
     by_type = ", ".join(f"{use.gpu_type} {use.in_use}/{use.total}" for use in outcome.gpus if use.in_use)
     return [
         f"plan {outcome.plan}",
-        f"by {outcome.planner}: {usd(outcome.cost_usd_per_h, per_hour=True)}, bound {bound}, gap {gap}",
+        f"by {outcome.planner}: {usd(outcome.cost_usd_per_h, per_hour=True)}, {gap}",
         f"unserved: {short} (weighted {number(outcome.unserved)}), SLO risk {number(outcome.slo_risk)}",
         *([f"full batches carry {number(outcome.capacity_rps)} requests/s"] if outcome.capacity_rps else []),
         *([f"training runs as on {number(outcome.training_rate)} reference GPUs"] if outcome.training_rate else []),

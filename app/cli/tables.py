@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import Cell, CommandError, Exit, listed, number, rows, short, signed, usd, word
+from app.cli.output import Cell, CommandError, Exit, gap_told, listed, number, rows, short, signed, usd, word
 from app.client import Document
 from solvers.errors import InputError
 
@@ -185,9 +185,8 @@ def why_not_lines(found: Document) -> list[str]:
 
 def plan_head(summary: Document) -> list[Any]:
     """Which plan, whether it stands, what it costs and how far from the best it can be."""
-    cost, bound = summary["cost_usd_per_h"], summary["bound_usd_per_h"]
-    known = bound is not None and cost > 0
-    gap = f"at most {100 * (cost - bound) / cost:.1f} % above the optimum" if known else "gap not known"
+    cost = summary["cost_usd_per_h"]
+    gap = gap_told(cost, summary["bound_usd_per_h"])
     stands = f"generation {summary['generation']}" if summary["generation"] is not None else summary["state"]
     return [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}, {gap}"]
 

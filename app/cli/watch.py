@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Cell, Format, Output, console, listed, rows, show, usd, word
+from app.cli.output import Cell, Format, Output, console, gap_told, listed, rows, show, usd, word
 from app.client import Client, Document, UnreachableError
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def _head(fleet: Document) -> list[Any]:
         return [*lines, "no plan yet", ""]
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
-    lines.append(f"generation {fleet['generation']} by {plan['planner']}, since {since}{unplaced}")
+    gap = gap_told(plan["cost_usd_per_h"], plan["bound_usd_per_h"])
+    lines.append(f"generation {fleet['generation']} by {plan['planner']}, since {since}, {gap}{unplaced}")
     return [*lines, *_policies(fleet), ""]
 
 

@@ -194,6 +194,7 @@ class FleetCounts:
     replicas_ready: int
     replicas_planned: int
     plan_cost_usd_per_h: float
+    plan_bound_usd_per_h: float | None
     ledger_age_s: float | None
     outcomes_admitted: int
     outcomes_rejected: int

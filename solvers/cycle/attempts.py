@@ -2,7 +2,8 @@
 
 A planner that fails, has no plan, or is refuted by the verifier gives way to the next, and every attempt is remembered.
 Of several sound plans, what gains less than the gate asks of a change does not outweigh a plan that changes less, so
-planners do not take turns. Cycles, simulations and plans made from files ask alike.
+planners do not take turns. Every plan has a bound, whether or not its planner proves one. Cycles, simulations and plans
+made from files ask alike.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
 from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners.base import PlanRequest
+from solvers.planners.joint.certificate import certified
 from solvers.verify.checks import is_fatal
 
 Propose = Callable[[str, PlanRequest], Proposal]
@@ -66,6 +68,8 @@ def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> 
         if proposal is None or plan is None:
             attempts.append(attempt)
             continue
+        plan = certified(request, plan)
+        proposal = replace(proposal, plan=plan)
         findings = asking.verify(request.snapshot, plan, request.movable)
         if not is_fatal(findings):
             attempts.append(attempt)

@@ -32,6 +32,7 @@ from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import SPEC as KEEP
 from solvers.planners.chain import KeepTarget
+from solvers.planners.joint.certificate import certified
 from solvers.verify.checks import verify
 
 T = TypeVar("T")
@@ -223,6 +224,7 @@ def replay(
         plan: Plan | None = _in_parts(record.plan, request, propose, states or {})
     else:
         plan = propose(record.proposal.planner, request, state).plan
+        plan = plan and certified(request, plan)
     if plan is None:
         raise EngineError(f"planner {record.proposal.planner} has no plan this time", cycle=record.id)
     # A version that has fewer fields reads an older record's picture as its own; it is the same picture.
@@ -241,10 +243,11 @@ def _in_parts(plan: Plan, request: PlanRequest, propose: Propose, states: Mappin
         if line.planner == KEEP.name:
             item = SettledPart(part=part, plan=standing(part, request.seed, asking), held=line.held)
         else:
-            proposal = propose(line.planner, part.request(request.seed), states.get(policy.name))
+            asked = part.request(request.seed)
+            proposal = propose(line.planner, asked, states.get(policy.name))
             if proposal.plan is None:
                 return None
-            item = SettledPart(part=part, plan=proposal.plan, proposal=proposal)
+            item = SettledPart(part=part, plan=certified(asked, proposal.plan), proposal=proposal)
         division.settle(part, item.plan)
         settled.append(item)
     return whole_plan(asking, request, tuple(settled)).plan

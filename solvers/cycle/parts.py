@@ -26,6 +26,7 @@ from solvers.errors import EngineError
 from solvers.models.worth import cost_by_device
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
+from solvers.planners.joint.certificate import certified
 from solvers.problems.fleet import open_fleet
 from solvers.verify.checks import is_fatal
 
@@ -134,7 +135,10 @@ def _part(item: SettledPart, assignments: tuple[Assignment, ...]) -> PlanPart:
         settings = {each.device: each for each in plan.settings}
         fleet = open_fleet(part.snapshot.with_offers(), settings)
         cost = sum(cost_by_device(part.snapshot, fleet, here, settings).values())
-        objective, bound = replace(objective, cost_usd_per_h=cost), None
+        strange = tuple(each for each in part.snapshot.target.assignments if each.replica in part.strangers)
+        paid = sum(cost_by_device(part.snapshot, fleet, strange, settings).values())
+        objective = replace(objective, cost_usd_per_h=cost)
+        bound = None if bound is None else min(cost, max(0.0, bound - paid))
     return PlanPart(
         policy=part.policy.name,
         planner=plan.planner,
@@ -159,10 +163,9 @@ def _sum(objectives: Iterable[Objective]) -> Objective:
 
 
 def _bound(parts: tuple[PlanPart, ...]) -> float | None:
-    """Of all, as they are divided: parts that cost nothing need no proof."""
-    bounds = [part.bound_usd_per_h for part in parts if part.objective.cost_usd_per_h > 0.0]
-    known = [bound for bound in bounds if bound is not None]
-    return sum(known) if known and len(known) == len(bounds) else None
+    """Of all, as they are divided: of a part of which nothing is proven, that it costs nothing."""
+    known = [part.bound_usd_per_h for part in parts if part.bound_usd_per_h is not None]
+    return sum(known) if known else None
 
 
 def _status(settled: tuple[SettledPart, ...]) -> ProposalStatus:
@@ -300,7 +303,7 @@ def standing(part: Part, seed: int, asking: Asking) -> Plan:
     plan = KeepTarget().propose(request, b"", asking.reporter).plan
     if plan is None:
         raise EngineError("what stands could not be restated")
-    return plan
+    return certified(request, plan)
 
 
 def decided(decisions: tuple[tuple[PolicyName, Decision], ...], findings: tuple[Finding, ...]) -> Decision:

@@ -1,7 +1,8 @@
 -- name: fleet_counts
 -- The fleet and its plan in numbers, one row.
 WITH standing AS (
-    SELECT state.generation, plan.cost_usd_per_h, jsonb_array_length(plan.document -> 'assignments') AS planned
+    SELECT state.generation, plan.cost_usd_per_h, plan.bound_usd_per_h,
+           jsonb_array_length(plan.document -> 'assignments') AS planned
     FROM cluster_state AS state LEFT JOIN plans AS plan ON plan.id = state.plan_id WHERE state.cluster = :cluster
 ), newest AS (
     SELECT substr(source, 6) AS node_id, boot_id, sequence, received_at
@@ -16,6 +17,7 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
         WHERE sample.state = 'ready') AS replicas_ready,
        coalesce((SELECT planned FROM standing), 0) AS replicas_planned,
        coalesce((SELECT cost_usd_per_h FROM standing), 0) AS plan_cost_usd_per_h,
+       (SELECT bound_usd_per_h FROM standing) AS plan_bound_usd_per_h,
        (SELECT extract(epoch FROM now() - max(minute))::float8 FROM ledger) AS ledger_age_s,
        coalesce((SELECT admitted FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_admitted,
        coalesce((SELECT rejected FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_rejected,

@@ -20,7 +20,8 @@ from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan
 from solvers.engines.deadline import Deadline
 from solvers.models.worth import cost_by_device
-from solvers.planners.joint.reading.loosened import Loosened
+from solvers.planners.base import PlanRequest
+from solvers.planners.joint.reading.loosened import Loosened, loosened
 from solvers.planners.joint.solve.bound import CellTables, lagrangian, proven_at
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import ItemPrices, Rows
@@ -92,6 +93,14 @@ class Certificate:
         return least
 
 
+def certified(request: PlanRequest, plan: Plan) -> Plan:
+    """A plan with what single replicas prove of it, where its planner proves nothing."""
+    if plan.bound_usd_per_h is not None:
+        return plan
+    found = Certificate.of(loosened(request.snapshot, request.movable), None, Deadline(0.0))
+    return replace(plan, bound_usd_per_h=found.bound(plan))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Glance:
     """What can be said of devices without looking at contents: no contents are worth more than the best replica alone,
@@ -122,8 +131,8 @@ class _Glance:
             np.minimum.at(each, cells.work[able], taken[able])
         found = np.zeros(rows.count)
         found[:works] = np.where(rows.wanted, usd, 0.0)
-        floor = np.where(rows.fewest >= 0, rows.lower[rows.fewest], 0.0)
-        many = (floor > 0) & np.isfinite(each) & (floor * each > found[:works])
+        floor, each = np.where(rows.fewest >= 0, rows.lower[rows.fewest], 0.0), np.where(np.isfinite(each), each, 0.0)
+        many = floor * each > found[:works]
         found[:works][many] = 0.0
         found[rows.fewest[many]] = each[many]
         return found

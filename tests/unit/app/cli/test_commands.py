@@ -34,13 +34,16 @@ def device(node: str, index: int, *replicas: str, share: int = 50) -> dict[str, 
     }
 
 
+COST = {"cost_usd_per_h": 3.0, "bound_usd_per_h": 2.4}
+
+
 def fleet(plan: bool = True) -> dict[str, Any]:
     slo = {"kind": "latency", "latency_ms": 80.0, "percentile": 99.0, "scope": "end_to_end"}
     place = {"rack": "r", "failure_domain": "z"}
     return {
         "cluster": "default",
         "generation": 7 if plan else 0,
-        "plan": {"id": PLAN_ID, "planner": "greedy", "unplaced_count": 1} if plan else None,
+        "plan": {"id": PLAN_ID, "planner": "greedy", "unplaced_count": 1, **COST} if plan else None,
         "promoted_at_s": 0.0,
         "cost": {"planned_usd_per_h": 1.5, "fleet_usd_per_h": 20.0},
         "slo_attainment": 0.987,
@@ -215,7 +218,7 @@ def test_plan_shows_choices_others_and_the_gap(api: Api, headroom: Headroom) -> 
     said = headroom("plan", "--lane", "approve")
     assert said.status == Exit.OK
     assert api.body(0) == {"lane": "approve"}
-    assert "$2.00/h, at most 5.0 % above the optimum" in said.out
+    assert "$2.00/h, at most 5.3 % above the optimum" in said.out
     chosen, other = (line.split() for line in said.out.splitlines()[3:5])
     assert chosen == ["*", "vision/resnet50", "t4", "2", "40", "8", "71", "200", "0.4", "cheapest", "feasible"]
     assert other == ["a100", "1", "9", "0.7", "costlier"]

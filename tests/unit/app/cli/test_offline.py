@@ -18,6 +18,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlanRequest, Thought
+from solvers.planners.joint.certificate import certified
 from solvers.planners.registry import propose, think
 from tests import builders
 from tests.unit.app.cli.conftest import Headroom
@@ -40,9 +41,11 @@ def test_a_plan_from_a_file_is_the_planners_and_verifies(files: Path, headroom: 
     assert said.status == Exit.OK, said.err
     plan = from_json(Plan, (files / "p.json").read_text())
     asked = replace(builders.request(PICTURE, seed=7), budget=replace(builders.request(PICTURE).budget, deadline_s=2.0))
-    assert plan == propose("greedy", asked).plan
+    alone = propose("greedy", asked).plan
+    assert alone is not None
+    assert plan == certified(asked, alone)
     assert f"plan {digest(plan)}" in said.out
-    assert f"by greedy: {usd(plan.objective.cost_usd_per_h)}/h, bound none proven, gap not known" in said.out
+    assert f"by greedy: {usd(plan.objective.cost_usd_per_h)}/h, at most" in said.out
     assert "unserved: nothing" in said.out
     assert "verified: yes" in said.out
     verdict = headroom("verify", "--snapshot", f"{files}/s.json", "--plan", f"{files}/p.json")

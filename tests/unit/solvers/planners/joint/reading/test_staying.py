@@ -133,7 +133,8 @@ def test_a_plan_opens_no_device_where_a_rest_will_do() -> None:
     picture = world(more=more)
     plan = planned(picture)
     assert {item.device for item in plan.assignments} == {HOST.id}
-    assert plan.bound_usd_per_h is None
+    assert plan.bound_usd_per_h is not None
+    assert 0 < plan.bound_usd_per_h <= plan.objective.cost_usd_per_h
     # The other device is taken where nothing is left.
     full = planned(world(more=more, share_pct=100))
     assert {item.device for item in full.assignments} == {HOST.id, more[0].id}
