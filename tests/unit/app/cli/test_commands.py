@@ -309,7 +309,7 @@ def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> Non
     out = headroom("status").out
     assert "cluster default: 1 of 2 nodes up, 2 devices, 25 % of the SMs held" in out
     assert "cost $1.50/h of $20.00/h, SLO kept: 98.7 %" in out
-    assert "generation 7 by greedy, since 00:00:00 UTC, 1 without a place" in out
+    assert "generation 7 by greedy, since 00:00:00 UTC, at most 25.0 % above the optimum, 1 without a place" in out
     line = next(line for line in out.splitlines() if line.startswith("vision/resnet50"))
     assert line.split() == ["vision/resnet50", "auto", "p99", "80", "ms", "1/2", "300", "-", "50.0", "%"]
     assert "25.0 %" in next(line for line in out.splitlines() if line.startswith("vision/train"))
