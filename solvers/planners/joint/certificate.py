@@ -33,7 +33,7 @@ UNTIL_PART = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Multipliers:
     """Duals, and by pool what no pattern is worth above its device's price at them."""
 
     duals: Floats
@@ -42,11 +42,11 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What is proven of one problem, the strongest first; the last proof always holds."""
+    """What is proven of one problem: by prices, and by those of single replicas."""
 
     problem: Loosened
     rows: Rows
-    proofs: tuple[Proof, ...]
+    proofs: tuple[Multipliers, ...]
 
     @staticmethod
     def of(problem: Loosened, prices: Prices | None, deadline: Deadline) -> Certificate:
@@ -137,7 +137,7 @@ class _Glance:
         found[rows.fewest[many]] = each[many]
         return found
 
-    def proof(self, duals: Floats) -> Proof:
+    def proof(self, duals: Floats) -> Multipliers:
         """What these duals prove at a glance."""
         problem, rows = self.problem.problem, self.rows
         prices: ItemPrices = rows.item_prices(duals)
@@ -156,7 +156,7 @@ class _Glance:
             most = min(clients * float(beside.max()), room * float((beside / cells.share_pct).max()))
             worth[pool] = max(worth[pool], float(single.max()), most)
         worth = np.where(np.isfinite(worth), worth - prices.fixed, 0.0)
-        return Proof(duals=duals, worth=np.maximum(worth, -np.abs(prices.fixed)))
+        return Multipliers(duals=duals, worth=np.maximum(worth, -np.abs(prices.fixed)))
 
     def _open_kinds(self) -> list[int]:
         return np.flatnonzero(self.problem.problem.pool_devices[self.problem.problem.kind_pool]).tolist()
