@@ -33,6 +33,7 @@ from app.store.cycles import CycleState, CycleSummary
 from app.store.pages import PageOrder
 from app.store.tasks import TaskListing, TaskState
 from app.store.tokens import Role
+from solvers.cycle.parts import MERGED
 from solvers.cycle.record import Lane
 from solvers.domain.workload import SloScope, WorkloadKind
 from solvers.errors import HeadroomError, NotFoundError, TransientError
@@ -64,7 +65,15 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        number=number, percent=percent, usd_per_h=usd_per_h, tone=tone, slo=slo_text, since=since_text, took=took_text
+        number=number,
+        percent=percent,
+        usd_per_h=usd_per_h,
+        gib=gib,
+        tone=tone,
+        slo=slo_text,
+        since=since_text,
+        planner=planner_text,
+        took=took_text,
     )
     return made
 
@@ -82,6 +91,11 @@ def percent(fraction: float | None) -> str:
 def usd_per_h(cost: float | None) -> str:
     """Dollars per hour, or a dash."""
     return "–" if cost is None else f"${number(cost, 2)}/h"
+
+
+def gib(mebibytes: float | None) -> str:
+    """Memory in GiB, or a dash."""
+    return number(None if mebibytes is None else mebibytes / 1024, 1)
 
 
 def tone(fraction: float | None) -> str:
@@ -104,6 +118,11 @@ def slo_text(slo: Mapping[str, Any]) -> str:
     return f"≥ {slo['throughput_rps_min']:g}/s"
 
 
+def planner_text(planner: str) -> str:
+    """Who planned."""
+    return "each pool's planner" if planner == MERGED else planner
+
+
 def took_text(elapsed_ms: float) -> str:
     """What a computation took."""
     return f"{elapsed_ms:.0f} ms" if elapsed_ms < 1000 else f"{elapsed_ms / 1000:.1f} s"
@@ -117,11 +136,12 @@ def since_text(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _where(item: TaskStatusLine) -> str:
+def _where(item: TaskStatusLine, devices: Mapping[str, str]) -> str:
     if item.group is None:
-        return f"{item.queue_position}. in line"
+        return f"number {item.queue_position} in line"
     beside = len(item.group.tasks) - 1
-    return f"{item.group.device}, {item.group.share_pct_sm} %" + (f", beside {beside} more" if beside else "")
+    place = f"{devices.get(item.group.device, item.group.device)}, {item.group.share_pct_sm} % SM"
+    return place + (f", beside {beside} more" if beside else "")
 
 
 def _moment(at: datetime | None) -> str:
@@ -182,11 +202,11 @@ class Board:
             "nodes": [{**node, "tiles": [tile for tile in devices if tile["node"] == node["id"]]} for node in nodes],
             "services": [{**service, "paint": paints[service["id"]]} for service in fleet["services"]],
             "jobs": [{**job, "paint": paints[job["id"]], **_progress(job)} for job in fleet["jobs"]],
-            "tasks": self._tasks(project),
+            "tasks": self._tasks(project, {tile["id"]: f"{tile['node']} #{tile['index']}" for tile in devices}),
             "cycles": self._cycles() if project is None else [],
         }
 
-    def _tasks(self, project: str | None) -> list[Plain]:
+    def _tasks(self, project: str | None, devices: Mapping[str, str]) -> list[Plain]:
         """Tasks that are not done, those that are late first."""
         found: list[TaskStatusLine] = []
         for state in (TaskState.LATE, TaskState.RUNNING, TaskState.WAITING):
@@ -198,7 +218,7 @@ class Board:
                 "state": item.state.value,
                 "tone": "bad" if item.state is TaskState.LATE else "soft",
                 "done": min(1.0, item.inputs_done / item.inputs_total),
-                "where": _where(item),
+                "where": _where(item, devices),
                 "deadline": _moment(item.deadline_at),
                 "finish": _moment(item.finish_at_predicted),
             }
@@ -211,7 +231,7 @@ class Board:
             {
                 "at": cycle.started_at.astimezone(UTC).strftime("%H:%M:%S"),
                 "lane": _LANES[cycle.lane],
-                "planner": cycle.planner,
+                "planner": cycle.planner and planner_text(cycle.planner),
                 "elapsed_ms": cycle.elapsed_ms,
                 "outcome": _outcome(cycle),
             }

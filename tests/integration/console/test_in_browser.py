@@ -15,11 +15,12 @@ from app.api import console
 from app.store.tokens import Role
 from tests.integration.api.world import NODE, OWN
 from tests.integration.console.conftest import LONG, Served
-from tests.integration.console.visitor import SIGN_IN, SIGN_OUT, STREAM, Entrance, Visitor
+from tests.integration.console.visitor import SIGN_IN, SIGN_OUT, Entrance, Visitor
 
 pytestmark = pytest.mark.integration
 
 PHONE_PX = 390
+STREAM = "/console/stream"
 PANELS = ["Services", "Offline tasks in line", "Training and offline work"]
 
 
