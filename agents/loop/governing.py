@@ -22,6 +22,7 @@ from solvers.control.records import (
     DeviceState,
     GovernorDecision,
     GovernorSettings,
+    ProcessReading,
     Repartition,
     ReplicaEnvelope,
     ReplicaReading,
@@ -36,11 +37,6 @@ STALE_PERIODS = 3
 """Measurements older than this are not acted on."""
 AGENT_SETTINGS = GovernorSettings(settle_periods=2)
 """Boards tell power as an average over a second: what was raised shows one period later."""
-FILLED_PART = 0.75
-"""Batches of this part of the allowed size on average, or as many requests waiting, count as full."""
-
-OVERLOAD_PART = 0.01
-"""A replica that drops more than this part of what arrives has more load than it can carry."""
 
 
 @dataclass(slots=True)
@@ -280,7 +276,7 @@ def reading_of(sample: DeviceSample, envelope: DeviceEnvelope) -> DeviceReading:
     for replica in envelope.replicas:
         workers = [worker for worker in ready if worker.reading.spec.replica == replica.replica]
         if workers:
-            found.append(_replica_reading(replica.replica, workers))
+            found.append(ReplicaReading.of(replica.replica, [_process_reading(worker) for worker in workers]))
     return DeviceReading(
         power_w=sample.power_w if known else None,
         replicas=tuple(found),
@@ -293,35 +289,16 @@ def _ready(sample: DeviceSample) -> list[WorkerSample]:
     return [worker for worker in sample.workers if not worker.gone and worker.reading.state is WorkerState.READY]
 
 
-def _replica_reading(replica: str, workers: list[WorkerSample]) -> ReplicaReading:
-    """A replica and its shadow are judged by the worse of them."""
-    latencies = [latency for latency in map(_latency_ms, workers) if latency is not None]
-    return ReplicaReading(
-        replica=replica,
-        latency_ms=max(latencies, default=None),
-        filled=any(_filled(worker) for worker in workers),
+def _process_reading(worker: WorkerSample) -> ProcessReading:
+    spec = worker.reading.spec
+    return mirrored(
+        ProcessReading,
+        worker,
+        batch=spec.batch,
+        execution_ms=worker.execution_ms_mean,
+        queue=worker.queue_length,
+        execution_only=spec.latency_execution_only,
     )
-
-
-def _latency_ms(worker: WorkerSample) -> float | None:
-    """What counts against the limit: the execution alone where the service says so, else the tail end to end. Under
-    more load than it can carry, only what batch and clock can mend counts, the batch before and its own: the rest is a
-    queue, and smaller batches would lengthen it.
-    """
-    execution_ms, batch = worker.execution_ms_mean, worker.reading.spec.batch
-    if worker.reading.spec.latency_execution_only:
-        return execution_ms
-    overloaded = worker.queue_length >= 2.0 * batch or worker.dropped > OVERLOAD_PART * worker.arrived
-    if overloaded and execution_ms is not None:
-        return 2.0 * execution_ms
-    return worker.latency_ms_p99
-
-
-def _filled(worker: WorkerSample) -> bool:
-    """Unknown batches count as full."""
-    batch = worker.reading.spec.batch
-    unknown = worker.batch_mean <= 0.0
-    return unknown or worker.batch_mean >= FILLED_PART * batch or worker.queue_length >= batch
 
 
 def _replica_envelope(replica: ReplicaTarget) -> ReplicaEnvelope:

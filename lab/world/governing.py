@@ -19,6 +19,7 @@ from solvers.control.records import (
     DeviceReading,
     DeviceState,
     GovernorDecision,
+    ProcessReading,
     ReplicaEnvelope,
     ReplicaReading,
     Setting,
@@ -28,11 +29,6 @@ from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.telemetry import BrokenLimit, RepartitionWish
 from solvers.domain.workload import WorkloadKind
-
-FILLED_PART = 0.75
-"""Batches of this part of the allowed size on average, or as many requests waiting, count as full."""
-OVERLOAD_PART = 0.01
-"""A replica that drops more than this part of what arrives has more load than it can carry."""
 
 
 @dataclass(slots=True)
@@ -124,7 +120,8 @@ class FleetGoverning:
         for replica in governed.envelope.replicas:
             ready = [each for each in cell.processes if each.routed and each.item.replica == replica.replica]
             if ready:
-                found.append(_reading_of(replica, ready, load))
+                told = [_told(process, load, replica.execution_only) for process in ready]
+                found.append(ReplicaReading.of(replica.replica, told))
         return DeviceReading(
             power_w=governed.power_w if governed.power_w > 0.0 else None,
             replicas=tuple(found),
@@ -133,64 +130,31 @@ class FleetGoverning:
         )
 
 
-def _reading_of(replica: ReplicaEnvelope, ready: list[Process], load: Load | None) -> ReplicaReading:
-    """A replica and its shadow are judged by the worse of them."""
-    told = [(process, _told(process, load)) for process in ready]
-    judged_ms = (each.judged_ms(process, replica.execution_only) for process, each in told)
-    return ReplicaReading(
-        replica=replica.replica,
-        latency_ms=max((latency_ms for latency_ms in judged_ms if latency_ms), default=None),
-        filled=any(each.filled(process) for process, each in told),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _ToldProcess:
-    """A process in a period."""
-
-    execution_ms: float | None
-    latency_ms_p99: float | None
-    batch_mean: float
-    queue: float
-    dropping: bool
-
-    def judged_ms(self, process: Process, execution_only: bool) -> float | None:
-        """What counts against the limit: under more load than can be carried only what batch and clock can mend, the
-        batch before and its own.
-        """
-        if execution_only:
-            return self.execution_ms
-        overloaded = self.queue >= 2.0 * process.batch or self.dropping
-        if overloaded and self.execution_ms is not None:
-            return 2.0 * self.execution_ms
-        return self.latency_ms_p99
-
-    def filled(self, process: Process) -> bool:
-        """Whether its batches were about as large as allowed; unknown ones count as that."""
-        full = self.batch_mean <= 0.0 or self.batch_mean >= FILLED_PART * process.batch
-        return full or self.queue >= process.batch
-
-
-def _told(process: Process, load: Load | None) -> _ToldProcess:
+def _told(process: Process, load: Load | None, execution_only: bool) -> ProcessReading:
+    """A process in a period: by its meter, in fluid mode by the last stretch."""
     meter = process.period
     if meter.histogram is not None:
         mean_ms = 1000.0 * meter.busy_s / meter.batches if meter.batches > 0.0 else None
-        return _ToldProcess(
+        return ProcessReading(
+            batch=process.batch,
             execution_ms=mean_ms + process.answer_shift_ms if mean_ms is not None else None,
             latency_ms_p99=percentile_ms(meter.histogram, 99.0),
             batch_mean=meter.completed / meter.batches if meter.batches > 0.0 else 0.0,
             queue=process.waiting,
-            dropping=meter.dropped > OVERLOAD_PART * meter.arrived,
+            arrived=meter.arrived,
+            dropped=meter.dropped,
+            execution_only=execution_only,
         )
     served = load.served_by(process) if load is not None else None
-    if served is None:
-        return _ToldProcess(None, None, 0.0, process.waiting, dropping=False)
-    return _ToldProcess(
-        execution_ms=served.execution_ms or None,
-        latency_ms_p99=served.latency_ms_p99,
-        batch_mean=served.batch_mean,
-        queue=served.queue,
-        dropping=served.dropped > OVERLOAD_PART * (served.completed + served.dropped),
+    return ProcessReading(
+        batch=process.batch,
+        execution_ms=served.execution_ms or None if served is not None else None,
+        latency_ms_p99=served.latency_ms_p99 if served is not None else None,
+        batch_mean=served.batch_mean if served is not None else 0.0,
+        queue=served.queue if served is not None else process.waiting,
+        arrived=served.completed + served.dropped if served is not None else 0.0,
+        dropped=served.dropped if served is not None else 0.0,
+        execution_only=execution_only,
     )
 
 

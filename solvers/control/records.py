@@ -6,7 +6,7 @@ is one turn of the governor, whatever its length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -83,6 +83,46 @@ class DeviceEnvelope:
     replicas: tuple[ReplicaEnvelope, ...]
 
 
+FILLED_PART = 0.75
+"""Batches of this part of the allowed size on average, or as many requests waiting, count as full."""
+OVERLOAD_PART = 0.01
+"""A process that drops more than this part of what arrives has more load than it can carry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReading:
+    """A process of a replica in its last period, as it was measured. Mean times of its batches and the tail of answers
+    are None when nothing finished.
+    """
+
+    batch: int
+    """What it is allowed."""
+    execution_ms: float | None
+    latency_ms_p99: float | None
+    batch_mean: float
+    queue: float
+    arrived: float
+    dropped: float
+    execution_only: bool
+
+    @property
+    def judged_ms(self) -> float | None:
+        """What counts against the limit: the execution alone where the service says so, else the tail end to end. Under
+        more load than it can carry, only what batch and clock can mend counts, the batch before and its own: the rest
+        is a queue, and smaller batches would lengthen it.
+        """
+        overloaded = self.queue >= 2.0 * self.batch or self.dropped > OVERLOAD_PART * self.arrived
+        if self.execution_only or self.execution_ms is None or not overloaded:
+            return self.execution_ms if self.execution_only else self.latency_ms_p99
+        return 2.0 * self.execution_ms
+
+    @property
+    def filled(self) -> bool:
+        """Whether its batches were about as large as allowed; unknown ones count as that."""
+        full = self.batch_mean <= 0.0 or self.batch_mean >= FILLED_PART * self.batch
+        return full or self.queue >= self.batch
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReading:
     """A replica's last period. `latency_ms` is None when nothing finished: it then has no wish and no say."""
@@ -91,6 +131,13 @@ class ReplicaReading:
     latency_ms: float | None
     filled: bool = True
     """Whether its batches were about as large as allowed; if not, allowing larger ones changes nothing."""
+
+    @staticmethod
+    def of(replica: str, processes: Sequence[ProcessReading]) -> ReplicaReading:
+        """A replica and its shadow are judged by the worse of them."""
+        latencies = [latency_ms for each in processes if (latency_ms := each.judged_ms) is not None]
+        filled = any(each.filled for each in processes)
+        return ReplicaReading(replica=replica, latency_ms=max(latencies, default=None), filled=filled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
