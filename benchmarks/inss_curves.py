@@ -1,7 +1,7 @@
 """The curves of several trainings of InSS' actor in one file, and as the table of docs/lab/learning.md.
 
 Owns what of an artefact's record is kept beside the one that is shipped: reward, part late or lost, throughput, by
-setting and seed. `python -m benchmarks.inss_curves ARTEFACT… --out solvers/policies/inss/artefacts/curves.json`.
+setting and seed. `python -m benchmarks.inss_curves ARTEFACT… --out lab/learning/curves.json`.
 """
 
 from __future__ import annotations

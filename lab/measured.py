@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,14 +29,7 @@ from solvers.domain.workload import ModelVariant
 from solvers.errors import InputError
 from solvers.models.base import Facts, Groups, GroupSamples, Queries, Samples
 
-V100, T4, A30, P40, TITAN_X = "v100", "t4", "a30", "p40", "titan-x-pascal"
-A100_40GB, A100_80GB = "a100-40gb", "a100"
-RTX_2080TI, RTX_3080TI, RTX_3090 = "rtx-2080ti", "rtx-3080ti", "rtx-3090"
-
-IDLE_W = {P40: 46.0, A100_40GB: 46.0, RTX_3080TI: 20.0}
-"""Board power of the sources less this is what a replica adds (the lowest readings of the P40 are 46 to 48 W)."""
-
-Row = Mapping[str, str]
+V100 = "v100"
 
 
 class SourceMissingError(InputError):

@@ -10,15 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Protocol
 
 from solvers.domain.ids import JobId, ServiceId
-from solvers.domain.value import (
-    NAME,
-    check_finite,
-    check_name,
-    check_not_negative,
-    text,
-    value,
-    within,
-)
+from solvers.domain.value import NAME, check_finite, check_name, check_not_negative, text, value, within
 from solvers.planners.base import Planner
 
 

@@ -116,12 +116,15 @@ def write_text(file: str, text: str) -> None:
     if file == STANDARD:
         sys.stdout.write(text)
         return
+    body = text.encode()
+    # Without a time in its header, so that equal models are equal files.
+    write_bytes(file, gzip.compress(body, mtime=0) if file.endswith(".gz") else body)
+
+
+def write_bytes(file: str, body: bytes) -> None:
+    """Write a file whole or not at all. Raises CommandError when that fails."""
     # A link stays a link, and what is no plain file (/dev/null) must not be replaced by one.
     path = Path(file).resolve()
-    body = text.encode()
-    if path.suffix == ".gz":
-        # Without a time in its header, so that equal models are equal files.
-        body = gzip.compress(body, mtime=0)
     whole = not path.exists() or path.is_file()
     scratch = path.with_name(f".{path.name}.{os.getpid()}.new") if whole else path
     try:

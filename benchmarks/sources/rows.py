@@ -6,22 +6,12 @@ Owns where the folder is when nobody says. It refuses to know any single source.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from lab.measured import (
-    A30,
-    A100_40GB,
-    A100_80GB,
-    IDLE_W,
-    P40,
-    RTX_2080TI,
-    RTX_3080TI,
-    RTX_3090,
-    T4,
-    TITAN_X,
     V100,
     MeasuredCell,
-    Row,
     SourceMissingError,
     groups_of,
     name_of,
@@ -55,6 +45,13 @@ __all__ = [
     "table",
 ]
 
+T4, A30, P40, TITAN_X = "t4", "a30", "p40", "titan-x-pascal"
+A100_40GB, A100_80GB = "a100-40gb", "a100"
+RTX_2080TI, RTX_3080TI, RTX_3090 = "rtx-2080ti", "rtx-3080ti", "rtx-3090"
+
+IDLE_W = {P40: 46.0, A100_40GB: 46.0, RTX_3080TI: 20.0}
+"""Board power of the sources less this is what a replica adds (the lowest readings of the P40 are 46 to 48 W)."""
+Row = Mapping[str, str]
 DEFAULT_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 

@@ -36,17 +36,7 @@ from lab.arena.forms import (
     TraceForm,
 )
 from lab.arena.loading import Context, Where, rows
-from lab.world.arrivals import (
-    ArrivalPattern,
-    Bursts,
-    Daily,
-    RateCourse,
-    RatePoint,
-    Replayed,
-    Source,
-    Steady,
-    rate_path,
-)
+from lab.world.arrivals import ArrivalPattern, Bursts, Daily, RateCourse, RatePoint, Replayed, Source, Steady, rate_path
 from lab.world.scenario import ClientStep, Closed, Open, Saturating
 
 if TYPE_CHECKING:
@@ -116,13 +106,7 @@ HOUR_S = 3600.0
 
 def trace_pattern(form: TraceForm, where: Where, context: Context) -> Replayed:
     """The load of a real trace."""
-    readers = {
-        "twitter": _twitter,
-        "azure-llm": _azure,
-        "mooncake": _mooncake,
-        "muxserve": _muxserve,
-        "dlrm": _dlrm,
-    }
+    readers = {"twitter": _twitter, "azure-llm": _azure, "mooncake": _mooncake, "muxserve": _muxserve, "dlrm": _dlrm}
     rates, bin_s = readers[form.source](form, where, context)
     return _replayed(rates, bin_s, form, where, context)
 
@@ -285,9 +269,7 @@ def _scaled(pattern: ArrivalPattern, factor: float) -> ArrivalPattern:
             return replace(pattern, rate_rps=pattern.rate_rps * factor)
         case Bursts():
             return replace(
-                pattern,
-                rate_rps_calm=pattern.rate_rps_calm * factor,
-                rate_rps_burst=pattern.rate_rps_burst * factor,
+                pattern, rate_rps_calm=pattern.rate_rps_calm * factor, rate_rps_burst=pattern.rate_rps_burst * factor
             )
         case Daily():
             return replace(pattern, rate_rps_mean=pattern.rate_rps_mean * factor)

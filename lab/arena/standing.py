@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lab.arena.running import RunRecord
-from lab.arena.stats import DUST, OURS, Summary, Values, Versus, left_out, no_worse, summary, values_of, versus
+from lab.arena.stats import DUST, OURS, Summary, Values, Versus, gains, left_out, no_worse, summary, values_of, versus
 from lab.outcome import About, Better
 from solvers.domain.value import value
 
@@ -154,7 +154,7 @@ def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
     fair = [name for name in rivals if keeps(name, ours)]
     rival = max(fair or rivals, key=lambda name: (worth(name), name))
     told = versus(own[about.goal], values[rival][about.goal])
-    gain = _gains(told, sign)
+    gain = gains(told, sign)
     standing = _standing(told, gain[0], sign)
     if not fair:
         standing = RivalStanding.DEARER if standing is RivalStanding.BEHIND else RivalStanding.ALONE
@@ -170,13 +170,6 @@ def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
         gain_pct_high=gain[2],
         p=told.p_t if told is not None else None,
     )
-
-
-def _gains(told: Versus | None, sign: float) -> tuple[float | None, float | None, float | None]:
-    if told is None or told.relative_pct is None:
-        return None, None, None
-    bounds = [sign * bound for bound in (told.relative_pct_low, told.relative_pct_high) if bound is not None]
-    return sign * told.relative_pct, min(bounds, default=None), max(bounds, default=None)
 
 
 def _standing(told: Versus | None, gain_pct: float | None, sign: float) -> RivalStanding:

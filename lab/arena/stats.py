@@ -333,18 +333,23 @@ def _verdict(
     guard = about.guard
     guards = versus(ours[guard], other[guard]) if guard is not None and guard in ours and guard in other else None
     kept = guard is None or no_worse(guards, better.get(guard, Better.LOWER))
-    if paired is None or paired.relative_pct is None:
-        return ContenderVerdict(contender=OURS, against=others[0].contender, gain_pct=None, guard_kept=kept)
-    sign = 1.0 if about.better is Better.HIGHER else -1.0
-    bounds = [sign * bound for bound in (paired.relative_pct_low, paired.relative_pct_high) if bound is not None]
+    gain_pct, low, high = gains(paired, 1.0 if about.better is Better.HIGHER else -1.0)
     return ContenderVerdict(
         contender=OURS,
         against=others[0].contender,
-        gain_pct=sign * paired.relative_pct,
-        gain_pct_low=min(bounds, default=None),
-        gain_pct_high=max(bounds, default=None),
+        gain_pct=gain_pct,
+        gain_pct_low=low,
+        gain_pct_high=high,
         guard_kept=kept,
     )
+
+
+def gains(told: Versus | None, sign: float) -> tuple[float | None, float | None, float | None]:
+    """A relative difference with its interval, turned so that better is above nothing."""
+    if told is None or told.relative_pct is None:
+        return None, None, None
+    bounds = [sign * bound for bound in (told.relative_pct_low, told.relative_pct_high) if bound is not None]
+    return sign * told.relative_pct, min(bounds, default=None), max(bounds, default=None)
 
 
 def _t_quantile(freedom: int) -> float:

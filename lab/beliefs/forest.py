@@ -110,12 +110,7 @@ class ForestRegressor:
         trees: Plain = None
         if self.trees is not None:
             trees = {name: getattr(self.trees, name).tolist() for name in (*_NODE_NUMBERS, *_NODE_VALUES)}
-        return {
-            "seed": self.seed,
-            "targets": self.targets,
-            "vocabulary": self.vocabulary.dump(),
-            "trees": trees,
-        }
+        return {"seed": self.seed, "targets": self.targets, "vocabulary": self.vocabulary.dump(), "trees": trees}
 
     @staticmethod
     def load(plain: Plain) -> ForestRegressor:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats
-from solvers.models.base import Facts, Groups, ModelSpec
-from solvers.models.parts.disturbed import Company, DisturbedModel, utilisation
+from solvers.models.base import Facts, Groups, ModelSpec, Queries
+from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE, Company, DisturbedModel
 from solvers.models.parts.lattice import Lattice
 
 SPEC = ModelSpec(name="gpulet", version="1", formula="linear in L2 and DRAM use of both (gpulet)")
@@ -39,6 +39,16 @@ class Linear:
             return np.zeros(0)
         factors = np.stack([self.by_gpu_type.get(name, self.overall) for name in members.gpu_types])
         return np.asarray(np.sum(features(groups, self.table) * factors[members.gpu_type], axis=1))
+
+
+def utilisation(members: Queries, table: Lattice | None) -> tuple[Floats, Floats]:
+    """Utilisation of L2 and DRAM by every member alone, as fractions; assumed from the share where never measured."""
+    share = members.share_pct / 100.0
+    if table is None:
+        return L2_PER_SHARE * share, DRAM_PER_SHARE * share
+    places = table.places(members)
+    l2, dram = table.column(places, "l2"), table.column(places, "dram")
+    return np.where(np.isnan(l2), L2_PER_SHARE * share, l2), np.where(np.isnan(dram), DRAM_PER_SHARE * share, dram)
 
 
 def features(groups: Groups, table: Lattice | None) -> Floats:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lab.beliefs.gpulet import utilisation
 from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
 from solvers.models.base import Facts, Groups, ModelSpec, Queries
 from solvers.models.parts.curves import not_negative
-from solvers.models.parts.disturbed import Company, DisturbedModel, utilisation
+from solvers.models.parts.disturbed import Company, DisturbedModel
 from solvers.models.parts.lattice import Lattice
 
 SPEC = ModelSpec(name="igniter", version="1", formula="scheduling delay, L2 pressure and power capping (iGniter)")

@@ -167,8 +167,7 @@ def standing(
 
 @arena.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results of `arena run`.")],
-    reference: Reference = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results of `arena run`.")], reference: Reference = None
 ) -> None:
     """Write tables and report.html anew from finished runs."""
     from lab.arena.store import ResultFolder

@@ -7,17 +7,14 @@ Ctrl-C loses no finished episode. It refuses to know how learning works; without
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.files import STANDARD, check_target, write_text
-from app.cli.output import CommandError, Exit
+from app.cli.files import STANDARD, check_target, write_bytes, write_text
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,12 +97,12 @@ def _run(training: Training, checkpoint: Path) -> None:
         for number, _ in enumerate(training.rounds(), start=1):
             kept = training.checkpoint()
             if number % CHECKPOINT_ROUNDS == 0:
-                _write(checkpoint, kept)
+                write_bytes(str(checkpoint), kept)
             _show(training, (time.monotonic() - begun) / (len(training.curve) - first))
     finally:
         if sys.stderr.isatty():
             typer.echo("", err=True)
-        _write(checkpoint, kept)
+        write_bytes(str(checkpoint), kept)
 
 
 def _show(training: Training, episode_s: float) -> None:
@@ -119,18 +116,6 @@ def _show(training: Training, episode_s: float) -> None:
     typer.echo(f"{line}, {left_min:.0f} min left", err=True, nl=not sys.stderr.isatty())
     if sys.stderr.isatty():
         typer.echo("   \r", err=True, nl=False)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        scratch.write_bytes(content)
-        scratch.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            scratch.unlink()
-        raise CommandError(f"{path}: {error.strerror or error}", Exit.USAGE) from None
 
 
 def _read(text: str) -> tuple[str, Any]:

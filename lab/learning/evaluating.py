@@ -198,9 +198,6 @@ class Score:
     programme: float
     bound: float
     actor_violated: float
-    programme_violated: float
-    actor_rps: float
-    programme_rps: float
     seconds: int
 
 
@@ -231,9 +228,6 @@ def evaluate(truth: Truth, actor: InssActor, penalty: float, span: tuple[int, in
         programme=_mean([there.reward for _, there, *_ in rows]),
         bound=_mean([bound for *_, bound, _ in rows]),
         actor_violated=_mean([here.violated for here, *_ in rows]),
-        programme_violated=_mean([there.violated for _, there, *_ in rows]),
-        actor_rps=_mean([here.throughput_rps for here, *_ in rows]),
-        programme_rps=_mean([there.throughput_rps for _, there, *_ in rows]),
         seconds=len(rows),
     )
 

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import numpy as np
 
 from solvers.domain.arrays import Streams
-from solvers.domain.value import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    each,
-    value,
-    within,
-)
+from solvers.domain.value import NOT_NEGATIVE, POSITIVE, each, value, within
 from solvers.errors import FieldError
 
 if TYPE_CHECKING:

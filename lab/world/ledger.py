@@ -331,11 +331,7 @@ class Ledger:
             book.begin_anew()
 
     def metrics(
-        self,
-        services: tuple[ServiceOutcome, ...],
-        jobs: tuple[JobOutcome, ...],
-        usages: Iterable[Usage],
-        count: Count,
+        self, services: tuple[ServiceOutcome, ...], jobs: tuple[JobOutcome, ...], usages: Iterable[Usage], count: Count
     ) -> tuple[Metric, ...]:
         total, span_s = self.total, self.total.seconds
         asked = sum(each.completed + each.dropped for each in services)

@@ -15,18 +15,7 @@ from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap
 from solvers.domain.ids import DeviceId, NodeId, ServiceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
-from solvers.domain.value import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    Limit,
-    check_range,
-    distinct,
-    each,
-    rising,
-    text,
-    value,
-    within,
-)
+from solvers.domain.value import NOT_NEGATIVE, POSITIVE, Limit, check_range, distinct, each, rising, text, value, within
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import FieldError
 

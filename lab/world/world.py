@@ -22,17 +22,7 @@ from lab.world.profiling import known_truth, profiles_of
 from lab.world.requests import Requests
 from lab.world.run import Run, job_outcome
 from lab.world.scenario import FaultKind, Level, ScenarioFault, WorldScenario
-from lab.world.state import (
-    Kernel,
-    Priority,
-    ServiceLane,
-    State,
-    TargetByDevice,
-    Work,
-    WorldDevice,
-    WorldNode,
-    may_swap,
-)
+from lab.world.state import Kernel, Priority, ServiceLane, State, TargetByDevice, Work, WorldDevice, WorldNode, may_swap
 from solvers.control import controllers
 from solvers.cycle.ports import Ports
 from solvers.domain.change import Target
@@ -180,8 +170,7 @@ class World:
             nodes=nodes,
             observer=observer,
             ledger=Ledger(
-                fleet_gpus=sum(cell.gpu_part for cell in state.cells.values()),
-                fleet_memory_mib=_memory_mib(state),
+                fleet_gpus=sum(cell.gpu_part for cell in state.cells.values()), fleet_memory_mib=_memory_mib(state)
             ),
             serving=(Fluid if scenario.level is Level.FLUID else Requests).of(scenario, state, loads, seed),
             governing=governing,

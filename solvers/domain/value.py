@@ -103,7 +103,7 @@ class Limit:
 
 
 NAME, TEXT, DISTINCT = Limit(check_name), Limit(check_text), Limit(check_distinct)
-POSITIVE, NOT_NEGATIVE, FINITE = Limit(check_positive), Limit(check_not_negative), Limit(check_finite)
+POSITIVE, NOT_NEGATIVE = Limit(check_positive), Limit(check_not_negative)
 
 
 def within(low: float, high: float) -> Limit:

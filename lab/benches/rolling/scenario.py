@@ -161,10 +161,7 @@ def build(form: RollingForm, context: Context) -> Bench:
 
 def _bench(form: RollingForm, picture: Snapshot, rates: list[list[float]]) -> Rolling:
     return Rolling(
-        about=form.about(),
-        picture=picture,
-        rates_rps=tuple(tuple(step) for step in rates),
-        step_s=form.step,
+        about=form.about(), picture=picture, rates_rps=tuple(tuple(step) for step in rates), step_s=form.step
     )
 
 

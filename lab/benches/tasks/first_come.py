@@ -142,7 +142,6 @@ class SeatRoom:
     """A seat while a tick is decided. It changes as tasks are put into it."""
 
     seat: TaskSeat
-    position: int
     memory_mib: float
     sitting: list[Sitting]
 
@@ -277,7 +276,7 @@ class FirstCome(ArrivalLine):
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:  # noqa: ARG002
         """Everybody who has room goes, each as a launch of its own."""
         self._due_s = None
-        rooms = [self._room(seat, position) for position, seat in enumerate(seats)]
+        rooms = [self._room(seat) for seat in seats]
         launches: list[Launch] = []
         hopeless: set[tuple[object, ...]] = set()
         for each in self._rule.ordered(self._main):
@@ -295,10 +294,10 @@ class FirstCome(ArrivalLine):
         self._launched()
         return tuple(launches)
 
-    def _room(self, seat: TaskSeat, position: int) -> SeatRoom:
+    def _room(self, seat: TaskSeat) -> SeatRoom:
         needs = ((each.task, self._profiled.need(each.task, seat.gpu_type)) for each in seat.running)
         sitting = [Sitting(task, need) for task, need in needs if need is not None]
-        return SeatRoom(seat, position, seat.memory_mib_free, sitting)
+        return SeatRoom(seat, seat.memory_mib_free, sitting)
 
 
 def _kind(task: InferenceTask) -> tuple[object, ...]:

@@ -79,7 +79,6 @@ class TaskLog:
 
 @dataclass(slots=True)
 class _Group:
-    launch: Launch
     board: TaskBoard
     number: int
     names: tuple[str, ...] = ()
@@ -159,7 +158,7 @@ class TaskRun:
         board.advance(self.now_s, self.conduct.monitor_s)
         if launch.wish is not None and self.conduct.mig:
             board = self._cut(board, launch.wish)
-        group = _Group(launch, board, self.log.groups, tuple(each.task.id for each in launch.group))
+        group = _Group(board, self.log.groups, tuple(each.task.id for each in launch.group))
         self.log.groups += 1
         group.fails = launch.memory_mib > board.memory_mib_free + _LATE or self._unlucky(group)
         weights_mib = 0.0

@@ -19,13 +19,7 @@ from lab.benches.tasks.contract import BATCHES, PROCESS_MIB, InferenceTask
 from lab.world.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.value import (
-    NAME,
-    NOT_NEGATIVE,
-    POSITIVE,
-    value,
-    within,
-)
+from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, value, within
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import FieldError, InputError
 from solvers.models.base import Facts, Queries, Samples

@@ -15,10 +15,11 @@ not counted: means are over the second half of a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -338,20 +339,14 @@ def mean_tally(contest: Contest, seeds: int, periods: int = PERIODS) -> Contende
     """Means over seeds."""
     found = [tally(contest, seed, periods) for seed in range(seeds)]
 
-    def by_network(read: Callable[[ContenderTally], Mapping[str, float]]) -> dict[str, float]:
-        return {name: fmean(read(each)[name] for each in found) for name in contest.networks}
+    def mean(name: str) -> Any:
+        told = [getattr(each, name) for each in found]
+        if isinstance(told[0], dict):
+            return {network: fmean(each[network] for each in told) for network in contest.networks}
+        return fmean(told)
 
-    return ContenderTally(
-        rate_rps=by_network(lambda each: each.rate_rps),
-        energy_j=by_network(lambda each: each.energy_j),
-        latency_ms=by_network(lambda each: each.latency_ms),
-        power_w=fmean(each.power_w for each in found),
-        kept_part=fmean(each.kept_part for each in found),
-        hot_part=fmean(each.hot_part for each in found),
-        late_part=fmean(each.late_part for each in found),
-        repartitions=sum(each.repartitions for each in found),
-        kept_rps=fmean(each.kept_rps for each in found),
-    )
+    means = {item.name: mean(item.name) for item in fields(ContenderTally) if item.name != "repartitions"}
+    return ContenderTally(**means, repartitions=sum(each.repartitions for each in found))
 
 
 def _run(contest: Contest, parts: tuple[GovernedPart, ...], seed: int, periods: int) -> tuple[Period, ...]:

@@ -21,7 +21,7 @@ from lab.claims.claim import ClaimEvidence, Effort, found
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass
 from solvers.models.base import Queries, Samples
-from solvers.policies.oltunes.learned import LearnedSolo, taught
+from solvers.policies.oltunes.learned import LearnedSolo, predictor
 from solvers.policies.oltunes.parameters import FM_FTRL, OltunesParameters
 from solvers.policies.oltunes.scores import Character, PowerTerms, affinity, epc_score
 
@@ -70,11 +70,7 @@ def _epc(terms: tuple[float, ...]) -> float:
     return float(
         epc_score(
             PowerTerms(
-                idle_w=IDLE_W,
-                tdp_w=tdp_w,
-                sm_utilisation=sm_utilisation,
-                memory_used=memory_used,
-                latency_s=latency_s,
+                idle_w=IDLE_W, tdp_w=tdp_w, sm_utilisation=sm_utilisation, memory_used=memory_used, latency_s=latency_s
             )
         )
     )
@@ -143,7 +139,8 @@ def _solo() -> LearnedSolo:
     model = [MODELS[int(index)] for index in draw.integers(len(MODELS), size=rows)]
     gpu_type = [TYPES[int(index)] for index in draw.integers(len(TYPES), size=rows)]
     latency_ms = 1.0 + 40.0 * batch / share * np.array([1.0 + MODELS.index(name) for name in model])
-    return taught(FM_FTRL, facts(), 0, Samples.of(Queries.of(model, gpu_type, batch, share), latency_ms))
+    profiled = Samples.of(Queries.of(model, gpu_type, batch, share), latency_ms)
+    return predictor(FM_FTRL, facts(), 0).fit(profiled)
 
 
 @dataclass(slots=True)

@@ -155,16 +155,6 @@ def latency_alone_ms(members: Queries, solo: SoloModel, table: Lattice | None) -
     return np.where((places.distance == 0.0) & np.isfinite(measured), measured, believed)
 
 
-def utilisation(members: Queries, table: Lattice | None) -> tuple[Floats, Floats]:
-    """Utilisation of L2 and DRAM by every member alone, as fractions; assumed from the share where never measured."""
-    share = members.share_pct / 100.0
-    if table is None:
-        return L2_PER_SHARE * share, DRAM_PER_SHARE * share
-    places = table.places(members)
-    l2, dram = table.column(places, "l2"), table.column(places, "dram")
-    return np.where(np.isnan(l2), L2_PER_SHARE * share, l2), np.where(np.isnan(dram), DRAM_PER_SHARE * share, dram)
-
-
 def composition(groups: Groups) -> Whole:
     """A number for who is in every member's group, whatever the order; the same in every run."""
     digests = [hashlib.sha256(name.encode()).digest() for name in groups.members.models]

@@ -218,14 +218,6 @@ def shipped(name: str) -> Artefact:
     return read(place.read_text(encoding="utf-8"))
 
 
-@cache
-def curves() -> Mapping[str, Mapping[str, Record]]:
-    """Of all trainings behind what comes with the package: columns of a curve by setting and seed."""
-    place = files("solvers.policies.inss").joinpath("artefacts", "curves.json")
-    found: Mapping[str, Mapping[str, Record]] = json.loads(place.read_text(encoding="utf-8"))
-    return found
-
-
 def shipped_for(models: Sequence[str], gpu_types: Sequence[str]) -> Artefact | None:
     """The one trained for exactly these networks (in any order) on exactly these GPUs, or None."""
     for name in SHIPPED:

@@ -408,11 +408,6 @@ def predictor(kind: str, facts: Facts, seed: int) -> LearnedSolo:
     return cast("LearnedSolo", make_solo(_MODELS[kind], facts, seed))
 
 
-def taught(kind: str, facts: Facts, seed: int, samples: Samples) -> LearnedSolo:
-    """One that has learned what was profiled offline."""
-    return predictor(kind, facts, seed).fit(samples)
-
-
 def loaded(kind: str, plain: Plain, facts: Facts) -> LearnedSolo:
     """One that was written down by its `dump`."""
     return cast("LearnedSolo", load_solo(_MODELS[kind], plain, facts))

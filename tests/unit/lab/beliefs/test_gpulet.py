@@ -8,7 +8,7 @@ import pytest
 from lab.beliefs import gpulet
 from solvers.models.base import Groups, GroupSamples, Queries
 from solvers.models.parts import static
-from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE
+from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE, table_of
 from tests import laws
 
 
@@ -46,3 +46,10 @@ def test_a_gpu_type_with_few_groups_takes_those_of_all() -> None:
     assert np.isfinite(found).all()
     more = GroupSamples(groups=there, latency_ms=np.array([3.0, 4.0]))
     assert len(model.update(more, solo).predict(here, solo).mean) == len(here)
+
+
+def test_use_is_measured_or_assumed() -> None:
+    table = table_of(laws.solo(["res"]), laws.facts())
+    l2, dram = gpulet.utilisation(Queries.of(["res", "vgg"], laws.GPU, 4, 40), table)
+    assert l2 == pytest.approx([laws.L2["res"] * 0.4, L2_PER_SHARE * 0.4])
+    assert dram[0] == pytest.approx(0.8 * laws.L2["res"] * 0.4)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli.files import write_bytes
 from app.cli.output import CommandError, Exit
 from app.cli.program import run
 from lab.cli import training
@@ -52,9 +53,9 @@ def test_hyper_parameters_are_read_as_numbers_words_or_refused() -> None:
 
 def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "actor.json.checkpoint"
-    training._write(path, b"first")
-    training._write(path, b"second")
+    write_bytes(str(path), b"first")
+    write_bytes(str(path), b"second")
     assert path.read_bytes() == b"second"
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(CommandError, match="none"):
-        training._write(tmp_path / "none" / "x", b"")
+        write_bytes(str(tmp_path / "none" / "x"), b"")

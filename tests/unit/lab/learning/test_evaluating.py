@@ -74,4 +74,3 @@ def test_an_actor_is_judged_by_its_likeliest_choices(small: Truth) -> None:
     assert score.seconds == 12
     assert score.actor <= score.actor_places <= score.bound
     assert score.programme <= score.bound
-    assert score.actor_rps > 0

@@ -16,7 +16,7 @@ from lab.benches.tasks.schedulers import AddedLatency
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.errors import InputError
 from solvers.models.base import Facts, Queries, Samples
-from solvers.policies.oltunes.learned import LearnedSolo, taught
+from solvers.policies.oltunes.learned import LearnedSolo, predictor
 
 A100, A30 = GpuTypeName("a100-40gb"), GpuTypeName("a30")
 COMPUTE, MEMORY = ModelName("resnet152"), ModelName("gpt2")
@@ -43,7 +43,7 @@ def solo() -> LearnedSolo:
     samples = Samples.of(
         Queries.of(models, types, np.tile(batch, 4), np.tile(share, 4)), 20.0 * np.tile(once, 4) * slower
     )
-    return taught("fm_ftrl", known(), 0, samples)
+    return predictor("fm_ftrl", known(), 0).fit(samples)
 
 
 def first_come(rule: Callable[[Facts], SeatRule]) -> FirstCome:

@@ -26,7 +26,7 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass
 from solvers.errors import FieldError, InputError
 from solvers.models.base import Queries, Samples
-from solvers.policies.oltunes.learned import LearnedSolo, predictor, taught
+from solvers.policies.oltunes.learned import LearnedSolo, predictor
 from solvers.policies.oltunes.memory import RETRAINED_AFTER, PendingLessons, SeenOutcome
 from solvers.policies.oltunes.queues import Queues, WindowPace
 from solvers.policies.oltunes.scores import Character
@@ -72,7 +72,7 @@ def solo() -> LearnedSolo:
     models = [(LOW, HIGH)[int(index)] for index in draw.integers(2, size=120)]
     types = [(A100, A30)[int(index)] for index in draw.integers(2, size=120)]
     latency_ms = 1.0 + 20.0 * batch / share * np.array([1.0 if name == LOW else 4.0 for name in models])
-    return taught("fm_ftrl", facts(), 0, Samples.of(Queries.of(models, types, batch, share), latency_ms))
+    return predictor("fm_ftrl", facts(), 0).fit(Samples.of(Queries.of(models, types, batch, share), latency_ms))
 
 
 def scheduler(**changes: Any) -> OltunesScheduler:

@@ -9,7 +9,7 @@ import pytest
 
 from solvers.models.base import Groups, Queries, Samples
 from solvers.models.parts import static
-from solvers.models.parts.disturbed import L2_PER_SHARE, Company, composition, latency_alone_ms, table_of, utilisation
+from solvers.models.parts.disturbed import Company, composition, latency_alone_ms, table_of
 from tests import laws
 
 
@@ -29,13 +29,6 @@ def test_exactly_measured_cells_beat_belief() -> None:
     table = table_of(Samples.of(queries.take(np.array([True, False])), [99.0]), laws.facts())
     found = latency_alone_ms(queries, believer, table)
     assert found == pytest.approx([99.0, float(believer.predict(queries).mean[1])])
-
-
-def test_use_is_measured_or_assumed() -> None:
-    table = table_of(laws.solo(["res"]), laws.facts())
-    l2, dram = utilisation(Queries.of(["res", "vgg"], laws.GPU, 4, 40), table)
-    assert l2 == pytest.approx([laws.L2["res"] * 0.4, L2_PER_SHARE * 0.4])
-    assert dram[0] == pytest.approx(0.8 * laws.L2["res"] * 0.4)
 
 
 def test_composition_ignores_order_and_counts_copies() -> None:
