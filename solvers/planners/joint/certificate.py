@@ -22,14 +22,16 @@ from solvers.engines.deadline import Deadline
 from solvers.models.worth import cost_by_device
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.reading.loosened import Loosened, loosened
-from solvers.planners.joint.solve.bound import CellTables, lagrangian, proven_at
-from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import ItemPrices, Rows
-from solvers.planners.joint.solve.nodes import Priced
+from solvers.planners.joint.solve.bound import lagrangian, proven_at
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.master import Rows
+from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Prices
 
 DUST = 1e-6
 UNTIL_PART = 0.0
+SINGLES_MAX = 300_000
+"""Replicas looked at one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +54,11 @@ class Certificate:
     def of(problem: Loosened, prices: Prices | None, deadline: Deadline) -> Certificate:
         """With what these prices prove beside those of single replicas."""
         rows, judge = Rows(problem.problem), Judge(problem.problem)
-        glance = _Glance(problem=problem, judge=judge, rows=rows, cells=CellTables(problem.problem, judge, rows))
-        proofs = [glance.proof(glance.duals())] if problem.problem.workloads and problem.problem.kinds else []
-        if prices is not None and proofs:
+        if not (problem.problem.workloads and problem.problem.kinds):
+            return Certificate(problem=problem, rows=rows, proofs=())
+        glance = _Glance.of(problem, rows, judge)
+        proofs = [glance.proof(glance.duals())]
+        if prices is not None:
             duals = rows.duals(prices)
             found, worth = glance.proof(duals), prices.worth_usd
             if worth is None and not deadline.over:
@@ -103,32 +107,50 @@ def certified(request: PlanRequest, plan: Plan) -> Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class _Glance:
-    """What can be said of devices without looking at contents: no contents are worth more than the best replica alone,
-    nor than all of the share at the best replica's worth for its share.
+    """What can be said of devices by looking at single replicas: no contents are worth more than the best replica
+    alone, nor than all of the share at the best replica's worth for its share, what it draws left out.
     """
 
     problem: Loosened
-    judge: Judge
     rows: Rows
-    cells: CellTables
+    alone: Judged
+    """One replica alone on a device, by kind, variant and share."""
+    low_pct: Floats
+    """No replica has a share between this and its own here."""
+
+    @staticmethod
+    def of(loose: Loosened, rows: Rows, judge: Judge) -> _Glance:
+        """At every percent, or by the measured shares where those would be too many."""
+        problem, step = loose.problem, max(1, loose.problem.share_step_pct)
+        shares = np.arange(step, WHOLE_PCT + 1, step)
+        shares = shares[shares >= problem.shares_pct[0]]
+        open_kinds = np.flatnonzero(problem.pool_devices[problem.kind_pool])
+        if len(open_kinds) * len(problem.variants) * len(shares) > SINGLES_MAX:
+            shares = problem.shares_pct
+        low = np.concatenate([shares[:1], shares[:-1] + step])
+        kind, variant, at = (
+            item.ravel() for item in np.meshgrid(open_kinds, np.arange(len(problem.variants)), np.arange(len(shares)))
+        )
+        member, share = (np.full((len(kind), judge.width), empty, dtype=np.int64) for empty in (-1, 0))
+        member[:, 0], share[:, 0] = variant, shares[at]
+        judged = judge.judge(Patterns(kind=kind, variants=member, shares_pct=share))
+        fits = shares[at] <= loose.room_pct[problem.kind_pool[kind]]
+        some = np.flatnonzero(judged.lawful & fits)
+        return _Glance(problem=loose, rows=rows, alone=judged.take(some), low_pct=low[at][some].astype(np.float64))
 
     def duals(self) -> Floats:
         """So low that no replica is worth more than the part of a device that it takes."""
-        problem, rows = self.problem.problem, self.rows
+        problem, rows, judged = self.problem.problem, self.rows, self.alone
         works = len(problem.workloads)
+        pool = problem.kind_pool[judged.rows.kind]
+        idle = np.array([problem.idle_usd_per_h(number) for number in range(len(problem.pools))])
+        taken = judged.usd_per_h if problem.by_replica else idle[pool] * self.low_pct / WHOLE_PCT
+        work = problem.variant_workload[judged.rows.variants[:, 0]]
+        part = np.minimum(judged.capacity_rps[:, 0] / np.maximum(problem.rate_rps[work], 1e-12), 1.0)
+        able = (part > 0) & ~self.problem.paid[pool]
         usd, each = problem.unserved_usd.copy(), np.full(works, np.inf)
-        prices = replace(rows.item_prices(np.zeros(rows.count)), pi=np.ones(works))
-        priced = Priced(problem, self.judge, rows, prices)
-        for kind in self._open_kinds():
-            cells = self.cells.of_kind(kind)
-            pool = int(problem.kind_pool[kind])
-            if not len(cells) or self.problem.paid[pool]:
-                continue
-            taken = priced.costs(cells, kind) + problem.idle_usd_per_h(pool) * cells.share_pct / 100
-            served = priced.worth(cells, np.full(len(cells), -1.0), np.zeros(len(cells)))
-            able = served > 0
-            np.minimum.at(usd, cells.work[able], taken[able] / served[able])
-            np.minimum.at(each, cells.work[able], taken[able])
+        np.minimum.at(usd, work[able], taken[able] / part[able])
+        np.minimum.at(each, work[able], taken[able])
         found = np.zeros(rows.count)
         found[:works] = np.where(rows.wanted, usd, 0.0)
         floor, each = np.where(rows.fewest >= 0, rows.lower[rows.fewest], 0.0), np.where(np.isfinite(each), each, 0.0)
@@ -139,24 +161,17 @@ class _Glance:
 
     def proof(self, duals: Floats) -> Multipliers:
         """What these duals prove at a glance."""
-        problem, rows = self.problem.problem, self.rows
-        prices: ItemPrices = rows.item_prices(duals)
-        priced = Priced(problem, self.judge, rows, prices)
-        worth = np.full(len(problem.pools), -np.inf)
-        for kind in self._open_kinds():
-            cells = self.cells.of_kind(kind)
-            if not len(cells):
-                continue
-            pool = int(problem.kind_pool[kind])
-            costs, room = priced.costs(cells, kind), self.problem.room_pct[pool]
-            fits = cells.share_pct <= room
-            single = np.where(fits, priced.worth(cells, np.full(len(cells), -1.0), costs), 0.0)
-            beside = np.where(fits, priced.crowded(cells, costs), 0.0)
-            clients = problem.pools[pool].clients
-            most = min(clients * float(beside.max()), room * float((beside / cells.share_pct).max()))
-            worth[pool] = max(worth[pool], float(single.max()), most)
-        worth = np.where(np.isfinite(worth), worth - prices.fixed, 0.0)
-        return Multipliers(duals=duals, worth=np.maximum(worth, -np.abs(prices.fixed)))
-
-    def _open_kinds(self) -> list[int]:
-        return np.flatnonzero(self.problem.problem.pool_devices[self.problem.problem.kind_pool]).tolist()
+        problem, rows, judged = self.problem.problem, self.rows, self.alone
+        pools = len(problem.pools)
+        pool, columns = problem.kind_pool[judged.rows.kind], rows.columns(judged)
+        alone = -rows.reduced(columns, duals)
+        undrawn, shared = duals.copy(), judged.usd_per_h if problem.by_replica else np.zeros(len(judged))
+        undrawn[rows.pool_at : rows.quota_at] = 0.0
+        beside = -rows.reduced(replace(columns, cost=shared), undrawn)
+        single, most, dense = (np.zeros(pools) for _ in range(3))
+        np.maximum.at(single, pool, alone)
+        np.maximum.at(most, pool, beside)
+        np.maximum.at(dense, pool, beside / self.low_pct)
+        clients = np.array([item.clients for item in problem.pools])
+        several = np.minimum(clients * most, self.problem.room_pct * dense) - rows.item_prices(duals).fixed
+        return Multipliers(duals=duals, worth=np.maximum(single, several))
