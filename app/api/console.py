@@ -303,11 +303,13 @@ async def console(request: Request) -> Response:
     board = board_of(request)
     try:
         actor = await _viewer(request)
+        return _page(await run_in_threadpool(board.page, actor.project))
     except UnauthenticatedError:
         return _page(board.sign_in())
     except (ForbiddenError, RateLimitedError) as error:
         return _page(board.sign_in(error.message), 403)
-    return _page(await run_in_threadpool(board.page, actor.project))
+    except TransientError as error:
+        return _page(board.sign_in(error.message), 503)
 
 
 @router.post("/session")
@@ -319,6 +321,8 @@ async def begin_session(request: Request, token: Annotated[str, Form(max_length=
         await _viewer(request, token.strip())
     except (UnauthenticatedError, ForbiddenError, RateLimitedError) as error:
         return _page(board_of(request).sign_in(error.message), 401)
+    except TransientError as error:
+        return _page(board_of(request).sign_in(error.message), 503)
     answer = RedirectResponse("/", status_code=303)
     answer.set_cookie(
         COOKIE,

@@ -122,6 +122,18 @@ def test_a_form_of_another_site_signs_nobody_out(world: World) -> None:
     assert SIGN_IN not in world.client.get("/").text
 
 
+def test_while_the_database_is_away_people_are_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = mock.Mock(side_effect=TransientError("the database is away"))
+    monkeypatch.setattr(world.app.state.services.status, "fleet", away)
+    opened = world.call("GET", "/", None, headers=_cookie(world, "viewer"))
+    monkeypatch.setattr(world.app.state.authenticator, "look_up", away)
+    refused = _sign_in(world, world.secrets["operator"])
+    for answer in (opened, refused):
+        assert answer.status_code == 503
+        assert '<p class="bad" role="alert">the database is away</p>' in answer.text
+        assert "set-cookie" not in answer.headers
+
+
 def test_only_the_pages_own_files_are_served(world: World) -> None:
     for name, kind in (("console.css", "text/css"), ("console.js", "text/javascript")):
         answer = world.call("GET", f"/static/{name}", None)

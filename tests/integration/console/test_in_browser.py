@@ -145,13 +145,15 @@ def _check_numbers(visitor: Visitor) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_in_any_light_and_on_a_phone_everything_can_be_read(entrance: Entrance, served: Served, scheme: str) -> None:
-    for width in (PHONE_PX, 1280):
-        visitor = entrance.window(width=width, color_scheme=scheme)
-        visitor.open()
-        assert (visitor.wide(), visitor.pale()) == ([], [])
-        visitor.sign_in(served.tokens["viewer"])
-        assert visitor.page.get_by_role("cell", name=LONG).count() == 1
-        assert (visitor.wide(), visitor.pale(), visitor.unreachable()) == ([], [], [])
+    visitor = entrance.window(color_scheme=scheme)
+    visitor.open()
+    for inside in (False, True):
+        if inside:
+            visitor.sign_in(served.tokens["viewer"])
+            assert visitor.page.get_by_role("cell", name=LONG).count() == 1
+        for width in (PHONE_PX, 1280):
+            visitor.page.set_viewport_size({"width": width, "height": 900})
+            assert (visitor.wide(), visitor.pale(), visitor.unreachable()) == ([], [], [])
 
 
 def test_the_keyboard_is_enough(entrance: Entrance, served: Served) -> None:
