@@ -22,8 +22,9 @@ from app.settings import Settings
 from app.store import migrate
 from app.store.embedded import embedded_url
 from app.store.engine import Database
-from app.workers.children import PoolLimits, SolvePool, fit_apart
+from app.workers.children import fit_apart
 from app.workers.scheduler import Housekeeping, LeaseKeeper, PlannerWorker, WorkerParts
+from app.workers.solve_pool import PoolLimits, SolvePool
 from solvers.errors import StateError, TransientError
 from solvers.planners import registry
 
@@ -145,7 +146,8 @@ def _beliefs(database: Database) -> Beliefs:
 
 
 def _pool(settings: Settings, reporter: LogReporter) -> SolvePool:
-    return SolvePool(registry.create, reporter, PoolLimits(grace_s=settings.solve_grace_s))
+    limits = PoolLimits(grace_s=settings.solve_grace_s, memory_mib=settings.solve_memory_mib)
+    return SolvePool(registry.tuned_for, reporter, limits)
 
 
 def _planning(

@@ -119,6 +119,10 @@ def configure_logs(level: str, stream: TextIO | None = None) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
+_WARNINGS = frozenset({"planner.failed", "planner.stopped", "plan.refuted", "plan.stood_in"})
+"""Events of the core that an operator should hear of."""
+
+
 class LogReporter:
     """The core's Reporter: logs each event."""
 
@@ -127,4 +131,5 @@ class LogReporter:
 
     def event(self, name: str, **facts: str | float) -> None:
         """Log one event of the core."""
-        self._log.info(name, **facts)
+        say = self._log.warning if name in _WARNINGS else self._log.info
+        say(name, **facts)

@@ -34,7 +34,9 @@ class Settings:
     retention_interval_s: float = 3600.0
     lease_ttl_s: float = 10.0
     solve_grace_s: float = 2.0
-    """How long a planner child may overrun its deadline before it is killed."""
+    """How long a planner child that has found nothing yet may overrun its deadline before it is killed."""
+    solve_memory_mib: int = 8192
+    """Memory of a planner child; one that wants more fails, and the best that it had found stands."""
     retention_raw_days: int = 7
     retention_minute_days: int = 90
     retention_cycle_days: int = 30

@@ -300,6 +300,11 @@ def lab(services: Iterable[Service] = (), **changes: object) -> Snapshot:
     return snapshot(devices, services, nodes=nodes, **changes)  # type: ignore[arg-type]
 
 
+def counted(work_units: int) -> Budget:
+    """So much work, and time in plenty."""
+    return Budget(deadline_s=3600.0, work_units=work_units)
+
+
 def everything_movable(picture: Snapshot) -> tuple[WorkloadId, ...]:
     """All workloads of a snapshot."""
     ids = [*(item.id for item in picture.services), *(item.id for item in picture.jobs)]
@@ -309,7 +314,7 @@ def everything_movable(picture: Snapshot) -> tuple[WorkloadId, ...]:
 def request(picture: Snapshot, movable: Iterable[str] | None = None, seed: int = 1) -> PlanRequest:
     """A planning request; by default everything may move."""
     ids = everything_movable(picture) if movable is None else tuple(WorkloadId(item) for item in movable)
-    return PlanRequest(snapshot=picture, movable=ids, budget=Budget(work_units=WORK_UNITS), seed=seed)
+    return PlanRequest(snapshot=picture, movable=ids, budget=counted(WORK_UNITS), seed=seed)
 
 
 HARD = Affinity()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ import typer
 
 from app import own_planners
 from app.cli.files import STANDARD, check_target, decode, placed, read_value, write_value
-from app.cli.output import CommandError, Exit, Format, gap_told, number, rows, show, standard_output_to_error, usd
+from app.cli.output import CommandError, Exit, Format, gap_told, number, rows, show, usd
 from app.cli.tables import (
     binding_lines,
     candidate_table,
@@ -34,23 +35,24 @@ from app.services.explaining.explaining import Types, WhyNot, choices, gaps, tol
 from app.services.explaining.sentences import owner_sentences, places_of
 from app.services.explaining.solves import ExplainQuestion, Solves, answered_anew, insight_of
 from app.services.whatif.changes import apply_changes, changes_of
-from app.services.whatif.made import Made, Wish, planned
+from app.services.whatif.made import DEADLINE_S_MAX, Made, Wish, planned
 from app.services.whatif.outcome import Outcome, outcome_of
 from app.services.whatif.question import Pictures, WhatIfQuestion
 from app.services.whatif.question import answer as answer_whatif
-from solvers.cycle.attempts import Asking, Propose
+from app.workers.solve_pool import SolvePool
+from solvers.cycle.attempts import Asking
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest, from_plain
 from solvers.domain.evidence import Insight, Reason, SilentReporter
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.ownership import owners_of
-from solvers.domain.plan import Plan, Proposal, Unplaced
-from solvers.domain.policy import PlannerSetting
+from solvers.domain.plan import Plan, Unplaced
+from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
-from solvers.errors import EngineError, FieldError, InputError, NotFoundError
+from solvers.errors import FieldError, InputError, NotFoundError
 from solvers.planners import registry
-from solvers.planners.base import PlanRequest
+from solvers.planners.base import Planner
 from solvers.verify.checks import verify
 
 SHORT_SHOWN = 20
@@ -85,13 +87,12 @@ class Tuning:
             else:
                 registry.with_settings(mine, {item.name: item.value})
 
-    def propose(self, planner: str, request: PlanRequest) -> Proposal:
-        """Run a planner of Headroom's or one's own in this process."""
+    def made(self, planner: str, policy: Policy) -> Planner:
+        """A planner of Headroom's or one's own, tuned."""
         made = own_planners.create(planner)
-        settings = registry.settings_of(request.snapshot.policy, made.spec.name)
+        settings = registry.settings_of(policy, made.spec.name)
         settings |= {item.name: item.value for item in self.settings if item.planner == made.spec.name}
-        made = registry.with_settings(made, settings)
-        return registry.think(made, request, None, SilentReporter()).proposal
+        return registry.with_settings(made, settings)
 
 
 def read_settings(given: Iterable[str]) -> tuple[PlannerSetting, ...]:
@@ -118,7 +119,13 @@ def _value(written: str) -> bool | float | str:
 def wished(lane: str = Lane.ACT.value, planner: str | None = None, **more: Any) -> Wish:
     """How to plan, as options say it. Raises InputError for a planner that there is not."""
     known_planner(planner)
-    return Wish(lane=Lane(lane), planner=planner, **more)
+    return Wish(lane=Lane(lane), planner=planner, **timed(more))
+
+
+def timed(asked: Document) -> Document:
+    """What is asked of time and work: where work is all, it ends the search, however long it takes here."""
+    alone = asked.get("work_units") is not None and asked.get("deadline_s") is None
+    return {**asked, "deadline_s": DEADLINE_S_MAX} if alone else asked
 
 
 def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
@@ -130,17 +137,18 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     begun_s = time.monotonic()
     snapshot = read_value(Snapshot, file)
     read_s = time.monotonic()
-    made = planned(snapshot, wish, asking(tuning))
-    planned_s = time.monotonic()
-    outcome = outcome_of(made)
-    if out is not None:
-        write_value(out, made.plan)
-    answer = plain(outcome)
-    answer |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
-    found = insight_of(made, wish)
-    insight = answer["insight"] = plain(told(found, None, None))
-    if showing.why_not is not None:
-        answer["why_not"] = why_not_offline(made, showing.why_not, found, wish, asking(tuning))
+    with planners(tuning) as asking:
+        made = planned(snapshot, wish, asking)
+        planned_s = time.monotonic()
+        outcome = outcome_of(made)
+        if out is not None:
+            write_value(out, made.plan)
+        answer = plain(outcome)
+        answer |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
+        found = insight_of(made, wish)
+        insight = answer["insight"] = plain(told(found, None, None))
+        if showing.why_not is not None:
+            answer["why_not"] = why_not_offline(made, showing.why_not, found, wish, asking)
     parts = [
         *_head(outcome),
         *([] if showing.quiet else [*candidate_table(insight["candidates"]), *binding_lines(insight)]),
@@ -166,24 +174,14 @@ def known_planner(name: str | None) -> None:
         raise InputError(f"there is no planner {name}; known are {', '.join(registry.names())}")
 
 
-def asking(tuning: Tuning | None = None) -> Asking:
-    """Planners and verifier, run in this process."""
-    return Asking(propose=_told((tuning or Tuning()).propose), verify=verify, reporter=SilentReporter())
-
-
-def _told(propose: Propose) -> Propose:
-    """Whatever a planner raises is that planner's failure, as it is in the child process of a server."""
-
-    def asked(planner: str, wanted: PlanRequest) -> Proposal:
-        try:
-            with standard_output_to_error():
-                return propose(planner, wanted)
-        except (EngineError, ModuleNotFoundError):
-            raise
-        except Exception as error:
-            raise EngineError(f"planner {planner} failed: {type(error).__name__}: {error}") from error
-
-    return asked
+@contextmanager
+def planners(tuning: Tuning | None = None) -> Iterator[Asking]:
+    """Planners in a child process, as a server runs them: at the deadline there is an answer, the best found so far."""
+    pool = SolvePool((tuning or Tuning()).made, SilentReporter(), start="fork")
+    try:
+        yield Asking(propose=pool.propose, verify=verify, reporter=SilentReporter())
+    finally:
+        pool.close()
 
 
 def _head(outcome: Outcome) -> list[str]:
@@ -240,7 +238,8 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
     """A workload's whole name, and why it is where it is in a plan made now; shaped like a server's answer."""
     picture = read_value(Snapshot, file)
     name = name_in(picture, workload)
-    made = planned(picture, wish, asking())
+    with planners() as asking:
+        made = planned(picture, wish, asking)
     plan = made.plan
     types = {str(device.id): str(device.gpu_type) for device in picture.with_offers().devices}
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
@@ -260,7 +259,8 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
 
 def curve(picture: Snapshot, wish: Wish, name: str) -> Any:
     """What a service's promise costs at several lengths."""
-    return plain(Solves.of(picture, wish, asking()).slo_curve(name))
+    with planners() as asking:
+        return plain(Solves.of(picture, wish, asking).slo_curve(name))
 
 
 def live(client: Client) -> Snapshot:
@@ -288,7 +288,8 @@ def why_not_anew(client: Client, stored: Document) -> Document:
     if stored["workload"] not in picture.services_by_id():
         return {**stored, "forced": None}
     question = ExplainQuestion(workload=stored["workload"], why_not=GpuTypeName(stored["gpu_type"]))
-    found = answered_anew(picture, question, asking(), from_plain(WhyNot, stored))
+    with planners() as asking:
+        found = answered_anew(picture, question, asking, from_plain(WhyNot, stored))
     return {**plain(found.why_not), "forced": plain(found.forced)}
 
 
@@ -319,7 +320,7 @@ def simulated(file: str, question: Document, files: Sequence[str]) -> Document:
     place = ", ".join(files)
     try:
         changes = changes_of(question.get("changes", {}))
-        asked = WhatIfQuestion(**{**question, "changes": changes, "lane": Lane(question["lane"])})
+        asked = WhatIfQuestion(**{**timed(question), "changes": changes, "lane": Lane(question["lane"])})
     except FieldError as error:
         raise InputError(f"{place}: {placed(error.field, error.message)}") from None
     before = read_value(Snapshot, file)
@@ -329,4 +330,5 @@ def simulated(file: str, question: Document, files: Sequence[str]) -> Document:
         faults = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in error.faults)
         raise InputError(f"{place}: {faults}") from None
     pictures = Pictures(before=before, after=after, types=after.gpu_types, complete=lambda picture: picture)
-    return cast("Document", plain(answer_whatif(asked, pictures, asking())))
+    with planners() as asking:
+        return cast("Document", plain(answer_whatif(asked, pictures, asking)))

@@ -25,7 +25,6 @@ from app.settings import Settings
 from app.signals import asked_to_end
 from app.store import cycles, idempotency, ledger, nodes, plans, targets, telemetry
 from app.store.engine import Database
-from app.workers.children import SolvePool
 from app.workers.pace import (
     NOTHING_YET,
     CycleCause,
@@ -36,6 +35,7 @@ from app.workers.pace import (
     remember,
     remember_failure,
 )
+from app.workers.solve_pool import SolvePool
 from solvers.cycle.ports import Clock
 from solvers.errors import EngineError, HeadroomError, LeaseLostError, TransientError
 

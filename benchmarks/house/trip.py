@@ -116,7 +116,7 @@ def planned(root: Path) -> list[Step]:
     request = PlanRequest(
         snapshot=snapshot,
         movable=movable_workloads(snapshot, Lane.ACT),
-        budget=Budget(work_units=WORK_UNITS),
+        budget=Budget(deadline_s=3600.0, work_units=WORK_UNITS),
         seed=1,
     )
     propose("joint", request)

@@ -121,6 +121,21 @@ class ProposalStatus(StrEnum):
     NO_SOLUTION = "no_solution"
 
 
+class Ending(StrEnum):
+    """How a planner's search came to its end."""
+
+    FINISHED = "finished"
+    """By itself: it found what it looked for, or there was nothing more to look at."""
+    WORK = "work"
+    """Its counted work was used up; with equal inputs it ends alike."""
+    DEADLINE = "deadline"
+    """Its time was used up."""
+    KILLED = "killed"
+    """It overran its deadline and was killed."""
+    FAILED = "failed"
+    """It crashed, ran out of memory or broke its contract."""
+
+
 @value
 class Proposal:
     """A planner's answer: a status, a plan when there is one, and reasons that concern the whole."""
@@ -131,3 +146,8 @@ class Proposal:
     reasons: tuple[Reason, ...] = ()
     insight: Insight | None = None
     """What the planner found out on its way, for explanations; None when it tells nothing."""
+    ending: Ending = late(Ending.FINISHED)
+    failure: str | None = late(None)
+    """Why the planner was stopped or failed, in words; the plan is then the best that it had handed over."""
+    by: str | None = late(None)
+    """Whose plan it is, where the planner's own was not the best."""

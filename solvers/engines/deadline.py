@@ -1,7 +1,7 @@
 """How long there is left to think: the one place where the core looks at a clock.
 
-Owns that look. Searching longer changes how good an answer is, never what it means; with counted work instead of time,
-equal inputs end alike. It refuses to interrupt anybody: callers ask.
+Owns that look. Searching longer changes how good an answer is, never what it means; where counted work ends before the
+time does, equal inputs end alike. It refuses to interrupt anybody: callers ask.
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+CROWDING_MAX = 10.0
+WORKED_LEAST_S = 0.02
+"""Less says nothing."""
+
 
 @dataclass(slots=True)
 class Deadline:
-    """Time left, or work left: with `work_units` set, only counted work ends it, so that equal inputs end alike."""
+    """Time left and, with `work_units`, counted work left: it is over when either has ended."""
 
     seconds: float
     work_units: int | None = None
     _begun_s: float = field(default_factory=time.monotonic)
+    _begun_cpu_s: float = field(default_factory=time.process_time)
     _spent: int = 0
 
     def spend(self, units: int = 1) -> None:
@@ -25,22 +30,34 @@ class Deadline:
 
     @property
     def elapsed_s(self) -> float:
-        """Since it began; for reports only."""
+        """Since it began."""
         return time.monotonic() - self._begun_s
 
     @property
+    def crowding(self) -> float:
+        """Seconds that a second of this process's work takes, by what it took so far: more than 1 on a busy machine."""
+        worked_s = time.process_time() - self._begun_cpu_s
+        return min(CROWDING_MAX, max(1.0, self.elapsed_s / worked_s)) if worked_s > WORKED_LEAST_S else 1.0
+
+    @property
+    def late(self) -> bool:
+        """Whether the time has ended, whatever work is left."""
+        return self.elapsed_s >= self.seconds
+
+    @property
     def left_s(self) -> float:
-        """Seconds left, or all of them as long as counted work remains."""
-        if self.work_units is not None:
-            return self.seconds if self._spent < self.work_units else 0.0
+        """Seconds left; none when the work has ended."""
+        if self.work_units is not None and self._spent >= self.work_units:
+            return 0.0
         return max(0.0, self.seconds - self.elapsed_s)
 
     @property
     def left_part(self) -> float:
-        """Part of the budget that is left, 1 to 0."""
-        if self.work_units is not None:
-            return max(0.0, 1 - self._spent / self.work_units) if self.work_units > 0 else 0.0
-        return self.left_s / self.seconds if self.seconds > 0 else 0.0
+        """Part that is left, 1 to 0: of the work where it is counted, so that it is the same on every machine."""
+        left_s = self.left_s
+        if left_s <= 0.0:
+            return 0.0
+        return left_s / self.seconds if self.work_units is None else 1 - self._spent / self.work_units
 
     @property
     def over(self) -> bool:

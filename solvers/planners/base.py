@@ -55,8 +55,8 @@ class PlannerSpec:
 
 @value
 class Budget:
-    """How long a planner may think. The deterministic budget counts planner-defined work units; None leaves only the
-    wall deadline, which the runner outside enforces.
+    """How long a planner may think: until its time, which the runner outside enforces, or its work units are used up.
+    Where the work ends first, equal requests get equal answers.
     """
 
     deadline_s: Annotated[float, POSITIVE] = 5.0
@@ -114,6 +114,23 @@ class Remembering(Protocol):
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """As `propose`, with the state for next time."""
         ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A reporter that takes the best proposal so far, so that a planner which is stopped loses only what it had not
+    found yet.
+    """
+
+    def found(self, proposal: Proposal) -> None:
+        """A complete proposal, better than those before."""
+        ...
+
+
+def hand_over(reporter: Reporter, proposal: Proposal) -> None:
+    """Give the best proposal so far to whoever listens."""
+    if isinstance(reporter, Listener):
+        reporter.found(proposal)
 
 
 class Stateless:

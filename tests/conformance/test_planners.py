@@ -74,7 +74,7 @@ def shuffled(picture: Snapshot) -> Snapshot:
 
 def asked(picture: Snapshot, movable: Iterable[str] | None = None) -> PlanRequest:
     """With little work allowed: what is asked here holds after any."""
-    return replace(builders.request(picture, movable), budget=Budget(work_units=WORK_UNITS))
+    return replace(builders.request(picture, movable), budget=Budget(deadline_s=3600.0, work_units=WORK_UNITS))
 
 
 def propose(name: str, request: PlanRequest, state: bytes | None = None) -> Proposal:

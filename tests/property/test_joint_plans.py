@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:Generating overly large repr"),
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """Without shrinking: a world is too large for it, and the findings say what is wrong."""
 EXAMPLES = settings(max_examples=8, phases=PHASES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-BUDGET = Budget(deadline_s=5.0, work_units=150)
+BUDGET = Budget(deadline_s=3600.0, work_units=150)
 
 
 def checked(world: Snapshot, movable: tuple[WorkloadId, ...]) -> None:

@@ -60,8 +60,18 @@ class Solved:
     """For the next one: this solve's prices, or an earlier one's in today's numbers, if this was of a part."""
 
 
-def solved(solve: Solve, request: PlanRequest, reading: Reading, state: bytes, deadline: Deadline) -> Solved:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """A solve with what it may take, and who is told of better layouts on the way."""
+
+    solve: Solve
+    deadline: Deadline
+    better: Callable[[Layout], None] | None = None
+
+
+def solved(search: Search, request: PlanRequest, reading: Reading, state: bytes) -> Solved:
     """Raises EngineError as `solve` does."""
+    solve, deadline = search.solve, search.deadline
     policy, problem, standing = request.snapshot.policy, reading.problem, reading.standing_patterns
     kept = recall(state, problem) if state else NOTHING
     order = SolveOrder(
@@ -70,6 +80,7 @@ def solved(solve: Solve, request: PlanRequest, reading: Reading, state: bytes, d
         gap=policy.gap_pct_target / 100,
         seed=request.seed,
         launch_usd_per_s=policy.launch_usd_per_s,
+        better=search.better,
     )
     restless = restless_of(reading)
     opened = scope_of(reading, restless, kept.full_at_s)
@@ -94,7 +105,7 @@ def _narrowly(
     layout = Layout(patterns=(), counts=())
     if part.problem.workloads and part.problem.kinds:
         warm = part.inside(order.warm)
-        inner = replace(order, standing=part.open_standing(order.standing), warm=warm, proof=False)
+        inner = replace(order, standing=part.open_standing(order.standing), warm=warm, proof=False, better=None)
         within = portion(deadline, 1 - PROOF_PART)
         layout = solve(part.problem, inner, within)
         charge(deadline, within)

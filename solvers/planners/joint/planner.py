@@ -3,7 +3,8 @@
 The order of a proposal: a greedy plan first, so that there is an answer at once; then read, solve, seat and write; the
 better of both by the policy's objective is proposed, and both are told with bound and gap. An engine that fails costs
 its own answer, never the greedy one. Time goes by the size of the fleet, so that an answer is written before the
-deadline; with counted work everything is repeatable.
+deadline; where counted work ends first, everything is repeatable. Every complete plan that is better than those before
+is handed over at once, so that whoever stops the planner has it.
 
 A plan must be at least as good as the first one; among those, one that can be acted on at once (`models.worth`, which
 the gate asks too) is preferred to a better one that would only wait. Where capacity is pursued, what carries most and
@@ -19,61 +20,38 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Plan, Proposal, ProposalStatus
-from solvers.domain.policy import CostBasis, Term
+from solvers.domain.plan import Ending, Plan, Proposal, ProposalStatus
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners import registry
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.base import Listener, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
+from solvers.planners.joint.attempt import SPEC, Attempt, affords_first
 from solvers.planners.joint.certificate import Certificate
-from solvers.planners.joint.change import Solve, Solved, solved
-from solvers.planners.joint.explain.explaining import SHORT_MAX, explained
-from solvers.planners.joint.memory import named, prices_of, remember
+from solvers.planners.joint.change import Search, Solve, Solved, solved
+from solvers.planners.joint.explain.explaining import explained
+from solvers.planners.joint.memory import remember
 from solvers.planners.joint.reading.formulation import Reading, read
-from solvers.planners.joint.reading.loosened import loosened
 from solvers.planners.joint.seat.seating import seat
-from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
+from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps
 from solvers.planners.joint.solve.solve import solve
 from solvers.planners.joint.spare import fill, pursued, pursues
 from solvers.planners.joint.whole_devices import ChangeTerms, Counted, counted, gentle, slights_usd
-from solvers.planners.joint.write import Seated, write
-from solvers.problems.joint import WHOLE_PCT
-from solvers.problems.patterns import Layout, Prices
+from solvers.problems.patterns import Layout
 
-SPEC = PlannerSpec(
-    name="joint",
-    about="all knobs in one problem, with a proven bound",
-    version="1",
-    knobs=tuple(Knob),
-    leaves_clock_open=True,
-)
 GAP_PROVEN_PCT = 1e-4
-SOLVE_PART_MIN = 0.2
-"""Of the deadline: so much is left to the solve whatever the rest takes."""
-FIRST_PART_MAX = 0.25
-"""Of the deadline: the first planner is not asked where it would take longer."""
-FIRST_S_PER_WORKLOAD = 0.004
-FIRST_S_PER_PAIR = 2e-7
-"""Of workload and device."""
-COUNTING_PART = 0.3
-"""Of the deadline, where every replica takes a whole device."""
-RESERVE_S = 0.05
-RESERVE_S_PER_DEVICE = 0.0004
-RESERVE_S_PER_WORKLOAD = 0.0004
-"""What seating and writing take."""
-EXPLAIN_S = 0.05
-EXPLAIN_S_PER_WORKLOAD = 0.0006
-EXPLAIN_S_PER_SHORT = 0.25
-EXPLAIN_SHORT_PART = 0.05
-"""Of the deadline, for those that are short."""
-UNLIMITED = 2**62
+LEFT_PART = 0.05
+"""Of a search's budget: with less than this left it did not end by itself."""
+ADVANCE_GAIN = 0.005
+ADVANCE_PAUSE = 8.0
+"""A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
+passed as that takes.
+"""
 DUST = 1e-6
 STANDING, CAPACITY = "standing", "capacity"
 """Contenders where capacity is pursued: what stands, and what carries most."""
@@ -100,9 +78,12 @@ class Joint(Recalling):
         was no time for a first plan.
         """
         clock = Deadline(request.budget.deadline_s)
-        first = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request) else None
+        found = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request) else None
+        first = None if found is None else _own(found)
+        if first is not None:
+            hand_over(reporter, _bare(first, self.first))
         reading = read(request.snapshot, request.movable)
-        attempt = Attempt(request=request, reading=reading, clock=clock, first=None if first is None else _own(first))
+        attempt = Attempt(request=request, reading=reading, clock=clock, first=first)
         if attempt.first is not None and not (reading.problem.workloads and reading.problem.kinds):
             return Thought(proposal=self._fallen_back(attempt, attempt.first))
         try:
@@ -117,26 +98,76 @@ class Joint(Recalling):
 
     def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
         request, reading = attempt.request, attempt.reading
-        whole = counted_for(attempt)
-        deadline = attempt.solve_deadline()
-        answer = solved(self.solve, request, reading, state, deadline)
-        found, layout = (
-            Found(solved=answer, counted=whole, certificate=attempt.certificate(answer.kept.prices, deadline)),
-            answer.found,
-        )
+        whole, deadline = counted_for(attempt), attempt.solve_deadline()
+        if deadline.late and attempt.first is not None:
+            return Thought(proposal=replace(self._fallen_back(attempt, attempt.first), ending=Ending.DEADLINE))
+        search = Search(solve=self.solve, deadline=deadline, better=Advance.of(attempt, reporter).better)
+        answer = solved(search, request, reading, state)
+        ending, certificate = ending_of(deadline), attempt.certificate(answer.kept.prices, deadline)
+        found, layout = Found(solved=answer, counted=whole, certificate=certificate), answer.found
         rivals = rivals_of(attempt, seats_of(attempt, found), found, self.first)
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **layout.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
-        kept = remember(reading.problem, answer.kept)
-        return Thought(proposal=_proposal(attempt, rivals, layout, facts=facts), state=kept)
+        kept, by = remember(reading.problem, answer.kept), None if rivals.chosen == SPEC.name else rivals.chosen
+        proposal = replace(_proposal(attempt, rivals, layout, facts=facts), ending=ending, by=by)
+        return Thought(proposal=proposal, state=kept)
 
     def _fallen_back(self, attempt: Attempt, first: Plan, *reasons: Reason) -> Proposal:
         bound = attempt.certificate(None, attempt.clock).bound(first)
         rivals = Rivals(plans={self.first: replace(first, bound_usd_per_h=bound)}, chosen=self.first)
-        return _proposal(attempt, rivals, Layout(patterns=(), counts=()), reasons=reasons)
+        proposal = _proposal(attempt, rivals, Layout(patterns=(), counts=()), reasons=reasons)
+        return replace(proposal, by=self.first)
+
+
+@dataclass(slots=True, kw_only=True)
+class Advance:
+    """Hands over what a solve finds on its way, no more often than seating it is worth."""
+
+    attempt: Attempt
+    reporter: Reporter
+    best: Plan | None
+    best_usd: float
+    """Of the best layout, what it leaves unserved priced in."""
+    resting_until_s: float = 0.0
+
+    @staticmethod
+    def of(attempt: Attempt, reporter: Reporter) -> Advance:
+        """Nothing but the first plan was handed over."""
+        first = attempt.first
+        served = first is not None and not first.unplaced
+        usd = first.objective.cost_usd_per_h if first is not None and served else math.inf
+        return Advance(attempt=attempt, reporter=reporter, best=first, best_usd=usd)
+
+    def better(self, layout: Layout) -> None:
+        """Seat a layout and hand it over, if it is a good deal better than what was."""
+        attempt, request = self.attempt, self.attempt.request
+        usd, begun_s = layout.judged_usd(attempt.reading.problem), attempt.clock.elapsed_s
+        if not isinstance(self.reporter, Listener) or begun_s < self.resting_until_s or attempt.clock.late:
+            return
+        if usd > (1 - ADVANCE_GAIN) * self.best_usd:
+            return
+        plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
+        if self.best is None or better(request.snapshot, request.movable, (self.best, plan)) == 1:
+            self.best, self.best_usd = plan, usd
+            self.reporter.found(_bare(plan))
+        ended_s = attempt.clock.elapsed_s
+        self.resting_until_s = ended_s + ADVANCE_PAUSE * (ended_s - begun_s)
+
+
+def _bare(plan: Plan, by: str | None = None) -> Proposal:
+    """With nothing told beside it."""
+    status = ProposalStatus.FEASIBLE
+    return Proposal(status=status, planner=SPEC.name, plan=plan, reasons=(_summary(plan),), by=by)
+
+
+def ending_of(deadline: Deadline) -> Ending:
+    """How a search with this deadline ended."""
+    if deadline.late or (deadline.work_units is None and deadline.left_part < LEFT_PART):
+        return Ending.DEADLINE
+    return Ending.WORK if deadline.left_part < LEFT_PART else Ending.FINISHED
 
 
 def _own(plan: Plan) -> Plan:
@@ -180,98 +211,6 @@ def _summary(plan: Plan) -> Reason:
         facts.append(Fact(name="bound_usd_per_h", value=round(plan.bound_usd_per_h, 6)))
         facts.append(Fact(name="gap_pct", value=round(plan.gap_pct, 4)))
     return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=SPEC.name, facts=tuple(facts))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """See the module."""
-
-    request: PlanRequest
-    reading: Reading
-    clock: Deadline
-    """Runs since the request came."""
-    first: Plan | None
-    """As ours, where there was time for one."""
-
-    @cached_property
-    def floor(self) -> Floor:
-        """The devices behind the reading's pools."""
-        return floor_of(self.reading)
-
-    def _explain_s(self) -> float:
-        """What it takes to explain a plan in which no workload is short."""
-        return EXPLAIN_S + EXPLAIN_S_PER_WORKLOAD * len(self.reading.problem.workloads)
-
-    def solve_deadline(self) -> Deadline:
-        """What is left to the solve, with enough kept back for seating, writing and explaining."""
-        budget, problem = self.request.budget, self.reading.problem
-        devices = sum(len(pool) for pool in self.reading.pool_devices)
-        reserve = RESERVE_S + RESERVE_S_PER_DEVICE * devices + RESERVE_S_PER_WORKLOAD * len(problem.workloads)
-        reserve += self._explain_s() + min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
-        return Deadline(max(SOLVE_PART_MIN * budget.deadline_s, self.clock.left_s - reserve), budget.work_units)
-
-    def certificate(self, prices: Prices | None, deadline: Deadline) -> Certificate:
-        """What prices of this solve, or of an earlier one, prove of whatever plan."""
-        loose = loosened(self.request.snapshot, self.request.movable, self.reading)
-        if prices is not None and loose.problem is not self.reading.problem:
-            prices = prices_of(loose.problem, named(self.reading.problem, prices))
-        return Certificate.of(loose, prices, deadline)
-
-    def explained_most(self) -> int | None:
-        """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""
-        if self.request.budget.work_units is not None:
-            return SHORT_MAX
-        spare_s = self.clock.left_s - self._explain_s()
-        return None if spare_s < 0 else min(SHORT_MAX, int(spare_s / EXPLAIN_S_PER_SHORT))
-
-    def counting_deadline(self) -> Deadline:
-        """What counting may take, where the problem is a matter of counting."""
-        budget = self.request.budget
-        return Deadline(COUNTING_PART * min(self.clock.left_s, budget.deadline_s), budget.work_units)
-
-    @cached_property
-    def terms(self) -> Terms:
-        """What seating is bound to. Seating counts no work, so where work is counted no clock may end it. A job may
-        grow to its owner's bound; where cost counts before how fast jobs run, no farther than in the first plan if
-        shares are paid, and not to the whole device if memory is.
-        """
-        snapshot, budget = self.reading.snapshot, self.request.budget
-        policy, order = snapshot.policy, snapshot.policy.terms
-        jobs_first = Term.TRAINING in order and order.index(Term.TRAINING) < order.index(Term.COST)
-        given = {item.workload: item.share_pct_sm for item in (() if self.first is None else self.first.assignments)}
-        done = {item.workload: item.done for item in snapshot.job_statuses}
-        jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
-        most_pct, left_s = dict[int, int](), dict[int, float]()
-        for number, work in enumerate(self.reading.problem.workloads):
-            if work.id not in jobs:
-                continue
-            job = jobs[work.id]
-            left_s[number] = (job.iterations_total - done.get(work.id, 0)) * job.iteration_ms_reference / 1000
-            most_pct[number] = job.share_pct_sm_max
-            if policy.cost_basis is CostBasis.SHARE and not jobs_first:
-                most_pct[number] = given.get(work.id, job.share_pct_sm_min)
-            elif policy.cost_basis is CostBasis.MEMORY and not jobs_first:
-                most_pct[number] = max(job.share_pct_sm_min, min(job.share_pct_sm_max, WHOLE_PCT - 1))
-        return Terms(
-            deadline=Deadline(budget.deadline_s, None if budget.work_units is None else UNLIMITED),
-            launch_usd_per_s=policy.launch_usd_per_s,
-            job_most_pct=most_pct,
-            job_left_s=left_s,
-            jobs_first=jobs_first,
-        )
-
-    def written(self, seats: Seats, *, eager: bool = False) -> Plan:
-        """Of these seats; `eager`: what stands goes on with the largest batches that it bears."""
-        seated = Seated(request=self.request, reading=self.reading, seats=seats, first=self.first, eager=eager)
-        return write(SPEC, seated)
-
-
-def affords_first(request: PlanRequest) -> bool:
-    """Whether the first planner is done in a small part of the time, by the size of the fleet alone."""
-    snapshot = request.snapshot
-    devices = len(snapshot.devices) + sum(offer.count_max for offer in snapshot.offers)
-    seconds = FIRST_S_PER_WORKLOAD * len(request.movable) + FIRST_S_PER_PAIR * len(request.movable) * devices
-    return seconds <= FIRST_PART_MAX * request.budget.deadline_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +338,7 @@ def _pursued(
         now = attempt.written(as_is, eager=True)
         found, short = {STANDING: now, own: plans[own]}, now.objective.unserved
     if short > DUST or snapshot.taken_at_s >= snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
-        layout = pursued(reading, cheapest)
+        layout = pursued(reading, cheapest, attempt.spare_deadline())
         if layout is not None:
             most = seat(attempt.floor, layout, attempt.terms)
             interrupted[CAPACITY] = _interrupted(reading, most)
@@ -424,7 +363,7 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
     if not (as_good or target.assignments):
         return rivals
     clocks = {item.device: item.clock_mhz_sm for item in target.settings if item.clock_mhz_sm is not None}
-    changed = fill(seats, attempt.reading.open_ended, clocks)
+    changed = fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), clocks)
     filled = attempt.written(seats) if changed else rivals.plans[own]
     nothing_moves = filled.objective.churn == 0 and len(filled.assignments) == len(target.assignments)
     stays = target.assignments and nothing_moves and _serves_as_much(filled, rivals.plan)

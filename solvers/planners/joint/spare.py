@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, combinations_with_replacement, pairwise, product
+from itertools import combinations, combinations_with_replacement, pairwise, product, takewhile
 from math import comb
 from types import MappingProxyType
 
@@ -30,6 +30,7 @@ from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, Program, ProgrammeRows, create
+from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
@@ -67,9 +68,14 @@ ENGINE = "highs"
 _NO_CLOCKS: Mapping[DeviceId, int] = MappingProxyType({})
 
 
-def fill(seats: Seats, open_to: Collection[WorkloadId], clocks_mhz: Mapping[DeviceId, int] = _NO_CLOCKS) -> bool:
-    """Keep what was filled before, and exchange other contents until nothing serves more; whether anything changed.
-    `clocks_mhz`: clocks of devices, as they stand.
+def fill(
+    seats: Seats,
+    open_to: Collection[WorkloadId],
+    deadline: Deadline,
+    clocks_mhz: Mapping[DeviceId, int] = _NO_CLOCKS,
+) -> bool:
+    """Keep what was filled before, and exchange other contents until nothing serves more or the time has ended; whether
+    anything changed. `clocks_mhz`: clocks of devices, as they stand.
     """
     problem = seats.floor.problem
     mine = frozenset(number for number, item in enumerate(problem.workloads) if item.id in open_to)
@@ -81,8 +87,9 @@ def fill(seats: Seats, open_to: Collection[WorkloadId], clocks_mhz: Mapping[Devi
             if device not in seats.floor.held and _all_of(problem, seats.patterns[device], mine)
         ]
         if devices:
-            table = _Table.of(seats, list(_contents(problem, pool, sorted(mine))))
-            while _improve(seats, table, devices):
+            found = takewhile(lambda _: not deadline.over, _contents(problem, pool, sorted(mine)))
+            table = _Table.of(seats, list(found))
+            while not deadline.over and _improve(seats, table, devices):
                 changed = True
     return changed
 
@@ -103,10 +110,12 @@ def _contents(problem: JointProblem, pool: int, mine: Sequence[int]) -> Iterator
     clocks = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
     left = JUDGED_MAX
     for size in range(1, MEMBERS_MAX + 1):
-        groups = list(combinations_with_replacement(variants, size))
-        partings = _partings(problem.shares_pct.tolist(), size, left // max(1, len(groups)))
-        left -= len(groups) * len(partings)
-        for members, parting in product(groups, partings):
+        groups = comb(len(variants) + size - 1, size)
+        if not 0 < groups <= left:
+            break
+        partings = _partings(problem.shares_pct.tolist(), size, left // groups)
+        left -= groups * len(partings)
+        for members, parting in product(combinations_with_replacement(variants, size), partings):
             kinds = (kind for clock in clocks for kind in problem.like(pool, clock))
             found = (judge(problem, kind, members, parting) for kind in kinds)
             best = next((pattern for pattern in found if pattern is not None), None)
@@ -283,10 +292,12 @@ def pursues(reading: Reading) -> bool:
     return first and 0 < len(problem.workloads) <= WORKLOADS_MAX and not coupled
 
 
-def pursued(reading: Reading, cheapest: Layout) -> Layout | None:
-    """What carries most, the cheapest layout for a beginning; None when none was found. Raises EngineError when the
-    engine fails.
+def pursued(reading: Reading, cheapest: Layout, deadline: Deadline) -> Layout | None:
+    """What carries most, the cheapest layout for a beginning; None when none was found in time. Raises EngineError when
+    the engine fails.
     """
+    if deadline.over:
+        return None
     problem, standing = reading.problem, reading.standing_patterns
     found = contents_of(problem, (*(item.pattern for item in standing), *cheapest.patterns))
     stays = _stays(found, standing)
@@ -295,8 +306,9 @@ def pursued(reading: Reading, cheapest: Layout) -> Layout | None:
     bonus = np.concatenate([np.zeros(len(found)), np.full(len(stays), STAY_PART)])
     worth = found.full_rps[rows] * (1 + bonus)
     sheet = _Sheet(problem, found, rows, most, worth)
-    chosen = _promising(sheet, found, rows)
-    answer = create(ENGINE).solve(sheet.program(chosen, integer=True), Limits(work=NODES, gap=GAP))
+    chosen = _promising(sheet, found, rows, deadline)
+    limits = Limits(time_s=deadline.left_s, work=NODES, gap=GAP)
+    answer = create(ENGINE).solve(sheet.program(chosen, integer=True), limits)
     if answer.values is None:
         return None
     counts = np.rint(answer.values[sheet.slacks :]).astype(np.int64)
@@ -305,9 +317,9 @@ def pursued(reading: Reading, cheapest: Layout) -> Layout | None:
     return Layout(patterns=tuple(patterns), counts=tuple(counts[kept].tolist()))
 
 
-def _promising(sheet: _Sheet, found: Contents, rows: Whole) -> Whole:
+def _promising(sheet: _Sheet, found: Contents, rows: Whole, deadline: Deadline) -> Whole:
     """The best columns at the relaxed prices and at prices shaken, for few whole devices decide more than those see."""
-    relaxed = create(ENGINE).solve(sheet.program(np.arange(len(rows)), integer=False), Limits())
+    relaxed = create(ENGINE).solve(sheet.program(np.arange(len(rows)), integer=False), Limits(time_s=deadline.left_s))
     if relaxed.row_duals is None or len(rows) <= COLUMNS_MAX:
         return np.arange(len(rows))
     rng, pool = np.random.default_rng(1), found.pool[rows]

@@ -8,7 +8,7 @@ import pytest
 
 from app.services.planning.planning import Planning
 from app.store.engine import Database
-from app.workers.children import SolvePool
+from app.workers.solve_pool import SolvePool
 from solvers.domain.evidence import SilentReporter
 from solvers.planners import registry
 from tests.integration.planner.world import World
@@ -17,7 +17,7 @@ from tests.integration.planner.world import World
 @pytest.fixture(scope="session")
 def pool() -> Iterator[SolvePool]:
     """The real planners in their child process."""
-    opened = SolvePool(registry.create, SilentReporter())
+    opened = SolvePool(registry.tuned_for, SilentReporter())
     opened.warm()
     yield opened
     opened.close()

@@ -14,7 +14,7 @@ from app.services.declared.fleet import Fleet
 from app.services.planning.planning import Leader, Planning, PlanningParts
 from app.services.planning.snapshots import StoreObserver
 from app.store import plans, profiles, targets
-from app.workers.children import SolvePool
+from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import GpuTypeName, ModelName

@@ -12,7 +12,7 @@ from app.services.planning.planning import Leader, Planning
 from app.services.planning.rollout import StoreActuator
 from app.store import cycles, documents, plans, targets
 from app.store.plans import PlanState
-from app.workers.children import SolvePool
+from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.domain.codec import digest
 from solvers.domain.plan import Plan

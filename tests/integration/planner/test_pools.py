@@ -12,7 +12,7 @@ from agents.wire import NodeTarget, decode
 from app.services.planning.planning import Leader, Planning
 from app.store import profiles, targets
 from app.store.engine import Database
-from app.workers.children import SolvePool
+from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.domain.device import ColocationClass
 from solvers.domain.ids import PolicyName

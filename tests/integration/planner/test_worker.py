@@ -11,8 +11,8 @@ import pytest
 from app import bootstrap
 from app.bootstrap import build_planner
 from app.settings import Settings
-from app.workers.children import SolvePool
 from app.workers.scheduler import PlannerWorker
+from app.workers.solve_pool import SolvePool
 from solvers.domain.policy import CostBasis
 from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.world import World, check_history

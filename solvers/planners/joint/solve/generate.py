@@ -360,7 +360,8 @@ class Dive:
             if parts.sum() <= PART_LEAST:
                 break
             hurry = deadline.left_part <= self.depth.until_part
-            counts = self._some(master, relaxed, 1.0 if hurry else self.depth.up_part)
+            depth = replace(self.depth, up_part=1.0) if hurry else self.depth
+            counts = self._some(master, relaxed, replace(depth, group_part=1.0) if deadline.late else depth)
             if not counts.any():
                 counts = self._any(master, relaxed)
             if not counts.any():
@@ -394,16 +395,16 @@ class Dive:
             added[: master.rows.pool_at] -= self.depth.margin
         self.taken = added if self.taken is None else self.taken + added
 
-    def _some(self, master: Master, relaxed: Relaxed, up_part: float) -> Whole:
+    def _some(self, master: Master, relaxed: Relaxed, depth: Depth) -> Whole:
         """Whole parts; where they are few, the largest fractions too, as long as they stay worth it together."""
         parts = relaxed.values[master.slacks :]
-        group = self._narrowest(master, parts)
+        group = self._narrowest(master, parts, depth.group_part)
         counts = np.zeros(len(parts), dtype=np.int64)
         counts[group] = np.floor(parts[group] + PART_LEAST).astype(np.int64)
         fraction = np.zeros(len(parts))
         fraction[group] = parts[group] - counts[group]
         order = np.argsort(-fraction, kind="stable")
-        ups = max(1, int(up_part * fraction[group].sum()))
+        ups = max(1, int(depth.up_part * fraction[group].sum()))
         columns = master.columns.take(np.arange(master.slacks, len(master.columns)))
         done = master.activity(counts)
         price = np.maximum(relaxed.row_duals[: master.rows.pool_at], 0.0)
@@ -440,7 +441,7 @@ class Dive:
                 break
         return counts
 
-    def _narrowest(self, master: Master, parts: Floats) -> Whole:
+    def _narrowest(self, master: Master, parts: Floats, group_part: float) -> Whole:
         """The columns in use that host the workloads with the fewest replicas: whole devices are hardest for those, and
         easiest as long as all others can still fill what they leave.
         """
@@ -451,7 +452,7 @@ class Dive:
         narrow = np.where(rows.variants >= 0, replicas[work], np.inf).min(axis=1)
         order = np.argsort(narrow, kind="stable")
         devices = np.cumsum(parts[used][order])
-        most = max(self.depth.group_part * devices[-1], devices[0])
+        most = max(group_part * devices[-1], devices[0])
         return np.asarray(used[order[devices <= most + PART_LEAST]])
 
     def _count(self, rows: Patterns, devices: Floats) -> Floats:

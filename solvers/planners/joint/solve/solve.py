@@ -83,6 +83,8 @@ class SolveOrder:
     """$/h that may be spent to avoid one second of launching."""
     proof: bool = True
     """Whether to keep time for a bound."""
+    better: Callable[[Layout], None] | None = None
+    """Told of every complete layout that is better than those before."""
 
 
 DEPTHS = (
@@ -196,7 +198,7 @@ class Phases:
         """
         base, short, took = self.best, list[Layout](), 0.0
         for reserve in RESERVES:
-            if took and self.deadline.left_part - took < THIN_UNTIL:
+            if self.deadline.late or (took and self.deadline.left_part - took < THIN_UNTIL):
                 break
             before = self.deadline.left_part
             tried = self._within("trim_s", THIN_PART, partial(thin, scene.rules, base, reserve))
@@ -224,6 +226,8 @@ class Phases:
         after = phase()
         if self.found is None or self._worth(after) < self._worth(self.found):
             self.found = after
+            if self.order.better is not None:
+                self.order.better(after)
         self.facts[name] = self.facts.get(name, 0.0) + self.deadline.elapsed_s - begun_s
         return after
 
@@ -262,7 +266,7 @@ def portion(deadline: Deadline, part: float) -> Deadline:
     """A deadline of its own for a part of what is left."""
     if deadline.work_units is None:
         return Deadline(part * deadline.left_s)
-    return Deadline(deadline.seconds, max(1, int(part * deadline.left_part * deadline.work_units)))
+    return Deadline(deadline.left_s, max(1, int(part * deadline.left_part * deadline.work_units)))
 
 
 def charge(deadline: Deadline, portion: Deadline) -> None:
@@ -300,6 +304,8 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     """
     first = first_layout(problem)
     facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
+    if order.better is not None:
+        order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
     groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
@@ -341,7 +347,7 @@ def _grouped(
     priced: list[PartDuals] = []
     for place, group in enumerate(groups):
         part = (1 - GROUPS_UNTIL / max(deadline.left_part, GROUPS_UNTIL)) / (len(groups) - place)
-        inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm))
+        inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm), better=None)
         own = Layout(patterns=(), counts=())
         within = portion(deadline, part)
         phases = Phases(problem=group.problem, order=inside, deadline=within, first=own)

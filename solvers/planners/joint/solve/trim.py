@@ -471,10 +471,12 @@ def _program(master: Master, chosen: Whole) -> Program:
 
 
 def limits_of(deadline: Deadline, part: float, first: int) -> Limits | None:
-    """A part of what is left, for an engine: nodes where work is counted, else seconds. None where it is too little for
+    """A part of what is left, for an engine: seconds, and nodes where work is counted. None where it is too little for
     the first node, which takes so many units.
     """
     if deadline.work_units is None:
         return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
     units = part * deadline.left_part * deadline.work_units - first
-    return Limits(work=1 + units // NODE_UNITS, gap=ENGINE_GAP) if units > 0 else None
+    if units <= 0:
+        return None
+    return Limits(time_s=deadline.left_s, work=1 + units // NODE_UNITS, gap=ENGINE_GAP)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Reason, ReasonCode, Reporter
 from solvers.domain.ids import Digest, Generation
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
-from solvers.domain.policy import Objective
+from solvers.domain.policy import Objective, Policy
 from solvers.domain.value import value
 from solvers.errors import EngineError
-from solvers.planners.base import PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Stateless, Thought, hand_over
+from solvers.planners.registry import settings_of, with_settings
 from solvers.planners.tuning import Tune, check_tuned
 
 
@@ -113,6 +115,40 @@ def _chatty(request: PlanRequest, reporter: Reporter) -> Proposal:
     return _answer(empty_plan(request))
 
 
+def _incumbent(request: PlanRequest, reporter: Reporter) -> None:
+    """Two plans, the second one better."""
+    for seed in (1, 2):
+        hand_over(reporter, _answer(replace(empty_plan(request), seed=seed)))
+
+
+def _found_and_hung(request: PlanRequest, reporter: Reporter) -> Proposal:
+    _incumbent(request, reporter)
+    return _hang(request, reporter)
+
+
+def _found_and_killed(request: PlanRequest, reporter: Reporter) -> Proposal:
+    _incumbent(request, reporter)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return _answer(None)
+
+
+def _found_and_raised(request: PlanRequest, reporter: Reporter) -> Proposal:
+    _incumbent(request, reporter)
+    return _raise(request, reporter)
+
+
+def _found_and_full(request: PlanRequest, reporter: Reporter) -> Proposal:
+    _incumbent(request, reporter)
+    held = []
+    while True:
+        held.append(bytearray(2**24))
+
+
+def _found_and_lied(request: PlanRequest, reporter: Reporter) -> Proposal:
+    hand_over(reporter, _other_parent(request, reporter))
+    return _raise(request, reporter)
+
+
 _BEHAVIOURS: dict[str, Callable[[PlanRequest, Reporter], Proposal]] = {
     "good": _good,
     "hang": _hang,
@@ -127,6 +163,11 @@ _BEHAVIOURS: dict[str, Callable[[PlanRequest, Reporter], Proposal]] = {
     "other-snapshot": _other_snapshot,
     "other-parent": _other_parent,
     "chatty": _chatty,
+    "found-and-hung": _found_and_hung,
+    "found-and-killed": _found_and_killed,
+    "found-and-raised": _found_and_raised,
+    "found-and-full": _found_and_full,
+    "found-and-lied": _found_and_lied,
 }
 
 
@@ -172,7 +213,11 @@ class Tuned(Stateless):
         return _answer(empty_plan(request))
 
 
-def build(name: str) -> Planted | Tuned:
+def build(name: str, policy: Policy) -> Planner:
+    return with_settings(_built(name), settings_of(policy, name))
+
+
+def _built(name: str) -> Planner:
     if name == "mindful":
         return Mindful("good")
     if name == "tuned":

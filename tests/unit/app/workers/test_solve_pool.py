@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from app.workers.children import PoolLimits, SolvePool
+from app.workers.solve_pool import PoolLimits, SolvePool
 from solvers.domain.ids import ClusterName, PolicyName
-from solvers.domain.plan import ProposalStatus
+from solvers.domain.plan import Ending, ProposalStatus
 from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, TransientError
@@ -56,7 +57,8 @@ def heard() -> Heard:
 
 @pytest.fixture(scope="module")
 def pool(heard: Heard) -> Iterator[SolvePool]:
-    pool = SolvePool(build, heard, PoolLimits(grace_s=0.1, answer_bytes_max=1_000_000, state_bytes_max=3))
+    limits = PoolLimits(grace_s=0.1, memory_mib=1024, answer_bytes_max=1_000_000, state_bytes_max=3)
+    pool = SolvePool(build, heard, limits)
     pool.warm()
     yield pool
     pool.close()
@@ -148,6 +150,35 @@ def test_bad_answer_is_an_engine_error_and_the_child_lives(pool: SolvePool, plan
     assert pool.child_pid == child
 
 
+@pytest.mark.parametrize(
+    ("planner", "ending", "why"),
+    [
+        ("found-and-hung", Ending.KILLED, "planner found-and-hung overran its deadline and was killed"),
+        ("found-and-killed", Ending.FAILED, "planner found-and-killed was killed by SIGKILL"),
+        ("found-and-raised", Ending.FAILED, "planner found-and-raised failed: ZeroDivisionError: planted"),
+        ("found-and-full", Ending.FAILED, "planner found-and-full failed: MemoryError: "),
+    ],
+)
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_the_best_that_was_handed_over_outlives_its_planner(
+    start: Literal["spawn", "fork"], planner: str, ending: Ending, why: str
+) -> None:
+    forked = SolvePool(build, Heard(), PoolLimits(grace_s=0.1, memory_mib=1024), start=start)
+    try:
+        request = request_of(deadline_s=0.3 if ending is Ending.KILLED else LIMIT_S)
+        found = forked.propose(planner, request)
+        assert found.plan == replace(empty_plan(request), seed=2)
+        assert (found.ending, found.failure) == (ending, why)
+        assert forked.propose("good", request_of()).ending is Ending.FINISHED
+    finally:
+        forked.close()
+
+
+def test_what_is_handed_over_is_checked_as_an_answer_is(pool: SolvePool) -> None:
+    with pytest.raises(EngineError, match="another parent generation"):
+        pool.propose("found-and-lied", request_of())
+
+
 @pytest.mark.parametrize("times", [0, 3])
 def test_a_planner_is_tuned_as_the_policy_of_the_request_says(pool: SolvePool, heard: Heard, times: int) -> None:
     heard.events.clear()
@@ -205,7 +236,7 @@ def test_close_ends_a_running_request_and_the_line_is_bounded() -> None:
 
 
 _PARENT = """
-from app.workers.children import SolvePool
+from app.workers.solve_pool import SolvePool
 from solvers.domain.evidence import SilentReporter
 from tests.unit.app.workers.planted import build
 from tests.unit.app.workers.test_solve_pool import request_of

@@ -1,4 +1,4 @@
-"""Deadlines by counted work: they end by work alone, also when there is none to do."""
+"""Deadlines end with their time or with their counted work, whichever comes first."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import pytest
 from solvers.engines.deadline import Deadline
 
 
-def test_counted_work_ends_a_deadline_whatever_the_clock_says() -> None:
-    deadline = Deadline(0.0, work_units=4)
-    assert (deadline.over, deadline.left_part) == (True, 1.0)
-    deadline = Deadline(60.0, work_units=4)
-    assert (deadline.over, deadline.left_s) == (False, 60.0)
+def test_counted_work_ends_a_deadline_and_its_parts_are_of_the_work() -> None:
+    deadline = Deadline(3600.0, work_units=4)
+    assert (deadline.over, deadline.left_part) == (False, 1.0)
     deadline.spend(3)
     assert deadline.left_part == pytest.approx(0.25)
     deadline.spend()
-    assert (deadline.over, deadline.left_s, deadline.left_part) == (True, 0.0, 0.0)
+    assert (deadline.over, deadline.left_s, deadline.left_part, deadline.late) == (True, 0.0, 0.0, False)
+
+
+def test_time_ends_counted_work() -> None:
+    deadline = Deadline(0.0, work_units=4)
+    assert (deadline.over, deadline.left_s, deadline.left_part, deadline.late) == (True, 0.0, 0.0, True)
 
 
 def test_no_work_at_all_is_over_at_once() -> None:

@@ -16,6 +16,7 @@ from solvers.domain.ids import CycleId, WorkloadId
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
+from solvers.engines.deadline import Deadline
 from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.joint.reading.formulation import read
@@ -31,6 +32,7 @@ from tests.memory import World
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
 
 MORE = frozenset({WorkloadId("demo/w0"), WorkloadId("demo/w1")})
+PLENTY = Deadline(3600.0)
 
 
 def seated(
@@ -50,15 +52,15 @@ def two(rate_rps: float = 20.0, **changes: object) -> JointProblem:
 
 def test_spare_share_goes_to_who_can_use_more() -> None:
     seats = seated(two(), ((0, 20),), ((1, 20),))
-    assert fill(seats, MORE)
+    assert fill(seats, MORE, PLENTY)
     assert float(seats.served_rps.sum()) == pytest.approx(200.0)
     assert all(sum(item.shares_pct) == 100 for item in seats.patterns if item is not None)
-    assert not fill(seats, MORE)
+    assert not fill(seats, MORE, PLENTY)
 
 
 def test_nobody_falls_below_what_is_declared() -> None:
     seats = seated(two(60.0), ((0, 60),), ((1, 60),))
-    fill(seats, MORE)
+    fill(seats, MORE, PLENTY)
     assert (seats.served_rps >= 60.0 - 1e-6).all()
 
 
@@ -66,38 +68,38 @@ def test_who_is_short_comes_before_who_can_use_more() -> None:
     weighty = two(80.0)
     weighty = replace(weighty, workloads=(replace(weighty.workloads[0], priority=3), weighty.workloads[1]))
     seats = seated(weighty, ((0, 100),), ((0, 60), (1, 40)))
-    fill(seats, MORE)
+    fill(seats, MORE, PLENTY)
     assert seats.served_rps[1] >= 80.0 - 1e-6
 
 
 def test_others_and_what_stands_are_left_alone() -> None:
     seats = seated(two(), ((0, 20), (1, 20)))
-    assert not fill(seats, frozenset({WorkloadId("demo/w0")}))
+    assert not fill(seats, frozenset({WorkloadId("demo/w0")}), PLENTY)
     standing = seated(two(), ((0, 20),), stands={0: [held(0, 20)]})
-    assert not fill(standing, MORE)
+    assert not fill(standing, MORE, PLENTY)
 
 
 def test_contents_that_stand_come_back_where_only_spare_was_taken() -> None:
     both = (held(0, 60), held(1, 40))
     seats = seated(two(), ((0, 60),), ((1, 100),), stands={0: [*both]})
-    assert fill(seats, MORE)
+    assert fill(seats, MORE, PLENTY)
     assert seats.patterns[0] is not None
     assert list(zip(seats.patterns[0].variants, seats.patterns[0].shares_pct, strict=True)) == [(0, 60), (1, 40)]
     needed = seated(two(80.0), ((0, 80),), ((1, 100),), stands={0: [*both]})
-    assert not fill(needed, frozenset({WorkloadId("demo/w0")}))
-    fill(needed, MORE)
+    assert not fill(needed, frozenset({WorkloadId("demo/w0")}), PLENTY)
+    fill(needed, MORE, PLENTY)
     assert needed.patterns[0] is not None
     assert needed.patterns[0].shares_pct == (80,), "what stood would leave the first one short"
     closed = seated(two(), ((0, 60),), ((1, 100),), stands={0: [*both]})
     closed.put(0, None)
-    fill(closed, MORE)
+    fill(closed, MORE, PLENTY)
     assert closed.patterns[0] is None, "no device stays in use for it"
 
 
 def test_replicas_stay_within_their_number() -> None:
     single = two(replicas_max=1)
     seats = seated(single, ((0, 20),), ((1, 20),))
-    fill(seats, MORE)
+    fill(seats, MORE, PLENTY)
     assert seats.replicas == [1, 1]
 
 
@@ -105,7 +107,7 @@ def test_a_cap_on_power_is_kept() -> None:
     tight = two()
     tight = replace(tight, pools=(replace(tight.pools[0], limit_w=70.0, capped=True),))
     seats = seated(tight, ((0, 20),))
-    assert fill(seats, MORE)
+    assert fill(seats, MORE, PLENTY)
     found = seats.patterns[0]
     assert found is not None
     assert found.draw_w <= 70.0 + 1e-6

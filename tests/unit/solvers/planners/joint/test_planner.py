@@ -42,7 +42,7 @@ SHARE = builders.policy(cost_basis=CostBasis.SHARE)
 
 def request_of(picture: Snapshot, movable: tuple[str, ...] | None = None) -> PlanRequest:
     """Counted work, so that machines of any speed answer alike."""
-    return replace(builders.request(picture, movable), budget=Budget(deadline_s=5.0, work_units=500))
+    return replace(builders.request(picture, movable), budget=Budget(deadline_s=3600.0, work_units=500))
 
 
 def propose(picture: Snapshot, planner: Joint | None = None, movable: tuple[str, ...] | None = None) -> Proposal:

@@ -54,7 +54,7 @@ def world(limit_w: float, *clocks: int) -> Snapshot:
 
 
 def planned(picture: Snapshot) -> Plan:
-    request = replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=200))
+    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=200))
     plan = Joint().propose(request, b"", SilentReporter()).plan
     assert plan is not None
     assert not is_fatal(verify(picture, plan, request.movable))

@@ -166,7 +166,9 @@ def standing_apart(**policy: object) -> Snapshot:
 @pytest.mark.parametrize(("over_s", "where"), [(60.0, ("a", "c")), (1e9, ("b", "a"))])
 def test_the_policy_says_how_heavily_interruptions_count(over_s: float, where: tuple[str, str]) -> None:
     request = builders.request(standing_apart(interruption_over_s=over_s))
-    plan = Joint().propose(replace(request, budget=Budget(work_units=200)), b"", SilentReporter()).plan
+    plan = (
+        Joint().propose(replace(request, budget=Budget(deadline_s=3600.0, work_units=200)), b"", SilentReporter()).plan
+    )
     assert plan is not None
     devices = {item.workload.partition("/")[2]: item.device for item in plan.assignments}
     assert devices == {name: f"GPU-{node}-0" for name, node in zip(("s0", "s1"), where, strict=True)}

@@ -62,7 +62,7 @@ def best_usd(problem: JointProblem) -> float:
 
 
 def proposal_of(picture: Snapshot) -> Proposal:
-    request = replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=100))
+    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=100))
     proposal = Joint().propose(request, b"", SilentReporter())
     assert proposal.plan is not None
     assert not is_fatal(verify(picture, proposal.plan, request.movable))

@@ -35,7 +35,7 @@ def fleet(devices: int, services: Sequence[Service], **changes: Any) -> Snapshot
 
 
 def planned(picture: Snapshot) -> tuple[Plan, tuple[Relaxation, ...]]:
-    request = replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=60))
+    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=60))
     proposal = Joint().propose(request, b"", SilentReporter())
     assert proposal.plan is not None
     assert proposal.insight is not None

@@ -57,7 +57,7 @@ def joined(picture: Snapshot, share_pct: int) -> Pattern | None:
 
 def planned(picture: Snapshot) -> Plan:
     """The joint planner's own plan, whoever would be better."""
-    request = replace(builders.request(picture, MOVES), budget=Budget(deadline_s=5.0, work_units=200))
+    request = replace(builders.request(picture, MOVES), budget=Budget(deadline_s=3600.0, work_units=200))
     proposal = Joint().propose(request, b"", SilentReporter())
     assert proposal.plan is not None
     assert proposal.insight is not None

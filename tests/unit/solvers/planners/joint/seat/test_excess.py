@@ -24,7 +24,7 @@ from solvers.verify.checks import verify
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import floor, pattern, problem, workload
 
-TERMS = Terms(deadline=Deadline(5.0, 1_000), launch_usd_per_s=0.0, job_most_pct={})
+TERMS = Terms(deadline=Deadline(3600.0), launch_usd_per_s=0.0, job_most_pct={})
 
 
 def seats_of(of: JointProblem, *patterns: Pattern) -> Seats:
@@ -76,7 +76,7 @@ def test_failure_domains_are_not_bought_beyond_the_budget() -> None:
 
 
 def planned(picture: Snapshot) -> Plan:
-    request = replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=100))
+    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=100))
     plan = propose("joint", request).plan
     assert plan is not None
     fatal = [
