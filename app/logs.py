@@ -131,5 +131,7 @@ class LogReporter:
 
     def event(self, name: str, **facts: str | float) -> None:
         """Log one event of the core."""
-        say = self._log.warning if name in _WARNINGS else self._log.info
-        say(name, **facts)
+        if name in _WARNINGS:
+            self._log.warning(name, None, **facts)
+        else:
+            self._log.info(name, **facts)

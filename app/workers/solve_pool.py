@@ -33,6 +33,7 @@ from solvers.planners.base import Planner, PlanRequest, Thought
 from solvers.planners.registry import think
 
 _PR_SET_PDEATHSIG = 1
+_STDOUT, _STDERR = 1, 2
 
 
 def die_with(parent_pid: int) -> None:
@@ -336,8 +337,9 @@ def _serve(connection: Connection[object, object], factory: PlannerFactory, pare
     # Ctrl-C reaches the whole process group; the parent decides when the child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_mib << 20, memory_mib << 20))
-    # What a planner prints is no part of the parent's answer.
+    # What a planner prints, or a library below it, is no part of the parent's answer.
     sys.stdout = sys.stderr
+    os.dup2(_STDERR, _STDOUT)
     try:
         connection.send_bytes(b"ready")
         while True:

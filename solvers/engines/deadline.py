@@ -40,16 +40,21 @@ class Deadline:
         return min(CROWDING_MAX, max(1.0, self.elapsed_s / worked_s)) if worked_s > WORKED_LEAST_S else 1.0
 
     @property
+    def time_left_s(self) -> float:
+        """Seconds left, whatever work is."""
+        return max(0.0, self.seconds - self.elapsed_s)
+
+    @property
     def late(self) -> bool:
         """Whether the time has ended, whatever work is left."""
-        return self.elapsed_s >= self.seconds
+        return self.time_left_s <= 0.0
 
     @property
     def left_s(self) -> float:
         """Seconds left; none when the work has ended."""
         if self.work_units is not None and self._spent >= self.work_units:
             return 0.0
-        return max(0.0, self.seconds - self.elapsed_s)
+        return self.time_left_s
 
     @property
     def left_part(self) -> float:

@@ -61,7 +61,7 @@ def with_settings(planner: Planner, settings: Mapping[str, Scalar]) -> Planner:
     return cast("Planner", replace(made, parameters=tuned(planner.parameters, settings, planner.spec.name)))
 
 
-def tuned_for(policy: Policy, name: str) -> Planner:
+def tuned_for(name: str, policy: Policy) -> Planner:
     """A planner by name, tuned as a policy says. Raises as `create` does."""
     return create(name, settings_of(policy, name))
 
@@ -116,5 +116,5 @@ def propose(name: str, request: PlanRequest, state: bytes | None = None, reporte
     """Run one planner here and now, tuned as the request's policy says; a plain function of picklable values, so that a
     child process can be told to run it.
     """
-    planner = tuned_for(request.snapshot.policy, name)
+    planner = tuned_for(name, request.snapshot.policy)
     return think(planner, request, state, SilentReporter() if reporter is None else reporter).proposal

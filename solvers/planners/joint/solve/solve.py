@@ -266,7 +266,7 @@ def portion(deadline: Deadline, part: float) -> Deadline:
     """A deadline of its own for a part of what is left."""
     if deadline.work_units is None:
         return Deadline(part * deadline.left_s)
-    return Deadline(deadline.left_s, max(1, int(part * deadline.left_part * deadline.work_units)))
+    return Deadline(deadline.time_left_s, max(1, int(part * deadline.left_part * deadline.work_units)))
 
 
 def charge(deadline: Deadline, portion: Deadline) -> None:

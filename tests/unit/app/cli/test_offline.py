@@ -165,8 +165,9 @@ def test_what_a_solver_library_prints_does_not_mix_with_the_answer(
         os.write(1, b"a library speaks\n")
         return think(planner, request, state, reporter)
 
-    monkeypatch.setattr(registry, "think", noisy)
-    asked = offline.asking().propose("greedy", builders.request(PICTURE))
+    monkeypatch.setattr("app.workers.solve_pool.think", noisy)
+    with offline.planners() as asking:
+        asked = asking.propose("greedy", builders.request(PICTURE))
     os.write(1, b"the answer\n")
     said = capfd.readouterr()
     assert asked.plan is not None
