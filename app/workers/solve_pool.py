@@ -86,7 +86,7 @@ class PoolLimits:
     state_bytes_max: int = 8 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Heard:
     """What came of a request: the best that was handed over, and the last word, or why there was none."""
 
@@ -94,6 +94,15 @@ class _Heard:
     answer: ChildAnswer | None = None
     ending: Ending = Ending.FAILED
     failure: str = ""
+
+    def last_word(self, connection: Connection[object, object], bytes_max: int, watchdog: _Watchdog) -> object:
+        """What the child says when it hands over nothing more. Raises as `recv_bytes` does when it is gone."""
+        while True:
+            said: object = pickle.loads(connection.recv_bytes(bytes_max))  # from our own child only
+            if not isinstance(said, Incumbent):
+                return said
+            self.incumbent = said.proposal
+            watchdog.content()
 
 
 class SolvePool:
@@ -180,28 +189,22 @@ class SolvePool:
         process, connection = self._process, self._connection
         if process is None or connection is None:
             raise EngineError("the planner process did not start", planner=planner)
-        incumbent: str | None = None
-        said: object = None
-        failure: Exception | None = None
+        heard, failure = _Heard(), None
         with _Watchdog(request.budget.deadline_s, self._limits.grace_s, process) as watchdog:
             try:
                 connection.send_bytes(pickle.dumps((planner, request, state)))
-                while True:
-                    # From our own child only.
-                    said = pickle.loads(connection.recv_bytes(self._limits.answer_bytes_max))
-                    if not isinstance(said, Incumbent):
-                        break
-                    incumbent = said.proposal
-                    watchdog.content()
+                said = heard.last_word(connection, self._limits.answer_bytes_max, watchdog)
             except (OSError, EOFError, pickle.PickleError) as error:
-                failure = error
-        if failure is None and not watchdog.fired and isinstance(said, ChildAnswer):
-            return _Heard(incumbent=incumbent, answer=said, failure=f"planner {planner} failed: {said.error}")
+                said, failure = None, error
+        if not watchdog.fired and isinstance(said, ChildAnswer):
+            heard.answer, heard.failure = said, f"planner {planner} failed: {said.error}"
+            return heard
         exit_code = self._discard()
         if watchdog.fired:
-            message = f"planner {planner} overran its deadline and was killed"
-            return _Heard(incumbent=incumbent, ending=Ending.KILLED, failure=message)
-        return _Heard(incumbent=incumbent, failure=_cause_of_death(planner, exit_code, failure))
+            heard.ending, heard.failure = Ending.KILLED, f"planner {planner} overran its deadline and was killed"
+        else:
+            heard.failure = _cause_of_death(planner, exit_code, failure)
+        return heard
 
     def _start(self) -> None:
         if self._process is not None and self._process.is_alive():
