@@ -137,7 +137,7 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     begun_s = time.monotonic()
     snapshot = read_value(Snapshot, file)
     read_s = time.monotonic()
-    with planners(tuning) as asking:
+    with planner_child(tuning) as asking:
         made = planned(snapshot, wish, asking)
         planned_s = time.monotonic()
         outcome = outcome_of(made)
@@ -175,7 +175,7 @@ def known_planner(name: str | None) -> None:
 
 
 @contextmanager
-def planners(tuning: Tuning | None = None) -> Iterator[Asking]:
+def planner_child(tuning: Tuning | None = None) -> Iterator[Asking]:
     """Planners in a child process, as a server runs them: at the deadline there is an answer, the best found so far."""
     pool = SolvePool((tuning or Tuning()).made, SilentReporter(), start="fork")
     try:
@@ -238,7 +238,7 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
     """A workload's whole name, and why it is where it is in a plan made now; shaped like a server's answer."""
     picture = read_value(Snapshot, file)
     name = name_in(picture, workload)
-    with planners() as asking:
+    with planner_child() as asking:
         made = planned(picture, wish, asking)
     plan = made.plan
     types = {str(device.id): str(device.gpu_type) for device in picture.with_offers().devices}
@@ -259,7 +259,7 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
 
 def curve(picture: Snapshot, wish: Wish, name: str) -> Any:
     """What a service's promise costs at several lengths."""
-    with planners() as asking:
+    with planner_child() as asking:
         return plain(Solves.of(picture, wish, asking).slo_curve(name))
 
 
@@ -288,7 +288,7 @@ def why_not_anew(client: Client, stored: Document) -> Document:
     if stored["workload"] not in picture.services_by_id():
         return {**stored, "forced": None}
     question = ExplainQuestion(workload=stored["workload"], why_not=GpuTypeName(stored["gpu_type"]))
-    with planners() as asking:
+    with planner_child() as asking:
         found = answered_anew(picture, question, asking, from_plain(WhyNot, stored))
     return {**plain(found.why_not), "forced": plain(found.forced)}
 
@@ -330,5 +330,5 @@ def simulated(file: str, question: Document, files: Sequence[str]) -> Document:
         faults = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in error.faults)
         raise InputError(f"{place}: {faults}") from None
     pictures = Pictures(before=before, after=after, types=after.gpu_types, complete=lambda picture: picture)
-    with planners() as asking:
+    with planner_child() as asking:
         return cast("Document", plain(answer_whatif(asked, pictures, asking)))

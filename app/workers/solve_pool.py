@@ -26,7 +26,7 @@ from typing import Any, Literal, Self
 
 from solvers.domain.codec import canonical_json, from_json, picture_digest
 from solvers.domain.evidence import Reporter
-from solvers.domain.plan import Ending, Proposal
+from solvers.domain.plan import PlannerEnding, Proposal
 from solvers.domain.policy import Policy
 from solvers.errors import EngineError, HeadroomError, TransientError
 from solvers.planners.base import Planner, PlanRequest, Thought
@@ -92,7 +92,7 @@ class _Heard:
 
     incumbent: str | None = None
     answer: ChildAnswer | None = None
-    ending: Ending = Ending.FAILED
+    ending: PlannerEnding = PlannerEnding.FAILED
     failure: str = ""
 
     def last_word(self, connection: Connection[object, object], bytes_max: int, watchdog: _Watchdog) -> object:
@@ -201,7 +201,7 @@ class SolvePool:
             return heard
         exit_code = self._discard()
         if watchdog.fired:
-            heard.ending, heard.failure = Ending.KILLED, f"planner {planner} overran its deadline and was killed"
+            heard.ending, heard.failure = PlannerEnding.KILLED, f"planner {planner} overran its deadline and was killed"
         else:
             heard.failure = _cause_of_death(planner, exit_code, failure)
         return heard

@@ -15,7 +15,7 @@ from solvers.cycle.gate import fatal_codes
 from solvers.cycle.record import Attempt
 from solvers.domain.evidence import Finding, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Ending, Plan, Proposal
+from solvers.domain.plan import Plan, PlannerEnding, Proposal
 from solvers.domain.policy import Choice, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
@@ -106,7 +106,7 @@ def _ask(asking: Asking, planner: str, request: PlanRequest) -> tuple[Attempt, P
         proposal = asking.propose(planner, request)
     except EngineError as error:
         asking.reporter.event("planner.failed", planner=planner, error=error.message)
-        return Attempt(planner=planner, status="failed", error=error.message, ending=Ending.FAILED), None
+        return Attempt(planner=planner, status="failed", error=error.message, ending=PlannerEnding.FAILED), None
     if proposal.failure is not None:
         asking.reporter.event("planner.stopped", planner=planner, error=proposal.failure)
     found = Attempt(planner=planner, status=proposal.status.value, error=proposal.failure, ending=proposal.ending)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from solvers.domain.change import Transition
 from solvers.domain.evidence import Fact, Finding
 from solvers.domain.ids import CycleId, Digest, Generation, PolicyName, WorkloadId
-from solvers.domain.plan import Ending, Plan, Proposal
+from solvers.domain.plan import Plan, PlannerEnding, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import late, value
 from solvers.planners.base import Budget
@@ -74,7 +74,7 @@ class Attempt:
     """Of the state that the planner was handed; None when there was none."""
     policy: PolicyName | None = late(None)
     """Whose chain it is; None where one policy decides on everything."""
-    ending: Ending = late(Ending.FINISHED)
+    ending: PlannerEnding = late(PlannerEnding.FINISHED)
 
 
 @value

@@ -121,7 +121,7 @@ class ProposalStatus(StrEnum):
     NO_SOLUTION = "no_solution"
 
 
-class Ending(StrEnum):
+class PlannerEnding(StrEnum):
     """How a planner's search came to its end."""
 
     FINISHED = "finished"
@@ -146,7 +146,7 @@ class Proposal:
     reasons: tuple[Reason, ...] = ()
     insight: Insight | None = None
     """What the planner found out on its way, for explanations; None when it tells nothing."""
-    ending: Ending = late(Ending.FINISHED)
+    ending: PlannerEnding = late(PlannerEnding.FINISHED)
     failure: str | None = late(None)
     """Why the planner was stopped or failed, in words; the plan is then the best that it had handed over."""
     by: str | None = late(None)

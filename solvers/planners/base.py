@@ -117,7 +117,7 @@ class Remembering(Protocol):
 
 
 @runtime_checkable
-class Listener(Protocol):
+class IncumbentTaker(Protocol):
     """A reporter that takes the best proposal so far, so that a planner which is stopped loses only what it had not
     found yet.
     """
@@ -129,7 +129,7 @@ class Listener(Protocol):
 
 def hand_over(reporter: Reporter, proposal: Proposal) -> None:
     """Give the best proposal so far to whoever listens."""
-    if isinstance(reporter, Listener):
+    if isinstance(reporter, IncumbentTaker):
         reporter.found(proposal)
 
 

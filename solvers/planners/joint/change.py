@@ -61,7 +61,7 @@ class Solved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class JointSearch:
     """A solve with what it may take, and who is told of better layouts on the way."""
 
     solve: Solve
@@ -69,7 +69,7 @@ class Search:
     better: Callable[[Layout], None] | None = None
 
 
-def solved(search: Search, request: PlanRequest, reading: Reading, state: bytes) -> Solved:
+def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: bytes) -> Solved:
     """Raises EngineError as `solve` does."""
     solve, deadline = search.solve, search.deadline
     policy, problem, standing = request.snapshot.policy, reading.problem, reading.standing_patterns

@@ -23,16 +23,16 @@ from dataclasses import dataclass, field, replace
 
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Ending, Plan, Proposal, ProposalStatus
+from solvers.domain.plan import Plan, PlannerEnding, Proposal, ProposalStatus
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners import registry
-from solvers.planners.base import Listener, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
+from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
 from solvers.planners.joint.attempt import SPEC, Attempt, affords_first
 from solvers.planners.joint.certificate import Certificate
-from solvers.planners.joint.change import Search, Solve, Solved, solved
+from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.memory import remember
 from solvers.planners.joint.reading.formulation import Reading, read
@@ -100,8 +100,8 @@ class Joint(Recalling):
         request, reading = attempt.request, attempt.reading
         whole, deadline = counted_for(attempt), attempt.solve_deadline()
         if deadline.late and attempt.first is not None:
-            return Thought(proposal=replace(self._fallen_back(attempt, attempt.first), ending=Ending.DEADLINE))
-        search = Search(solve=self.solve, deadline=deadline, better=Advance.of(attempt, reporter).better)
+            return Thought(proposal=replace(self._fallen_back(attempt, attempt.first), ending=PlannerEnding.DEADLINE))
+        search = JointSearch(solve=self.solve, deadline=deadline, better=Advance.of(attempt, reporter).better)
         answer = solved(search, request, reading, state)
         ending, certificate = ending_of(deadline), attempt.certificate(answer.kept.prices, deadline)
         found, layout = Found(solved=answer, counted=whole, certificate=certificate), answer.found
@@ -145,7 +145,7 @@ class Advance:
         """Seat a layout and hand it over, if it is a good deal better than what was."""
         attempt, request = self.attempt, self.attempt.request
         usd, begun_s = layout.judged_usd(attempt.reading.problem), attempt.clock.elapsed_s
-        if not isinstance(self.reporter, Listener) or begun_s < self.resting_until_s or attempt.clock.late:
+        if not isinstance(self.reporter, IncumbentTaker) or begun_s < self.resting_until_s or attempt.clock.late:
             return
         if usd > (1 - ADVANCE_GAIN) * self.best_usd:
             return
@@ -163,11 +163,11 @@ def _bare(plan: Plan, by: str | None = None) -> Proposal:
     return Proposal(status=status, planner=SPEC.name, plan=plan, reasons=(_summary(plan),), by=by)
 
 
-def ending_of(deadline: Deadline) -> Ending:
+def ending_of(deadline: Deadline) -> PlannerEnding:
     """How a search with this deadline ended."""
     if deadline.late or (deadline.work_units is None and deadline.left_part < LEFT_PART):
-        return Ending.DEADLINE
-    return Ending.WORK if deadline.left_part < LEFT_PART else Ending.FINISHED
+        return PlannerEnding.DEADLINE
+    return PlannerEnding.WORK if deadline.left_part < LEFT_PART else PlannerEnding.FINISHED
 
 
 def _own(plan: Plan) -> Plan:

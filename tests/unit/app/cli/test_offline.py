@@ -166,7 +166,7 @@ def test_what_a_solver_library_prints_does_not_mix_with_the_answer(
         return think(planner, request, state, reporter)
 
     monkeypatch.setattr("app.workers.solve_pool.think", noisy)
-    with offline.planners() as asking:
+    with offline.planner_child() as asking:
         asked = asking.propose("greedy", builders.request(PICTURE))
     os.write(1, b"the answer\n")
     said = capfd.readouterr()

@@ -17,7 +17,7 @@ import pytest
 
 from app.workers.solve_pool import PoolLimits, SolvePool
 from solvers.domain.ids import ClusterName, PolicyName
-from solvers.domain.plan import Ending, ProposalStatus
+from solvers.domain.plan import PlannerEnding, ProposalStatus
 from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, TransientError
@@ -153,23 +153,23 @@ def test_bad_answer_is_an_engine_error_and_the_child_lives(pool: SolvePool, plan
 @pytest.mark.parametrize(
     ("planner", "ending", "why"),
     [
-        ("found-and-hung", Ending.KILLED, "planner found-and-hung overran its deadline and was killed"),
-        ("found-and-killed", Ending.FAILED, "planner found-and-killed was killed by SIGKILL"),
-        ("found-and-raised", Ending.FAILED, "planner found-and-raised failed: ZeroDivisionError: planted"),
-        ("found-and-full", Ending.FAILED, "planner found-and-full failed: MemoryError: "),
+        ("found-and-hung", PlannerEnding.KILLED, "planner found-and-hung overran its deadline and was killed"),
+        ("found-and-killed", PlannerEnding.FAILED, "planner found-and-killed was killed by SIGKILL"),
+        ("found-and-raised", PlannerEnding.FAILED, "planner found-and-raised failed: ZeroDivisionError: planted"),
+        ("found-and-full", PlannerEnding.FAILED, "planner found-and-full failed: MemoryError: "),
     ],
 )
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_the_best_that_was_handed_over_outlives_its_planner(
-    start: Literal["spawn", "fork"], planner: str, ending: Ending, why: str
+    start: Literal["spawn", "fork"], planner: str, ending: PlannerEnding, why: str
 ) -> None:
     forked = SolvePool(build, Heard(), PoolLimits(grace_s=0.1, memory_mib=1024), start=start)
     try:
-        request = request_of(deadline_s=0.3 if ending is Ending.KILLED else LIMIT_S)
+        request = request_of(deadline_s=0.3 if ending is PlannerEnding.KILLED else LIMIT_S)
         found = forked.propose(planner, request)
         assert found.plan == replace(empty_plan(request), seed=2)
         assert (found.ending, found.failure) == (ending, why)
-        assert forked.propose("good", request_of()).ending is Ending.FINISHED
+        assert forked.propose("good", request_of()).ending is PlannerEnding.FINISHED
     finally:
         forked.close()
 

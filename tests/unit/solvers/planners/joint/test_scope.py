@@ -17,7 +17,7 @@ from solvers.domain.ids import CycleId, Generation, ModelName
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.change import FULL_EVERY_S, Search, restless_of, scope_of, solved
+from solvers.planners.joint.change import FULL_EVERY_S, JointSearch, restless_of, scope_of, solved
 from solvers.planners.joint.memory import remember
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
@@ -85,7 +85,7 @@ def test_every_pace_has_full_solves(phase_s: int) -> None:
         return Layout(patterns=(), counts=())
 
     moments_s = [FULL_AT_S + phase_s + interval_s * number for number in range(15)]
-    search = Search(solve=nothing, deadline=Deadline(60.0))
+    search = JointSearch(solve=nothing, deadline=Deadline(60.0))
     for now_s in moments_s:
         at = world(taken_at_s=now_s)
         answer = solved(search, builders.request(at), replace(reading, snapshot=at), state)
