@@ -157,7 +157,7 @@ def test_when_a_curve_stays_near_its_end_is_found() -> None:
 def test_what_is_not_reached_is_told(
     rises: int, episodes: int, score: Score, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worlds, "_curves", lambda _: {"1": curve(rises, episodes), "2": curve(300), "3": curve(300)})
+    monkeypatch.setattr(worlds, "curves", lambda _: {"1": curve(rises, episodes), "2": curve(300), "3": curve(300)})
     monkeypatch.setattr(worlds, "_score", lambda *_: score)
     found = worlds.trainings(Effort(seeds=1))
     assert found.status is (ClaimStatus.NOT_REPRODUCED if words else ClaimStatus.PASS)
@@ -166,7 +166,7 @@ def test_what_is_not_reached_is_told(
 
 
 def test_fewer_seeds_than_asked_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worlds, "_curves", lambda _: {"1": curve(300)})
+    monkeypatch.setattr(worlds, "curves", lambda _: {"1": curve(300)})
     monkeypatch.setattr(worlds, "_score", lambda *_: SCORE)
     found = worlds.trainings(Effort(seeds=1))
     assert found.status is ClaimStatus.NOT_REPRODUCED
@@ -196,7 +196,7 @@ def test_a_running_worlds_picture_is_measured_and_placed_by_the_shipped_actor() 
     assert min(seen.batches, seen.actor, seen.programme) > 0
 
 
-def test_the_shipped_curves_and_actor_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shippedcurves_and_actor_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worlds, "SECONDS", 3)
     found = worlds.trainings(Effort(seeds=1))
     assert found.status in (ClaimStatus.PASS, ClaimStatus.NOT_REPRODUCED)

@@ -65,7 +65,7 @@ def reached(rewards: Sequence[float]) -> tuple[float, float, int | None]:
 
 
 def trainings(effort: Effort) -> ClaimEvidence:
-    late, told, seen = list[str](), list[str](), _curves("six")
+    late, told, seen = list[str](), list[str](), curves("six")
     if len(seen) < SEEDS_TRAINED:
         late.append(f"trained with {len(seen)} of {SEEDS_TRAINED} seeds")
     for seed, rewards in sorted(seen.items()):
@@ -90,7 +90,7 @@ def trainings(effort: Effort) -> ClaimEvidence:
     return figure("; ".join(told), reached=not late, note="; ".join(late))
 
 
-def _curves(name: str) -> Mapping[str, Sequence[float]]:
+def curves(name: str) -> Mapping[str, Sequence[float]]:
     """Rewards of every training behind an actor that is shipped, by seed."""
     place = files("lab.learning").joinpath("curves.json")
     found = json.loads(place.read_text(encoding="utf-8"))[name]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.claims.inss.worlds import curves
 from lab.learning.settings import setting
 from lab.learning.world import Truth
 from solvers.errors import InputError
@@ -23,7 +24,6 @@ from solvers.policies.inss.actor import (
     ActorLayer,
     InssActor,
     Shape,
-    curves,
     project,
     read,
     shipped,
@@ -151,8 +151,8 @@ def test_what_is_shipped_fits_its_setting_and_tells_its_training(name: str) -> N
     told = artefact.record["curve"]
     assert len(told["reward"]) == artefact.record["episodes"]
     assert {"python", "numpy", "torch"} <= set(artefact.record["software"])
-    assert str(artefact.record["seed"]) in curves()[name]
-    assert curves()[name][str(artefact.record["seed"])]["reward"] == pytest.approx(told["reward"], abs=0.006)
+    assert str(artefact.record["seed"]) in curves(name)
+    assert curves(name)[str(artefact.record["seed"])] == pytest.approx(told["reward"], abs=0.006)
 
 
 def test_an_actor_is_found_by_networks_and_gpus_in_any_order() -> None:
