@@ -126,8 +126,8 @@ class Faults:
 
 
 WORK_UNITS = 500
-DEADLINE_S = 3600.0
-"""Long enough that counted work ends a planner's search on any machine, not time."""
+DEADLINE_S = 600.0
+"""The longest that a policy may say: counted work ends a planner's search on any machine, not time."""
 
 
 @dataclass(frozen=True, slots=True)
