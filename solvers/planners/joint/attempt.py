@@ -44,6 +44,11 @@ RESERVE_S = 0.05
 RESERVE_S_PER_DEVICE = 0.0004
 RESERVE_S_PER_WORKLOAD = 0.0004
 """What seating and writing take."""
+SOLVE_UNITS_LEAST = 200
+SOLVE_UNITS_PER_SIZE, SIZE_POWER = 8, 1.5
+"""Of workloads: longer searches of problems so large hardly find anything better."""
+SOLVE_S_PER_UNIT = 0.01
+"""At most, roughly."""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25
@@ -77,11 +82,17 @@ class Attempt:
         return self.clock.crowding * (RESERVE_S + RESERVE_S_PER_DEVICE * devices + RESERVE_S_PER_WORKLOAD * workloads)
 
     def solve_deadline(self) -> Deadline:
-        """What is left to the solve, with enough kept back for seating, writing and explaining."""
+        """What is left to the solve, with enough kept back for seating, writing and explaining. Where nobody counts
+        work, a small problem gets as much of it as it is worth, on a busy machine as on any other.
+        """
         budget = self.request.budget
         reserve_s = self._write_s() + self._explain_s()
         reserve_s += min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
-        return Deadline(self.clock.left_s - reserve_s, budget.work_units)
+        left_s, units = self.clock.left_s - reserve_s, budget.work_units
+        if units is None:
+            worth = SOLVE_UNITS_LEAST + SOLVE_UNITS_PER_SIZE * len(self.reading.problem.workloads) ** SIZE_POWER
+            units = round(worth) if worth * SOLVE_S_PER_UNIT * self.clock.crowding < left_s else None
+        return Deadline(left_s, units)
 
     def spare_deadline(self) -> Deadline:
         """What giving spare capacity away may take, with enough kept back for writing and explaining."""
