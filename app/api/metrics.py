@@ -95,6 +95,13 @@ _GAUGES = (
     ("replicas_planned", "headroom_replicas_planned", "Replicas of the current target."),
     ("plan_cost_usd_per_h", "headroom_plan_cost_usd_per_hour", "Cost of the current plan, US dollars per hour."),
     ("plan_bound_usd_per_h", "headroom_plan_bound_usd_per_hour", "What serving as much costs at least, when planned."),
+    ("plan_age_s", "headroom_plan_age_seconds", "Age of the newest plan, promoted or not."),
+    ("cycles_last_hour", "headroom_cycles_last_hour", "Planning cycles begun in the last hour."),
+    (
+        "cycles_stood_in_last_hour",
+        "headroom_cycles_stood_in_last_hour",
+        "Of these, with a planner that failed or was stopped, or another than the first one's plan.",
+    ),
     ("ledger_age_s", "headroom_ledger_age_seconds", "Age of the newest minute in the ledger."),
 )
 _DATABASE_UP = ("headroom_database_up", "Whether PostgreSQL answered this scrape.")

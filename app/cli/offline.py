@@ -20,6 +20,7 @@ from app import own_planners
 from app.cli.files import STANDARD, check_target, decode, placed, read_value, write_value
 from app.cli.output import CommandError, Exit, Format, gap_told, number, rows, show, usd
 from app.cli.tables import (
+    answered_line,
     binding_lines,
     candidate_table,
     finding_lines,
@@ -186,7 +187,6 @@ def planner_child(tuning: Tuning | None = None) -> Iterator[Asking]:
 
 def _head(outcome: Outcome) -> list[str]:
     gap = gap_told(outcome.cost_usd_per_h, outcome.bound_usd_per_h)
-    tried = [item for item in outcome.attempts if item.error]
     short = "nothing"
     if outcome.workloads_short:
         many = "workload" if outcome.workloads_short == 1 else "workloads"
@@ -195,6 +195,7 @@ def _head(outcome: Outcome) -> list[str]:
     return [
         f"plan {outcome.plan}",
         f"by {outcome.planner}: {usd(outcome.cost_usd_per_h, per_hour=True)}, {gap}",
+        answered_line(plain(outcome)),
         f"unserved: {short} (weighted {number(outcome.unserved)}), SLO risk {number(outcome.slo_risk)}",
         *([f"full batches carry {number(outcome.capacity_rps)} requests/s"] if outcome.capacity_rps else []),
         *([f"training runs as on {number(outcome.training_rate)} reference GPUs"] if outcome.training_rate else []),
@@ -202,7 +203,6 @@ def _head(outcome: Outcome) -> list[str]:
         f"{outcome.replicas} replicas: {moves_line(outcome)}",
         f"power planned: {number(outcome.power_w)} W, {number(outcome.energy_kwh_per_day)} kWh a day with cooling",
         f"verified: {'yes' if outcome.verified else 'no'}",
-        *(f"tried before: {item.planner}: {item.error}" for item in tried if item.planner != outcome.planner),
     ]
 
 
@@ -244,7 +244,7 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
     types = {str(device.id): str(device.gpu_type) for device in picture.with_offers().devices}
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     answer = {
-        "summary": _summary(plan),
+        "summary": {**_summary(plan), **_who(outcome_of(made))},
         "assignments": plain(choices(plan, types, name)),
         "unplaced": plain(gaps(plan, name)),
         "waiting": None,
@@ -301,6 +301,10 @@ def name_in(picture: Snapshot, workload: str) -> str:
     if workload not in names:
         raise CommandError(f"there is no workload {workload}", Exit.NOT_FOUND)
     return workload
+
+
+def _who(outcome: Outcome) -> Document:
+    return {"answered": outcome.answered, "stood_in": outcome.stood_in}
 
 
 def _summary(plan: Plan) -> Document:

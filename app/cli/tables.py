@@ -183,12 +183,26 @@ def why_not_lines(found: Document) -> list[str]:
     return _titled(f"why not {found['workload']} on {found['gpu_type']}", [found["sentence"], *forced])
 
 
+def answered_line(told: Document) -> str:
+    """Who planned and how that came about, loud where somebody had to stand in."""
+    return f"{'WARNING: ' if told['stood_in'] else ''}planned by {told['answered']}"
+
+
 def plan_head(summary: Document) -> list[Any]:
     """Which plan, whether it stands, what it costs and how far from the best it can be."""
     cost = summary["cost_usd_per_h"]
     gap = gap_told(cost, summary["bound_usd_per_h"])
     stands = f"generation {summary['generation']}" if summary["generation"] is not None else summary["state"]
-    return [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}, {gap}"]
+    head = [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}, {gap}"]
+    found = summary.get("answered")
+    if isinstance(found, dict):
+        from app.services.explaining.sentences import answered_words
+        from solvers.cycle.record import Answered
+        from solvers.domain.codec import from_plain
+
+        made = from_plain(Answered, found)
+        found, summary = answered_words(made), {"answered": answered_words(made), "stood_in": made.stood_in}
+    return [*head, *([answered_line(summary)] if found else [])]
 
 
 _CHOICE_COLUMNS = ("workload", "GPU", ">replicas", ">share %", ">batch", ">latency ms", ">capacity rps", ">$/h", "")
@@ -359,11 +373,9 @@ def _simulation(told: Document) -> list[Any]:
 
 
 def _answered(which: str, outcome: Document) -> list[str]:
-    """Which planners failed, and whether the plan before stands in."""
-    failed = [
-        f"{which}: {item['planner']} gave no plan: {item['error']}" for item in outcome["attempts"] if item["error"]
-    ]
-    return failed + ([f"{which}: nothing better was found than the plan before"] if outcome["as_before"] else [])
+    """Who planned, loud where somebody had to stand in, and whether the plan before was not bettered."""
+    kept = [f"{which}: nothing better was found than the plan before"] if outcome["as_before"] else []
+    return [f"{which}: {answered_line(outcome)}", *kept]
 
 
 def _types(before: Sequence[Document], after: Sequence[Document]) -> list[Any]:

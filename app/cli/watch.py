@@ -15,6 +15,7 @@ import typer
 
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Cell, Format, Output, console, gap_told, listed, rows, show, usd, word
+from app.cli.tables import answered_line
 from app.client import Client, Document, UnreachableError
 
 if TYPE_CHECKING:
@@ -89,13 +90,20 @@ def _head(fleet: Document) -> list[Any]:
         f"cluster {fleet['cluster']}: {up} of {len(fleet['nodes'])} nodes up, {len(fleet['devices'])} devices{share}",
         f"cost {usd(cost['planned_usd_per_h'], per_hour=True)}{whole}, SLO kept: {_percent(fleet['slo_attainment'])}",
     ]
+    planning = [_planning(fleet["planning"])] if fleet["planning"] is not None else []
     if plan is None:
-        return [*lines, "no plan yet", ""]
+        return [*lines, "no plan yet", *planning, ""]
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
     gap = gap_told(plan["cost_usd_per_h"], plan["bound_usd_per_h"])
     lines.append(f"generation {fleet['generation']} by {plan['planner']}, since {since}, {gap}{unplaced}")
-    return [*lines, *_policies(fleet), ""]
+    return [*lines, *planning, *_policies(fleet), ""]
+
+
+def _planning(told: Document) -> str:
+    """How the newest plan came about, and when."""
+    at = datetime.fromisoformat(told["at"]).astimezone(UTC).strftime("%H:%M:%S UTC")
+    return f"{answered_line(told)} ({at})"
 
 
 def _policies(fleet: Document) -> list[str]:

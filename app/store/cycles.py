@@ -22,7 +22,7 @@ from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, one, put_over
 from app.store.tables import cycles, planner_states, plans
-from solvers.cycle.record import CycleRecord, CycleStep, Decision, Lane
+from solvers.cycle.record import Answered, CycleRecord, CycleStep, Decision, Lane
 from solvers.domain.codec import bytes_digest, canonical_json, from_json, to_plain
 from solvers.domain.ids import CycleId, Digest
 from solvers.errors import LeaseLostError, NotFoundError, StateError
@@ -70,6 +70,7 @@ class CycleSummary:
     plan_digest: str | None
     generation: int | None
     decision: Decision | None
+    answered: Answered | None
     findings_count: int
     software_version: str
 
@@ -139,6 +140,12 @@ def get(session: Session, cycle_id: str) -> CycleSummary:
     return found
 
 
+def last_closed(session: Session) -> CycleSummary | None:
+    """The newest cycle that is closed."""
+    query = select(*_SUMMARY).where(cycles.c.state == CycleState.CLOSED).order_by(cycles.c.started_at.desc())
+    return one(session, CycleSummary, query.limit(1))
+
+
 def load(session: Session, cycle_id: str) -> CycleRecord:
     """A cycle's record: the finished one, or the draft. Raises NotFoundError, StateError while there is neither."""
     row = session.execute(select(cycles.c.record, cycles.c.state).where(cycles.c.id == cycle_id)).one_or_none()
@@ -179,6 +186,7 @@ def _values(record: CycleRecord) -> dict[str, Any]:
         "plan_digest": record.plan_digest,
         "generation": record.generation,
         "decision": to_plain(record.decision),
+        "answered": to_plain(record.answered),
         "findings_count": len(record.findings),
         "software_version": record.software_version,
         "record": pack(record),

@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, one
-from app.store.tables import cluster_state, plans, target_history
-from solvers.cycle.record import Lane
+from app.store.tables import cluster_state, cycles, plans, target_history
+from solvers.cycle.record import Answered, Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
 from solvers.domain.evidence import Insight
 from solvers.domain.ids import Digest
@@ -74,6 +74,8 @@ class PlanSummary:
     created_by: str
     decided_at: datetime | None
     decided_by: str | None
+    answered: Answered | None
+    """Of the cycle that made it, while that is kept."""
 
 
 @record
@@ -83,7 +85,11 @@ class StoredPlan(PlanSummary):
     plan: Plan
 
 
-_SUMMARY = [column for column in plans.c if column.name not in ("document", "insight")]
+_ANSWERED = select(cycles.c.answered).where(cycles.c.id == plans.c.cycle_id).correlate(plans).scalar_subquery()
+_SUMMARY = [
+    *(column for column in plans.c if column.name not in ("document", "insight")),
+    _ANSWERED.label("answered"),
+]
 _LISTING = Listing(
     name="plans", by=(plans.c.created_at, plans.c.id), made=partial(from_row, PlanSummary), newest_first=True
 )

@@ -159,7 +159,7 @@ cycles = _table(
     _given(MOMENT, "started_at"),
     _maybe(MOMENT, "ended_at"),
     _maybe(Double, "elapsed_ms"),
-    _maybe(NULLABLE_JSON, "decision"),
+    _maybe(NULLABLE_JSON, "decision", "answered"),
     _given(Integer, "findings_count"),
     _maybe(LargeBinary, "record"),
 )

@@ -195,6 +195,9 @@ class FleetCounts:
     replicas_planned: int
     plan_cost_usd_per_h: float
     plan_bound_usd_per_h: float | None
+    plan_age_s: float | None
+    cycles_last_hour: int
+    cycles_stood_in_last_hour: int
     ledger_age_s: float | None
     outcomes_admitted: int
     outcomes_rejected: int

@@ -254,7 +254,7 @@ class _Watchdog:
 
     def __init__(self, deadline_s: float, grace_s: float, process: BaseProcess) -> None:
         self.fired = False
-        self._content = False
+        self._content = self._overdue = False
         self._process = process
         self._timers = [
             threading.Timer(deadline_s + min(grace_s, OVERRUN_PART * deadline_s), self._fire_if_content),
@@ -264,8 +264,11 @@ class _Watchdog:
     def content(self) -> None:
         """Something was handed over: it need not go on for long."""
         self._content = True
+        if self._overdue:
+            self._fire()
 
     def _fire_if_content(self) -> None:
+        self._overdue = True
         if self._content:
             self._fire()
 

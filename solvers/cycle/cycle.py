@@ -186,7 +186,15 @@ def _actuate(watch: _Watch, record: CycleRecord, plan: Plan) -> CycleRecord:
 
 
 def _report(ports: Ports, record: CycleRecord) -> None:
-    decision = record.decision
+    decision, answer = record.decision, record.answered
+    if answer is not None and answer.stood_in:
+        ports.reporter.event(
+            "plan.stood_in",
+            asked=answer.asked,
+            planner=answer.planner or "",
+            ending=answer.ending.value,
+            failures="; ".join(answer.failures),
+        )
     if record.generation is not None and record.plan is not None:
         ports.reporter.event(
             "plan.promoted",

@@ -78,6 +78,46 @@ class Attempt:
 
 
 @value
+class Answered:
+    """Who made a plan and how it came about: the same for cycles, plans on request and simulations."""
+
+    asked: str
+    """Who was asked first."""
+    planner: str | None
+    """Whose proposal was taken; None: there was none."""
+    ending: PlannerEnding
+    by: str | None = None
+    """Whose plan the proposal holds, where the planner's own was not the best."""
+    failures: tuple[str, ...] = ()
+    """Why planners gave nothing, or less than they might have."""
+
+    @property
+    def stood_in(self) -> bool:
+        """Whether people should know: someone else answered, or a planner failed or was stopped from outside."""
+        return self.planner != self.asked or bool(self.failures)
+
+
+def answered(attempts: tuple[Attempt, ...], proposal: Proposal | None) -> Answered | None:
+    """None where nobody was asked."""
+    if not attempts:
+        return None
+    whole = any(item.policy is not None for item in attempts)
+    asked, taken = attempts[0].planner, None if proposal is None else proposal.planner
+    failed = [item for item in attempts if item.error is not None]
+    ending = PlannerEnding.FAILED if proposal is None else proposal.ending
+    if whole and proposal is not None:
+        # One plan of several policies' plans: it came about as its worst part did.
+        ending = max((item.ending for item in attempts), key=list(PlannerEnding).index)
+    return Answered(
+        asked=taken or asked if whole else asked,
+        planner=taken,
+        ending=ending,
+        by=None if proposal is None else proposal.by,
+        failures=tuple(str(item.error) for item in failed),
+    )
+
+
+@value
 class Timing:
     """Wall time of a step, milliseconds; for people, not for replay."""
 
@@ -112,6 +152,11 @@ class CycleRecord:
         """Of the state that the chosen plan's planner was handed."""
         name = self.proposal.planner if self.proposal is not None else None
         return next((item.state_digest for item in self.attempts if item.planner == name), None)
+
+    @property
+    def answered(self) -> Answered | None:
+        """Who made the plan, and how."""
+        return answered(self.attempts, self.proposal)
 
     @property
     def plan(self) -> Plan | None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from solvers.cycle.owners import KNOBS, KnobOwner, StandingOwners, knob_owners
-from solvers.cycle.record import HoldReason
+from solvers.cycle.record import Answered, HoldReason
 from solvers.domain.device import Device
 from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.ownership import Owners
+from solvers.domain.plan import PlannerEnding
 from solvers.domain.workload import ServiceMode
 
 _REASONS: Mapping[ReasonCode, str] = {
@@ -42,6 +43,27 @@ _REASONS: Mapping[ReasonCode, str] = {
     ReasonCode.SOLVER_FAILED: "the solver of planner {subject} failed, so its first answer stands",
     ReasonCode.NEIGHBOURS_PRESSURE: "neighbours on {subject} would slow each other down too much",
 }
+
+_ENDINGS: Mapping[PlannerEnding, str] = {
+    PlannerEnding.FINISHED: "which finished",
+    PlannerEnding.WORK: "which its counted work ended",
+    PlannerEnding.DEADLINE: "which its deadline ended",
+    PlannerEnding.KILLED: "which was killed at its deadline: this is the best that it had found",
+    PlannerEnding.FAILED: "which failed: this is the best that it had found",
+}
+
+
+def answered_words(found: Answered) -> str:
+    """Who made a plan, and how it came about."""
+    if found.planner is None:
+        said = f"no planner gave a plan; {found.asked} was asked first"
+    elif found.planner != found.asked:
+        said = f"{found.planner} stands in for {found.asked}"
+    else:
+        own = f" with the plan of {found.by}" if found.by is not None else ""
+        said = f"{found.planner}{own}, {_ENDINGS[found.ending]}"
+    return "; ".join((said, *found.failures))
+
 
 _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.NO_PLAN: "no planner produced a plan",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -17,9 +18,10 @@ from app import kinds
 from app.kinds import Kind
 from app.records import record, record_of
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
-from app.services.explaining.sentences import owner_words
+from app.services.explaining.sentences import answered_words, owner_words
 from app.services.planning.snapshots import read_policy
-from app.store import documents, nodes, plans, targets, telemetry
+from app.store import cycles, documents, nodes, plans, targets, telemetry
+from app.store.cycles import CycleSummary
 from app.store.documents import Stored
 from app.store.engine import Database
 from app.store.telemetry import FleetCounts, ServedRow
@@ -40,6 +42,19 @@ class PlanLine:
     cost_usd_per_h: float
     bound_usd_per_h: float | None
     unplaced_count: int
+
+
+@record
+class PlanningLine:
+    """How the newest plan came about, promoted or not. `stood_in`: someone else than who was asked first made it, or a
+    planner failed or was stopped from outside; `answered` says it to people.
+    """
+
+    at: datetime
+    planner: str | None
+    ending: str
+    stood_in: bool
+    answered: str
 
 
 @record
@@ -154,6 +169,8 @@ class FleetSummary:
     generation: int
     plan: PlanLine | None
     promoted_at_s: float
+    planning: PlanningLine | None
+    """None before the first cycle, and for a project's token."""
     cost: CostLineNow
     slo_attainment: float | None
     policies: tuple[PolicyLine, ...]
@@ -193,6 +210,7 @@ class StatusReader:
             generation=mine.target.generation,
             plan=None if mine.plan is None else record_of(PlanLine, mine.plan),
             promoted_at_s=mine.target.promoted_at_s,
+            planning=mine.planning,
             cost=mine.cost(),
             slo_attainment=mine.attainment(),
             policies=mine.policies(workloads),
@@ -223,6 +241,19 @@ def _attainment(rows: Sequence[ServedRow]) -> float | None:
     return max(0.0, min(1.0, good / total)) if total > 0 else None
 
 
+def _planning(cycle: CycleSummary | None) -> PlanningLine | None:
+    found = None if cycle is None else cycle.answered
+    if cycle is None or found is None:
+        return None
+    return PlanningLine(
+        at=cycle.started_at,
+        planner=found.planner,
+        ending=found.ending.value,
+        stood_in=found.stood_in,
+        answered=answered_words(found),
+    )
+
+
 class _Sight:
     """What a project (None: everybody) sees of the world."""
 
@@ -232,6 +263,7 @@ class _Sight:
         self._silent_s = read_policy(session).device_silent_after_s
         self.target = targets.current(session, cluster)
         self.plan = plans.get(session, PlanId(self.target.plan)) if self.target.plan is not None else None
+        self.planning = _planning(cycles.last_closed(session)) if self._whole else None
         self._owners = read_owners(session)
         self._standing = standing_of(session, self.target)
         self._states = {state.node_id: state for state in nodes.all_states(session)}

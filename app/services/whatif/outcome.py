@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.records import record_of
+from app.services.explaining.sentences import answered_words
 from app.services.whatif.made import KEPT, Made, Wish, planned_beside, request_of, standing_on
 from solvers.cycle.attempts import Asking
-from solvers.cycle.record import Attempt, Lane
+from solvers.cycle.record import Attempt, Lane, answered
 from solvers.domain.change import Change, ChangeKind, diff
 from solvers.domain.codec import digest
 from solvers.domain.device import Device
@@ -62,6 +63,10 @@ class Outcome:
     planner: str | None
     verified: bool
     attempts: tuple[Attempt, ...]
+    answered: str | None
+    """Who made the plan, and how it came about, as people are told."""
+    stood_in: bool
+    """Whether someone else than who was asked first made it, or a planner failed or was stopped from outside."""
     findings: tuple[Finding, ...]
     as_before: bool = False
     """The plan before the change is still the best one known; what planners found instead is in the attempts."""
@@ -91,6 +96,8 @@ class Outcome:
 def outcome_of(made: Made) -> Outcome:
     """Put a plan into numbers."""
     plan, whole = made.plan, made.picture.with_offers()
+    attempts = made.chosen.attempts
+    as_before, told = any(item.planner == KEPT for item in attempts), answered(attempts, made.chosen.proposal)
     power_w, use = power_w_of(whole, plan), use_by_type(whole, plan)
     return record_of(
         Outcome,
@@ -100,8 +107,10 @@ def outcome_of(made: Made) -> Outcome:
         planner=plan.planner,
         verified=made.chosen.sound,
         attempts=made.chosen.attempts,
+        answered=None if told is None else answered_words(told),
+        stood_in=told is not None and (bool(told.failures) if as_before else told.stood_in),
         findings=made.chosen.findings,
-        as_before=any(item.planner == KEPT for item in made.chosen.attempts),
+        as_before=as_before,
         bound_usd_per_h=plan.bound_usd_per_h,
         gap_pct=plan.gap_pct,
         workloads_short=len(plan.unplaced),

@@ -18,6 +18,11 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
        coalesce((SELECT planned FROM standing), 0) AS replicas_planned,
        coalesce((SELECT cost_usd_per_h FROM standing), 0) AS plan_cost_usd_per_h,
        (SELECT bound_usd_per_h FROM standing) AS plan_bound_usd_per_h,
+       (SELECT extract(epoch FROM now() - max(started_at))::float8 FROM cycles WHERE plan_digest IS NOT NULL) AS plan_age_s,
+       (SELECT count(*) FROM cycles WHERE started_at > now() - interval '1 hour') AS cycles_last_hour,
+       (SELECT count(*) FROM cycles WHERE started_at > now() - interval '1 hour' AND answered IS NOT NULL
+        AND (answered -> 'failures' <> '[]' OR answered ->> 'planner' IS DISTINCT FROM answered ->> 'asked')
+       ) AS cycles_stood_in_last_hour,
        (SELECT extract(epoch FROM now() - max(minute))::float8 FROM ledger) AS ledger_age_s,
        coalesce((SELECT admitted FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_admitted,
        coalesce((SELECT rejected FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_rejected,
