@@ -197,10 +197,10 @@ def plan_head(summary: Document) -> list[Any]:
     found = summary.get("answered")
     if isinstance(found, dict):
         from app.services.explaining.sentences import answered_words
-        from solvers.cycle.record import Answered
+        from solvers.cycle.record import Authorship
         from solvers.domain.codec import from_plain
 
-        made = from_plain(Answered, found)
+        made = from_plain(Authorship, found)
         found, summary = answered_words(made), {"answered": answered_words(made), "stood_in": made.stood_in}
     return [*head, *([answered_line(summary)] if found else [])]
 

@@ -22,7 +22,7 @@ from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, one, put_over
 from app.store.tables import cycles, planner_states, plans
-from solvers.cycle.record import Answered, CycleRecord, CycleStep, Decision, Lane
+from solvers.cycle.record import Authorship, CycleRecord, CycleStep, Decision, Lane
 from solvers.domain.codec import bytes_digest, canonical_json, from_json, to_plain
 from solvers.domain.ids import CycleId, Digest
 from solvers.errors import LeaseLostError, NotFoundError, StateError
@@ -70,7 +70,7 @@ class CycleSummary:
     plan_digest: str | None
     generation: int | None
     decision: Decision | None
-    answered: Answered | None
+    answered: Authorship | None
     findings_count: int
     software_version: str
 

@@ -21,7 +21,7 @@ from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, one
 from app.store.tables import cluster_state, cycles, plans, target_history
-from solvers.cycle.record import Answered, Lane
+from solvers.cycle.record import Authorship, Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
 from solvers.domain.evidence import Insight
 from solvers.domain.ids import Digest
@@ -74,7 +74,7 @@ class PlanSummary:
     created_by: str
     decided_at: datetime | None
     decided_by: str | None
-    answered: Answered | None
+    answered: Authorship | None
     """Of the cycle that made it, while that is kept."""
 
 

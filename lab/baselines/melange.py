@@ -18,7 +18,8 @@ from solvers.engines.base import create
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case
-from solvers.planners.counting.covers import Covers, cover
+from solvers.planners.counting.covers import cover
+from solvers.planners.counting.demands import Covers
 from solvers.planners.draft import Draft, on_whole_devices
 from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option

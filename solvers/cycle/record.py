@@ -78,7 +78,7 @@ class Attempt:
 
 
 @value
-class Answered:
+class Authorship:
     """Who made a plan and how it came about: the same for cycles, plans on request and simulations."""
 
     asked: str
@@ -97,7 +97,7 @@ class Answered:
         return self.planner != self.asked or bool(self.failures)
 
 
-def answered(attempts: tuple[Attempt, ...], proposal: Proposal | None) -> Answered | None:
+def answered(attempts: tuple[Attempt, ...], proposal: Proposal | None) -> Authorship | None:
     """None where nobody was asked."""
     if not attempts:
         return None
@@ -108,7 +108,7 @@ def answered(attempts: tuple[Attempt, ...], proposal: Proposal | None) -> Answer
     if whole and proposal is not None:
         # One plan of several policies' plans: it came about as its worst part did.
         ending = max((item.ending for item in attempts), key=list(PlannerEnding).index)
-    return Answered(
+    return Authorship(
         asked=taken or asked if whole else asked,
         planner=taken,
         ending=ending,
@@ -154,7 +154,7 @@ class CycleRecord:
         return next((item.state_digest for item in self.attempts if item.planner == name), None)
 
     @property
-    def answered(self) -> Answered | None:
+    def answered(self) -> Authorship | None:
         """Who made the plan, and how."""
         return answered(self.attempts, self.proposal)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from solvers.cycle.owners import KNOBS, KnobOwner, StandingOwners, knob_owners
-from solvers.cycle.record import Answered, HoldReason
+from solvers.cycle.record import Authorship, HoldReason
 from solvers.domain.device import Device
 from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.ownership import Owners
@@ -53,7 +53,7 @@ _ENDINGS: Mapping[PlannerEnding, str] = {
 }
 
 
-def answered_words(found: Answered) -> str:
+def answered_words(found: Authorship) -> str:
     """Who made a plan, and how it came about."""
     if found.planner is None:
         said = f"no planner gave a plan; {found.asked} was asked first"

@@ -21,7 +21,7 @@ from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.profile import Profile, ProfileGrid
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, ModelVariant, Project, Service, Slo, SloKind
-from solvers.planners.counting.covers import Covers
+from solvers.planners.counting.demands import Covers
 
 TAKEN_AT_S = 1_700_000_000.0
 CLOCK_MHZ = 1500

@@ -11,64 +11,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Engine, Limits, ProgrammeRows
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns
-
-DUST = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Covers:
-    """Demands, and options that cover parts of one demand each and take units of one limited resource."""
-
-    demand: Floats
-    unserved_usd: Floats
-    """What leaving a demand unserved counts, all or nothing."""
-    option_demand: Whole
-    """Which demand an option serves; rising."""
-    option_rate: Floats
-    """What one replica covers of it."""
-    option_usd: Floats
-    option_resource: Whole
-    option_units: Whole
-    """Units of its resource that one replica takes."""
-    units: Whole
-    """By resource."""
-
-    @property
-    def options(self) -> int:
-        """How many."""
-        return len(self.option_rate)
-
-    @cached_property
-    def replicas_alone(self) -> Whole:
-        """Replicas of each option that would serve its demand without others."""
-        return np.ceil(self.demand[self.option_demand] / self.option_rate - DUST).astype(np.int64)
-
-    def served(self, counts: Whole) -> Flags:
-        """Which demands are covered whole."""
-        rate = np.bincount(self.option_demand, weights=self.option_rate * counts, minlength=len(self.demand))
-        return np.asarray(rate >= self.demand * (1 - 1e-7), dtype=np.bool_)
-
-    def usd(self, counts: Whole) -> float:
-        """Cost of all replicas."""
-        return float(self.option_usd @ counts)
-
-    def objective(self, counts: Whole) -> float:
-        """Cost, and what is left unserved."""
-        return self.usd(counts) + float(self.unserved_usd[~self.served(counts)].sum())
-
-    def feasible(self, counts: Whole) -> bool:
-        """Whether the units suffice."""
-        used = np.bincount(self.option_resource, weights=self.option_units * counts, minlength=len(self.units))
-        return bool((counts >= 0).all() and (used <= self.units + DUST).all())
-
+from solvers.planners.counting.demands import DUST, Covers, one_by_one
 
 # --- The cheapest mixture of options that covers one demand, exactly, and cheap mixtures of two for many demands at
 # once
@@ -433,6 +383,11 @@ def _columns(search: MixtureSearch, usd: Floats, first: int) -> Columns:
 
 def cover(problem: Covers, engine: Engine, deadline: Deadline, *, mixed: bool = True, gap: float = 1e-4) -> Covered:
     """The best plan found by the deadline. With `mixed` False every demand is served by one option alone."""
+    counts = one_by_one(problem)
+    if deadline.over:
+        return Covered(
+            counts=counts, objective=problem.objective(counts), bound=-np.inf, unserved_least=0, columns=0, rounds=0
+        )
     search = MixtureSearch(problem, mixed=mixed)
     stage, least = _relax(search, problem.option_usd, problem.unserved_usd, 0, deadline), 0
     rounds = stage.rounds
@@ -442,7 +397,8 @@ def cover(problem: Covers, engine: Engine, deadline: Deadline, *, mixed: bool = 
         least = max(0, int(np.ceil(counting.bound - 1e-6)))
         stage = _relax(search, problem.option_usd, problem.unserved_usd, least, deadline)
         rounds += counting.rounds + stage.rounds
-    counts, whole_bound = _whole(search, engine, least, Limits(time_s=max(0.2, FIRST_PART * deadline.left_s), gap=gap))
+    found, whole_bound = _whole(search, engine, least, Limits(time_s=FIRST_PART * deadline.left_s, gap=gap))
+    counts = min(found, counts, key=problem.objective)
     objective, bound = problem.objective(counts), stage.bound
     if not mixed:
         # All columns there can be were in that programme, so its bound holds for all of them.
@@ -450,7 +406,7 @@ def cover(problem: Covers, engine: Engine, deadline: Deadline, *, mixed: bool = 
     if objective - bound > gap * abs(objective) and not deadline.over:
         search.widen(stage.price, min(WIDEST, max(KEPT_EACH_ROUND, COLUMNS_MAX // len(problem.demand))))
         search.drop(stage.price, stage.each, objective - stage.bound)
-        other, _ = _whole(search, engine, least, Limits(time_s=max(0.2, deadline.left_s), gap=gap))
+        other, _ = _whole(search, engine, least, Limits(time_s=deadline.left_s, gap=gap))
         counts = min(counts, other, key=problem.objective)
     return Covered(
         counts=counts,

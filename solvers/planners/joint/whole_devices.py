@@ -21,7 +21,8 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Limits, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
-from solvers.planners.counting.covers import Covers, cover
+from solvers.planners.counting.covers import cover
+from solvers.planners.counting.demands import Covers
 from solvers.planners.joint.seat.seats import Floor, Seats
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Layout, Pattern, judge, serve

@@ -10,7 +10,8 @@ import pytest
 from solvers.engines.base import Limits, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
 from solvers.planners.counting import covers
-from solvers.planners.counting.covers import Covered, Covers, KnapsackBoard, cheapest, cover
+from solvers.planners.counting.covers import Covered, KnapsackBoard, cheapest, cover
+from solvers.planners.counting.demands import Covers
 
 
 def drawn(seed: int, demands: int = 5, units: int = 14) -> Covers:
@@ -123,3 +124,16 @@ def test_who_must_go_without_is_told_by_what_it_counts() -> None:
         unserved_usd=np.where(np.arange(len(problem.demand)) == 0, 5000.0, 500.0),
     )
     assert dear.served(plan(dear).counts)[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_time_at_all_still_serves_what_fits(seed: int) -> None:
+    """One demand after the other: nothing is proven, and nobody goes without while there is room for all."""
+    ample, scarce = drawn(seed, units=1000), drawn(seed, units=6)
+    for problem in (ample, scarce):
+        found = cover(problem, create("highs"), Deadline(seconds=0.0))
+        assert problem.feasible(found.counts)
+        assert found.counts.any()
+        assert found.objective == problem.objective(found.counts) >= plan(problem).objective - 1e-9
+        assert (found.bound, found.unserved_least) == (-np.inf, 0)
+    assert ample.served(cover(ample, create("highs"), Deadline(seconds=0.0)).counts).all()
