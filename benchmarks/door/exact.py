@@ -13,7 +13,7 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,6 @@ from solvers.problems.patterns import Pattern, judge
 DUST = 1e-6
 SAME = 1e-9
 UNSERVED_DUST = 1e-5
-INFEASIBLE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,8 @@ class Optimum:
     usd_per_h: float
     bound_usd_per_h: float
     proven: bool
+    spread: bool
+    """Whether everybody is in as many failure domains as asked."""
     chosen: tuple[tuple[NodeId, Pattern, int], ...]
 
 
@@ -67,7 +68,11 @@ class _Row:
 
 def optimum(snapshot: Snapshot, movable: tuple[WorkloadId, ...], seconds: float = 60.0) -> Optimum | None:
     """None where the time ended before anything was found."""
-    programme = Programme(reading=read(snapshot, movable), until_s=time.monotonic() + seconds)
+    programme = Programme(reading=read(snapshot, movable), until_s=time.process_time() + seconds)
+    served = programme.solved(programme.usd, unserved_most=0.0)
+    if served is not None:
+        return programme.answer(served, 0.0)
+    programme = replace(programme, spread=False)
     served = programme.solved(programme.usd, unserved_most=0.0)
     if served is not None:
         return programme.answer(served, 0.0)
@@ -94,6 +99,8 @@ class Programme:
 
     reading: Reading
     until_s: float
+    spread: bool = True
+    """Whether failure domains are a rule; where nobody can be served by it, spreading is as good as it can be."""
 
     @property
     def problem(self) -> JointProblem:
@@ -202,7 +209,7 @@ class Programme:
         """Who runs at all runs in as many failure domains as asked."""
         nodes = self.reading.snapshot.nodes_by_id()
         for number, work in enumerate(self.problem.workloads):
-            if work.domains_min < 2:
+            if work.domains_min < 2 or not self.spread:
                 continue
             counts: dict[int, float] = defaultdict(float)
             for column, _, _ in self._members(number):
@@ -273,7 +280,7 @@ class Programme:
             constraints=LinearConstraint(matrix, [row.least for row in rows], [row.most for row in rows]),
             integrality=whole,
             bounds=Bounds(np.zeros(self.size), most),
-            options={"time_limit": max(1.0, self.until_s - time.monotonic()), "mip_rel_gap": 1e-7},
+            options={"time_limit": max(1.0, self.until_s - time.process_time()), "mip_rel_gap": 1e-7},
         )
         if answer.x is None:
             return None
@@ -287,6 +294,7 @@ class Programme:
             usd_per_h=float(self.usd @ found.values),
             bound_usd_per_h=found.bound,
             proven=found.proven,
+            spread=self.spread,
             chosen=tuple(
                 (item.node, item.pattern, int(count)) for item, count in zip(self.columns, counts, strict=True) if count
             ),

@@ -22,9 +22,10 @@ from app.services.whatif.made import Wish, planned, request_of
 from benchmarks.door.exact import Optimum, optimum
 from benchmarks.instances.small import rule_of, small
 from solvers.cycle.record import Lane
+from solvers.domain.evidence import FindingCode
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "small.json"
-CASES, UNITS, DEADLINE_S, EXACT_S = 400, 700, 60.0, 60.0
+CASES, UNITS, DEADLINE_S, EXACT_S = 400, 700, 60.0, 20.0
 NEAR_PCT, FAR_PCT = 0.5, 3.0
 DUST = 1e-6
 WORST = 20
@@ -44,6 +45,8 @@ class Held:
     stated_gap_pct: float | None
     bound_usd_per_h: float | None
     refused: bool
+    huddled: bool
+    """Whether somebody is in fewer failure domains than asked although everybody could be in enough."""
     cpu_s: float
 
     @property
@@ -56,7 +59,7 @@ class Held:
         """Dearer than the optimum, where both serve everybody; where not everybody can be, more unserved."""
         if self.unserved_least > 1e-3:
             return 100 * (self.unserved / self.unserved_least - 1)
-        if not self.serves:
+        if not self.serves or self.huddled:
             return 100.0
         return 100 * (self.usd_per_h / self.optimum_usd_per_h - 1) if self.optimum_usd_per_h > 0 else 0.0
 
@@ -95,6 +98,7 @@ def held(seed: int, units: int = UNITS, exact_s: float = EXACT_S) -> Held | None
         stated_gap_pct=made.plan.gap_pct,
         bound_usd_per_h=made.plan.bound_usd_per_h,
         refused=not made.chosen.sound,
+        huddled=best.spread and any(item.code is FindingCode.FAILURE_DOMAINS_SHORT for item in made.chosen.findings),
         cpu_s=cpu_s,
     )
 

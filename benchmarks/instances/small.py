@@ -23,7 +23,8 @@ from solvers.planners.registry import propose
 from tests import builders, chats
 
 TYPES = ("t4", "l4", "v100", "a100")
-STEP_PCT = 10
+STEP_PCT = {2: 10, 3: 20}
+"""Shares by how many replicas a device may have: all patterns have to be listed."""
 TAINT = Taint(key="team")
 RED, BLUE = ProjectName("red"), ProjectName("blue")
 LOAD = (0.15, 0.6)
@@ -107,7 +108,7 @@ def _service(rng: np.random.Generator, number: int) -> Service:
 
 
 def _profiles(rng: np.random.Generator, models: list[str], types: list[str]) -> tuple[Profile, ...]:
-    shares = tuple(range(STEP_PCT, 101, STEP_PCT))
+    shares = tuple(range(10, 101, 10))
     made = []
     for name in models:
         work = float(rng.uniform(0.4, 3.0))
@@ -122,10 +123,11 @@ def _profiles(rng: np.random.Generator, models: list[str], types: list[str]) -> 
 
 
 def _policy(rng: np.random.Generator) -> Policy:
+    clients = int(rng.integers(2, 4))
     return builders.policy(
         planners=("joint",),
-        share_step_pct=STEP_PCT,
-        replicas_per_device_max=int(rng.integers(2, 4)),
+        share_step_pct=STEP_PCT[clients],
+        replicas_per_device_max=clients,
         energy_usd_per_kwh=float(rng.choice([0.0, 0.12, 0.4])),
         gain_usd_per_h_min=0.0,
         gain_pct_min=0.0,
@@ -229,7 +231,7 @@ def _jobs(draw: Draw) -> Snapshot:
             project=BLUE,
             model=ModelName("resnet50"),
             gpu_type_reference=GpuTypeName(sorted(names)[0]),
-            share_pct_sm_min=int(draw.rng.choice([10, 30, 50])),
+            share_pct_sm_min=int(draw.rng.choice([20, 40, 60])),
             share_pct_sm_max=100,
         )
         for number in range(int(draw.rng.integers(1, 3)))
