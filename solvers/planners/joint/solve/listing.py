@@ -29,8 +29,8 @@ ROWS_MAX = 60_000
 """Patterns to judge, lawful or not."""
 ROWS_PER_UNIT = 600
 SAME = 1e-9
-ENTRIES_PER_UNIT, NODE_UNITS = 30, 30
-"""Of work: a programme's first node with all that comes before it, and another one."""
+ENTRIES_PER_UNIT, NODE_PART = 30, 0.05
+"""Of work: a programme's first node with all that comes before it, and what another one takes of that."""
 PART = 0.5
 """Of what is left: the other ways need the rest, should this not come to an end."""
 PROGRAMMES = 3
@@ -147,15 +147,16 @@ class _Programmes:
 
     def best(self, program: Program) -> EngineAnswer | None:
         """Proven, or None."""
-        first = program.rows * program.columns // ENTRIES_PER_UNIT
+        first = 1 + program.rows * program.columns // ENTRIES_PER_UNIT
+        node = NODE_PART * first
         limits = Limits(time_s=PART / PROGRAMMES * self.deadline.left_s, gap=GAP)
         if self.deadline.work_units is not None:
             units = PART * self.deadline.left_part * self.deadline.work_units - first
             if units <= 0:
                 return None
-            limits = Limits(work=1 + units // NODE_UNITS, gap=GAP)
+            limits = Limits(work=1 + units // node, gap=GAP)
         answer = create("highs").solve(program, limits)
-        self.deadline.spend(first + NODE_UNITS * int(answer.work))
+        self.deadline.spend(first + round(node * answer.work))
         return answer if answer.status is EngineStatus.OPTIMAL else None
 
 
