@@ -258,17 +258,17 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
 
 
 def bounded(found: Found, plan: Plan) -> Plan:
-    """The plan with the better of what prices and what counting proved; counting holds for plans that serve everybody,
-    where nothing is pinned.
+    """The plan with the best of what prices, the solve and counting proved; the latter two hold for plans that serve
+    everybody, where nothing is pinned.
     """
-    bound, whole, loose = found.certificate.bound(plan), found.counted, found.certificate.problem
-    if whole is not None and whole.bound_usd_per_h is not None and not loose.pinned:
+    bound, loose, cost = found.certificate.bound(plan), found.certificate.problem, plan.objective.cost_usd_per_h
+    usd_per_h = [item.bound_usd_per_h or 0.0 for item in (found.solved.found, found.counted) if item is not None]
+    if any(usd_per_h) and not (loose.pinned or plan.unplaced):
         served: dict[WorkloadId, float] = defaultdict(float)
         for item in plan.assignments:
             served[item.workload] += item.capacity_rps
         if all(served[item.id] >= item.rate_rps * (1 - DUST) for item in loose.problem.workloads):
-            cost = plan.objective.cost_usd_per_h
-            bound = max(bound, min(whole.bound_usd_per_h, cost) if whole.bound_usd_per_h <= cost * (1 + DUST) else 0.0)
+            bound = max([bound, *(min(usd, cost) for usd in usd_per_h if usd <= cost * (1 + DUST))])
     return replace(plan, bound_usd_per_h=bound)
 
 

@@ -29,7 +29,7 @@ ROWS_MAX = 60_000
 """Patterns to judge, lawful or not."""
 ROWS_PER_UNIT = 600
 SAME = 1e-9
-ENTRIES_PER_UNIT, NODE_PART = 30, 0.05
+ENTRIES_PER_UNIT, NODE_PART = 60, 0.05
 """Of work: a programme's first node with all that comes before it, and what another one takes of that."""
 PART = 0.5
 """Of what is left: the other ways need the rest, should this not come to an end."""
@@ -65,7 +65,7 @@ def whole(
     return replace(
         Solution.of_rows(rules, master.judged.rows, counts).layout(),
         bound_usd_per_h=priced.bound,
-        prices=master.prices(relaxed.row_duals),
+        prices=master.rows.prices(relaxed.row_duals),
         columns=tuple(master.judge.patterns(master.judged.take(kept))),
         facts={"columns": float(master.size), "listed": 1.0, "relaxed_usd_per_h": relaxed.value},
     )
