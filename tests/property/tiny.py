@@ -138,6 +138,11 @@ def _pool(name: str, devices: int, usd_per_h: float, limit_w: float) -> Pool:
 
 
 def _workload(number: int, rate_rps: float, rng: np.random.Generator) -> Workload:
+    made = _drawn(number, rate_rps, rng)
+    return replace(made, priority=int(made.unserved_usd))
+
+
+def _drawn(number: int, rate_rps: float, rng: np.random.Generator) -> Workload:
     return Workload(
         id=WorkloadId(f"s{number}"),
         project=ProjectName("red" if number == 0 else "blue"),

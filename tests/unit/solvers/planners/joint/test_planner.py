@@ -124,7 +124,8 @@ def test_a_bound_is_stated_for_what_is_served_and_makes_an_optimum() -> None:
             layout, rows = solve(problem, order, deadline), Rows(problem)
             duals = np.zeros(rows.count)
             duals[0] = part * layout.usd_per_h
-            return replace(layout, prices=rows.prices(duals, worth=np.zeros(len(problem.pools))))
+            prices = rows.prices(duals, worth=np.zeros(len(problem.pools)))
+            return replace(layout, bound_usd_per_h=None, prices=prices)
 
         return Joint(solved)
 
