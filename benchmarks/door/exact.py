@@ -81,7 +81,7 @@ def optimum(snapshot: Snapshot, movable: tuple[WorkloadId, ...], seconds: float 
         return None
     unserved = float(programme.unserved @ least.values)
     found = programme.solved(programme.usd, unserved_most=unserved + UNSERVED_DUST * max(1.0, unserved))
-    return None if found is None else programme.answer(found, unserved)
+    return None if found is None else programme.answer(replace(found, proven=found.proven and least.proven), unserved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,6 @@ ENTRIES_PER_UNIT, NODE_PART = 60, 0.05
 """Of work: a programme's first node with all that comes before it, and what another one takes of that."""
 PART = 0.5
 """Of what is left: the other ways need the rest, should this not come to an end."""
-PROGRAMMES = 3
 GAP = 1e-6
 COLUMNS_KEPT = 400
 SERVED = 1e-7
@@ -148,16 +147,35 @@ class _Programmes:
     def best(self, program: Program) -> EngineAnswer | None:
         """Proven, or None."""
         first = 1 + program.rows * program.columns // ENTRIES_PER_UNIT
-        node = NODE_PART * first
-        limits = Limits(time_s=PART / PROGRAMMES * self.deadline.left_s, gap=GAP)
-        if self.deadline.work_units is not None:
-            units = PART * self.deadline.left_part * self.deadline.work_units - first
-            if units <= 0:
-                return None
-            limits = Limits(work=1 + units // node, gap=GAP)
-        answer = create("highs").solve(program, limits)
-        self.deadline.spend(first + round(node * answer.work))
-        return answer if answer.status is EngineStatus.OPTIMAL else None
+        effort = Effort(part=PART, first_units=first, node_units=NODE_PART * first, gap=GAP)
+        answer = answered(program, effort, self.deadline)
+        return answer if answer is not None and answer.status is EngineStatus.OPTIMAL else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What an integer programme may take. Work is counted for the first node, with all that comes before it, and for
+    each further one.
+    """
+
+    part: float
+    """Of what is left."""
+    first_units: int
+    node_units: float
+    gap: float
+
+
+def answered(program: Program, effort: Effort, deadline: Deadline, hint: Floats | None = None) -> EngineAnswer | None:
+    """What the engine says within a part of the deadline; None where that is too little for the first node."""
+    limits = Limits(time_s=effort.part * deadline.left_s, gap=effort.gap)
+    if deadline.work_units is not None:
+        units = effort.part * deadline.left_part * deadline.work_units - effort.first_units
+        if units <= 0:
+            return None
+        limits = Limits(time_s=deadline.left_s, work=1 + units // effort.node_units, gap=effort.gap)
+    answer = create("highs").solve(program, limits, hint)
+    deadline.spend(effort.first_units + round(effort.node_units * answer.work))
+    return answer
 
 
 def _listable(problem: JointProblem) -> bool:

@@ -23,11 +23,12 @@ from itertools import combinations
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.engines.base import Limits, Program, create
+from solvers.engines.base import Program
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.judge import Judged, Patterns
+from solvers.planners.joint.solve.listing import Effort, answered
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import DUST, SERVED, LocalProgramme, Rules, Solution, neighbours
 from solvers.problems.patterns import Layout
@@ -434,12 +435,10 @@ def polished(rules: Rules, search: Generation, layout: Layout, deadline: Deadlin
     short = np.maximum(0.0, program.row_lower - program.activity(hint))
     hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
     first = program.rows * len(chosen) // ENTRIES_PER_UNIT
-    limits = limits_of(deadline, ENGINE_PART, first)
-    if limits is not None:
-        answer = create("highs").solve(program, limits, hint)
-        deadline.spend(first + NODE_UNITS * int(answer.work))
-        if answer.values is not None and answer.objective < float(program.cost @ hint) - TOLERANCE:
-            counts = answer.values[master.slacks :]
+    effort = Effort(part=ENGINE_PART, first_units=first, node_units=NODE_UNITS, gap=ENGINE_GAP)
+    answer = answered(program, effort, deadline, hint)
+    if answer is not None and answer.values is not None and answer.objective < float(program.cost @ hint) - TOLERANCE:
+        counts = answer.values[master.slacks :]
     rows = master.judged.rows.take(chosen)
     return Solution.of_rows(rules, rows, np.rint(counts).astype(np.int64)).layout()
 
@@ -468,15 +467,3 @@ def _program(master: Master, chosen: Whole) -> Program:
         row_lower=master.rows.lower,
         row_upper=master.rows.upper,
     )
-
-
-def limits_of(deadline: Deadline, part: float, first: int) -> Limits | None:
-    """A part of what is left, for an engine: seconds, and nodes where work is counted. None where it is too little for
-    the first node, which takes so many units.
-    """
-    if deadline.work_units is None:
-        return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
-    units = part * deadline.left_part * deadline.work_units - first
-    if units <= 0:
-        return None
-    return Limits(time_s=deadline.left_s, work=1 + units // NODE_UNITS, gap=ENGINE_GAP)
