@@ -39,7 +39,7 @@ SERVED = 1e-7
 """Part of a rate below which nothing is missing."""
 
 
-def whole(
+def solved_whole(
     problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline
 ) -> Layout | None:
     """The best layout, proven; None where there is too much to list, or no proof in a part of what is left."""
@@ -147,13 +147,13 @@ class _Programmes:
     def best(self, program: Program) -> EngineAnswer | None:
         """Proven, or None."""
         first = 1 + program.rows * program.columns // ENTRIES_PER_UNIT
-        effort = Effort(part=PART, first_units=first, node_units=NODE_PART * first, gap=GAP)
-        answer = answered(program, effort, self.deadline)
+        effort = ProgrammeWork(part=PART, first_units=first, node_units=NODE_PART * first, gap=GAP)
+        answer = programme_answer(program, effort, self.deadline)
         return answer if answer is not None and answer.status is EngineStatus.OPTIMAL else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class ProgrammeWork:
     """What an integer programme may take. Work is counted for the first node, with all that comes before it, and for
     each further one.
     """
@@ -165,7 +165,9 @@ class Effort:
     gap: float
 
 
-def answered(program: Program, effort: Effort, deadline: Deadline, hint: Floats | None = None) -> EngineAnswer | None:
+def programme_answer(
+    program: Program, effort: ProgrammeWork, deadline: Deadline, hint: Floats | None = None
+) -> EngineAnswer | None:
     """What the engine says within a part of the deadline; None where that is too little for the first node."""
     limits = Limits(time_s=effort.part * deadline.left_s, gap=effort.gap)
     if deadline.work_units is not None:

@@ -30,7 +30,7 @@ from solvers.planners.joint.solve.generate import (
 )
 from solvers.planners.joint.solve.groups import Group, GroupLayout, PartDuals, gathered, groups_of, together
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.listing import whole
+from solvers.planners.joint.solve.listing import solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
 from solvers.planners.joint.solve.repair import repair
@@ -309,7 +309,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    listed = whole(problem, order.standing, order.launch_usd_per_s, deadline)
+    listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
     if listed is not None:
         return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
     groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()

@@ -28,7 +28,7 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.judge import Judged, Patterns
-from solvers.planners.joint.solve.listing import Effort, answered
+from solvers.planners.joint.solve.listing import ProgrammeWork, programme_answer
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import DUST, SERVED, LocalProgramme, Rules, Solution, neighbours
 from solvers.problems.patterns import Layout
@@ -435,8 +435,8 @@ def polished(rules: Rules, search: Generation, layout: Layout, deadline: Deadlin
     short = np.maximum(0.0, program.row_lower - program.activity(hint))
     hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
     first = program.rows * len(chosen) // ENTRIES_PER_UNIT
-    effort = Effort(part=ENGINE_PART, first_units=first, node_units=NODE_UNITS, gap=ENGINE_GAP)
-    answer = answered(program, effort, deadline, hint)
+    effort = ProgrammeWork(part=ENGINE_PART, first_units=first, node_units=NODE_UNITS, gap=ENGINE_GAP)
+    answer = programme_answer(program, effort, deadline, hint)
     if answer is not None and answer.values is not None and answer.objective < float(program.cost @ hint) - TOLERANCE:
         counts = answer.values[master.slacks :]
     rows = master.judged.rows.take(chosen)
