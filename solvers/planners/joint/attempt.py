@@ -49,6 +49,8 @@ SOLVE_UNITS_PER_SIZE, SIZE_POWER = 8, 1.5
 """Of workloads: longer searches of problems so large hardly find anything better."""
 SOLVE_S_PER_UNIT = 0.01
 """At most, roughly."""
+PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
+"""What a bound may take beside the work that is counted, where it is of earlier prices."""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25
@@ -98,8 +100,10 @@ class Attempt:
         """What giving spare capacity away may take, with enough kept back for writing and explaining."""
         return Deadline(self.clock.left_s - self._write_s() - self._explain_s())
 
-    def certificate(self, prices: Prices | None, deadline: Deadline) -> Certificate:
+    def certificate(self, prices: Prices | None) -> Certificate:
         """What prices of this solve, or of an earlier one, prove of whatever plan."""
+        units = PROOF_UNITS_LEAST + PROOF_UNITS_PER_WORKLOAD * len(self.reading.problem.workloads)
+        deadline = Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
         loose = loosened(self.request.snapshot, self.request.movable, self.reading)
         if prices is not None and loose.problem is not self.reading.problem:
             prices = prices_of(loose.problem, named(self.reading.problem, prices))

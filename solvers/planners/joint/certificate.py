@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -29,9 +30,10 @@ from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Prices
 
 DUST = 1e-6
-UNTIL_PART = 0.0
-SINGLES_MAX = 300_000
-"""Replicas looked at one by one."""
+SINGLES_MAX = 30_000
+"""Replicas looked at one by one at every percent; of more, at shares that are"""
+APART = 1.08
+"""times as large as the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +46,34 @@ class Multipliers:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What is proven of one problem: by prices, and by those of single replicas."""
+    """What is proven of one problem."""
 
     problem: Loosened
     rows: Rows
+    judge: Judge
     proofs: tuple[Multipliers, ...]
 
     @staticmethod
     def of(problem: Loosened, prices: Prices | None, deadline: Deadline) -> Certificate:
-        """With what these prices prove beside those of single replicas."""
+        """By these prices, and, unless it was shown what contents are worth at them, by those of single replicas."""
         rows, judge = Rows(problem.problem), Judge(problem.problem)
-        if not (problem.problem.workloads and problem.problem.kinds):
-            return Certificate(problem=problem, rows=rows, proofs=())
-        glance = _Glance.of(problem, rows, judge)
-        proofs = [glance.proof(glance.duals())]
-        if prices is not None:
-            duals = rows.duals(prices)
-            found, worth = glance.proof(duals), prices.worth_usd
-            if worth is None and not deadline.over:
-                worth = proven_at(rows, judge, duals, deadline, UNTIL_PART)
-            tight = found if worth is None else replace(found, worth=np.minimum(found.worth, worth))
-            proofs.insert(0, tight)
-        return Certificate(problem=problem, rows=rows, proofs=tuple(proofs))
+        found = Certificate(problem=problem, rows=rows, judge=judge, proofs=())
+        if prices is None:
+            return replace(found, proofs=found.at_a_glance)
+        duals, worth = rows.duals(prices), prices.worth_usd
+        if worth is not None:
+            return replace(found, proofs=(Multipliers(duals=duals, worth=worth),))
+        worth = None if deadline.over or not problem.problem.kinds else proven_at(rows, judge, duals, deadline, 0.0)
+        shown = () if worth is None else (Multipliers(duals=duals, worth=worth),)
+        return replace(found, proofs=(*shown, *found.at_a_glance))
+
+    @cached_property
+    def at_a_glance(self) -> tuple[Multipliers, ...]:
+        """What single replicas prove."""
+        if not (self.problem.problem.workloads and self.problem.problem.kinds):
+            return ()
+        glance = _Glance.of(self.problem, self.rows, self.judge)
+        return (glance.proof(glance.duals()),)
 
     def bound(self, plan: Plan) -> float:
         """On the cost of serving what this plan serves, $/h; never above what it costs."""
@@ -75,9 +83,13 @@ class Certificate:
         outside = tuple(item for item in plan.assignments if item.replica in pinned)
         outside_usd = sum(cost_by_device(picture, self.problem.fleet, outside, settings).values())
         cost = plan.objective.cost_usd_per_h
-        values = [outside_usd + max(0.0, lagrangian(least, item.duals, item.worth)) for item in self.proofs]
         # What a plan disproves was never true of it: its own numbers are not those that the prices are about.
-        return min(cost, max((value for value in values if value <= cost * (1 + DUST)), default=min(outside_usd, cost)))
+        for proofs in (self.proofs, self.at_a_glance):
+            values = [outside_usd + max(0.0, lagrangian(least, item.duals, item.worth)) for item in proofs]
+            true = [value for value in values if value <= cost * (1 + DUST)]
+            if true:
+                return min(cost, max(true))
+        return min(cost, outside_usd)
 
     def _served(self, plan: Plan) -> Rows:
         """The rows, asking for no more than the plan gives."""
@@ -120,13 +132,15 @@ class _Glance:
 
     @staticmethod
     def of(loose: Loosened, rows: Rows, judge: Judge) -> _Glance:
-        """At every percent, or by the measured shares where those would be too many."""
+        """Of every kind that there are devices of."""
         problem, step = loose.problem, max(1, loose.problem.share_step_pct)
         shares = np.arange(step, WHOLE_PCT + 1, step)
         shares = shares[shares >= problem.shares_pct[0]]
         open_kinds = np.flatnonzero(problem.pool_devices[problem.kind_pool])
         if len(open_kinds) * len(problem.variants) * len(shares) > SINGLES_MAX:
-            shares = problem.shares_pct
+            # What was measured is among them: where replicas may be no larger, that is one of those.
+            apart = np.floor(float(shares[0]) * APART ** np.arange(WHOLE_PCT)).astype(np.int64) // step * step
+            shares = np.intersect1d(shares, np.concatenate([apart, problem.shares_pct]))
         low = np.concatenate([shares[:1], shares[:-1] + step])
         kind, variant, at = (
             item.ravel() for item in np.meshgrid(open_kinds, np.arange(len(problem.variants)), np.arange(len(shares)))
@@ -134,7 +148,7 @@ class _Glance:
         member, share = (np.full((len(kind), judge.width), empty, dtype=np.int64) for empty in (-1, 0))
         member[:, 0], share[:, 0] = variant, shares[at]
         judged = judge.judge(Patterns(kind=kind, variants=member, shares_pct=share))
-        fits = shares[at] <= loose.room_pct[problem.kind_pool[kind]]
+        fits = low[at] <= loose.room_pct[problem.kind_pool[kind]]
         some = np.flatnonzero(judged.lawful & fits)
         return _Glance(problem=loose, rows=rows, alone=judged.take(some), low_pct=low[at][some].astype(np.float64))
 

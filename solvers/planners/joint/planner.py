@@ -103,7 +103,7 @@ class Joint(Recalling):
             return Thought(proposal=replace(self._fallen_back(attempt, attempt.first), ending=PlannerEnding.DEADLINE))
         search = JointSearch(solve=self.solve, deadline=deadline, better=Advance.of(attempt, reporter).better)
         answer = solved(search, request, reading, state)
-        ending, certificate = ending_of(deadline), attempt.certificate(answer.kept.prices, deadline)
+        ending, certificate = ending_of(deadline), attempt.certificate(answer.kept.prices)
         found, layout = Found(solved=answer, counted=whole, certificate=certificate), answer.found
         rivals = rivals_of(attempt, seats_of(attempt, found), found, self.first)
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
@@ -116,7 +116,7 @@ class Joint(Recalling):
         return Thought(proposal=proposal, state=kept)
 
     def _fallen_back(self, attempt: Attempt, first: Plan, *reasons: Reason) -> Proposal:
-        bound = attempt.certificate(None, attempt.clock).bound(first)
+        bound = attempt.certificate(None).bound(first)
         rivals = Rivals(plans={self.first: replace(first, bound_usd_per_h=bound)}, chosen=self.first)
         proposal = _proposal(attempt, rivals, Layout(patterns=(), counts=()), reasons=reasons)
         return replace(proposal, by=self.first)
