@@ -29,16 +29,18 @@ from app.store.pages import PageOrder
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.gate import fatal_codes
-from solvers.cycle.ports import Clock, CycleOrder, Journal, Ports, Runner, movable_workloads
+from solvers.cycle.ports import Clock, CycleOrder, Journal, Memory, Observer, Ports, Runner, movable_workloads
 from solvers.cycle.record import CycleRecord, CycleStep, HoldReason, Lane
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Reporter, Severity
 from solvers.domain.ids import CycleId
 from solvers.domain.ownership import moved_by
 from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError, StateError, SupersededError
 from solvers.planners import registry
+from solvers.planners.base import PlanRequest, Thought
 from solvers.verify.checks import verify
 
 
@@ -183,6 +185,48 @@ class StoreMemory:
                 cycles.put_state(session, planner, version, state)
 
 
+class LanePass:
+    """What the lanes of one pass see together: one picture until one of them changes the target, what planners kept
+    before it, and what a planner answered. Where two lanes may move the same, it is asked once.
+    """
+
+    def __init__(self, observer: Observer, runner: Runner, memory: Memory) -> None:
+        self._observer, self._runner, self._memory = observer, runner, memory
+        self.renew()
+
+    def renew(self) -> None:
+        """The target changed: look again."""
+        self._picture: Snapshot | None = None
+        self._recalled: dict[str, bytes | None] = {}
+        self._answers: list[tuple[tuple[str, PlanRequest, bytes | None], Thought]] = []
+
+    def observe(self) -> Snapshot:
+        """As every lane of this pass sees it."""
+        if self._picture is None:
+            self._picture = self._observer.observe()
+        return self._picture
+
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        """What it answered, if it was asked the same before."""
+        asked = (planner, request, state)
+        for before, thought in self._answers:
+            if before == asked:
+                return thought
+        thought = self._runner.think(*asked)
+        self._answers.append((asked, thought))
+        return thought
+
+    def recall(self, planner: str) -> bytes | None:
+        """What was kept before this pass, so that equal questions are equal."""
+        if planner not in self._recalled:
+            self._recalled[planner] = self._memory.recall(planner)
+        return self._recalled[planner]
+
+    def keep(self, planner: str, state: bytes) -> None:
+        """For the next pass."""
+        self._memory.keep(planner, state)
+
+
 def _version(key: str) -> str | None:
     try:
         return registry.create(key.rpartition("/")[2]).spec.version
@@ -224,7 +268,12 @@ class Planning:
         Raises TransientError, LeaseLostError, InvariantError; the cycle that raised is marked aborted.
         """
         lanes, seed = self._prepare(leader)
-        return tuple(self._lead(leader, lane, seed) for lane in lanes)
+        sight, records = self._pass(), list[CycleRecord]()
+        for lane in lanes:
+            records.append(self._lead(leader, lane, seed, sight))
+            if records[-1].generation is not None:
+                sight.renew()
+        return tuple(records)
 
     def _prepare(self, leader: Leader) -> tuple[tuple[Lane, ...], int]:
         """Mark what dead leaders left running, and see which lanes have work."""
@@ -237,12 +286,16 @@ class Planning:
             _log.warning("cycle.aborted", cycle=cycle)
         return lanes, seed
 
-    def _lead(self, leader: Leader, lane: Lane, seed: int) -> CycleRecord:
+    def _pass(self) -> LanePass:
+        return LanePass(self._observer, self._parts.runner, StoreMemory(self._parts.database))
+
+    def _lead(self, leader: Leader, lane: Lane, seed: int, sight: LanePass) -> CycleRecord:
         new = self._new(lane, leader.holder, leader.fencing)
         self._unended.add(new.id)
         with bound(cycle=new.id, lane=lane.value):
             journal = LeaderJournal(self._parts.database, new)
-            record = self._run(journal, Author(name=leader.holder, fencing=leader.fencing), self._order(new, seed))
+            author = Author(name=leader.holder, fencing=leader.fencing)
+            record = self._run(journal, author, self._order(new, seed), sight)
             self._unended.discard(new.id)
             return record
 
@@ -261,7 +314,7 @@ class Planning:
         with bound(cycle=new.id, lane=lane.value):
             journal = RequestJournal(self._parts.database, new)
             order = replace(self._order(new, seed), promote=False)
-            record = self._run(journal, Author(name=actor), order)
+            record = self._run(journal, Author(name=actor), order, self._pass())
         if record.plan_digest is None:
             raise EngineError(f"no planner gave a plan ({failures_of(record.attempts)})", cycle=record.id)
         return record.plan_digest
@@ -298,16 +351,16 @@ class Planning:
         version = self._parts.software_version
         return NewCycle(id=CycleId(new_id()), lane=lane, holder=holder, fencing_token=fencing, software_version=version)
 
-    def _run(self, journal: Journal, author: Author, order: CycleOrder) -> CycleRecord:
+    def _run(self, journal: Journal, author: Author, order: CycleOrder, sight: LanePass) -> CycleRecord:
         parts = self._parts
         ports = Ports(
-            observer=self._observer,
-            runner=parts.runner,
+            observer=sight,
+            runner=sight,
             actuator=StoreActuator(parts.database, parts.cluster, author),
             clock=parts.clock,
             journal=journal,
             reporter=parts.reporter,
-            memory=StoreMemory(parts.database),
+            memory=sight,
         )
         return run_cycle(ports, order)
 

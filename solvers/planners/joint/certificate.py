@@ -32,7 +32,7 @@ from solvers.problems.patterns import Prices
 DUST = 1e-6
 SINGLES_MAX = 30_000
 """Replicas looked at one by one at every percent; of more, at shares that are"""
-APART = 1.08
+APART = 1.15
 """times as large as the one before."""
 
 
@@ -55,7 +55,9 @@ class Certificate:
 
     @staticmethod
     def of(problem: Loosened, prices: Prices | None, deadline: Deadline) -> Certificate:
-        """By these prices, and, unless it was shown what contents are worth at them, by those of single replicas."""
+        """By these prices, or, where there is no time to find out what contents are worth at them, by those of single
+        replicas.
+        """
         rows, judge = Rows(problem.problem), Judge(problem.problem)
         found = Certificate(problem=problem, rows=rows, judge=judge, proofs=())
         if prices is None:
@@ -64,8 +66,7 @@ class Certificate:
         if worth is not None:
             return replace(found, proofs=(Multipliers(duals=duals, worth=worth),))
         worth = None if deadline.over or not problem.problem.kinds else proven_at(rows, judge, duals, deadline, 0.0)
-        shown = () if worth is None else (Multipliers(duals=duals, worth=worth),)
-        return replace(found, proofs=(*shown, *found.at_a_glance))
+        return replace(found, proofs=found.at_a_glance if worth is None else (Multipliers(duals=duals, worth=worth),))
 
     @cached_property
     def at_a_glance(self) -> tuple[Multipliers, ...]:
