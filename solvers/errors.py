@@ -69,6 +69,10 @@ class EngineError(HeadroomError):
     code = "engine-failed"
 
 
+class OverrunError(EngineError):
+    """A planner had found nothing when its time ended."""
+
+
 class TransientError(HeadroomError):
     """Something outside failed in a way that a bounded retry may cure."""
 

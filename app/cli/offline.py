@@ -40,7 +40,7 @@ from app.services.whatif.made import DEADLINE_S_MAX, Made, Wish, planned
 from app.services.whatif.outcome import Outcome, outcome_of
 from app.services.whatif.question import Pictures, WhatIfQuestion
 from app.services.whatif.question import answer as answer_whatif
-from app.workers.solve_pool import SolvePool
+from app.workers.solve_pool import SolvePool, load_planners
 from solvers.cycle.attempts import Asking
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
@@ -178,6 +178,7 @@ def known_planner(name: str | None) -> None:
 @contextmanager
 def planner_child(tuning: Tuning | None = None) -> Iterator[Asking]:
     """Planners in a child process, as a server runs them: at the deadline there is an answer, the best found so far."""
+    load_planners()
     pool = SolvePool((tuning or Tuning()).made, SilentReporter(), start="fork")
     try:
         yield Asking(propose=pool.propose, verify=verify, reporter=SilentReporter())

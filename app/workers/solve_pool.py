@@ -28,9 +28,9 @@ from solvers.domain.codec import canonical_json, from_json, picture_digest
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import PlannerEnding, Proposal
 from solvers.domain.policy import Policy
-from solvers.errors import EngineError, HeadroomError, TransientError
+from solvers.errors import EngineError, HeadroomError, OverrunError, TransientError
 from solvers.planners.base import Planner, PlanRequest, Thought
-from solvers.planners.registry import think
+from solvers.planners.registry import create, think
 
 _PR_SET_PDEATHSIG = 1
 _STDOUT, _STDERR = 1, 2
@@ -50,7 +50,8 @@ PlannerFactory = Callable[[str, Policy], Planner]
 Event = tuple[str, dict[str, str | float]]
 
 _EVENTS_MAX = 1_000
-OVERRUN_PART = 0.1
+PLANNERS_FIRST = ("joint", "greedy")
+OVERRUN_PART = 0.05
 """Of its deadline: so much longer a planner that has handed something over may take for its last word."""
 
 
@@ -292,7 +293,8 @@ class _Watchdog:
 def _left_behind(planner: str, request: PlanRequest, heard: _Heard) -> Proposal:
     """The best that a planner had handed over before it was stopped. Raises EngineError where there is nothing."""
     if heard.incumbent is None:
-        raise EngineError(heard.failure, planner=planner)
+        kind = OverrunError if heard.ending is PlannerEnding.KILLED else EngineError
+        raise kind(heard.failure, planner=planner)
     found = _checked(planner, request, heard.incumbent)
     return replace(found, ending=heard.ending, failure=heard.failure)
 
@@ -320,6 +322,12 @@ def _checked(planner: str, request: PlanRequest, text: str) -> Proposal:
     return proposal
 
 
+def load_planners() -> None:
+    """Import the planners that are asked first, so that no deadline pays for it."""
+    for name in PLANNERS_FIRST:
+        create(name)
+
+
 class _Recorder:
     """Keeps a planner's events until its answer is sent, the earliest ones when there are too many. What it finds on
     its way goes to the parent at once.
@@ -340,6 +348,7 @@ class _Recorder:
 def _serve(connection: Connection[object, object], factory: PlannerFactory, parent_pid: int, memory_mib: int) -> None:
     """The child's life: answer requests one after the other until the parent is gone."""
     die_with(parent_pid)
+    load_planners()
     # Ctrl-C reaches the whole process group; the parent decides when the child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_mib << 20, memory_mib << 20))

@@ -18,7 +18,7 @@ from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan, PlannerEnding, Proposal
 from solvers.domain.policy import Choice, Term
 from solvers.domain.snapshot import Snapshot
-from solvers.errors import EngineError
+from solvers.errors import EngineError, OverrunError
 from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.certificate import certified
@@ -106,7 +106,8 @@ def _ask(asking: Asking, planner: str, request: PlanRequest) -> tuple[Attempt, P
         proposal = asking.propose(planner, request)
     except EngineError as error:
         asking.reporter.event("planner.failed", planner=planner, error=error.message)
-        return Attempt(planner=planner, status="failed", error=error.message, ending=PlannerEnding.FAILED), None
+        ending = PlannerEnding.KILLED if isinstance(error, OverrunError) else PlannerEnding.FAILED
+        return Attempt(planner=planner, status="failed", error=error.message, ending=ending), None
     if proposal.failure is not None:
         asking.reporter.event("planner.stopped", planner=planner, error=proposal.failure)
     found = Attempt(planner=planner, status=proposal.status.value, error=proposal.failure, ending=proposal.ending)

@@ -21,7 +21,7 @@ from solvers.domain.codec import digest, picture_digest
 from solvers.domain.evidence import Insight
 from solvers.domain.ids import Generation
 from solvers.domain.ownership import moved_by
-from solvers.domain.plan import Plan
+from solvers.domain.plan import Plan, PlannerEnding
 from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value, within
@@ -109,7 +109,12 @@ def _asked(picture: Snapshot, wish: Wish, asking: Asking) -> ChosenPlan:
     asked = request_of(picture, wish)
     own = wish.deadline_s is None and wish.work_units is None
     course = Course(planners=None if wish.planner is None else (wish.planner,), budget=None if own else asked.budget)
-    return try_policies(asking, asked, course)
+    found = try_policies(asking, asked, course)
+    if found.plan is not None or all(item.ending is not PlannerEnding.KILLED for item in found.attempts):
+        return found
+    # Nobody had found anything when the time ended: then the answer is what stands.
+    kept = try_policies(replace(asking, propose=registry.propose), asked, Course(planners=(KEPT,)))
+    return replace(kept, attempts=(*found.attempts, *kept.attempts))
 
 
 def _judged_anew(known: Plan, picture: Snapshot, wish: Wish, asking: Asking) -> ChosenPlan:

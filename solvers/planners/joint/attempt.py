@@ -40,10 +40,10 @@ FIRST_S_PER_PAIR = 2e-7
 """Of workload and device."""
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
-RESERVE_S = 0.05
+RESERVE_S = 0.25
 RESERVE_S_PER_DEVICE = 0.0004
 RESERVE_S_PER_WORKLOAD = 0.0004
-"""What seating and writing take."""
+"""What seating, writing and bounding take."""
 SOLVE_UNITS_LEAST = 200
 SOLVE_UNITS_PER_SIZE, SIZE_POWER = 8, 1.5
 """Of workloads: longer searches of problems so large hardly find anything better."""

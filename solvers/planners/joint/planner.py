@@ -45,6 +45,8 @@ from solvers.planners.joint.whole_devices import ChangeTerms, Counted, counted, 
 from solvers.problems.patterns import Layout
 
 GAP_PROVEN_PCT = 1e-4
+ANSWERING_PART = 0.93
+"""Of the deadline: then the answer begins to be handed over."""
 LEFT_PART = 0.05
 """Of a search's budget: with less than this left it did not end by itself."""
 ADVANCE_GAIN = 0.005
@@ -77,7 +79,7 @@ class Joint(Recalling):
         """A plan always, and the patterns to begin with next time. Raises EngineError when the solver fails and there
         was no time for a first plan.
         """
-        clock = Deadline(request.budget.deadline_s)
+        clock = Deadline(ANSWERING_PART * request.budget.deadline_s)
         found = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request) else None
         first = None if found is None else _own(found)
         if first is not None:

@@ -174,6 +174,28 @@ def test_what_a_solver_library_prints_does_not_mix_with_the_answer(
     assert (said.out, said.err) == ("the answer\n", "a library speaks\n")
 
 
+LATE = Path(__file__).parent / "late_planners.py"
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", "--out", "p.json"), ("explain", "vision"), ("simulate", "-f", "more.yaml")]
+)
+def test_what_a_planner_had_found_by_its_deadline_is_the_answer_and_said_loudly(
+    files: Path, monkeypatch: pytest.MonkeyPatch, headroom: Headroom, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(files)
+    (files / "more.yaml").write_text("kind: changes\nrate_factor: 1.1\n")
+    said = headroom(*command, "--snapshot", "s.json", "--planner", f"{LATE}:Finder", "--deadline-s", "1")
+    assert said.status == Exit.OK, said.err
+    assert f"WARNING: planned by greedy stands in for {LATE}:Finder; planner {LATE}:Finder overran" in said.out
+
+
+def test_with_nothing_found_in_time_what_stands_is_the_answer(files: Path, headroom: Headroom) -> None:
+    said = headroom("plan", "--snapshot", f"{files}/s.json", "--planner", f"{LATE}:Endless", "--deadline-s", "0.1")
+    assert "WARNING: planned by keep-target stands in for" in said.out
+    assert "unserved: 2 workloads" in said.out
+
+
 def test_a_planner_is_tuned_for_one_look(files: Path, headroom: Headroom) -> None:
     look = ("plan", "--snapshot", f"{files}/s.json", "--planner", "hetsev", "--out", f"{files}/p.json")
     shares = {}
