@@ -2,10 +2,12 @@
 FROM docker.io/library/python:3.11-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 WORKDIR /src
+# Compiles what plans with; nothing of it is in the images.
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null
 COPY requirements.lock requirements-server.lock ./
 RUN python -m venv /opt/server && /opt/server/bin/pip install --quiet --require-hashes -r requirements-server.lock
 RUN python -m venv /opt/agent && /opt/agent/bin/pip install --quiet --require-hashes -r requirements.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY app app
 COPY solvers solvers
 COPY agents agents

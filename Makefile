@@ -42,14 +42,15 @@ $(BIN)/python:
 		|| { echo "headroom needs Python 3.11 or newer; name one with: make PYTHON=python3.x" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "headroom needs a C compiler; on Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.server-stamp: requirements-server.lock pyproject.toml lab/pyproject.toml | $(BIN)/python
+$(VENV)/.server-stamp: requirements-server.lock pyproject.toml lab/pyproject.toml hatch_build.py | $(BIN)/python
 	$(INSTALL) --require-hashes -r requirements-server.lock
 	$(INSTALL) --no-build-isolation --no-deps --no-index -e . -e ./lab
 	@touch $@
 
-$(VENV)/.dev-stamp: requirements-dev.lock pyproject.toml lab/pyproject.toml | $(BIN)/python
+$(VENV)/.dev-stamp: requirements-dev.lock pyproject.toml lab/pyproject.toml hatch_build.py | $(BIN)/python
 	$(INSTALL) --require-hashes -r requirements-dev.lock
 	$(INSTALL) --no-build-isolation --no-deps --no-index -e . -e ./lab
 	@$(BIN)/python -m pip --disable-pip-version-check check

@@ -64,6 +64,12 @@ class Deadline:
             return 0.0
         return left_s / self.seconds if self.work_units is None else 1 - self._spent / self.work_units
 
+    def units_until(self, part: float) -> float:
+        """Work before no more than a part of the budget is left, a unit being a millisecond of work."""
+        time = 1000 * self.time_left_s / self.crowding
+        whole = 1000 * self.seconds / self.crowding if self.work_units is None else self.work_units
+        return max(0.0, min(time, (self.left_part - part) * whole))
+
     @property
     def over(self) -> bool:
         """Whether to stop now."""

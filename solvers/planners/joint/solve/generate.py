@@ -1,22 +1,21 @@
 """Column generation, and the dive from parts of devices to whole ones.
 
-Patterns are priced at smoothed duals until none would improve the relaxed optimum. Every round prices the grid of
-shares and looks in the neighbourhood of what the optimum uses, where shares are whole percent; the knapsack of pricing
-only knows the grid. `within_gap` adds what an integer optimum may need beside that, where replicas are paid and devices
-are not: a replica more that must stand is then placed well or badly by cents, and the patterns of the relaxed optimum
-hardly ever fill whole devices alike. No pattern whose reduced cost is above what the best layout costs beyond the
-relaxed optimum can be in a better one; the others are looked for step by step.
+Patterns are priced at smoothed duals until the bound that the ceilings of pricing prove is near the relaxed optimum, or
+nothing improves it. The nearer they are, the closer pricing looks. `within_gap` adds what an integer optimum may need
+beside that, where replicas are paid and devices are not: a replica more that must stand is then placed well or badly
+by cents, and the patterns of the relaxed optimum hardly ever fill whole devices alike. No pattern whose reduced cost is
+above what the best layout costs beyond the relaxed optimum can be in a better one; the others are looked for step by
+step.
 
 A dive keeps the whole parts, stage by stage. After every stage the problem is the rest of the demand on the rest of the
 devices, nothing counts for more than is still asked, and new patterns are priced for exactly that. Workloads with the
-fewest replicas are decided first, while all others can still fill what is left beside them. Single percents of share
-are left to trimming.
+fewest replicas are decided first, while all others can still fill what is left beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,22 +24,25 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import PART_LEAST, Master
-from solvers.planners.joint.solve.pricing import Pricing, Tables
+from solvers.planners.joint.solve.pricing import Look, Pricing, lagrangian
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 
-STEPS_PCT = (10, 3, 1)
-BEST_OF_EACH = 3
-PARENTS_MAX = 600
 SMOOTH = 0.5
-STALL_ROUNDS = 8
-STALL_PART = 3e-4
 ROUNDS_MAX = 400
 REPEATS = 3
 REPEATS_MAX = 8
+GAP = 0.002
+"""Of the relaxed optimum: a bound so near is near enough."""
+LOOK_FIRST, LOOK_LEAST, LOOK_OF_GAP = 0.03, 5e-4, 0.3
+"""Of what devices cost, pricing may stay above what it found: at first, at last, and of the gap in between."""
+COARSE_PCT, SLOW = 10, 5e-4
+"""Shares at first; where a round brings less than this part, finer ones are looked at."""
+CLOSER = 4.0
+"""So much closer it looks where it found nothing."""
 SINGLES_MAX = 8_000
-UNITS_BESIDE, WORKLOADS_PER_UNIT, ENTRIES_PER_UNIT = 2, 25, 90_000
+UNITS_BESIDE, WORKLOADS_PER_UNIT, ENTRIES_PER_UNIT = 1, 100, 90_000
 CUT_ROUNDS = 12
 ROUNDS = 12
 COLUMNS_MAX = 2_000
@@ -70,6 +72,15 @@ class Generation:
     relaxed: Relaxed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """No layout costs less; the duals that prove it, and by pool what no pattern is worth above its device's price."""
+
+    usd_per_h: float
+    duals: Floats
+    worth: Floats
+
+
 @dataclass(slots=True, kw_only=True)
 class Relaxation:
     """Where column generation is, and ended."""
@@ -78,10 +89,20 @@ class Relaxation:
     smooth: Floats
     """Duals, smoothed over the rounds."""
     rounds: int = 0
-    trail: list[float] = field(default_factory=list)
-    """Value after every round."""
+    part: float = LOOK_FIRST
+    """How closely pricing looks."""
+    step_pct: int = 1
+    """Shares that it looks at are multiples of this."""
+    bound: Bound | None = None
     plain: Relaxed | None = None
     """Where it was before cuts."""
+
+    @property
+    def gap(self) -> float:
+        """Between the relaxed optimum and the bound, as a part."""
+        if self.bound is None:
+            return np.inf
+        return (self.best.value - self.bound.usd_per_h) / max(abs(self.best.value), 1e-9)
 
 
 def singles(problem: JointProblem, width: int) -> Patterns:
@@ -105,8 +126,10 @@ class Pace:
     rounds: int = ROUNDS_MAX
     until_part: float = 0.0
     repeats: int = REPEATS
-    thorough: bool = True
-    """Before giving up, look everywhere once more."""
+    gap: float | None = None
+    """Go on until a bound is so near; None: without a bound, as long as anything is found."""
+    fine: bool = False
+    """Look at all shares at once."""
     prior: Floats | None = None
     """Duals to begin the smoothing from."""
     cut_rounds: int = 0
@@ -118,55 +141,64 @@ class Pace:
         return cls(
             until_part=until_part,
             cut_rounds=CUT_ROUNDS,
+            gap=GAP,
             repeats=int(np.clip(len(problem.workloads) // 100, REPEATS, REPEATS_MAX)),
         )
 
 
 def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -> Relaxation | None:
-    """Price until nothing improves or the pace ends it; None when not even the first programme could be solved."""
+    """Price until the pace ends it; None when not even the first programme could be solved."""
     solved = master.programme.solve()
     if solved is None:
         return None
     smooth = solved.row_duals if pace.prior is None else fitted(pace.prior, master.rows.count)
-    state = Relaxation(best=solved, smooth=smooth, trail=[solved.value])
+    step = max(1, master.problem.share_step_pct)
+    coarse = 1 if pace.fine else max(1, COARSE_PCT // step)
+    state = Relaxation(best=solved, smooth=smooth, step_pct=step * coarse)
     _converge(master, pricing, deadline, pace, state)
     state.plain = state.best
     if pace.cut_rounds and deadline.left_part > pace.until_part and master.tighten(state.best):
         answer = master.programme.solve(max(0.1, deadline.left_s), primal=False)
         if answer is not None:
-            state.best, state.trail = answer, [answer.value]
-            pace = replace(pace, rounds=state.rounds + pace.cut_rounds, thorough=False)
+            state.best, state.part = answer, LOOK_FIRST
+            pace = replace(pace, rounds=state.rounds + pace.cut_rounds, gap=None)
             state.smooth = fitted(state.smooth, master.rows.count)
             _converge(master, pricing, deadline, pace, state)
     return state
 
 
 def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> None:
-    """Price with the rows as they are."""
+    """Price with the rows as they are: coarse shares first."""
+    finest = max(1, master.problem.share_step_pct)
     while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
-        deadline.spend(_units(master, pricing))
+        deadline.spend(_units(master))
         state.rounds += 1
-        solved = state.best
-        state.smooth = SMOOTH * state.smooth + (1 - SMOOTH) * solved.row_duals
-        added = _round(master, pricing, state, repeats=pace.repeats, turn=state.rounds)
-        for turn in range(0 if added or not pace.thorough else len(STEPS_PCT)):
-            state.smooth = solved.row_duals
-            added += _round(master, pricing, state, repeats=pace.repeats, turn=turn, everything=True)
-        if not added:
+        before = state.best.value
+        state.smooth = SMOOTH * state.smooth + (1 - SMOOTH) * state.best.row_duals
+        added = _round(master, pricing, deadline, pace, state)
+        if added:
+            answer = master.programme.solve(max(0.1, deadline.left_s))
+            if answer is None:
+                break
+            state.best = answer
+        if pace.gap is not None and state.gap <= pace.gap:
             break
-        answer = master.programme.solve(max(0.1, deadline.left_s))
-        if answer is None:
-            break
-        state.best = answer
-        state.trail.append(answer.value)
-        if _stalled(state.trail):
-            break
+        if state.step_pct > finest:
+            if before - state.best.value <= SLOW * abs(before):
+                state.step_pct = finest * max(1, state.step_pct // 2 // finest)
+        elif not added:
+            if state.part <= LOOK_LEAST and (state.smooth == state.best.row_duals).all():
+                break
+            state.part = max(LOOK_LEAST, state.part / CLOSER)
+            state.smooth = state.best.row_duals
+        else:
+            state.part = min(state.part, max(LOOK_LEAST, LOOK_OF_GAP * state.gap))
 
 
-def _units(master: Master, pricing: Pricing) -> int:
-    """Work of a round: pricing, neighbours and a solve of the master."""
+def _units(master: Master) -> int:
+    """Work of a round beside pricing: a solve of the master."""
     beside = UNITS_BESIDE + len(master.problem.workloads) // WORKLOADS_PER_UNIT
-    return pricing.units_of_work + beside + (master.size * master.rows.count) // ENTRIES_PER_UNIT
+    return beside + (master.size * master.rows.count) // ENTRIES_PER_UNIT
 
 
 def fitted(duals: Floats, rows: int) -> Floats:
@@ -174,84 +206,15 @@ def fitted(duals: Floats, rows: int) -> Floats:
     return np.concatenate([duals[:rows], np.zeros(max(0, rows - len(duals)))])
 
 
-def _round(
-    master: Master, pricing: Pricing, state: Relaxation, *, repeats: int, turn: int, everything: bool = False
-) -> int:
-    solved, duals = state.best, state.smooth
-    found = pricing.price(master.rows.item_prices(duals), repeats, everything=everything)
-    pricing.learn(found)
-    added = master.offer(found.rows, duals)
-    used = np.flatnonzero(solved.values[master.slacks :] > 1e-9)
-    if len(used):
-        added += master.offer(improving_neighbours(master, used, duals, turn), solved.row_duals)
-    return added
-
-
-def _stalled(trail: list[float]) -> bool:
-    if len(trail) <= STALL_ROUNDS:
-        return False
-    before, now = trail[-1 - STALL_ROUNDS], trail[-1]
-    return before - now <= STALL_PART * max(abs(now), 1e-9)
-
-
-def improving_neighbours(master: Master, parents: Whole, duals: Floats, turn: int) -> Patterns:
-    """The best neighbours of some columns of the pool, by reduced cost at these duals. Steps of another size come with
-    every turn.
-    """
-    parents = parents[:PARENTS_MAX]
-    rows = master.judged.rows.take(parents)
-    step = max(1, master.problem.share_step_pct)
-    size = step * max(1, round(STEPS_PCT[turn % len(STEPS_PCT)] / step))
-    parts = list(_shares_moved(master, rows, size))
-    if turn % len(STEPS_PCT) == 0:
-        parts += list(_members_changed(master, rows))
-    parts = [part for part in parts if len(part[1])]
-    if not parts:
-        return Patterns.none(master.width)
-    judged = master.judge.judge(Patterns.chained([part[0] for part in parts]))
-    lawful = np.flatnonzero(judged.lawful)
-    judged, parent = judged.take(lawful), np.concatenate([part[1] for part in parts])[lawful]
-    cost = master.rows.reduced(master.rows.columns(judged), duals)
-    order = np.lexsort((cost, parent))
-    first = np.searchsorted(parent[order], parent[order])
-    return judged.rows.take(order[(np.arange(len(order)) - first < BEST_OF_EACH) & (cost[order] < 0)])
-
-
-def _shares_moved(master: Master, rows: Patterns, pct: int) -> Iterator[tuple[Patterns, Whole]]:
-    """The same members with other shares; and the parent of each."""
-    problem = master.problem
-    every = np.arange(len(rows))
-    least, step = int(problem.shares_pct[0]), max(1, problem.share_step_pct)
-    held = (rows.variants >= 0).sum(axis=1)
-    spare = 100 - rows.shares_pct.sum(axis=1)
-    for to in range(int(held.max(initial=0))):
-        chosen = every[(held > to) & (spare >= step)]
-        share = rows.shares_pct[chosen].copy()
-        share[:, to] += spare[chosen] // step * step
-        yield replace(rows.take(chosen), shares_pct=share), chosen
-        for off in range(int(held.max(initial=0))):
-            able = (held > max(to, off)) & (rows.shares_pct[:, off] - pct >= least) & (off != to)
-            chosen = every[able]
-            share = rows.shares_pct[chosen].copy()
-            share[:, to] += pct
-            share[:, off] -= pct
-            yield replace(rows.take(chosen), shares_pct=share), chosen
-
-
-def _members_changed(master: Master, rows: Patterns) -> Iterator[tuple[Patterns, Whole]]:
-    """A member less, or another clock; and the parent of each."""
-    problem = master.problem
-    every = np.arange(len(rows))
-    held = (rows.variants >= 0).sum(axis=1)
-    for off in range(int(held.max(initial=0))):
-        chosen = every[held > max(1, off)]
-        member, share = rows.variants[chosen].copy(), rows.shares_pct[chosen].copy()
-        member[:, off], share[:, off] = -1, 0
-        yield Patterns(kind=rows.kind[chosen], variants=member, shares_pct=share), chosen
-    for other in range(problem.kinds):
-        same = problem.kind_pool[rows.kind] == problem.kind_pool[other]
-        chosen = every[same & (rows.kind != other)]
-        yield rows.take(chosen).of_kind(other), chosen
+def _round(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> int:
+    duals = state.smooth
+    look = Look(part=state.part, step_pct=state.step_pct, repeats=pace.repeats)
+    found = pricing.price(duals, look, deadline, pace.until_part)
+    if pace.gap is not None and state.step_pct == master.problem.share_step_pct:
+        proven = lagrangian(master.rows, duals, found.ceilings)
+        if np.isfinite(proven) and (state.bound is None or proven > state.bound.usd_per_h):
+            state.bound = Bound(usd_per_h=proven, duals=duals, worth=found.ceilings)
+    return master.offer(found.rows, duals)
 
 
 def within_gap(master: Master, relaxed: Relaxed, best_usd: float, paid_usd: float, deadline: Deadline) -> Relaxed:
@@ -324,7 +287,6 @@ class Scene:
 
     problem: JointProblem
     rules: Rules
-    tables: Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +315,7 @@ class Dive:
 
     def run(self, begin: Generation, deadline: Deadline) -> Layout:
         """Whole devices for all that the master asks, judged once more."""
-        master, pricing, relaxed = begin.master, begin.pricing, begin.relaxed
+        master, relaxed = begin.master, begin.relaxed
         for _ in range(STAGES_MAX):
             deadline.spend(STAGE_UNITS)
             parts = relaxed.values[master.slacks :]
@@ -368,18 +330,16 @@ class Dive:
                 break
             self._decide(master, counts)
             rest = self._rest(master, relaxed)
-            following = Pricing(self.scene.problem, self.scene.tables, rest.rows, rest.width)
-            following.follow(pricing)
+            following = Pricing(self.scene.rules.judge, rest.rows, rest.width)
             pace = Pace(
                 rounds=self.depth.rounds,
                 until_part=self.depth.until_part,
-                thorough=False,
                 prior=_moved(master, rest, relaxed.row_duals),
             )
             relaxation = generate(rest, following, deadline, pace)
             if relaxation is None:
                 break
-            master, pricing, relaxed = rest, following, relaxation.best
+            master, relaxed = rest, relaxation.best
         rows = Patterns.chained([Patterns.none(master.width), *self._chosen])
         counts = np.concatenate([np.zeros(0, dtype=np.int64), *self._counts])
         return Solution.of_rows(self.scene.rules, rows, counts).layout()

@@ -16,14 +16,15 @@ import numpy as np
 
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.bound import lagrangian, proven, proven_at, without_cuts
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.generate import (
+    Bound,
     Depth,
     Dive,
     Generation,
     Pace,
     Scene,
+    fitted,
     generate,
     singles,
     within_gap,
@@ -32,9 +33,9 @@ from solvers.planners.joint.solve.groups import Group, GroupLayout, PartDuals, g
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
-from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
+from solvers.planners.joint.solve.pricing import Pricing, lagrangian, proven_at
 from solvers.planners.joint.solve.repair import repair
-from solvers.planners.joint.solve.solution import Rules
+from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.planners.joint.solve.trim import polished, small_enough, thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
@@ -65,6 +66,8 @@ PROOF_PART = 0.25
 """Of the deadline, kept for the bound: to serve every rate comes before proving anything."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
+GAP_LAST = 0.001
+"""Of the relaxed optimum: no bound need be nearer."""
 GROUPS_UNTIL = 0.15
 GROUPS_MEND_PART = 0.4
 
@@ -120,6 +123,7 @@ class Phases:
     facts: dict[str, float] = field(default_factory=dict)
     columns: tuple[Pattern, ...] = ()
     search: Generation | None = None
+    bound: Bound | None = None
 
     def run(self) -> Layout:
         """All phases, as far as the deadline lets them; the first layout at worst."""
@@ -127,8 +131,7 @@ class Phases:
         rules = Rules(Judge(problem))
         exact = rules.judge
         master = Master(problem, exact)
-        tables = tables_of(problem, exact, levels_of(problem, master.width))
-        pricing = Pricing(problem, tables, master.rows, master.width)
+        pricing = Pricing(exact, master.rows, master.width)
         master.offer(singles(problem, master.width))
         master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
@@ -136,9 +139,10 @@ class Phases:
         self.facts |= {"columns": float(master.size), "generate_s": deadline.elapsed_s - begun_s}
         if relaxation is not None:
             found = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
-            self.search = replace(found, relaxed=relaxation.plain or relaxation.best)
+            self.search, self.bound = replace(found, relaxed=relaxation.plain or relaxation.best), relaxation.bound
             self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search.relaxed.value}
-            scene = Scene(problem=problem, rules=rules, tables=tables)
+            scene = Scene(problem=problem, rules=rules)
+            self._stay(rules)
             self._dive(scene, found)
             self._finish(scene, found)
         return self.first if self._worth(self.first) < self._worth(self.best) else self.best
@@ -147,6 +151,14 @@ class Phases:
     def best(self) -> Layout:
         """The answer so far, or the first one."""
         return self.first if self.found is None else self.found
+
+    def _stay(self, rules: Rules) -> None:
+        """All as it stands, where that breaks no rule."""
+        standing = self.order.standing
+        patterns, counts = tuple(item.pattern for item in standing), tuple(item.devices for item in standing)
+        stays = Solution.of_layout(rules, Layout(patterns=patterns, counts=counts))
+        if standing and stays.kept():
+            self._try("stay_s", stays.layout)
 
     def _dive(self, scene: Scene, begin: Generation) -> None:
         """The first dive is quick; slower ones follow as long as there is time for what they take."""
@@ -288,8 +300,8 @@ def completed(scene: Scene, layout: Layout, deadline: Deadline) -> Layout:
     scene = replace(scene, problem=_urgent(scene.problem))
     whole = Master(scene.problem, scene.rules.judge)
     rest = Master(scene.problem, scene.rules.judge, whole.taken_by(layout))
-    pricing = Pricing(scene.problem, scene.tables, rest.rows, rest.width)
-    relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL, thorough=False))
+    pricing = Pricing(scene.rules.judge, rest.rows, rest.width)
+    relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL))
     if relaxation is None:
         return layout
     depth = Depth(until_part=SERVE_UNTIL)
@@ -330,18 +342,34 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     phases = Phases(problem=problem, order=order, deadline=within, first=first)
     layout = phases.run()
     charge(deadline, within)
-    bound: float | None = None
-    prices: Prices | None = None
+    bound, prices = phases.bound, None
     if phases.search is not None:
         search, begun_s = phases.search, deadline.elapsed_s
-        uncut = replace(search, master=without_cuts(search.master))
-        proof = proven(uncut, deadline, END) if order.proof else None
-        prices = uncut.master.rows.prices(search.relaxed.row_duals)
+        if order.proof:
+            bound = _proven(phases, search, deadline)
+        rows = Rows(problem)
+        prices = rows.prices(search.relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
         phases.facts["bound_s"] = deadline.elapsed_s - begun_s
-        if proof is not None:
-            bound, prices = proof.usd_per_h, uncut.master.rows.prices(proof.duals, proof.worth)
-            phases.facts["relaxed_usd_per_h"] = proof.relaxed.value
-    return replace(layout, bound_usd_per_h=bound, prices=prices, columns=phases.columns, facts=phases.facts)
+    usd = None if bound is None or not order.proof else bound.usd_per_h
+    return replace(layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=phases.facts)
+
+
+def _proven(phases: Phases, search: Generation, deadline: Deadline) -> Bound | None:
+    """A nearer bound than generation ended with, where there is time: without cuts, whose duals prove little."""
+    master, bound = search.master, phases.bound
+    if len(master.rows.cut_work):
+        master = Master(master.problem, master.judge)
+        master.adopt(search.master.judged)
+    prior = search.relaxed.row_duals if bound is None else bound.duals
+    pricing = Pricing(master.judge, master.rows, master.width)
+    found = generate(
+        master, pricing, deadline, Pace(until_part=END, gap=GAP_LAST, fine=True, prior=fitted(prior, master.rows.count))
+    )
+    if found is None:
+        return bound
+    phases.facts["relaxed_usd_per_h"] = found.best.value
+    better = found.bound is not None and (bound is None or found.bound.usd_per_h > bound.usd_per_h)
+    return found.bound if better else bound
 
 
 def _grouped(

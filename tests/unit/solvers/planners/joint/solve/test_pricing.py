@@ -1,60 +1,133 @@
-"""The knapsack is exact, and pricing finds what is worth adding."""
+"""The compiled search finds the best contents of every device, and nothing is worth more than its ceilings."""
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from solvers.domain.arrays import Floats
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import Pace, generate
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.pricing import Pricing, knapsack, levels_of, tables_of
-from tests.unit.solvers.planners.joint.solve.oracle import every_pattern
-from tests.unit.solvers.planners.joint.solve.scenes import scene
+from solvers.planners.joint.solve.master import Master, Rows
+from solvers.planners.joint.solve.pricing import Look, Pricing, lagrangian, scale_of
+from solvers.problems.joint import JointProblem
+from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
+from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
 
-WEIGHT = np.array([1, 2, 4])
+ENDLESS = 1e9
+NOTHING = 1e-7
+EXACT = Look(part=NOTHING, step_pct=20)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_knapsack_finds_the_best_choice_of_every_class(seed: int) -> None:
+def _varied(seed: int, basis: str) -> JointProblem:
+    """Every rule at once; memory binds in some, limits that the plan sets in others."""
+    problem = replace(scene(seed, services=4, basis=basis), share_step_pct=20)
+    if seed % 3 == 0:
+        problem = replace(problem, memory_mib=problem.memory_mib * 2.2)
+    if seed % 4 == 0:
+        capped = (replace(pool, capped=True, limit_w=120.0) for pool in problem.pools)
+        problem = replace(problem, pools=tuple(capped))
+    return problem
+
+
+def _duals(rows: Rows, seed: int) -> Floats:
     rng = np.random.default_rng(seed)
-    value = rng.normal(0.5, 1.0, (3, 5, 3)).astype(np.float32)
-    clients = np.array([1, 2, 5])
-    best, place, option = knapsack(value, WEIGHT, 6, clients)
-    for row in range(3):
-        assert best[row] == pytest.approx(_by_hand(value[row], 6, int(clients[row])), abs=1e-5)
-        chosen = place[row] >= 0
-        assert len(set(place[row][chosen].tolist())) == chosen.sum() <= clients[row]
-        assert WEIGHT[option[row][chosen]].sum() <= 6
-        assert value[row, place[row][chosen], option[row][chosen]].sum() == pytest.approx(best[row], abs=1e-5)
+    duals = np.where(np.isfinite(rows.upper), -1.0, 1.0) * rng.uniform(0, 1, rows.count)
+    duals[: rows.pool_at] *= rng.uniform(1, 5)
+    duals[rows.pool_at : rows.cap_at] *= 0.3
+    return np.asarray(duals)
 
 
-def _by_hand(value: np.ndarray[tuple[int, ...], np.dtype[np.float32]], units: int, clients: int) -> float:
-    best = 0.0
-    for choice in product(range(-1, 3), repeat=len(value)):
-        taken = [(item, option) for item, option in enumerate(choice) if option >= 0]
-        if len(taken) <= clients and sum(int(WEIGHT[option]) for _, option in taken) <= units:
-            best = max(best, float(sum(value[item, option] for item, option in taken)))
-    return best
+def _best(problem: JointProblem, rows: Rows, duals: Floats) -> Floats:
+    """By pool, what the best of all patterns is worth, by plain enumeration."""
+    judged = every_pattern(problem, problem.share_step_pct)
+    reduced = rows.reduced(rows.columns(judged), duals)
+    pool = problem.kind_pool[judged.rows.kind]
+    return np.array([-reduced[pool == number].min(initial=0.0) for number in range(len(problem.pools))])
 
 
-def test_pricing_until_nothing_is_found_reaches_the_relaxed_optimum_of_all_patterns() -> None:
-    reached, best = [], []
-    for seed in range(4):
-        problem = scene(seed, services=4)
-        judge = Judge(problem)
-        master = Master(problem, judge)
-        tables = tables_of(problem, judge, levels_of(problem, master.width))
-        pricing = Pricing(problem, tables, master.rows, master.width)
-        relaxation = generate(master, pricing, Deadline(1e9), Pace())
-        assert relaxation is not None
-        solved = relaxation.best
-        reached.append(solved.value)
-        master.offer(every_pattern(problem, 20).rows)
-        everything = master.programme.solve()
-        assert everything is not None
-        best.append(everything.value)
-    assert np.array(reached) == pytest.approx(best, rel=0.02)
+@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize("seed", range(12))
+def test_ceilings_are_the_best_of_all_patterns(seed: int, basis: str) -> None:
+    problem = _varied(seed, basis)
+    rows = Rows(problem)
+    if seed % 2:
+        rows.cut(np.arange(2), np.array([1, 2]))
+    duals, judge = _duals(rows, seed), Judge(problem)
+    found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS), 0.0)
+    best = _best(problem, rows, duals)
+    assert (found.ceilings >= best - 1e-9).all()
+    assert found.ceilings == pytest.approx(best, abs=2 * NOTHING * scale_of(problem).max())
+    columns = rows.columns(judge.judge(found.rows))
+    worth = -rows.reduced(columns, duals)
+    for pool in np.flatnonzero(best > 0):
+        assert worth[problem.kind_pool[found.rows.kind] == pool].max() == pytest.approx(best[pool], rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("units", [1, 2, 4])
+def test_stopped_at_any_time_ceilings_hold(seed: int, units: int) -> None:
+    problem = _varied(seed, "device")
+    rows, judge = Rows(problem), Judge(problem)
+    duals = _duals(rows, seed)
+    found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS, units), 0.0)
+    assert (found.ceilings >= _best(problem, rows, duals) - 1e-9).all()
+
+
+def test_without_a_look_nothing_is_proven() -> None:
+    problem = scene(1)
+    rows, judge = Rows(problem), Judge(problem)
+    found = Pricing(judge, rows, judge.width).price(np.zeros(rows.count), EXACT, Deadline(ENDLESS, 0), 0.0)
+    assert lagrangian(rows, np.zeros(rows.count), found.ceilings) == -np.inf
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_relaxed_optimum_of_all_patterns_is_reached_and_proven(seed: int) -> None:
+    problem = replace(scene(seed, services=4, devices=3), share_step_pct=20)
+    judge = Judge(problem)
+    master = Master(problem, judge)
+    pricing = Pricing(judge, master.rows, master.width)
+    found = generate(master, pricing, Deadline(ENDLESS), Pace(gap=1e-4))
+    assert found is not None
+    assert found.bound is not None
+    master.offer(every_pattern(problem, 20).rows)
+    everything = master.programme.solve()
+    assert everything is not None
+    assert found.best.value == pytest.approx(everything.value, rel=1e-3)
+    assert everything.value >= found.bound.usd_per_h - 1e-6 >= everything.value * (1 - 1e-3) - 1e-6
+    assert found.bound.usd_per_h <= optimum(problem, 20) + 1e-6
+
+
+def _hostile(problem: JointProblem, what: str) -> JointProblem:
+    if what == "nothing runs":
+        return replace(problem, mean_ms=np.full_like(problem.mean_ms, np.inf))
+    if what == "no rate is asked":
+        return replace(problem, workloads=tuple(replace(work, rate_rps=0.0) for work in problem.workloads))
+    if what == "one share":
+        shares = np.s_[:, :, -1:]
+        return replace(
+            problem, shares_pct=problem.shares_pct[-1:], mean_ms=problem.mean_ms[shares],
+            tail_ms=problem.tail_ms[shares], power_w=problem.power_w[shares],
+        )  # fmt: skip
+    if what == "no variants":
+        return problem.of_variants(np.zeros(0, dtype=np.int64))
+    if what == "no time at all":
+        none = np.zeros_like(problem.mean_ms)
+        return replace(problem, mean_ms=none, tail_ms=none)
+    endless = np.full_like(problem.power_w, np.inf)
+    return replace(problem, memory_mib=np.full_like(problem.memory_mib, np.inf), power_w=endless)
+
+
+@pytest.mark.parametrize(
+    "what", ["nothing runs", "no rate is asked", "one share", "no variants", "no time at all", "no end of memory"]
+)
+def test_strange_numbers_end_in_ceilings_that_hold(what: str) -> None:
+    problem = _hostile(_varied(2, "device"), what)
+    rows, judge = Rows(problem), Judge(problem)
+    duals = _duals(rows, 2)
+    found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS), 0.0)
+    assert np.isfinite(found.ceilings).all()
+    assert (found.ceilings >= _best(problem, rows, duals) - 1e-9).all()

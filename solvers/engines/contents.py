@@ -1,0 +1,240 @@
+"""What stands on devices: judged by the thousand, and what is worth most at given prices. The binding of `contents.c`.
+
+`Contents.judge` says of rows of members what `patterns.judge` says of one. `Contents.price` answers for one pool: a
+ceiling that nothing on any of its devices is worth more than, and the best contents that were seen on the way. Records
+have the order of the C ones; arrays live as long as the record that points to them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.engines.compiled import CompilerError, loaded
+from solvers.errors import EngineError
+from solvers.problems.joint import WHOLE_PCT, JointProblem
+
+BATCHES_MAX = 64
+FOUND_MAX = 64
+"""Contents that one question returns at most."""
+UNIT_STEPS = 400_000
+"""Elementary steps in about a millisecond."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRows:
+    """Row x place, but for what is about whole devices."""
+
+    lawful: Flags
+    column: Whole
+    latency_ms: Floats
+    capacity_rps: Floats
+    full_rps: Floats
+    power_w: Floats
+    memory_mib: Floats
+    draw_w: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentPrices:
+    """What a replica's rate, presence, power and share are worth or cost, $/h, and a device: `master.ItemPrices`."""
+
+    pi: Floats
+    replica: Floats
+    rate_rps: Floats
+    watt: Floats
+    share: Floats
+    fixed: Floats
+    cut_steps: Floats
+    cut_usd: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How far to look."""
+
+    floor: float = 0.0
+    """$/h that ceilings need not come below."""
+    tolerance: float = 0.0
+    """$/h that they may stay above what was found."""
+    least: float = 0.0
+    """$/h that contents must be worth to be returned."""
+    step_pct: int = 1
+    """Shares are multiples of this; ceilings are those of such contents."""
+    units: float = 1e6
+    repeats: int = 0
+    """Further contents without a workload in common, whenever something better is found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Best contents of one pool's devices, in no order; nothing is worth more than the ceiling."""
+
+    ceiling: float
+    kind: Whole
+    variants: Whole
+    shares_pct: Whole
+    worth: Floats
+    units: int
+
+
+class _Record:
+    """A C record of 8-byte fields: numbers, and pointers to arrays, which are kept."""
+
+    def __init__(self, *fields: NDArray[Any] | int | float | None) -> None:
+        self._kept: list[NDArray[Any]] = []
+        self._words = np.zeros(len(fields), dtype=np.int64)
+        for at, item in enumerate(fields):
+            if isinstance(item, int):
+                self._words[at] = item
+            elif isinstance(item, float):
+                self._words[at : at + 1].view(np.float64)[0] = item
+            elif item is not None:
+                self._kept.append(np.ascontiguousarray(item))
+                self._words[at] = self._kept[-1].ctypes.data
+
+    @property
+    def pointer(self) -> ctypes.c_void_p:
+        """To it."""
+        return ctypes.c_void_p(self._words.ctypes.data)
+
+    def whole(self, at: int) -> int:
+        """A field, as a whole number."""
+        return int(self._words[at])
+
+    def real(self, at: int) -> float:
+        """A field, as a real one."""
+        return float(self._words[at : at + 1].view(np.float64)[0])
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    try:
+        return loaded("contents")
+    except CompilerError as error:
+        raise EngineError(str(error), engine="contents") from error
+
+
+class Contents:
+    """A problem's numbers laid out for C; build once, ask often."""
+
+    def __init__(self, problem: JointProblem) -> None:
+        if len(problem.batches) > BATCHES_MAX:
+            raise EngineError(f"more than {BATCHES_MAX} batch sizes", engine="contents")
+        works, pools = problem.workloads, problem.pools
+        self.problem = problem
+        self.width = max((pool.clients for pool in pools), default=1)
+        percent = np.arange(WHOLE_PCT + 1) / WHOLE_PCT
+        self.press = problem.pressure[:, :, None] * percent ** problem.exponent[:, :, None]
+        mean_ms = np.ascontiguousarray(problem.mean_ms)
+        start, avoids = _both_ways([item.avoids for item in works])
+        tail_ms = mean_ms if problem.tail_ms is problem.mean_ms else problem.tail_ms
+        self._record = _Record(
+            len(pools), problem.kinds, len(problem.pressure), len(problem.variants), len(works),
+            len(problem.shares_pct), len(problem.batches), self.width,
+            mean_ms, tail_ms, problem.power_w, problem.memory_mib, self.press, problem.sensitivity, problem.crowd,
+            problem.batches.astype(np.float64), problem.shares_pct, problem.kind_pool, problem.kind_table,
+            problem.variant_workload, problem.allowed,
+            _reals([item.memory_mib for item in pools]), _reals([item.idle_w for item in pools]),
+            _reals([item.limit_w for item in pools]), np.array([item.capped for item in pools], dtype=np.bool_),
+            np.array([item.clients for item in pools], dtype=np.int64),
+            _reals([item.limit_ms for item in works]), _reals([item.burst for item in works]),
+            _reals([item.utilisation_max for item in works]),
+            np.array([item.end_to_end for item in works], dtype=np.bool_),
+            np.array([item.dedicated for item in works], dtype=np.bool_),
+            np.array([item.per_device_max for item in works], dtype=np.int64), start, avoids,
+        )  # fmt: skip
+        self._tables: _Record | None = None
+
+    def judge(
+        self, kind: Whole, variants: Whole, shares_pct: Whole, factor: Floats | None, *, eager: bool
+    ) -> JudgedRows:
+        """Rows whose members stand first, in order; `factor`: the slowdown of each, where it is not to be found."""
+        rows, width = variants.shape
+        kind, variants, shares_pct = (np.ascontiguousarray(item) for item in (kind, variants, shares_pct))
+        factor = None if factor is None else np.ascontiguousarray(factor, dtype=np.float64)
+        lawful, draw = np.zeros(rows, dtype=np.bool_), np.zeros(rows)
+        column = np.zeros((rows, width), dtype=np.int64)
+        latency, granted, full, power, memory = (np.zeros((rows, width)) for _ in range(5))
+        out = _Record(lawful, column, latency, granted, full, power, memory, draw)
+        _library().judge(
+            self._record.pointer, ctypes.c_int64(rows), ctypes.c_int64(width), _at(kind), _at(variants),
+            _at(shares_pct), None if factor is None else _at(factor), ctypes.c_int64(eager), out.pointer,
+        )  # fmt: skip
+        return JudgedRows(
+            lawful=lawful, column=column, latency_ms=latency, capacity_rps=granted, full_rps=full, power_w=power,
+            memory_mib=memory, draw_w=draw,
+        )  # fmt: skip
+
+    def price(self, prices: ContentPrices, pool: int, effort: Effort) -> Priced:
+        """See the module. Ends when nothing can be worth much more than what was found, or the work is done."""
+        problem = self.problem
+        tables = self._prepared()
+        held = problem.kind_usd if problem.by_memory else None
+        asked = _Record(
+            prices.pi, prices.replica, prices.rate_rps, prices.watt, prices.share, prices.fixed, held, problem.pool_usd,
+            len(prices.cut_steps), prices.cut_steps, prices.cut_usd,
+        )  # fmt: skip
+        how = _Record(
+            float(effort.floor), float(effort.tolerance), float(effort.least), effort.step_pct,
+            int(effort.units * UNIT_STEPS), effort.repeats, FOUND_MAX,
+        )  # fmt: skip
+        kind, worth = np.zeros(FOUND_MAX, dtype=np.int64), np.zeros(FOUND_MAX)
+        variants, shares = (np.zeros((FOUND_MAX, self.width), dtype=np.int64) for _ in range(2))
+        out = _Record(0.0, 0, 0, kind, variants, shares, worth)
+        _library().price(
+            self._record.pointer, tables.pointer, asked.pointer, how.pointer, ctypes.c_int64(pool), out.pointer
+        )
+        found = out.whole(2)
+        return Priced(
+            ceiling=out.real(0), kind=kind[:found], variants=variants[:found], shares_pct=shares[:found],
+            worth=worth[:found], units=1 + out.whole(1) // UNIT_STEPS,
+        )  # fmt: skip
+
+    def _prepared(self) -> _Record:
+        if self._tables is None:
+            problem = self.problem
+            rates = [np.zeros(self.press.shape) for _ in range(3)]
+            speeds = [np.zeros(problem.mean_ms.shape) for _ in range(2)]
+            order = np.argsort(problem.variant_workload, kind="stable")
+            self._tables = _Record(int(problem.shares_pct[0]), self._highest(), order, *rates, *speeds)
+            _library().prepare(self._record.pointer, self._tables.pointer)
+        return self._tables
+
+    def _highest(self) -> Floats:
+        """By kind: more than anything on one device can press together."""
+        problem = self.problem
+        if not len(problem.variants):
+            return np.zeros(problem.kinds)
+        most = np.zeros(len(problem.pressure))
+        for count in range(2, max(3, min(self.width, WHOLE_PCT // max(1, int(problem.shares_pct[0]))) + 1)):
+            even = problem.pressure * (1 / count) ** np.minimum(problem.exponent, 1.0)
+            most = np.maximum(most, count * even.max(axis=1))
+        if problem.exponent.max() > 1:
+            most = np.maximum(most, problem.pressure.max(axis=1) * self.width)
+        return np.asarray(most[problem.kind_table] * (1 + 1e-9))
+
+
+def _at(array: NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _reals(values: Sequence[float]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def _both_ways(avoids: Sequence[Sequence[int]]) -> tuple[Whole, Whole]:
+    """Whom each avoids or is avoided by, one after the other, and where each begins."""
+    foes: list[set[int]] = [set(items) for items in avoids]
+    for number, items in enumerate(avoids):
+        for other in items:
+            foes[other].add(number)
+    start = np.cumsum([0, *(len(items) for items in foes)])
+    return start.astype(np.int64), np.array([other for items in foes for other in sorted(items)], dtype=np.int64)
