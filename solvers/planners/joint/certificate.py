@@ -23,9 +23,9 @@ from solvers.engines.deadline import Deadline
 from solvers.models.worth import cost_by_device
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.reading.loosened import Loosened, loosened
-from solvers.planners.joint.solve.pricing import lagrangian, proven_at
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.pricing import lagrangian, proven_at
 from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Prices
 

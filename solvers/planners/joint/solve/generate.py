@@ -35,7 +35,7 @@ REPEATS = 3
 REPEATS_MAX = 8
 GAP = 0.002
 """Of the relaxed optimum: a bound so near is near enough."""
-LOOK_FIRST, LOOK_LEAST, LOOK_OF_GAP = 0.03, 5e-4, 0.3
+LOOK_FIRST, LOOK_LEAST, LOOK_OF_GAP = 0.03, 2e-4, 0.3
 """Of what devices cost, pricing may stay above what it found: at first, at last, and of the gap in between."""
 COARSE_PCT, SLOW = 10, 5e-4
 """Shares at first; where a round brings less than this part, finer ones are looked at."""

@@ -19,7 +19,6 @@ from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
 
-
 PART_PROVEN = 0.005
 """Of what devices cost: where duals are not the best ones, to look closer is worth nothing."""
 

@@ -66,7 +66,7 @@ PROOF_PART = 0.25
 """Of the deadline, kept for the bound: to serve every rate comes before proving anything."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
-GAP_LAST = 0.001
+GAP_LAST = 2e-4
 """Of the relaxed optimum: no bound need be nearer."""
 GROUPS_UNTIL = 0.15
 GROUPS_MEND_PART = 0.4

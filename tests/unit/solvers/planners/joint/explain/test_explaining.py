@@ -163,7 +163,7 @@ def big(rate_rps: float, **more: Any) -> Snapshot:
 @pytest.mark.parametrize(
     ("picture", "priced", "change", "amount", "part"),
     [
-        (replace(big(1500.0), power_caps=(CAP,)), (Resource.POWER_W, "cluster/lab"), capped, 10.0, 0.999),
+        (replace(big(1500.0), power_caps=(CAP,)), (Resource.POWER_W, "cluster/lab"), capped, 1.0, 0.999),
         (replace(big(1500.0), projects=(QUOTA,)), (Resource.QUOTA_GPU, "demo"), granted, 0.1, 0.999),
         (
             big(900.0, budget_usd_per_h=0.3),
