@@ -33,7 +33,7 @@ SPEC = PlannerSpec(
 )
 SEATING_PART_MIN = 0.1
 """Of the deadline: so much is left to seating, whatever came before."""
-FIRST_PART_MAX = 0.25
+FIRST_PART_MAX, FIRST_PART_STANDING = 0.25, 0.05
 """Of the deadline: the first planner is not asked where it would take longer."""
 FIRST_S_PER_WORKLOAD = 0.004
 FIRST_S_PER_PAIR = 2e-7
@@ -160,4 +160,5 @@ def affords_first(request: PlanRequest) -> bool:
     snapshot = request.snapshot
     devices = len(snapshot.devices) + sum(offer.count_max for offer in snapshot.offers)
     seconds = FIRST_S_PER_WORKLOAD * len(request.movable) + FIRST_S_PER_PAIR * len(request.movable) * devices
-    return seconds <= FIRST_PART_MAX * request.budget.deadline_s
+    part = FIRST_PART_STANDING if snapshot.target.assignments else FIRST_PART_MAX
+    return seconds <= part * request.budget.deadline_s

@@ -7,15 +7,18 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solvers.cycle.attempts import Asking, try_chain
 from solvers.cycle.gate import GateCase, gate
 from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Target, diff
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import CycleId, Generation, ReplicaId
-from solvers.domain.plan import Plan
-from solvers.domain.policy import CostBasis, Objective, Term
+from solvers.domain.plan import Plan, Proposal
+from solvers.domain.policy import Choice, CostBasis, Objective, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of
+from solvers.planners.base import PlanRequest
 from solvers.planners.joint.planner import better
 from solvers.planners.registry import propose
 from tests import builders
@@ -109,6 +112,20 @@ def decided(picture: Snapshot, made: Plan) -> Decision:
     )
 
 
+def of_chain(picture: Snapshot, plans: list[Plan]) -> Plan:
+    """What a chain of planners chooses of the best of theirs."""
+    by_name = {str(number): made for number, made in enumerate(plans)}
+
+    def propose_own(planner: str, request: PlanRequest) -> Proposal:
+        return replace(propose("keep-target", request), plan=by_name[planner])
+
+    best = replace(picture, policy=replace(picture.policy, choice=Choice.BEST))
+    asking = Asking(propose=propose_own, verify=lambda *_: (), reporter=SilentReporter())
+    found = try_chain(asking, by_name, builders.request(best)).plan
+    assert found is not None
+    return found
+
+
 SAVINGS = st.sampled_from([0.0, 0.02, 0.03, 0.2])
 RIVAL = st.fixed_dictionaries(
     {"moved": st.integers(0, 4), "unserved": st.sampled_from([0.0, 0.5]), "part": SAVINGS, "slo_risk": SAVINGS}
@@ -122,7 +139,7 @@ RIVAL = st.fixed_dictionaries(
     changes_max=st.integers(1, 4),
     dear_launches=st.booleans(),
 )
-def test_the_gate_would_act_on_what_is_chosen_if_on_any(
+def test_the_gate_would_act_on_what_planner_and_chain_choose_if_on_any(
     rivals: list[dict[str, float]], basis: CostBasis, changes_max: int, dear_launches: bool
 ) -> None:
     """Never is chosen what the gate would hold for too small a gain, nor dropped what it would promote."""
@@ -140,10 +157,11 @@ def test_the_gate_would_act_on_what_is_chosen_if_on_any(
         for rival in rivals
     ]
     able = [made for made in plans if made.objective.key() <= plans[0].objective.key()]
-    taken = plans[chosen(picture, *plans)]
-    decision = decided(picture, taken)
-    if any(decided(picture, made).promote for made in able):
-        assert decision.promote or decision.reasons == (HoldReason.NOTHING_TO_CHANGE,)
+    kept = (HoldReason.NOTHING_TO_CHANGE,)
+    for those, taken in ((able, plans[chosen(picture, *plans)]), (plans, of_chain(picture, plans))):
+        if any(decided(picture, made).promote for made in those):
+            decision = decided(picture, taken)
+            assert decision.promote or decision.reasons == kept
 
 
 def test_more_changes_than_one_promotion_may_cause_give_way() -> None:
