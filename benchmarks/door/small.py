@@ -1,7 +1,7 @@
 """Small pictures against the true optimum: `python -m benchmarks.door.small [--cases 400] [--units 700]`.
 
-Each case is planned as `headroom plan` plans a file (the same function, in this process, with counted work), verified,
-and held against an integer programme over every pattern. Told are the share within half a percent of the optimum, the
+Each case is planned as `headroom plan` plans a file (the same chain, in this process, with counted work), verified, and
+held against an integer programme over every pattern. Told are the share within half a percent of the optimum, the
 worst, how far stated gaps are above the true ones, bounds above the optimum and plans that the verifier refuses; cases
 whose optimum was not proven in time are told apart. Writes benchmarks/results/small.json where all are run.
 """
@@ -17,16 +17,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from app.cli.offline import asking
 from app.services.whatif.made import Wish, planned, request_of
 from benchmarks.door.exact import Optimum, optimum
 from benchmarks.instances.small import rule_of, small
+from solvers.cycle.attempts import Asking
 from solvers.cycle.record import Lane
-from solvers.domain.evidence import FindingCode
+from solvers.domain.evidence import FindingCode, SilentReporter
+from solvers.planners.registry import propose
+from solvers.verify.checks import verify
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "small.json"
 CASES, UNITS, DEADLINE_S, EXACT_S = 400, 700, 60.0, 20.0
 NEAR_PCT, FAR_PCT = 0.5, 3.0
+ASKING = Asking(propose=propose, verify=verify, reporter=SilentReporter())
 DUST = 1e-6
 WORST = 20
 
@@ -81,7 +84,7 @@ def held(seed: int, units: int = UNITS, exact_s: float = EXACT_S) -> Held | None
     picture = small(seed)
     wish = Wish(lane=Lane.SHADOW, deadline_s=DEADLINE_S, work_units=units, seed=1)
     begun_s = time.process_time()
-    made = planned(picture, wish, asking())
+    made = planned(picture, wish, ASKING)
     cpu_s = time.process_time() - begun_s
     best: Optimum | None = optimum(picture, request_of(picture, wish).movable, exact_s)
     if best is None:
