@@ -113,7 +113,8 @@ def _wanted(asked: argparse.Namespace) -> Iterator[Case]:
     seeds = tuple(asked.seeds[:1] if asked.quick else asked.seeds)
     for group in groups:
         for case in makers[group](seeds):
-            small = not asked.quick or case.deadline_s <= cases.FAMILY[1][2]
+            seconds = case.deadline_s if case.units is None else case.units / cases.UNITS_PER_S
+            small = not asked.quick or seconds <= cases.FAMILY[1][2]
             if asked.only in case.name and small:
                 yield case
 
