@@ -159,6 +159,7 @@ def _sum(objectives: Iterable[Objective]) -> Objective:
         imbalance=max((item.imbalance for item in items), default=0.0),
         capacity_rps=sum(item.capacity_rps for item in items),
         training_rate=sum(item.training_rate for item in items),
+        waiting_usd_per_h=sum(item.waiting_usd_per_h for item in items),
     )
 
 

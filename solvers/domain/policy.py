@@ -87,9 +87,9 @@ RISING = (Term.CAPACITY, Term.TRAINING)
 
 @value
 class Objective:
-    """Unserved demand weighted by priority, SLO risk, cost per hour, churn (launch seconds), imbalance; and where the
+    """Unserved demand weighted by priority, SLO risk, cost per hour, churn (launch seconds), imbalance; where the
     policy names them, what full batches of services would carry, and seconds of the reference GPU's work that jobs do
-    in a second.
+    in a second; and what jobs would be worth for all that they could do and do not, which counts with the cost.
     """
 
     unserved: float = 0.0
@@ -99,13 +99,19 @@ class Objective:
     imbalance: float = 0.0
     capacity_rps: float = late(0.0)
     training_rate: float = late(0.0)
+    waiting_usd_per_h: float = late(0.0)
+
+    @property
+    def net_usd_per_h(self) -> float:
+        """Cost, and what jobs do not earn."""
+        return self.cost_usd_per_h + self.waiting_usd_per_h
 
     def key(self, terms: tuple[Term, ...] = ALWAYS) -> tuple[float, ...]:
         """For comparison; lower is better."""
         numbers = {
             Term.UNSERVED: self.unserved,
             Term.SLO_RISK: self.slo_risk,
-            Term.COST: self.cost_usd_per_h,
+            Term.COST: self.net_usd_per_h,
             Term.CHURN: self.churn,
             Term.BALANCE: self.imbalance,
             Term.CAPACITY: -self.capacity_rps,

@@ -4,11 +4,12 @@ The objective is defined here, so that a planner's answer, the standing target a
 by today's beliefs, not by what was believed when they were made.
 
     unserved   sum over movable workloads of priority x (rate short, requests/s + replicas missing below the floor);
-               a job that waits counts 1
+               a job that must run and waits counts as its one replica
     slo_risk   sum of priority x replicas that stand but cannot be shown to keep their promise
     cost       by the policy's basis: device price x share of its replicas, or x the part of its memory that they
                use, once at most; or the price of every device in use and the energy of its idle and planned power
-               (prices carry expected interruptions; unknown devices cost nothing)
+               (prices carry expected interruptions; unknown devices cost nothing). With it counts what jobs that
+               may wait do not earn (`problems.jobs`)
     churn      launch seconds of replicas that must start anew compared with the standing target
     imbalance  highest minus lowest summed share of the devices in use, as a fraction
     capacity   requests/s that full batches would carry of the movable services' replicas that are shown to keep their
@@ -51,6 +52,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
 from solvers.problems.fleet import Fleet, open_fleet, silent_nodes
+from solvers.problems.jobs import job_worth, must_run
 from solvers.problems.needs import Need, iterations_per_s, needs_of, pinned_assignments
 
 WHOLE_PCT = 100
@@ -130,7 +132,7 @@ def worth_of(
     by_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
     for assignment in assignments:
         by_workload[assignment.workload].append(assignment)
-    unserved = risk = full_rps = 0.0
+    unserved = risk = full_rps = waiting_usd = 0.0
     shortages: list[Shortage] = []
     for need in needs_of(whole, movable):
         standing = [item for item in by_workload[need.workload] if _on_usable(fleet, item)]
@@ -141,7 +143,10 @@ def worth_of(
         short = max(0.0, need.rate_rps_least - capacity_rps)
         short = short if short > 1e-6 * max(1.0, need.rate_rps_least) else 0.0
         missing = max(0, need.replicas_min - len(standing))
-        unserved += need.weight * (short + missing)
+        if need.kind is WorkloadKind.JOB and not must_run(whole.policy):
+            waiting_usd += _waiting_usd(whole, need, standing, appraisal)
+        else:
+            unserved += need.weight * (short + missing)
         risk += need.weight * at_risk
         if short or missing:
             shortages.append(Shortage(need=need, rate_rps_short=short, replicas_missing=missing))
@@ -153,6 +158,7 @@ def worth_of(
         imbalance=_imbalance(assignments),
         capacity_rps=full_rps if Term.CAPACITY in whole.policy.terms else 0.0,
         training_rate=_training(whole, movable, assignments, appraisal),
+        waiting_usd_per_h=waiting_usd,
     )
     return Worth(objective=objective, shortages=tuple(shortages))
 
@@ -199,6 +205,19 @@ def _training(
     jobs = {WorkloadId(job.id): job for job in snapshot.jobs if job.id in wanted}
     standing = (item for item in assignments if item.workload in jobs and _on_usable(appraisal.fleet, item))
     return sum(training_rate(snapshot, jobs[item.workload], item, appraisal) for item in standing)
+
+
+def _waiting_usd(snapshot: Snapshot, need: Need, standing: Sequence[Assignment], appraisal: Appraisal) -> float:
+    """What a job does not earn of what it is worth."""
+    fleet = appraisal.fleet
+    job = next(item for item in snapshot.jobs if WorkloadId(item.id) == need.workload)
+    worth, types = job_worth(snapshot, fleet, need, job), snapshot.gpu_types_by_name()
+    earned_usd = 0.0
+    for item in standing:
+        number = int(fleet.class_of[fleet.index[item.device]])
+        clock = appraisal.running(item.device) / types[fleet.classes[number].gpu_type].clock_mhz_sm_max
+        earned_usd += worth.earned_usd(number, item.share_pct_sm * clock / appraisal.slowdown(item))
+    return max(0.0, worth.usd_per_h - earned_usd)
 
 
 def training_rate(snapshot: Snapshot, job: TrainingJob, item: Assignment, appraisal: Appraisal) -> float:
@@ -269,8 +288,16 @@ class Step:
 
     @property
     def serves_more(self) -> bool:
-        """Whether it is better and leaves less unserved."""
-        return self.better and self.plan.objective.unserved < self.standing.unserved - DUST
+        """Whether it is better and leaves less unserved, or lets jobs start."""
+        less_unserved = self.plan.objective.unserved < self.standing.unserved - DUST
+        return self.better and (less_unserved or self.starts_jobs)
+
+    @cached_property
+    def starts_jobs(self) -> bool:
+        """Whether jobs start that waited."""
+        ran = {item.workload for item in self.snapshot.target.assignments}
+        started = (item for item in self.plan.assignments if item.kind is WorkloadKind.JOB)
+        return any(item.workload not in ran for item in started)
 
     @property
     def urgent(self) -> bool:
@@ -282,8 +309,8 @@ class Step:
 
     @property
     def saved_usd_per_h(self) -> float:
-        """What it costs less."""
-        return self.standing.cost_usd_per_h - self.plan.objective.cost_usd_per_h
+        """What it costs less, jobs that wait counted in."""
+        return self.standing.net_usd_per_h - self.plan.objective.net_usd_per_h
 
     @cached_property
     def asked_usd_per_h(self) -> float:

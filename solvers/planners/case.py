@@ -15,7 +15,7 @@ from solvers.domain.evidence import Reason
 from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
 from solvers.models.options import NEIGHBOURS_BORNE, Beliefs
 from solvers.models.worth import pinned_settings
@@ -23,6 +23,7 @@ from solvers.planners.base import PlanRequest
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
 from solvers.problems.choice import Option, Options, Press
 from solvers.problems.fleet import Fleet, RoomSearch, Seat, open_fleet
+from solvers.problems.jobs import JobWorth, job_worth, must_run
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
 CAPACITY_DUST = 1e-5
@@ -93,6 +94,10 @@ class Case:
             appraisal=Appraisal.of(fleet, beliefs.profiles, snapshot.policy, snapshot.target.assignments, held),
             menus=menus,
         )
+
+    def worth_of_job(self, fleet: Fleet, need: Need, job: TrainingJob) -> JobWorth | None:
+        """What it is worth to run it; None where it must run."""
+        return None if must_run(self.snapshot.policy) else job_worth(self.snapshot, fleet, need, job)
 
     def assess(self, fleet: Fleet, need: Need, standing: Assignment) -> tuple[Option | None, bool]:
         """A standing replica by today's beliefs, and whether that holds only while it has its device to itself. Where

@@ -245,7 +245,9 @@ class Draft:
         for need, job in self._jobs():
             if need.workload not in self.settled:
                 standing = self.case.standing.get(need.workload, [])
-                self.settled[need.workload] = place_job(self.fleet, need, job, standing)
+                self.settled[need.workload] = place_job(
+                    self.fleet, need, job, standing, self.case.worth_of_job(self.fleet, need, job)
+                )
 
     def plan(self, spec: PlannerSpec) -> Plan:
         """The finished plan, in the name of its planner."""

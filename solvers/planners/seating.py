@@ -2,8 +2,8 @@
 
 The record of one placed replica, the settled state of one workload, and the rule for training jobs: stay where it
 stands with the same share, else with less; else go where most share is spare on a device in use, the cheapest first
-among equals; else open an idle device. Between its owner's bounds a job takes all that is spare there, and nothing else
-moves for it.
+among equals; else open an idle device, if it must run or is worth that (`problems.jobs`). Between its owner's bounds a
+job takes all that is spare there, and nothing else moves for it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from solvers.domain.plan import Assignment
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Fleet, RoomSearch, Seat
+from solvers.problems.jobs import JobWorth
 from solvers.problems.needs import Need, job_memory_mib
 
 
@@ -134,14 +135,16 @@ def standing_seat(fleet: Fleet, assignment: Assignment, *, dedicated: bool, powe
     )
 
 
-def place_job(fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignment]) -> Settled:
-    """Settle one job; without room it waits in line and says for what."""
+def place_job(
+    fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignment], worth: JobWorth | None
+) -> Settled:
+    """Settle one job; without room it waits in line and says for what. `worth`: None where it must run."""
     settled = Settled(need=need, fleet=fleet)
     if need.refusal is not None:
         settled.blockers.append(need.refusal)
         return settled
     stayed = stay(fleet, need, job, standing)
-    found = stayed or _best_device(fleet, need, job)
+    found = stayed or _best_device(fleet, need, job, worth)
     if isinstance(found, Placed):
         settled.add(found)
     else:
@@ -169,7 +172,7 @@ def placed_job(seat: Seat, job: TrainingJob, standing: Assignment | None) -> Pla
     return Placed(seat=seat, standing=standing if same else None)
 
 
-def _best_device(fleet: Fleet, need: Need, job: TrainingJob) -> Placed | ReasonCode:
+def _best_device(fleet: Fleet, need: Need, job: TrainingJob, worth: JobWorth | None) -> Placed | ReasonCode:
     lowest = job.share_pct_sm_min
     room = fleet.room(RoomSearch(need=need, share_pct=lowest, memory_mib=job_memory_mib(job), power_w=0.0))
     if isinstance(room, ReasonCode):
@@ -181,6 +184,13 @@ def _best_device(fleet: Fleet, need: Need, job: TrainingJob) -> Placed | ReasonC
     )
     blocker = ReasonCode.POWER_CAP
     for device in candidates:
+        if (
+            worth is not None
+            and not fleet.occupants[device]
+            and not worth.opens(int(fleet.class_of[device]), spare[device])
+        ):
+            blocker = ReasonCode.NO_SHARE_LEFT
+            continue
         seat = _seat_on(fleet, need, job, device, job.share_pct_sm_max)
         if seat is not None:
             return Placed(seat=seat)

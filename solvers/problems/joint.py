@@ -93,8 +93,15 @@ class Workload:
     avoids: tuple[int, ...] = ()
     """Workloads (by number) that must not stand beside it."""
     priority: int = 100
+    may_wait: bool = False
+    """A training job: `unserved_usd` is what all that it could do is worth, and what it does not is no shortage."""
     limit_fixed: bool = False
     """Its cells were reckoned for this very limit (an LLM's are), so nothing can be read off them about another."""
+
+    @property
+    def rate_counted_rps(self) -> float:
+        """What counts when it is not served: all that a job could do, of others what must be served."""
+        return self.rate_rps if self.may_wait else self.rate_least_rps
 
     @property
     def replicas_floor(self) -> int:
@@ -168,6 +175,11 @@ class JointProblem:
     def unserved_usd(self) -> Floats:
         """Of each workload."""
         return np.array([item.unserved_usd for item in self.workloads], dtype=np.float64)
+
+    @cached_property
+    def must_serve(self) -> Flags:
+        """Of which workloads nothing may be missing, as far as it can be had."""
+        return np.array([not item.may_wait for item in self.workloads], dtype=np.bool_)
 
     @cached_property
     def replicas_floor(self) -> Whole:

@@ -230,7 +230,9 @@ def pack(case: Case, aim: Aim, *, jobs_hold: bool = False, turn: Turn = Turn.LAR
             packing.settled.append(protected[need.workload])
         elif need.kind is WorkloadKind.JOB:
             standing = case.standing.get(need.workload, [])
-            packing.settled.append(place_job(fleet, need, jobs[need.workload], standing))
+            job = jobs[need.workload]
+            worth = case.worth_of_job(fleet, need, job)
+            packing.settled.append(place_job(fleet, need, job, standing, worth))
         else:
             kept = take_standing(case, fleet, need)
             for item in kept:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan
-from solvers.domain.policy import CostBasis, Term
+from solvers.domain.policy import CostBasis
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
 from solvers.planners.joint.certificate import Certificate
@@ -21,6 +21,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.reading.loosened import loosened
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.write import Seated, write
+from solvers.problems.jobs import must_run, trains_first
 from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Prices
 
@@ -125,8 +126,7 @@ class Attempt:
         farther than in the first plan if shares are paid, and not to the whole device if memory is.
         """
         snapshot = self.reading.snapshot
-        policy, order = snapshot.policy, snapshot.policy.terms
-        jobs_first = Term.TRAINING in order and order.index(Term.TRAINING) < order.index(Term.COST)
+        policy, jobs_first = snapshot.policy, trains_first(snapshot.policy)
         given = {item.workload: item.share_pct_sm for item in (() if self.first is None else self.first.assignments)}
         done = {item.workload: item.done for item in snapshot.job_statuses}
         jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
@@ -147,6 +147,7 @@ class Attempt:
             job_most_pct=most_pct,
             job_left_s=left_s,
             jobs_first=jobs_first,
+            jobs_wait=not must_run(policy),
         )
 
     def written(self, seats: Seats, *, eager: bool = False) -> Plan:

@@ -7,9 +7,8 @@ reasons, or when the last one is long past or unknown.
 
 A narrowed solve proves nothing of the whole, but prices of an earlier one do (`certificate`). Devices that host a
 workload that is to change, devices that host nothing, and some of the worst filled ones are open; all others stay, and
-what they serve, draw, spend and hold is taken off what is asked and allowed. The layout that changes least is offered
-beside it: workloads that are to change and serve more than they are sized for lose replicas, those first whose going
-saves most.
+what they serve, draw, spend and hold is taken off what is asked and allowed. What can be reached at once from what
+stands is offered beside it (`solve.reach`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.memory import NOTHING, Kept, recall
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.seat.seats import judged, members_of, without
+from solvers.planners.joint.solve.reach import ReachTerms, reached
 from solvers.planners.joint.solve.solve import PROOF_PART, SolveOrder, charge, portion
 from solvers.problems.joint import Cap, JointProblem, Workload
 from solvers.problems.patterns import Layout, Pattern, Standing
@@ -45,6 +44,10 @@ RESIDUE = 1e-6
 """Part of a rate that is no reason for a replica."""
 SHORT_LEAST = 50.0
 """However little is left of a rate: leaving it unserved counts so many of the dearest devices at least."""
+REACH_PART = 0.2
+"""Of the deadline, where something stands."""
+FRESH_MAX = 600
+"""Contents that the solve found, for what stands to change to."""
 Solve = Callable[[JointProblem, SolveOrder, Deadline], Layout]
 
 
@@ -54,8 +57,8 @@ class Solved:
 
     found: Layout
     """The solve's."""
-    held: Layout | None
-    """What changes least, where something stands; which of both is better shows when they are seated."""
+    reached: Layout | None
+    """What stands, changed as far as that goes at once; which of both is better shows when they are seated."""
     kept: Kept
     """For the next one: this solve's prices, or an earlier one's in today's numbers, if this was of a part."""
 
@@ -84,14 +87,24 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     )
     restless = restless_of(reading)
     opened = scope_of(reading, restless, kept.full_at_s)
-    found = solve(problem, order, deadline) if opened is None else _narrowly(solve, problem, order, opened, deadline)
+    within = portion(deadline, 1 - REACH_PART) if standing else deadline
+    found = solve(problem, order, within) if opened is None else _narrowly(solve, problem, order, opened, within)
+    if standing:
+        charge(deadline, within)
     count = len(problem.workloads) if opened is None else len(opened)
     found = replace(found, facts=found.facts | {"workloads_open": float(count)})
+    patterns = (*found.patterns, *found.columns, *order.warm)
+    terms = ReachTerms(
+        launch_usd_per_s=policy.launch_usd_per_s,
+        restart_part=policy.gain_pct_min / 100,
+        period_s=policy.interruption_over_s,
+    )
+    fresh = patterns[:FRESH_MAX]
     return Solved(
         found=found,
-        held=held(problem, standing, restless) if standing else None,
+        reached=reached(problem, standing, fresh, terms, portion(deadline, REACH_PART)) if standing else None,
         kept=Kept(
-            patterns=(*found.patterns, *found.columns, *order.warm),
+            patterns=patterns,
             prices=kept.prices if found.prices is None else found.prices,
             full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
         ),
@@ -216,59 +229,6 @@ class _Rows:
     def _sum(self, each: Floats | Whole) -> Floats:
         works = len(self.problem.workloads)
         return np.bincount(self.workload, weights=each, minlength=works).astype(np.float64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stand:
-    """Patterns by count, with what they serve and how many replicas they are."""
-
-    problem: JointProblem
-    counts: Counter[Pattern]
-    served_rps: Floats
-    replicas: Whole
-
-    def count(self, pattern: Pattern, devices: int) -> None:
-        """So many devices more with this pattern."""
-        self.counts[pattern] += devices
-        workloads = self.problem.variant_workload[list(pattern.variants)]
-        np.add.at(self.served_rps, workloads, devices * np.array(pattern.capacity_rps))
-        np.add.at(self.replicas, workloads, devices)
-
-    def lighter(self, workload: int) -> tuple[Pattern, Pattern | None] | None:
-        """The device that saves most when it loses one replica of no more capacity than is spare, and what is left."""
-        work, replicas = self.problem.workloads[workload], int(self.replicas[workload])
-        if replicas <= work.replicas_min:
-            return None
-        spare_rps = float(self.served_rps[workload]) - work.rate_rps * (1 - DUST)
-        best: tuple[tuple[float, float], Pattern, Pattern | None] | None = None
-        for pattern in (pattern for pattern, count in self.counts.items() if count > 0):
-            for place, variant in enumerate(pattern.variants):
-                enough = replicas > work.replicas_max or pattern.capacity_rps[place] <= spare_rps
-                if self.problem.variant_workload[variant] != workload or not enough:
-                    continue
-                after = judged(self.problem, pattern.kind, without(members_of(pattern), place))
-                if after is None and len(pattern.variants) > 1:
-                    continue
-                saved = pattern.usd_per_h - (0.0 if after is None else after.usd_per_h)
-                key = (-saved, -float(pattern.shares_pct[place]))
-                if best is None or key < best[0]:
-                    best = key, pattern, after
-        return None if best is None else best[1:]
-
-
-def held(problem: JointProblem, standing: tuple[Standing, ...], restless: Iterable[int]) -> Layout:
-    """The standing layout without its surplus."""
-    rows = _Rows.of(problem, standing)
-    counts = Counter({item.pattern: item.devices for item in standing})
-    stand = _Stand(problem=problem, counts=counts, served_rps=rows.served_rps(), replicas=rows.replicas())
-    for workload in sorted(restless):
-        while (change := stand.lighter(workload)) is not None:
-            before, after = change
-            stand.count(before, -1)
-            if after is not None:
-                stand.count(after, 1)
-    left = {pattern: count for pattern, count in stand.counts.items() if count > 0}
-    return Layout(patterns=tuple(left), counts=tuple(left.values()))
 
 
 @dataclass(frozen=True, kw_only=True)

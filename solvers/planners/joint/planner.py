@@ -246,7 +246,7 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     """The layout that is worth most with its launches and interruptions, seated."""
     policy, whole = attempt.request.snapshot.policy, found.counted
     mild = None if whole is None else whole.gentle
-    others = (found.solved.held, None if whole is None else whole.layout, None if mild is None else mild.layout)
+    others = (found.solved.reached, None if whole is None else whole.layout, None if mild is None else mild.layout)
     layouts = (*(item for item in others if item is not None), found.solved.found)
     part, period_s = policy.gain_pct_min / 100, policy.interruption_over_s if mild is None else mild.period_s
     seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]

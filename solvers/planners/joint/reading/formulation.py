@@ -21,14 +21,13 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ProjectName, Re
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
 from solvers.models.serving.token_plans import SEQUENCES, token_miss
 from solvers.models.worth import pinned_settings
 from solvers.planners.joint.reading.pools import Pools, pools_of, with_rests
 from solvers.planners.joint.reading.tables import Arrays, Axes, Colocation, Layer, Table, clocks_of, fill, layers_of
 from solvers.planners.joint.reading.work import (
-    VALUE_USD_LEAST,
     Alone,
     Cells,
     Left,
@@ -44,6 +43,7 @@ from solvers.planners.joint.reading.work import (
 )
 from solvers.planners.writer import rounded_rps
 from solvers.problems.fleet import Fleet, open_fleet
+from solvers.problems.jobs import job_worth
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Variant, Workload
 from solvers.problems.needs import Need, needs_of, open_ended_services
 from solvers.problems.patterns import Standing, judge
@@ -390,14 +390,21 @@ def _workloads(
     np.minimum.at(cost, of, per_rps)
     asked = np.array([item.rate_rps for item in left])
     worth = unserved_usd(left, cost * asked, float(price.max(initial=0.0)))
-    jobs = {WorkloadId(job.id): job for job in draft.picture.jobs}
     made = workloads_of(left, draft.fleet.foes, draft.picture.policy, worth)
+    jobs = {WorkloadId(job.id): job for job in draft.picture.jobs}
     return tuple(
-        item
-        if (job := jobs.get(item.id)) is None or left[index].need.kind is not WorkloadKind.JOB
-        else replace(item, rate_rps=float(most[index]), unserved_usd=max(job.value_usd_per_h, VALUE_USD_LEAST))
+        _job(draft, item, jobs[item.id], left[index].need, float(most[index]))
+        if left[index].need.kind is WorkloadKind.JOB
+        else item
         for index, item in enumerate(made)
     )
+
+
+def _job(draft: _Draft, made: Workload, job: TrainingJob, need: Need, most_rps: float) -> Workload:
+    """With all that it can do where it may be planned, and what that is worth."""
+    worth = job_worth(draft.picture, draft.fleet, need, job)
+    usd_per_h = worth.usd_per_h * most_rps / worth.best_per_s
+    return replace(made, rate_rps=most_rps, unserved_usd=usd_per_h, may_wait=True)
 
 
 def _quotas(fleet: Fleet, workloads: tuple[Workload, ...]) -> tuple[tuple[ProjectName, float], ...]:

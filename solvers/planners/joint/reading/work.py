@@ -62,8 +62,6 @@ DUST = 1e-9
 GAIN_PART_MIN = 0.01
 """A batch that serves hardly more than a smaller one is no choice."""
 VARIANTS_MAX = 2000
-VALUE_USD_LEAST = 1e-3
-"""What a job without a declared value is worth: spare share, but no device of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Training jobs beside services that are seated already, in one of two orders.
 
-Where cost counts first (`seat_jobs`), a job that waits gets a place where it takes nothing from any other, on a device
-in use before an idle one; where there is none, half of what the largest job has, because to wait counts more than to be
-slow and two that share get more done than one. A seated job then grows into what is spare beside it.
+Where cost counts first (`seat_jobs`), the layout holds the jobs already; one that waits gets a place where it takes
+nothing from any other, on a device in use before an idle one, and a seated one grows into what is spare beside it: both
+only where that is worth what it costs, unless jobs must run.
 
 Where training counts first (`spread_jobs`), what stands stays while its room is there; waiting jobs, the one with least
 left to do first, go where all jobs together become fastest: an idle device, what services leave over, or half of what
@@ -62,8 +62,8 @@ def seat_jobs(seats: Seats, terms: Terms) -> None:
     for job in order:
         if terms.deadline.over:
             return
-        if not seats.replicas[job] and not jobs.seat(job):
-            jobs.halve(job)
+        if not seats.replicas[job]:
+            jobs.seat(job)
     for job in order:
         jobs.widen(job)
 
@@ -110,8 +110,8 @@ class _Jobs:
 
     # Where cost counts first.
 
-    def seat(self, job: int) -> bool:
-        """A place in what is spare; whether there is one."""
+    def seat(self, job: int) -> None:
+        """A place in what is spare, if there is one."""
         seats, home = self.seats, self.stood.get(job)
         spare = [self._most(job, device) for device in range(len(seats.patterns))]
         order = sorted(
@@ -128,21 +128,7 @@ class _Jobs:
             steps = self._steps(job, device, spare[device])
             for share_pct in dict.fromkeys((steps[-1], steps[0])) if steps else ():
                 if self._put(job, _Place(device=device, share_pct=share_pct)):
-                    return True
-        return False
-
-    def halve(self, job: int) -> None:
-        """A place in the share of the job that has most, on a device with few of them and no service."""
-        seats, found = self.seats, list[tuple[int, int]]()
-        for device, pattern in enumerate(seats.patterns):
-            allowed = self._problem.allowed[int(seats.floor.pool_of[device]), self._variant(job)]
-            if not allowed or pattern is None:
-                continue
-            if len(pattern.variants) == len(self._jobs(pattern)) < JOBS_PER_DEVICE_MAX:
-                found.append((-max(pattern.shares_pct), device))
-        for _, device in sorted(found)[:TRIED_MAX]:
-            if self._part(job, device):
-                return
+                    return
 
     def widen(self, job: int) -> None:
         """More share for a seated job."""
@@ -161,7 +147,7 @@ class _Jobs:
                 continue
             after = judged(problem, pattern.kind, reshared(pattern, {place: steps[-1]}))
             move = Move(device=device, after=after)
-            if after is not None and seats.accepts(move, job):
+            if after is not None and seats.accepts(move, job) and (not self.terms.jobs_wait or seats.pays(move)):
                 seats.make(move)
 
     # Where training counts first.
@@ -311,7 +297,7 @@ class _Jobs:
         members = [*members_of(self.seats.patterns[place.device]), (self._variant(job), place.share_pct)]
         after = judged(self._problem, self._careful_kind(place.device), members)
         move = Move(device=place.device, after=after)
-        if after is None or not self.seats.accepts(move, job):
+        if after is None or not self.seats.accepts(move, job) or (self.terms.jobs_wait and not self.seats.pays(move)):
             return False
         self.seats.make(move)
         self.at[job] = place

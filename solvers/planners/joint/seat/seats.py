@@ -150,6 +150,8 @@ class Terms:
     """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
     jobs_first: bool = False
     """Whether how fast jobs run counts before what devices cost."""
+    jobs_wait: bool = False
+    """Whether jobs run only where that is worth what it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +288,7 @@ class Seats:
         loss = 0.0
         for workload, delta in self.change(move).items():
             work = self.floor.problem.workloads[workload]
-            least = work.rate_least_rps
+            least = work.rate_counted_rps
             now = max(0.0, least - self.served_rps[workload])
             then = max(0.0, least - self.served_rps[workload] - delta.rps)
             if least > 0:
@@ -295,6 +297,11 @@ class Seats:
             then_lack = max(0, work.replicas_min - self.replicas[workload] - delta.replicas)
             loss += work.unserved_usd * (then_lack - lack) / max(1, work.replicas_min)
         return loss
+
+    def pays(self, move: Move) -> bool:
+        """Whether what it serves more is worth what the device costs more."""
+        usd = (0.0 if item is None else item.usd_per_h for item in (move.after, self.patterns[move.device]))
+        return next(usd) - next(usd) + self.loss_usd(move) < 0
 
     def accepts(self, move: Move, workload: int) -> bool:
         """Whether everything bears a move that gives this workload more, and no other one misses what it needs."""
@@ -395,8 +402,9 @@ class Seats:
                 total += launch_usd_per_s * problem.variants[member[0]].launch_s
                 total += restart_part * pattern.usd_per_h * member[1] / sum(pattern.shares_pct)
         for number, work in enumerate(problem.workloads):
-            if work.rate_least_rps > 0:
-                total += work.unserved_usd * self.short_rps(number) / work.rate_least_rps
+            asked, served = work.rate_counted_rps, float(self.served_rps[number])
+            if asked - served > DUST * max(1.0, asked):
+                total += work.unserved_usd * (asked - served) / asked
             total += work.unserved_usd * self.missing(number) / max(1, work.replicas_min)
         return total
 

@@ -315,16 +315,20 @@ def repair(
     *,
     until_served: bool = False,
 ) -> Layout:
-    """A layout worth at least as much. `until_served`: done as soon as nothing lacks."""
+    """A layout worth at least as much. `until_served`: done as soon as nothing lacks that must be served."""
     solution = Solution.of_layout(rules, layout)
     usd = prices.demand_usd if prices is not None else _guessed(solution)
     recreation = Recreation(rules, Packs(rules.judge), usd)
     best = current = descend(solution, deadline)
     worth = best_worth = current.worth()
-    in_vain, patience = 0, _PATIENCE + int(current.counts.sum()) // _PATIENCE_DEVICES
+    must, in_vain, patience = (
+        rules.judge.problem.must_serve,
+        0,
+        _PATIENCE + int(current.counts.sum()) // _PATIENCE_DEVICES,
+    )
     while not deadline.over and in_vain < patience:
         lacking = rng.permutation(np.flatnonzero(current.lacking() > 0))[:_LACKING]
-        if not len(lacking) and (until_served or not len(current.counts)):
+        if not (must[lacking].any() if until_served else len(lacking) or len(current.counts)):
             break
         deadline.spend(_UNITS)
         in_vain += 1

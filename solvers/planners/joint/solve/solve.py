@@ -231,7 +231,7 @@ class Phases:
         return completed(scene, layout, deadline) if self._short(layout) else layout
 
     def _short(self, layout: Layout) -> bool:
-        return bool(layout.missing(self.problem).any())
+        return bool(layout.missing(self.problem)[self.problem.must_serve].any())
 
     def _try(self, name: str, phase: Callable[[], Layout]) -> Layout:
         """Run a phase, and keep what it makes where that is better than the answer so far; what it made."""
@@ -291,7 +291,10 @@ def charge(deadline: Deadline, portion: Deadline) -> None:
 def _urgent(problem: JointProblem) -> JointProblem:
     """The same with a price on what is unserved that makes any device worth it, however little is missing."""
     price = URGENT_DEVICES * max(problem.dearest_usd, 1e-3)
-    works = (replace(work, unserved_usd=max(work.unserved_usd, price)) for work in problem.workloads)
+    works = (
+        work if work.may_wait else replace(work, unserved_usd=max(work.unserved_usd, price))
+        for work in problem.workloads
+    )
     return replace(problem, workloads=tuple(works))
 
 
@@ -392,7 +395,7 @@ def _grouped(
             rows, duals = phases.search.master.rows, phases.search.relaxed.row_duals
             priced.append(PartDuals(rows=rows, duals=duals, workloads=workloads))
     merged = together(done)
-    if merged.missing(problem).any() and not deadline.over:
+    if merged.missing(problem)[problem.must_serve].any() and not deadline.over:
         rng = np.random.default_rng(order.seed)
         within = portion(deadline, GROUPS_MEND_PART)
         fixed = repair(Rules(Judge(problem)), merged, first.prices, within, rng)

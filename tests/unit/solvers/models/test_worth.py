@@ -76,10 +76,22 @@ def test_churn_is_the_launch_time_of_what_must_start() -> None:
     assert objective(replace(picture, target=builders.target([])), GOOD).churn == 7.0
 
 
-def test_a_waiting_job_counts_one() -> None:
-    picture = builders.snapshot([T4], jobs=(builders.job(priority=10),))
+def test_a_waiting_job_counts_what_it_is_worth() -> None:
+    picture = builders.snapshot([T4], jobs=(builders.job(priority=10, value_usd_per_h=0.8),))
     found = worth_of(picture, builders.everything_movable(picture), ())
-    assert found.objective.unserved == 10.0
+    assert (found.objective.unserved, found.objective.waiting_usd_per_h) == (0.0, 0.8)
+    assert found.objective.key((Term.COST,)) == (0.8,)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [builders.policy(objective=(Term.UNSERVED, Term.TRAINING)), builders.policy(cost_basis=CostBasis.SHARE)],
+    ids=["training", "share"],
+)
+def test_a_waiting_job_that_must_run_is_unserved(policy: Policy) -> None:
+    picture = builders.snapshot([T4], jobs=(builders.job(priority=10, value_usd_per_h=0.8),), policy=policy)
+    found = worth_of(picture, builders.everything_movable(picture), ())
+    assert (found.objective.unserved, found.objective.waiting_usd_per_h) == (10.0, 0.0)
 
 
 def test_workloads_that_may_not_move_are_not_judged() -> None:

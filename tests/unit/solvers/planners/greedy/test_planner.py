@@ -372,9 +372,12 @@ class TestFiniteWork:
         assert train.share_pct_sm == 100 - vision.share_pct_sm
         assert train.reasons[0].code is ReasonCode.FILLS_SPARE_SHARE
 
-    def test_a_job_opens_an_idle_device_only_when_it_must(self) -> None:
-        plan = planned(builders.lab([builders.service()], jobs=(builders.job(share_pct_sm_min=90),)))
+    def test_a_job_opens_an_idle_device_only_when_it_must_and_is_worth_it(self) -> None:
+        job = builders.job(share_pct_sm_min=90, value_usd_per_h=5.0)
+        plan = planned(builders.lab([builders.service()], jobs=(job,)))
         assert of(plan, "train")[0].device != of(plan, "vision")[0].device
+        cheap = builders.lab([builders.service()], jobs=(replace(job, value_usd_per_h=0.1),))
+        assert of(planned(cheap), "train") == []
 
     def test_a_job_shrinks_when_services_need_room(self) -> None:
         picture = standing(
@@ -388,10 +391,10 @@ class TestFiniteWork:
     def test_a_job_without_room_waits_in_line(self) -> None:
         plan = planned(builders.snapshot(t4s(1), [], jobs=(builders.job(memory_mib=50_000),)))
         assert {ReasonCode.WAITS_IN_LINE, ReasonCode.NO_MEMORY_LEFT} <= codes(short(plan, "train"))
-        assert plan.objective.unserved == 10.0
+        assert plan.objective.waiting_usd_per_h > 0.0
 
     def test_a_job_that_was_evicted_often_enough_holds_its_place(self) -> None:
-        job = builders.job(share_pct_sm_min=60, evictions_max=2)
+        job = builders.job(share_pct_sm_min=60, evictions_max=2, value_usd_per_h=5.0)
         picture = standing(builders.snapshot(t4s(1), [], jobs=(job,)), services=(builders.service(),))
         worn = (JobStatus(workload=WorkloadId("demo/train"), done=5, evictions=2),)
         assert len(of(planned(replace(picture, job_statuses=worn)), "train")) == 1

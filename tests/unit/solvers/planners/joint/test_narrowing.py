@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from solvers.domain.ids import ProjectName
+from solvers.engines.deadline import Deadline
 from solvers.planners.joint import change
-from solvers.planners.joint.change import held, narrow
+from solvers.planners.joint.change import narrow
 from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.reach import ReachTerms, reached
 from solvers.problems.joint import Cap, JointProblem
-from solvers.problems.patterns import Layout, Standing
+from solvers.problems.patterns import Layout, Pattern, Standing
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem, workload
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 
@@ -111,25 +113,34 @@ def test_a_layout_of_the_part_is_a_lawful_layout_of_the_whole(seed: int) -> None
     assert (lost < 0.6).all()
 
 
-class TestHolding:
-    def test_surplus_goes_where_it_saves_most(self) -> None:
+TERMS = ReachTerms(launch_usd_per_s=0.0, restart_part=0.01, period_s=60.0)
+
+
+class TestReached:
+    def changed(self, made: JointProblem, *standing: Standing, fresh: tuple[Pattern, ...] = ()) -> Layout:
+        return reached(made, standing, fresh, TERMS, Deadline(seconds=60.0, work_units=500))
+
+    def test_surplus_goes(self) -> None:
         made = problem(2, workloads=(workload(0, 40.0), workload(1)))
         both, alone = pattern(made, (0, 40), (1, 20)), pattern(made, (0, 40))
-        standing = (Standing(pattern=both, devices=1), Standing(pattern=alone, devices=2))
-        kept = held(made, standing, [0])
+        kept = self.changed(made, Standing(pattern=both, devices=1), Standing(pattern=alone, devices=2))
         assert dict(zip(kept.patterns, kept.counts, strict=True)) == {both: 1}
 
-    def test_nobody_goes_who_is_needed_or_was_not_asked(self) -> None:
-        made = problem(2, workloads=(workload(0, 70.0, replicas_min=2), workload(1)))
-        standing = (
-            Standing(pattern=pattern(made, (0, 40)), devices=2),
-            Standing(pattern=pattern(made, (1, 60)), devices=2),
-        )
-        kept = held(made, standing, [0])
-        assert kept.counts == (2, 2)
-        assert held(made, standing, [1]).counts == (2, 1)
+    def test_what_stands_on_many_devices_moves_to_few(self) -> None:
+        made = problem(2, workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)]
+        kept = self.changed(made, *apart)
+        assert (kept.counts, len(kept.patterns[0].variants)) == ((1,), 2)
+        assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
 
-    def test_more_than_the_owner_allows_goes_in_any_case(self) -> None:
-        made = problem(1, workloads=(workload(0, 500.0, replicas_max=2),))
-        kept = held(made, (Standing(pattern=pattern(made, (0, 40)), devices=4),), [0])
-        assert kept.counts == (2,)
+    def test_money_alone_interrupts_nobody(self) -> None:
+        made = problem(2, devices=(2,), workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        dense = pattern(made, (0, 40), (1, 40))
+        assert sorted(self.changed(made, *apart, fresh=(dense,)).counts) == [1, 1]
+
+    def test_where_something_is_idle_nobody_is_interrupted_by_the_same(self) -> None:
+        made = problem(2, devices=(3,), workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        dense = pattern(made, (0, 40), (1, 40))
+        assert self.changed(made, *apart, fresh=(dense,)).patterns == (dense,)

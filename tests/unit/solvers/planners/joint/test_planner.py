@@ -78,7 +78,8 @@ def test_it_is_cheaper_than_greed_and_says_so(policy: object) -> None:
 
 
 def test_jobs_and_tasks_are_placed_beside() -> None:
-    plan = plan_of(builders.lab(SERVICES, policy=DEVICE, jobs=(builders.job(),), tasks=(builders.task(),)))
+    jobs = (builders.job(value_usd_per_h=20.0),)
+    plan = plan_of(builders.lab(SERVICES, policy=DEVICE, jobs=jobs, tasks=(builders.task(),)))
     assert not plan.unplaced
     (job,) = [item for item in plan.assignments if item.kind is WorkloadKind.JOB]
     assert [item.code for item in job.reasons] == [ReasonCode.FILLS_SPARE_SHARE]

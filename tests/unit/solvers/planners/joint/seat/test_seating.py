@@ -224,9 +224,6 @@ class TestJobs:
     def shared(self, on: Floor, **changes: object) -> Seats:
         return seat(on, layout(pattern(on.problem, (0, 100))), terms(job_most_pct={0: 100, 1: 100}, **changes))
 
-    def test_one_that_waits_gets_half_of_the_largest(self) -> None:
-        assert contents(self.shared(floor(self.jobs())), 0) == ((0, 40), (1, 60))
-
     def test_nobody_is_halved_beside_a_service(self) -> None:
         asked = (workload(number, 100.0, rate_least_rps=0.0, unserved_usd=0.001, per_device_max=1) for number in (1, 2))
         of = problem(3, devices=(1,), workloads=(workload(0, 20.0), *asked))
