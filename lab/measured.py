@@ -57,8 +57,6 @@ def number(text: str | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCell:
-    """One measured configuration."""
-
     model: str
     gpu_type: str
     batch: float
@@ -79,7 +77,6 @@ _MEASURED = (
 
 
 def queries_of(cells: Iterable[MeasuredCell]) -> Queries:
-    """The configurations of cells."""
     listed = list(cells)
     return Queries.of(
         [cell.model for cell in listed],

@@ -125,8 +125,6 @@ class RunEvent:
 
 @value
 class RunOutcome:
-    """A finished run."""
-
     scenario: str
     contender: str
     seed: int

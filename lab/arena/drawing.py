@@ -166,7 +166,6 @@ PANELS: tuple[tuple[str, tuple[tuple[str | None, Reading], ...]], ...] = (
 
 
 def goal_bars(compared: Comparison, styles: Mapping[str, str]) -> str:
-    """The goal of every contender."""
     items = []
     for row in compared.rows:
         cell = row.cell(compared.about.goal)
@@ -344,7 +343,6 @@ def thinned(at_s: Sequence[float], values: Sequence[float]) -> list[tuple[float,
 
 
 def ceiling(number: float) -> float:
-    """The next round number."""
     if number <= 0:
         return 1.0
     scale = 10.0 ** math.floor(math.log10(number))
@@ -352,7 +350,6 @@ def ceiling(number: float) -> float:
 
 
 def short(number: float) -> str:
-    """A number on an axis."""
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= limit:
             return f"{number / limit:.3g}{letter}"
@@ -360,7 +357,6 @@ def short(number: float) -> str:
 
 
 def moment(at_s: float) -> str:
-    """A moment on an axis."""
     for limit, unit in ((172_800, "d"), (7200, "h"), (120, "min")):
         if at_s >= limit:
             return f"{at_s / {'d': 86_400, 'h': 3600, 'min': 60}[unit]:.3g} {unit}"

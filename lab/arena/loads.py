@@ -105,7 +105,6 @@ HOUR_S = 3600.0
 
 
 def trace_pattern(form: TraceForm, where: Where, context: Context) -> Replayed:
-    """The load of a real trace."""
     readers = {"twitter": _twitter, "azure-llm": _azure, "mooncake": _mooncake, "muxserve": _muxserve, "dlrm": _dlrm}
     rates, bin_s = readers[form.source](form, where, context)
     return _replayed(rates, bin_s, form, where, context)

@@ -17,7 +17,6 @@ from lab.outcome import About, Better
 
 
 def page_of(records: Sequence[RunRecord], reference: str | None = None) -> str:
-    """The whole page."""
     compared = comparisons(records, reference)
     styles = styles_of(compared)
     failed = [record for record in records if record.outcome is None]
@@ -169,7 +168,6 @@ COLOURS = (
 
 
 def style() -> str:
-    """The style sheet."""
     light = "".join(f"--c{index}:{pair[0]};" for index, pair in enumerate(COLOURS))
     dark = "".join(f"--c{index}:{pair[1]};" for index, pair in enumerate(COLOURS))
     classes = "".join(

@@ -41,8 +41,6 @@ from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Remembering
 
 @value
 class PlanningTime:
-    """How long a planner thought in one run."""
-
     planner: str
     calls: int
     wall_s: float
@@ -63,7 +61,6 @@ class TimedPlanners:
         return _TimedRemembering(made, spent_s) if isinstance(made, Remembering) else _Timed(made, spent_s)
 
     def times(self) -> tuple[PlanningTime, ...]:
-        """What was spent so far, by planner."""
         return tuple(
             PlanningTime(planner=name, calls=len(spent_s), wall_s=sum(spent_s), wall_s_max=max(spent_s))
             for name, spent_s in sorted(self._spent_s.items())
@@ -72,8 +69,6 @@ class TimedPlanners:
 
 
 class _Timed:
-    """A planner with a clock."""
-
     def __init__(self, planner: Planner, spent_s: list[float]) -> None:
         self._planner = planner
         self._spent_s = spent_s
@@ -91,8 +86,6 @@ class _Timed:
 
 
 class _TimedRemembering(_Timed):
-    """A planner that remembers, with a clock."""
-
     def __init__(self, planner: Planner, spent_s: list[float]) -> None:
         super().__init__(planner, spent_s)
         assert isinstance(planner, Remembering)
@@ -125,8 +118,6 @@ _TELLING = ("contenders", "drawing", "report", "running", "standing", "stats", "
 
 @value
 class RunTask:
-    """One run that is wanted."""
-
     scenario: str
     path: str
     scenario_digest: str
@@ -161,8 +152,6 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A run's end with what is told beside it."""
-
     record: RunRecord
     wall_s: float
     cpu_s: float
@@ -172,8 +161,6 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """A worker took a run."""
-
     task: RunTask
 
 
@@ -187,8 +174,6 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """A run is over."""
-
     task: RunTask
     finished: Finished
 
@@ -212,7 +197,6 @@ def software() -> str:
 
 
 def deciding() -> Iterator[Path]:
-    """The sources that decide outcomes."""
     for folder in _DECIDING:
         within = _ROOT / folder
         for file in [within] if within.is_file() else sorted((*within.rglob("*.py"), *within.rglob("*.json"))):

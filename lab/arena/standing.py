@@ -26,8 +26,6 @@ GUARD_POINTS = 0.1
 
 
 class RivalStanding(StrEnum):
-    """How ours does against one rival."""
-
     CLEARLY_BETTER = "clearly_better"
     """By 10 % or more."""
     BETTER = "better"
@@ -61,8 +59,6 @@ class Duel:
 
 @value
 class RivalPlace:
-    """Ours on one scenario."""
-
     scenario: str
     goal: str
     better: Better
@@ -124,8 +120,6 @@ def _is_founding(label: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
-    """All who ran on one scenario."""
-
     about: About
     values: Values
     better: Mapping[str, Better]

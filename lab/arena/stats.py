@@ -65,8 +65,6 @@ class Versus:
 
 @value
 class MetricCell:
-    """One metric of one contender."""
-
     metric: str
     better: Better
     summary: Summary
@@ -76,8 +74,6 @@ class MetricCell:
 
 @value
 class Row:
-    """One contender on one scenario."""
-
     contender: str
     cells: tuple[MetricCell, ...]
     failed: int = 0
@@ -89,14 +85,11 @@ class Row:
     """Services that nobody could ask anything of, since there was nothing of them, while others served them."""
 
     def cell(self, metric: str) -> MetricCell | None:
-        """The cell of a metric."""
         return next((each for each in self.cells if each.metric == metric), None)
 
 
 @value
 class ContenderVerdict:
-    """How ours does against the best other contender."""
-
     contender: str
     against: str
     gain_pct: float | None
@@ -151,7 +144,6 @@ def compare(records: Sequence[RunRecord], reference: str | None = None) -> Compa
 
 
 def summary(numbers: Sequence[float]) -> Summary:
-    """Mean and interval."""
     n, mean = len(numbers), float(np.mean(numbers))
     if n < 2:
         return Summary(n=n, mean=mean)

@@ -31,8 +31,6 @@ RUNS, TIMES, FAILURES, WANTED = "runs", "times", "failures", "wanted.json"
 
 @value
 class WantedRun:
-    """One run that belongs to a folder's results."""
-
     scenario: str
     scenario_digest: str
     software: str
@@ -74,7 +72,6 @@ class ResultFolder:
         return tuple(task for task in tasks if (found := self._read(task.key)) is None or found.outcome is None)
 
     def put(self, finished: Finished) -> None:
-        """Keep a finished run."""
         record = finished.record
         times = RunTimes(wall_s=finished.wall_s, cpu_s=finished.cpu_s, planning=finished.planning)
         self._write(self.folder / TIMES / f"{record.key}.json", canonical_json(times))
@@ -96,7 +93,6 @@ class ResultFolder:
         return tuple(record for record in found if record is not None)
 
     def times(self, key: str) -> RunTimes | None:
-        """What a run took."""
         path = self.folder / TIMES / f"{key}.json"
         return from_json(RunTimes, path.read_bytes()) if path.is_file() else None
 
@@ -173,7 +169,6 @@ _LONG_FORM = {"name": "metric"}
 
 
 def _columns_of(kind: type) -> list[tuple[str, str]]:
-    """Names and types of a table's own columns."""
     hints = typing.get_type_hints(kind)
     return [(_LONG_FORM.get(field.name, field.name), _arrow_name(hints[field.name])) for field in fields(kind)]
 
@@ -190,7 +185,6 @@ def _arrow_name(hint: object) -> str:
 
 
 def _cells_of(kind: type, record: RunRecord, part: str) -> list[tuple[Any, ...]]:
-    """The rows of one run."""
     names = [field.name for field in fields(kind)]
     run = (record.scenario, record.contender.label, record.seed)
     items = getattr(record.outcome, part)

@@ -59,7 +59,6 @@ class _Worker:
         self.task: RunTask | None = None
 
     def give(self, task: RunTask) -> None:
-        """Let it run a task."""
         self.task = task
         self.pipe.send(task)
 
@@ -184,7 +183,6 @@ def _run_on_cluster(tasks: Sequence[RunTask], jobs: int | None, hear: Hear) -> N
 
 
 def _run_remote(task: RunTask) -> Finished:
-    """What a node of the cluster runs."""
     return run_task(task, lambda _part: None)
 
 
@@ -199,13 +197,10 @@ def _result(future: ray.ObjectRef[Finished], task: RunTask) -> Finished:
 
 
 def name_of(task: RunTask) -> str:
-    """A run in words."""
     return f"{task.scenario} × {task.entry.contender.label}, seed {task.seed}"
 
 
 class ProgressLines:
-    """One line for each finished run."""
-
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
@@ -242,7 +237,6 @@ class Bars:
         self._bars.stop()
 
     def __call__(self, event: Event) -> None:
-        """Move the bars."""
         key = event.task.key
         if isinstance(event, Began):
             self._under_way[key] = self._bars.add_task(f"  {name_of(event.task)}", total=100)

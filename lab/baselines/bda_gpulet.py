@@ -30,8 +30,6 @@ SPEC = PlannerSpec(name="bda_gpulet", about="gpulet's partitions with inss' batc
 
 @value
 class BatchParameters(TunedRecord):
-    """Of gpulet with InSS' batches."""
-
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
     counting: Annotated[Counting, Tune("what a partition is counted to serve: proven, or busy as printed")] = (
         Counting.PROVEN
@@ -40,13 +38,10 @@ class BatchParameters(TunedRecord):
 
 @dataclass(frozen=True, slots=True)
 class BdaGpuLet(Stateless):
-    """See the module."""
-
     parameters: BatchParameters = field(default_factory=BatchParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
-        """gpulet's partitions, then everybody's batch."""
         partitions = Partitions.of(request, GpuletParameters(counting=self.parameters.counting))
         draft = partitions.draft
         reasons = self._batches(draft, partitions)

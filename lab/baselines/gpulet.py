@@ -37,8 +37,6 @@ DUST = 1e-9
 
 @value
 class GpuletParameters(TunedRecord):
-    """The published constants."""
-
     sizes_pct: Annotated[tuple[int, ...], Tune("sizes of partitions in percent of a GPU", 1, 100)] = (
         20,
         40,
@@ -60,13 +58,10 @@ class GpuletParameters(TunedRecord):
 
 @dataclass(frozen=True, slots=True)
 class GpuLet(Stateless):
-    """See the module."""
-
     parameters: GpuletParameters = field(default_factory=GpuletParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
-        """Partitions for everybody, afresh."""
         partitions = Partitions.of(request, self.parameters)
         reporter.event("gpulet.partitioned", partitions=float(sum(map(len, partitions.residents.values()))))
         return partitions.draft.proposal(SPEC)
@@ -74,8 +69,6 @@ class GpuLet(Stateless):
 
 @dataclass(slots=True, kw_only=True)
 class Partitions:
-    """Who holds which partition so far."""
-
     parameters: GpuletParameters
     draft: Draft
     traits: Traits
@@ -99,7 +92,6 @@ class Partitions:
         return self.traits.throughput_rps(need, option) / careful
 
     def wanting_rps(self, need: Need) -> float:
-        """What is missing to the rate."""
         missing = need.rate_rps - self.served_rps.get(need.workload, 0.0)
         return missing if missing > 1e-6 * max(1.0, need.rate_rps) else 0.0
 

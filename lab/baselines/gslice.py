@@ -37,8 +37,6 @@ WHOLE_PCT = 100.0
 
 @value
 class GsliceParameters(TunedRecord):
-    """The published constants, and where a service begins."""
-
     band: Annotated[float, Tune("residuals from 0 to this change nothing", 0, 1)] = 0.05
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
     share_pct_first: Annotated[float, Tune("share with which a service begins", 1, 100)] = 30.0
@@ -60,8 +58,6 @@ class GsliceWish:
 
 @value
 class GsliceMemory:
-    """What is kept between cycles."""
-
     form: str = FORM
     wishes: tuple[GsliceWish, ...] = ()
 
@@ -81,8 +77,6 @@ def stepped(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GSlice(Recalling):
-    """See the module."""
-
     parameters: GsliceParameters = field(default_factory=GsliceParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 
@@ -112,7 +106,6 @@ class GSlice(Recalling):
         return Thought(proposal=draft.proposal(SPEC, reasons), state=kept(GsliceMemory(wishes=ordered)))
 
     def _wish(self, draft: Draft, need: Need, running: list[Placed], before: GsliceWish | None) -> GsliceWish:
-        """What the feedback makes of what runs."""
         parameters = self.parameters
         if not running or need.rate_rps_least <= 0:
             first, floor = parameters.share_pct_first, max(1 if need.rate_rps_least > 0 else 0, need.replicas_floor)

@@ -43,8 +43,6 @@ DUST = 1e-9
 
 @value
 class IgniterParameters(TunedRecord):
-    """What the table does not tell."""
-
     input_mb: Annotated[float, Tune("megabytes that one request sends to the GPU", 0.000001, 100_000)] = 0.602
     """An image of 224 x 224 pixels in single precision."""
     counting: Annotated[Counting, Tune("what a replica is counted to serve: proven, or busy as printed")] = (
@@ -69,19 +67,15 @@ class _Resident:
 
     @property
     def option(self) -> Option:
-        """What it has now."""
         return self.levels[self.level]
 
 
 @dataclass(frozen=True, slots=True)
 class IGniter(Stateless):
-    """See the module."""
-
     parameters: IgniterParameters = field(default_factory=IgniterParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
-        """Everybody's least share, placed afresh."""
         draft = Draft.of(request)
         placing = _Placing(
             parameters=self.parameters, draft=draft, traits=Traits(case=draft.case, counting=self.parameters.counting)
@@ -128,7 +122,6 @@ class _Placing:
         return self.traits.throughput_rps(need, option)
 
     def largest_rps(self, need: Need) -> float:
-        """What the largest replica carries."""
         options = self.draft.options(need)
         if self.parameters.counting is Counting.PROVEN:
             return float(options.capacity_rps.max())

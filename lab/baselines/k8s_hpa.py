@@ -77,8 +77,6 @@ class Scaler:
 
 @value
 class HpaMemory:
-    """What is kept between cycles."""
-
     form: str = FORM
     scalers: tuple[Scaler, ...] = ()
 
@@ -92,7 +90,6 @@ def recommended(current: int, metric: float, parameters: HpaParameters) -> int:
 
 
 def stabilised(current: int, wanted: int, now_s: float, moments: tuple[Moment, ...], parameters: HpaParameters) -> int:
-    """What the windows make of a recommendation."""
     if wanted < current:
         recent = [item.recommended for item in moments if now_s - item.at_s < parameters.down_window_s]
         return min(current, max([wanted, *recent]))
@@ -103,13 +100,10 @@ def stabilised(current: int, wanted: int, now_s: float, moments: tuple[Moment, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class K8sHpa(Recalling):
-    """See the module."""
-
     parameters: HpaParameters = field(default_factory=HpaParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        """The plan, and the recommendations to remember."""
         before = {item.workload: item for item in (recalled(HpaMemory, state) or HpaMemory()).scalers}
         draft = Draft.of(request, on_whole_devices(Case.of(request)))
         standing = draft.stand()
@@ -126,7 +120,6 @@ class K8sHpa(Recalling):
         return Thought(proposal=draft.proposal(SPEC, tuple(reasons)), state=kept(HpaMemory(scalers=ordered)))
 
     def _wanted(self, draft: Draft, need: Need, before: Scaler) -> tuple[Scaler, int]:
-        """What to remember, and the replicas wanted now."""
         running, now_s, parameters = draft.open(need).placed, draft.case.snapshot.taken_at_s, self.parameters
         seen = (item for item in before.rates if 0 <= now_s - item.at_s <= parameters.rate_window_s)
         rates = (*seen, sampled(draft.case, need))[-MOMENTS_MAX:]

@@ -48,8 +48,6 @@ class MelangeParameters(TunedRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Melange(Stateless):
-    """See the module."""
-
     parameters: MelangeParameters = field(default_factory=MelangeParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 

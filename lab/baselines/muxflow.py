@@ -90,7 +90,6 @@ class JobPairing:
         return True
 
     def _matched(self, waiting: list[Work]) -> tuple[Reason, ...]:
-        """All that wait at once."""
         fleet = self.draft.fleet
         free = np.array([self._free(at) for at in range(len(fleet.devices))], dtype=np.bool_)
         weight = np.array([self._weights(*work, free) for work in waiting]).reshape(len(waiting), len(free))
@@ -203,8 +202,6 @@ class MuxflowParameters(TunedRecord):
 
 @value
 class Backoff:
-    """A device that training keeps away from."""
-
     device: DeviceId
     until_s: float
     evictions: int
@@ -212,8 +209,6 @@ class Backoff:
 
 @value
 class MuxflowMemory:
-    """What is kept between cycles."""
-
     form: str = FORM
     backoffs: tuple[Backoff, ...] = ()
 
@@ -225,13 +220,10 @@ class MuxflowMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MuxFlow(Recalling):
-    """See the module."""
-
     parameters: MuxflowParameters = field(default_factory=MuxflowParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 
     def first_state(self) -> bytes:
-        """Nobody was evicted yet."""
         return kept(MuxflowMemory())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
@@ -282,8 +274,6 @@ def _suffering(snapshot: Snapshot, parameters: MuxflowParameters) -> list[Device
 
 @dataclass(slots=True, kw_only=True)
 class Inference:
-    """Services and tasks of one draft."""
-
     draft: Draft
     parameters: MuxflowParameters
     hosting: Floats = field(init=False)

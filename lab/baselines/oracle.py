@@ -63,8 +63,6 @@ class Filling:
 
 @dataclass(slots=True, kw_only=True)
 class Fillings:
-    """The enumeration for one request."""
-
     draft: Draft
     needs: list[Need]
     at_most: int
@@ -165,8 +163,6 @@ ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.COST)
 
 @value
 class OracleParameters(TunedRecord):
-    """How large a picture may be."""
-
     devices_max: Annotated[int, Tune("devices in a picture", 1, 64)] = 8
     fillings_max: Annotated[
         int, Tune("sets of replicas on one device that are looked at, over all devices", 1, 10**7)
@@ -188,8 +184,6 @@ class _Partial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle(Stateless):
-    """See the module."""
-
     parameters: OracleParameters = field(default_factory=OracleParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 

@@ -38,21 +38,16 @@ DUST = 1e-9
 
 @value
 class ParvagpuParameters(TunedRecord):
-    """Sizes of segments, and what counts as filled little."""
-
     step_pct: Annotated[int, Tune("sizes of segments are multiples of this", 1, 100)] = 10
     filled_little_pct: Annotated[float, Tune("GPUs filled to at most this are emptied into others", 0, 100)] = 50.0
 
 
 @dataclass(frozen=True, slots=True)
 class ParvaGpu(Stateless):
-    """See the module."""
-
     parameters: ParvagpuParameters = field(default_factory=ParvagpuParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
-        """Segments for everybody, afresh."""
         draft = Draft.of(request)
         stages = _Stages(parameters=self.parameters, draft=draft, traits=Traits(case=draft.case))
         segments = [(need, option) for need in draft.needs for option in stages.configured(need)]
@@ -68,8 +63,6 @@ class ParvaGpu(Stateless):
 
 @dataclass(slots=True, kw_only=True)
 class _Stages:
-    """One plan's segments."""
-
     parameters: ParvagpuParameters
     draft: Draft
     traits: Traits
@@ -77,7 +70,6 @@ class _Stages:
     """By workload: the best option of each size on the type that it uses."""
 
     def configured(self, need: Need) -> list[Option]:
-        """Segments that serve the rate."""
         options = self.draft.options(need)
         if not len(options):
             self.draft.refuse(need)

@@ -45,8 +45,6 @@ class Peak:
 
 @value
 class Settlement:
-    """What `static_peak` keeps: its type and the peaks."""
-
     form: str = FORM
     gpu_type: GpuTypeName | None = None
     peaks: tuple[Peak, ...] = ()
@@ -54,12 +52,9 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class BestSingleType(Stateless):
-    """See the module."""
-
     spec: ClassVar[PlannerSpec] = BEST_SINGLE_TYPE
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
-        """The best plan on one type."""
         case = Case.of(request)
         chosen, proposal = _best(request, case, self.spec, _types(case))
         reporter.event("best_single_type.chosen", gpu_type=str(chosen))
@@ -68,8 +63,6 @@ class BestSingleType(Stateless):
 
 @dataclass(frozen=True, slots=True)
 class StaticPeak(Recalling):
-    """See the module."""
-
     spec: ClassVar[PlannerSpec] = STATIC_PEAK
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
@@ -94,7 +87,6 @@ def _at_peak(need: Need, rate_rps: float) -> Need:
 
 
 def _types(case: Case) -> list[GpuTypeName]:
-    """Types that the fleet has, by name."""
     return sorted({item.gpu_type for item in case.beliefs.classes})
 
 

@@ -80,17 +80,14 @@ class ForestRegressor:
         return True
 
     def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> ForestRegressor:
-        """Grow 100 trees."""
         vocabulary = Vocabulary(roles=self.vocabulary.roles).grown(groups.members)
         features = feature_rows(groups, vocabulary, facts).dense(vocabulary.width)
         return replace(self, vocabulary=vocabulary, trees=_grown(features, targets, self.seed))
 
     def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> ForestRegressor:  # noqa: ARG002
-        """Grow again."""
         return self.retrained(window, facts)
 
     def retrained(self, window: HistoryWindow, facts: Facts) -> ForestRegressor:
-        """Grow again."""
         return self.fitted(window.groups, window.targets, facts)
 
     def predict(self, groups: Groups, facts: Facts) -> tuple[Floats, Floats | None]:
@@ -106,7 +103,6 @@ class ForestRegressor:
         return np.concatenate(means), np.concatenate(variances)
 
     def dump(self) -> Plain:
-        """As JSON data."""
         trees: Plain = None
         if self.trees is not None:
             trees = {name: getattr(self.trees, name).tolist() for name in (*_NODE_NUMBERS, *_NODE_VALUES)}
@@ -114,7 +110,6 @@ class ForestRegressor:
 
     @staticmethod
     def load(plain: Plain) -> ForestRegressor:
-        """From what `dump` wrote."""
         trees = part(plain, "trees")
         return ForestRegressor(
             seed=cast("int", part(plain, "seed")),
@@ -131,7 +126,6 @@ def _read(plain: Plain) -> Trees:
 
 
 def _grown(features: Floats, targets: Floats, seed: int) -> Trees:
-    """A forest of scikit-learn's defaults, as arrays."""
     from sklearn.ensemble import RandomForestRegressor
 
     # One target has to come without its column, or scikit-learn warns.

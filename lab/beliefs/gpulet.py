@@ -33,7 +33,6 @@ class Linear:
     by_gpu_type: Mapping[str, Floats] = field(default_factory=dict)
 
     def slowdown(self, groups: Groups, _alone_ms: Floats) -> Floats:
-        """The linear form."""
         members = groups.members
         if not len(members):
             return np.zeros(0)
@@ -58,7 +57,6 @@ def features(groups: Groups, table: Lattice | None) -> Floats:
 
 
 def learn(company: Company | None, _facts: Facts) -> Linear:
-    """Coefficients of company."""
     published = np.array(PUBLISHED)
     if company is None:
         return Linear(table=None, overall=published)

@@ -50,7 +50,6 @@ class IgniterTerms:
     usual_cache: float = CACHE
 
     def slowdown(self, groups: Groups, alone_ms: Floats) -> Floats:
-        """All three terms."""
         delays, others = features(groups, alone_ms, self.table, self.kernels)
         total = np.ones(len(groups))
         for key, rows in groups.members.keys().items():
@@ -89,7 +88,6 @@ def features(
 
 
 def learn(company: Company | None, facts: Facts) -> IgniterTerms:
-    """Coefficients of company."""
     layers = {name: sum(layer.count for layer in variant.layers) for name, variant in facts.models.items()}
     kernels = {name: count for name, count in layers.items() if count}
     terms = IgniterTerms(table=company.table if company else None, gpu_types=facts.gpu_types, kernels=kernels)

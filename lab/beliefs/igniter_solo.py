@@ -35,7 +35,6 @@ class IgniterWork:
     shift: float
 
     def __call__(self, batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
-        """Latency in ms of every row."""
         return np.asarray(_design(batch, share_pct, cycle, self.shift) @ self.factors)
 
 

@@ -92,7 +92,6 @@ class MatrixRegressor:
 
     @staticmethod
     def fresh(*, targets: int, settings: MatrixSettings, seed: int) -> MatrixRegressor:
-        """Before anything was seen."""
         unknown = np.zeros((1, targets, 1 + settings.rank))
         return MatrixRegressor(
             settings=settings,
@@ -133,15 +132,12 @@ class MatrixRegressor:
         return empty
 
     def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> MatrixRegressor:  # noqa: ARG002
-        """Fit again."""
         return self.retrained(window, facts)
 
     def retrained(self, window: HistoryWindow, facts: Facts) -> MatrixRegressor:
-        """Fit again."""
         return self.fitted(window.groups, window.targets, facts)
 
     def predict(self, groups: Groups, facts: Facts) -> tuple[Floats, Floats | None]:
-        """Standardised targets."""
         return _product(self.by_model[self._lines(groups)], self.by_column[self.columns.nearest(groups, facts)]), None
 
     def _lines(self, groups: Groups) -> Whole:
@@ -162,7 +158,6 @@ class MatrixRegressor:
             np.add.at(self.by_column, place, rate * (error * turned[1] - shrinkage * two))
 
     def dump(self) -> Plain:
-        """As JSON data."""
         places = self.columns.places
         return {
             "seed": self.seed,

@@ -16,8 +16,6 @@ Judged = TypedDict("Judged", {"id": str, "class": str, "stated": str, "measured"
 
 
 class ClaimClass(StrEnum):
-    """How a claim can be checked."""
-
     EXACT = "E"
     PROPERTY = "P"
     STATISTICAL = "S"
@@ -34,8 +32,6 @@ class ClaimStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimEvidence:
-    """What was seen."""
-
     measured: str
     status: ClaimStatus
     note: str = ""
@@ -56,7 +52,6 @@ class Effort:
 
     @property
     def told(self) -> str:
-        """How many seeds, for notes."""
         return f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
 
 

@@ -32,8 +32,6 @@ WORK_MS = {
 
 
 class Planned:
-    """A picture under a planner."""
-
     def __init__(self, planner: Planner, snapshot: Snapshot, seed: int = 1) -> None:
         self.planner, self.snapshot, self.seed = planner, snapshot, seed
         self._state = planner.first_state()
@@ -63,7 +61,6 @@ class InventedLaw:
     batches: Sequence[int]
 
     def profile(self, model: str, kind: GpuType) -> Profile:
-        """All points of a network on a GPU type."""
         points = tuple(
             ProfilePoint(
                 model=ModelName(model),
@@ -82,7 +79,6 @@ class InventedLaw:
 
 
 def gpu_types(*names: str) -> dict[str, GpuType]:
-    """Types of the built-in library."""
     return {item.name: item for item in load_gpu_types() if item.name in names}
 
 

@@ -58,7 +58,6 @@ class LearningCurves:
         self._answered: dict[tuple[str, int, int], Floats] = {}
 
     def scores(self, name: str, count: int, *, logarithmic: bool) -> Score:
-        """After `count` samples."""
         each = [self._score(name, count, part, logarithmic=logarithmic) for part in range(SHUFFLES)]
         return float(np.median([rmse for rmse, _ in each])), float(np.median([r2 for _, r2 in each]))
 
@@ -224,7 +223,6 @@ class PairErrors:
 
     @property
     def told(self) -> str:
-        """In one line."""
         each = ", ".join(f"{name} {error:.2f} %" for name, error in self.by_name.items())
         return f"{each} on {self.members} held-out members"
 

@@ -157,23 +157,18 @@ ABOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gavel(Recalling):
-    """See the module."""
-
     name: str = "gavel"
     packed: bool = False
     parameters: GavelParameters = field(default_factory=GavelParameters)
 
     @property
     def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
         return PlannerSpec(name=self.name, version="1", about=ABOUT[self.name], knobs=KNOBS)
 
     def first_state(self) -> bytes:
-        """Nothing was seen yet."""
         return kept(GavelMemory())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        """The plan, and what was seen so far."""
         case = Case.of(request)
         memory = GavelMemory.of(state).heard(case.snapshot, self.parameters)
         fleet = open_fleet(case.snapshot, case.held)
@@ -191,8 +186,6 @@ class Gavel(Recalling):
 
 @dataclass(slots=True, kw_only=True)
 class GavelSharing:
-    """One plan in the making."""
-
     planner: Gavel
     draft: Draft
     memory: GavelMemory
@@ -266,7 +259,6 @@ class GavelSharing:
         return [(kind_at[device], tuple(crews[device])) for device in sorted(crews)]
 
     def reasons(self) -> tuple[Reason, ...]:
-        """What was shared."""
         facts = (
             Fact(name="jobs", value=float(self.took_part)),
             Fact(name="progress_normalised_least", value=round(self.least, 6)),
@@ -363,10 +355,8 @@ def _divided(jobs: list[TrainingJob]) -> list[int]:
 
 
 def packed() -> Gavel:
-    """Gavel with pairs."""
     return Gavel(name="gavel_packed", packed=True)
 
 
 def pop() -> Gavel:
-    """Gavel with pairs, solved in parts."""
     return Gavel(name="pop", packed=True, parameters=GavelParameters(parts=POP_PARTS))

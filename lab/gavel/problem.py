@@ -64,7 +64,6 @@ class ThroughputTable:
         return np.asarray(self.gpus / (self.fair * self.weight), dtype=np.float64)
 
     def alone(self) -> ThroughputTable:
-        """The same without sharing."""
         return replace(self, pairs=np.zeros((0, 2), dtype=np.int64), pair_speed=np.zeros((0, len(self.devices), 2)))
 
     def useful(self) -> ThroughputTable:
@@ -89,7 +88,6 @@ class Allocation:
 
 
 def nobodys(table: ThroughputTable) -> Allocation:
-    """Nothing for anybody."""
     return Allocation(single=np.zeros_like(table.speed), paired=np.zeros((len(table.pairs), len(table.devices))))
 
 
@@ -272,5 +270,4 @@ def _together(
 
 
 def job_of(jobs: Jobs) -> dict[WorkloadId, tuple[Need, TrainingJob]]:
-    """Need and job by id."""
     return {need.workload: (need, job) for need, job in zip(jobs.needs, jobs.jobs, strict=True)}

@@ -26,8 +26,6 @@ from solvers.problems.needs import iterations_per_s
 
 @value
 class GavelParameters(TunedRecord):
-    """See each."""
-
     round_s: Annotated[float, Tune("jobs change places no more often than this", 1)] = 360.0
     parts: Annotated[int, Tune("parts that jobs and GPUs are dealt into and solved apart", 1, 1024)] = 1
     pair_part_unknown: Annotated[
@@ -55,8 +53,6 @@ class JobPlace:
 
 @value
 class SeenJob:
-    """A job as the last picture had it."""
-
     job: WorkloadId
     device: DeviceId
     place: JobPlace
@@ -84,8 +80,6 @@ class Speed:
 
 @value
 class GavelMemory:
-    """All of it, each table in a fixed order."""
-
     form: str = FORM
     at_s: float | None = None
     round_s: float | None = None
@@ -233,8 +227,6 @@ class JobCrew:
 
 @dataclass(slots=True, kw_only=True)
 class GavelRound:
-    """One choice in the making."""
-
     entrants: Sequence[Entrant]
     room: dict[str, int]
     """Devices left, by kind."""
@@ -244,7 +236,6 @@ class GavelRound:
     busy: set[WorkloadId] = field(default_factory=set)
 
     def keep(self, jobs: tuple[WorkloadId, ...], kind: str) -> None:
-        """Who stands stays."""
         self._take(JobCrew(jobs=jobs, kind=kind, priority=float("inf")))
 
     def choose(self) -> None:
@@ -282,7 +273,6 @@ class GavelRound:
         self.room[crew.kind] = self.room.get(crew.kind, 0) - 1
 
     def priority(self, item: Entrant, place: JobPlace) -> float:
-        """Part to have over part had."""
         had = self.given.get(item.job, {})
         total = sum(had.values())
         return item.part[place] / max(HAD_LEAST, had.get(place, 0.0) / total if total > 0.0 else 0.0)
@@ -333,7 +323,6 @@ class GavelRound:
 
 
 def seconds_of(given: Sequence[Given]) -> dict[WorkloadId, dict[JobPlace, float]]:
-    """What each job had, by place."""
     found: dict[WorkloadId, dict[JobPlace, float]] = {}
     for item in given:
         found.setdefault(item.job, {})[item.place] = item.seconds

@@ -99,13 +99,11 @@ class Ceiling:
 
     @staticmethod
     def of(truth: Truth, rates_rps: Sequence[float], penalty: float) -> Ceiling:
-        """Look at every filling."""
         fillings = _Fillings(truth, tuple(rates_rps), penalty, truth.highest_rps())
         kinds = sorted(set(truth.kind_of))
         return Ceiling(truth.kind_of, {kind: fillings.earned(truth.kind_of.index(kind)) for kind in kinds})
 
     def most(self) -> float:
-        """What a second can earn."""
         sets = len(self.earned[self.kind_of[0]])
         best = [0.0] + [-math.inf] * (sets - 1)
         for kind in self.kind_of:
@@ -123,8 +121,6 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class _Fillings:
-    """Looks at all fillings of a GPU."""
-
     truth: Truth
     rates_rps: tuple[float, ...]
     penalty: float

@@ -27,8 +27,6 @@ class ServedNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of the fleet."""
-
     gpu_type: str
     memory_mib: float
 
@@ -90,8 +88,6 @@ def setting(name: str) -> TrainingSetting:
 
 
 class Entropy(StrEnum):
-    """Which entropy the temperature aims at."""
-
     PAPER = "paper"
     HEADS = "heads"
 

@@ -35,8 +35,6 @@ Tensor = Any
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Of one update, and what followed for the temperature."""
-
     critics: float
     actor: float
     entropy: float
@@ -44,8 +42,6 @@ class Losses:
 
 
 class InssLearner:
-    """See the module."""
-
     def __init__(self, hyper: Hyper, state_size: int, heads: Sequence[int], seed: int) -> None:
         self.hyper, self.heads, self.outputs = hyper, tuple(heads), sum(heads)
         # Weights follow from the seed alone, and whoever drew before or draws after is not disturbed.
@@ -83,7 +79,6 @@ class InssLearner:
         return np.stack([np.argmax(noisy[:, low:high], axis=1) for low, high in self.bounds], axis=1)
 
     def update(self, batch: Batch) -> Losses:
-        """One step of critics, actor, temperature and targets."""
         states, actions = torch.from_numpy(batch.states), torch.from_numpy(batch.actions)
         temperature = float(self.log_temperature.detach().exp())
         aims = self._aims(batch, temperature)
@@ -124,7 +119,6 @@ class InssLearner:
                 torch._foreach_lerp_(list(target.parameters()), list(critic.parameters()), self.hyper.soft_update)
 
     def trained(self) -> InssActor:
-        """The actor as it is, for numpy."""
         linear = [layer for layer in self.actor if isinstance(layer, nn.Linear)]
         return InssActor(
             layers=tuple(
@@ -134,7 +128,6 @@ class InssLearner:
         )
 
     def dump(self) -> bytes:
-        """Everything that learning goes on from."""
         parts = {
             "actor": self.actor.state_dict(),
             "critics": [critic.state_dict() for critic in self.critics],
@@ -203,7 +196,6 @@ class Training:
 
     @staticmethod
     def begin(setting: TrainingSetting, hyper: Hyper, seed: int) -> Training:
-        """Nothing learned yet."""
         truth, streams = Truth.of(setting), Streams(seed)
         shape = truth.shape
         weights_seed = int(streams.stream("inss-weights").integers(0, 2**31))
@@ -255,11 +247,9 @@ class Training:
         return tuple(_episode(each, entropy, temperature) for each in seen)
 
     def actor(self) -> InssActor:
-        """What was learned so far."""
         return self.learner.trained()
 
     def checkpoint(self) -> bytes:
-        """Everything to go on from, between two rounds."""
         head = {
             "form": FORM,
             "setting": self.setting.name,

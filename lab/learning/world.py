@@ -195,7 +195,6 @@ class Deployment:
         return work.outcome()
 
     def settle(self, gpu: int) -> None:
-        """Memory and batches of one GPU."""
         limits = self.truth.setting.served
         members = sorted(
             (model for model, place in enumerate(self.places) if place == gpu),
@@ -251,7 +250,6 @@ class Deployment:
         return self.truth.setting.gpus[gpu].memory_mib - used
 
     def outcome(self) -> Deployed:
-        """Everybody's speed beside whom they really have."""
         truth, throughput, runs = self.truth, list[float](), list[Runs | None]()
         used = [0.0] * len(truth.kind_of)
         for model, gpu in enumerate(self.places):
@@ -326,7 +324,6 @@ class Environment:
         return self.state()
 
     def state(self) -> Vector:
-        """What the actor sees."""
         rates: Doubles = np.array(self.rates_rps)
         places: Whole = np.array(self.places, dtype=np.int64)
         return self.shape.state(np.array(self.used_mib), rates, np.array(self.queues), places)
@@ -407,7 +404,6 @@ class ReplayBuffer:
         return min(self.count, len(self.rewards))
 
     def put(self, batch: Batch) -> None:
-        """Remember all of these."""
         places = (self.count + np.arange(len(batch.rewards))) % len(self.rewards)
         self.states[places], self.actions[places] = batch.states, batch.actions
         self.rewards[places], self.following[places] = batch.rewards, batch.following
@@ -421,7 +417,6 @@ class ReplayBuffer:
         return Batch(self.states[rows], self.actions[rows], self.rewards[rows], self.following[rows])
 
     def arrays(self) -> dict[str, Array]:
-        """What is held, by name."""
         held = len(self)
         return {
             "states": self.states[:held],
@@ -431,7 +426,6 @@ class ReplayBuffer:
         }
 
     def restore(self, arrays: Mapping[str, Array], count: int) -> None:
-        """Hold what another one of this size held."""
         held = len(arrays["rewards"])
         self.states[:held], self.actions[:held] = arrays["states"], arrays["actions"]
         self.rewards[:held], self.following[:held] = arrays["rewards"], arrays["following"]

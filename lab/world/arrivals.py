@@ -31,8 +31,6 @@ RAMP_STEP_S = 5.0
 
 
 class Spacing(StrEnum):
-    """How requests follow each other at a constant rate."""
-
     POISSON = "poisson"
     UNIFORM = "uniform"
 
@@ -59,7 +57,6 @@ class Bursts:
 
     @property
     def rate_rps_mean(self) -> float:
-        """Mean over a long time."""
         calm, burst = self.rate_rps_calm * self.calm_s_mean, self.rate_rps_burst * self.burst_s_mean
         return (calm + burst) / (self.calm_s_mean + self.burst_s_mean)
 
@@ -98,8 +95,6 @@ class Replayed:
 
 @value
 class RatePoint:
-    """A rate at a moment."""
-
     at_s: Annotated[float, NOT_NEGATIVE]
     rate_rps: Annotated[float, NOT_NEGATIVE]
 

@@ -54,8 +54,6 @@ COUNTERS = 5
 
 
 class Crowd(NamedTuple):
-    """Clients as the loop changes them."""
-
     asks_s: NDArray[np.float64]
     """A binary heap, the earliest first; room for all clients there can be."""
     think_s: NDArray[np.float64]

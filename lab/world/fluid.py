@@ -61,8 +61,6 @@ class Amounts:
 
 @dataclass(slots=True)
 class Fluid:
-    """All services of a world as rates."""
-
     state: State
     loads: WorldLoads
     asking: dict[ServiceId, Amounts] = field(default_factory=dict)
@@ -81,12 +79,10 @@ class Fluid:
         return made
 
     def next_edge_s(self, now_s: float) -> float:
-        """When the rate of some service changes next."""
         edges = (amounts.next_edge_s(now_s + EDGE_S_MIN) for amounts in self.asking.values())
         return min(edges, default=math.inf)
 
     def serve(self, span: Span) -> dict[ServiceId, Flow]:
-        """Settle and serve every load."""
         flows = {lane.id: self._asked(lane, span) for lane in self.state.lanes.values()}
         rates = {service: self._routed(self.state.lanes[service], flow, span) for service, flow in flows.items()}
         for load in self.loads.by_key.values():
@@ -202,7 +198,6 @@ class Fluid:
 
 
 def late_part(served: Served, book: ServiceBook, sigma: float) -> float:
-    """Part of the answers that were late."""
     if book.limit_ms is None or served.completed <= 0.0:
         return 0.0
     if book.execution_only:

@@ -46,8 +46,6 @@ class _Governed:
 
 @dataclass(slots=True)
 class FleetGoverning:
-    """All controllers of a fleet."""
-
     state: State
     loads: WorldLoads
     governor_of: Callable[[DeviceId], str]
@@ -79,7 +77,6 @@ class FleetGoverning:
         return self.loops[name]
 
     def watch(self) -> None:
-        """Take in what devices drew in the last stretch."""
         for device, governed in self.governed.items():
             load = self.loads.of_cell.get(device)
             if load is not None and load.state is not None:
@@ -87,7 +84,6 @@ class FleetGoverning:
                 governed.capped |= load.state.clock_mhz_sm < load.base.clock_mhz_sm
 
     def period(self) -> None:
-        """One turn of every controller."""
         for device, governed in self.governed.items():
             cell = self.state.cells[device]
             reading = self._reading(cell, governed)

@@ -33,12 +33,10 @@ JOULES_PER_KWH = 3.6e6
 
 
 def bin_of(latency_ms: float) -> int:
-    """Where a latency stands in a histogram."""
     return min(BINS - 1, int(math.log(max(latency_ms, _LEAST_MS) / _LEAST_MS) / math.log(_STEP)))
 
 
 def bins_of(latency_ms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Where latencies stand in a histogram."""
     index = (np.log(np.maximum(latency_ms, _LEAST_MS) / _LEAST_MS) / math.log(_STEP)).astype(np.int64)
     return np.minimum(index, BINS - 1)
 
@@ -54,8 +52,6 @@ def percentile_ms(histogram: NDArray[np.float64], percentile: float) -> float | 
 
 @dataclass(slots=True)
 class Flow:
-    """What became of a service's requests in a stretch."""
-
     asked: float = 0.0
     completed: float = 0.0
     late: float = 0.0
@@ -110,7 +106,6 @@ class ServiceBook:
         return flow
 
     def begin_anew(self) -> None:
-        """Nothing so far counts."""
         self.total, self.window = Flow(), Flow()
         self.windows, self.windows_violation_pct = 0, 0.0
         self.histogram = np.zeros(BINS)
@@ -221,8 +216,6 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """One sum by each rule."""
-
     paper: float
     reserved: float
     occupied: float
@@ -264,8 +257,6 @@ _UP, _DOWN, _NEITHER = Better.HIGHER, Better.LOWER, Better.NEITHER
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Things that happened so often."""
-
     starts: int = 0
     stops: int = 0
     promotions: int = 0

@@ -111,7 +111,6 @@ class WorldLoads:
     _settled: dict[tuple[int, tuple[int, ...]], TrueDeviceState] = field(default_factory=dict)
 
     def refresh(self) -> None:
-        """Put together anew what changed."""
         if not self.state.changed:
             return
         changed, self.state.changed = self.state.changed, {}
@@ -126,7 +125,6 @@ class WorldLoads:
                     self.weights[service] = self.weights.get(service, 0.0) + seat.weight * len(load.cells)
 
     def queue_of(self, process: Process) -> float:
-        """What waits at a process in fluid mode."""
         load, actors = self.of_cell.get(process.cell.id), process.cell.actors
         if load is None or process not in actors:
             return process.queue

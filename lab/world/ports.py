@@ -48,8 +48,6 @@ _NO_ANSWERS = np.zeros(BINS)
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node at a moment."""
-
     at_s: float
     generation: int
     replicas: tuple[Replica, ...]
@@ -57,7 +55,6 @@ class NodeReport:
     readings: tuple[ReplicaTelemetry, ...]
 
     def aged(self, now_s: float) -> NodeReport:
-        """The same, seen later."""
         age_s = round(now_s - self.at_s, 6)
         if age_s <= 0.0:
             return self
@@ -153,8 +150,6 @@ CLUSTER = ClusterName("simulated")
 
 @dataclass(frozen=True, slots=True)
 class PastReport:
-    """What was known at a moment."""
-
     at_s: float
     nodes: dict[NodeId, NodeReport]
     demands: tuple[Demand, ...]
@@ -163,8 +158,6 @@ class PastReport:
 
 @dataclass(slots=True)
 class WorldObserver:
-    """Takes pictures of the world."""
-
     scenario: WorldScenario
     state: State
     loads: WorldLoads
@@ -175,7 +168,6 @@ class WorldObserver:
     _first: Snapshot | None = None
 
     def report(self) -> None:
-        """Everybody who can says how things are."""
         for host in self.state.hosts.values():
             if host.reachable:
                 self.freeze(host)
@@ -370,8 +362,6 @@ class InProcessRunner:
 
 @dataclass(frozen=True, slots=True)
 class WorldClock:
-    """The world's time."""
-
     state: State
 
     def now_s(self) -> float:
@@ -384,8 +374,6 @@ class WorldClock:
 
 @dataclass(slots=True)
 class CountingReporter:
-    """Reporter: how often what was said."""
-
     counts: dict[str, int] = field(default_factory=dict)
 
     def event(self, name: str, **facts: str | float) -> None:  # noqa: ARG002 - the port names them
@@ -412,8 +400,6 @@ class LastRecord:
 
 @dataclass(slots=True)
 class StateMemory:
-    """What planners keep between cycles of a run."""
-
     kept: dict[str, bytes] = field(default_factory=dict)
 
     def recall(self, planner: str) -> bytes | None:

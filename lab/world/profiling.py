@@ -36,8 +36,6 @@ TENANTS_MAX = 4
 
 @value
 class Measuring:
-    """What is measured."""
-
     profiling: Profiling
     models: tuple[ModelName, ...]
     gpu_types: tuple[GpuType, ...]

@@ -369,7 +369,6 @@ def _requests(stretch: Stretch, draw: np.random.Generator) -> NDArray[np.void]:
 
 
 def request_rows(count: int, sigma: float, draw: np.random.Generator) -> NDArray[np.void]:
-    """Requests that nobody has yet."""
     rows = np.zeros(count, dtype=REQUEST)
     rows["replica"] = NOBODY
     rows["pick"] = draw.random(count)

@@ -44,7 +44,6 @@ class Span:
         return self.until_s - self.from_s
 
     def draw(self, purpose: str) -> np.random.Generator:
-        """Random numbers of a purpose in this stretch."""
         return self.streams.stream(f"{purpose}/{self.index}")
 
 
@@ -139,7 +138,6 @@ def _read(lane: ServiceLane, outcome: RequestsOutcome, sigma: float, flow: Flow)
 
 
 def add_histogram(meter: Meter, counts: NDArray[np.float64]) -> None:
-    """Single answers' latencies."""
     meter.histogram = counts.copy() if meter.histogram is None else meter.histogram + counts
 
 
@@ -215,8 +213,6 @@ class Times:
 
 @dataclass(slots=True)
 class Requests:
-    """All services of a world, served one by one."""
-
     state: State
     loads: WorldLoads
     asking: dict[ServiceId, Times] = field(default_factory=dict)

@@ -47,7 +47,6 @@ class StretchProgress:
 
 
 def progress_works(state: State, nodes: WorldNodes, loads: WorldLoads, span: Span) -> StretchProgress:
-    """Let all works go on."""
     if not state.works:
         return StretchProgress()
     gains: dict[int, float] = {}
@@ -114,8 +113,6 @@ _QUIET = frozenset({HoldReason.NOTHING_TO_CHANGE, HoldReason.COOLDOWN, HoldReaso
 
 @dataclass(slots=True)
 class Run:
-    """A world under way."""
-
     scenario: WorldScenario
     state: State
     loads: WorldLoads
@@ -139,7 +136,6 @@ class Run:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def plan_events(self) -> None:
-        """Plan what the world does by itself."""
         rhythm, kernel = self.scenario.rhythm, self.state.kernel
         due_s = 0.0
         while due_s < self.scenario.span_s:

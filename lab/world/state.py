@@ -87,8 +87,6 @@ class Kernel:
 
 @dataclass(slots=True)
 class Meter:
-    """What a process did since it was last asked."""
-
     since_s: float = 0.0
     arrived: float = 0.0
     completed: float = 0.0
@@ -130,7 +128,6 @@ class Process:
 
     @property
     def routed(self) -> bool:
-        """Whether new requests may come to it."""
         return self.state is ReplicaState.READY
 
     @property
@@ -225,7 +222,6 @@ class WorldDevice:
 
     @property
     def clock_mhz(self) -> int:
-        """The clock it is told to run at."""
         if self.governed_clock_mhz is not None:
             return self.governed_clock_mhz
         told = self.setting.clock_mhz_sm if self.setting is not None else None
@@ -270,7 +266,6 @@ class ServiceLane:
 
     @property
     def limit_ms(self) -> float | None:
-        """What one request may take."""
         return self.book.limit_ms
 
     @property
@@ -285,7 +280,6 @@ class ServiceLane:
 
     @property
     def queued(self) -> float:
-        """Requests that wait, at the router and at processes."""
         return self.waiting + len(self.waiting_s) + sum(process.waiting for process in self.processes)
 
 
@@ -331,7 +325,6 @@ class State:
         return self.wish.target
 
     def touch(self, cell: WorldDevice) -> None:
-        """Something on this device is not as it was."""
         self.changed[cell.id] = cell
 
 

@@ -120,7 +120,6 @@ class Faults:
             self.nodes.end(process)
 
     def _cells(self, fault: ScenarioFault) -> list[WorldDevice]:
-        """The devices that a fault is about."""
         host = self.state.hosts.get(NodeId(fault.subject))
         return host.cells if host is not None else [self.state.cells[DeviceId(fault.subject)]]
 
@@ -132,8 +131,6 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A scenario that can be run."""
-
     scenario: WorldScenario
 
     @property
@@ -193,7 +190,6 @@ class World:
         return run
 
     def _stand(self, run: Run) -> None:
-        """What holds before the first cycle."""
         standing = self.scenario.standing
         if not standing.assignments and not standing.settings:
             return

@@ -50,8 +50,6 @@ class Asks:
 
 @dataclass(frozen=True, slots=True, order=True)
 class EmptyHost:
-    """What a host has when nothing runs on it."""
-
     model: int
     cpu_milli: int
     memory_mib: int
@@ -68,11 +66,9 @@ class RoomLeft:
     gpu_milli: Whole
 
     def of(self, which: Whole | Flags) -> RoomLeft:
-        """Some of them."""
         return RoomLeft(self.model[which], self.cpu_milli[which], self.memory_mib[which], self.gpu_milli[which])
 
     def fits(self, asks: Asks, ask: int) -> Flags:
-        """Where a pod could go."""
         enough = (self.gpu_milli >= max(int(asks.gpu_milli[ask]), 1)).sum(axis=1) >= asks.gpus[ask]
         return np.asarray(
             enough
@@ -180,7 +176,6 @@ class HostRooms:
         return tuple(range(int(self._asks.gpus[ask])))
 
     def take(self, place: PodPlace, ask: int) -> None:
-        """A pod is there now."""
         self.set(place.host, reduced(self.row(place.host), self._asks, ask, place.gpus))
 
 
@@ -327,7 +322,6 @@ class HostFiller:
         return tuple(sorted(pods))
 
     def _shared(self, choice: Whole, cores: int) -> list[int]:
-        """Pods of one GPU."""
         found, step = [], STEPS
         while step > 0:
             ask = int(choice[step][cores])

@@ -50,17 +50,14 @@ class _Book:
     busy: bool = False
 
     def real(self) -> tuple[int, ...]:
-        """All that is left."""
         return (self.model, self.cpu_milli, self.memory_mib, *self.gpu_milli)
 
     def open(self) -> tuple[int, ...]:
-        """What is left and kept for nobody."""
         gpus = (left - kept for left, kept in zip(self.gpu_milli, self.kept_gpu_milli, strict=True))
         return (self.model, self.cpu_milli - self.kept_cpu_milli, self.memory_mib - self.kept_memory_mib, *gpus)
 
     @property
     def overdrawn(self) -> bool:
-        """Whether more is kept than is left."""
         return min(self.open()[1:3]) < 0 or any(
             kept > max(left, 0) for left, kept in zip(self.gpu_milli, self.kept_gpu_milli, strict=True)
         )
@@ -448,7 +445,6 @@ class PodPacking:
         )
 
     def _arrivals(self, streams: Streams, capacity_milli: int) -> Whole:
-        """Pods in the order of their arrival."""
         need, chance = self.asks.need_milli, streams.stream("arrivals")
         pods = [] if self.drawn else [int(ask) for ask in chance.permutation(self.pods)]
         total = int(sum(int(need[ask]) for ask in pods))

@@ -56,7 +56,6 @@ class _Course:
     at_s: float = 0.0
 
     def observe(self) -> Snapshot:
-        """The picture of now."""
         return self.picture
 
     def promote(self, record: CycleRecord, plan: Plan) -> Generation:  # noqa: ARG002 - a port
@@ -162,7 +161,6 @@ class Rolling:
         )
 
     def _account(self, sums: _Sums, course: _Course, rates_rps: tuple[float, ...]) -> None:
-        """What stands after the cycle, for one step."""
         picture = course.picture
         movable = movable_workloads(picture, Lane.ACT)
         request = PlanRequest(snapshot=picture, movable=movable, budget=Budget(), seed=1)
@@ -221,7 +219,6 @@ def _at_rate(service: Service, rate_rps: float) -> Service:
 
 
 def _shortages(findings: tuple[Finding, ...]) -> list[tuple[str, float]]:
-    """Rate that is missing, by workload."""
     found = []
     for finding in findings:
         if finding.code is FindingCode.CAPACITY_SHORT:

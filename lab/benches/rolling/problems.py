@@ -47,8 +47,6 @@ POLICY = Policy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuKind:
-    """What is known of a GPU type."""
-
     name: str
     usd_per_h: float
     sm_count: int = 100
@@ -68,7 +66,6 @@ class RollingHost:
 
 
 def gpu_type(kind: GpuKind) -> GpuType:
-    """A catalogue entry."""
     return GpuType(
         name=GpuTypeName(kind.name),
         product=kind.name,
@@ -89,7 +86,6 @@ def gpu_type(kind: GpuKind) -> GpuType:
 
 
 def fleet(name: str, kinds: Iterable[GpuKind], hosts: Iterable[RollingHost], policy: Policy = POLICY) -> Snapshot:
-    """A snapshot without work."""
     known = {kind.name: kind for kind in kinds}
     ordered = sorted(hosts, key=lambda host: host.name)
     nodes = tuple(Node(id=NodeId(host.name)) for host in ordered)
@@ -133,8 +129,6 @@ TOKENS_MAX = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReplica:
-    """Parameters of one model on one accelerator."""
-
     alpha: float
     beta: float
     gamma: float
@@ -170,7 +164,6 @@ class _RollingQueue:
         self.rates = sizes / ((1 + tokens_out) * (replica.alpha + sizes * self.delta_ms))
 
     def at(self, rate: float) -> _Seen:
-        """Means in steady state."""
         weight = np.concatenate([[0.0], np.cumsum(np.log(rate / self.rates))])
         part: Floats = np.exp(weight - weight.max())
         part /= part.sum()
@@ -253,7 +246,6 @@ class InfernoCase:
 
 
 def inferno(files: Mapping[str, Row], case: InfernoCase) -> Inferno:
-    """Scale what the files say."""
     copies = case.copies
     counts = {row["type"]: row["count"] for row in files["capacity"]["count"]}
     types = tuple(sorted(counts))
@@ -287,7 +279,6 @@ def inferno(files: Mapping[str, Row], case: InfernoCase) -> Inferno:
 
 
 def _inferno_options(server: Row, models: list[Row], accelerators: Row, service_class: Row) -> list[_InfernoOption]:
-    """What one service could run on."""
     load = server["currentAlloc"]["load"]
     target = next(row for row in service_class["modelTargets"] if row["model"] == server["model"])
     found = []
@@ -369,7 +360,6 @@ def _gpu_type_of(case: Inferno, option: int) -> str:
 
 
 def rented(name: str, kinds: list[GpuKind], counts: dict[str, int], wishes: list[ServiceWish]) -> Snapshot:
-    """A picture with GPUs to rent."""
     bare = fleet(name, kinds, [])
     offers = tuple(
         Offer(name=kind, gpu_type=GpuTypeName(kind), count_max=count) for kind, count in sorted(counts.items())
@@ -378,7 +368,6 @@ def rented(name: str, kinds: list[GpuKind], counts: dict[str, int], wishes: list
 
 
 def wished(bare: Snapshot, wishes: list[ServiceWish]) -> Snapshot:
-    """The same fleet with these services."""
     return replace(
         bare,
         models=tuple(

@@ -154,7 +154,6 @@ class ChatForm(ScenarioForm):
 
 
 def chat(form: LengthsForm, bucket: Bucket, name: str) -> ChatForm:
-    """A bucket as a service."""
     return ChatForm(
         name=name,
         model=form.model,

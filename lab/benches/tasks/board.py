@@ -111,11 +111,9 @@ class TaskBoard:
     """The seat as last reported: version, moment."""
 
     def company(self) -> tuple[Live, ...]:
-        """Tasks that execute."""
         return tuple(each for each in self.live.values() if each.begun_s is not None)
 
     def speeds(self) -> Speeds:
-        """Of now."""
         if self._speeds is None:
             residents = tuple(each.resident for each in self.company())
             self._speeds = self.physics.speeds(self.gpu, residents, len(self.live))
@@ -139,7 +137,6 @@ class TaskBoard:
         self.at_s = now_s
 
     def changed(self) -> None:
-        """Somebody came, began or went."""
         self.version += 1
         self._speeds = None
 
@@ -150,7 +147,6 @@ class TaskBoard:
         return self.at_s + min(left) / MS_PER_S if left else None
 
     def finished(self) -> tuple[Live, ...]:
-        """Tasks with nothing left to do."""
         return tuple(each for each in self.company() if each.left <= _DONE * max(1.0, each.batches))
 
     @property

@@ -60,7 +60,6 @@ class InferenceTask:
 
     @property
     def latency_critical(self) -> bool:
-        """LC rather than TO."""
         return is_latency_critical(self.latency_weight)
 
 
@@ -92,8 +91,6 @@ class Config:
 
 @value
 class PlacedTask:
-    """A task with the configuration it gets."""
-
     task: InferenceTask
     config: Config
 
@@ -108,7 +105,6 @@ class Running:
 
     @property
     def left_s(self) -> float:
-        """Believed time until it ends."""
         return self.config.run_s(self.task.inputs) * (1.0 - self.progress)
 
 
@@ -158,7 +154,6 @@ class Launch:
 
     @property
     def memory_mib(self) -> float:
-        """Of all its tasks."""
         return sum(each.config.memory_mib for each in self.group)
 
 
@@ -280,7 +275,6 @@ class PredictionTable:
     throughput_rps: Floats
 
     def config(self, row: int) -> Config:
-        """One of them."""
         return Config(
             batch=int(self.queries.batch[row]),
             share_pct=int(self.queries.share_pct[row]),

@@ -50,7 +50,6 @@ class OrionRule:
         return sorted(tasks, key=lambda each: not each.task.latency_critical)
 
     def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
-        """The first that will do."""
         for room in rooms:
             need = profiled.need(task, room.seat.gpu_type)
             if need is None or need.config.memory_mib > room.memory_mib:
@@ -73,7 +72,6 @@ class OrionRule:
         return outstanding_s <= OUTSTANDING_PART_MAX * shortest_s
 
     def _presses_compute(self, task: InferenceTask) -> bool:
-        """Rather than memory."""
         return character_of(self.facts.models[task.model]).ratio >= COMPUTE_RATIO_MIN
 
     def _kernel_s(self, task: InferenceTask, need: TaskNeed) -> float:
@@ -83,13 +81,10 @@ class OrionRule:
 
 @dataclass(frozen=True, slots=True)
 class ReserveAndPack:
-    """The rule."""
-
     facts: Facts
     name: str = "mlaas"
 
     def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
-        """As they came."""
         return tasks
 
     def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
@@ -131,8 +126,6 @@ class TaskNeed:
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """A task in a room."""
-
     task: InferenceTask
     need: TaskNeed
 
@@ -147,11 +140,9 @@ class SeatRoom:
 
     @property
     def used_pct(self) -> float:
-        """SMs that those who sit here need."""
         return sum(each.need.share_pct for each in self.sitting)
 
     def put(self, task: InferenceTask, need: TaskNeed) -> None:
-        """One more."""
         self.sitting.append(Sitting(task, need))
         self.memory_mib -= need.config.memory_mib
 
@@ -217,7 +208,6 @@ class ArrivalLine:
 
     @property
     def waiting(self) -> int:
-        """Tasks without a seat."""
         return len(self._main)
 
     @property
@@ -226,7 +216,6 @@ class ArrivalLine:
         return self._due_s
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
-        """To the end of the queue."""
         check_known(self._beliefs.facts, task)
         if task.id in self._flying or task.id in self._waiting:
             raise InputError(f"task {task.id} is here already", task=task.id)
@@ -270,7 +259,6 @@ class FirstCome(ArrivalLine):
 
     @property
     def name(self) -> str:
-        """Who it is."""
         return self._rule.name
 
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:  # noqa: ARG002

@@ -65,16 +65,13 @@ class WaitingTask:
 
     @property
     def name(self) -> str:
-        """Of its task."""
         return self.task.id
 
     @property
     def urgent(self) -> bool:
-        """By its lambda."""
         return self.task.latency_critical
 
     def on(self, gpu_type: GpuTypeName) -> tuple[Config, ...]:
-        """Its choices on a type."""
         return tuple(each.config for each in self.choices if each.gpu_type == gpu_type)
 
 
@@ -96,11 +93,9 @@ class TaskGroup:
 
     @property
     def memory_mib(self) -> float:
-        """Of all members."""
         return sum(config.memory_mib for config in self.configs)
 
     def placed(self) -> tuple[PlacedTask, ...]:
-        """As a launch takes it."""
         return tuple(
             PlacedTask(task=each.task, config=config) for each, config in zip(self.members, self.configs, strict=True)
         )
@@ -257,22 +252,18 @@ class OltunesScheduler:
 
     @property
     def name(self) -> str:
-        """Who it is."""
         return "oltunes"
 
     @property
     def book(self) -> Book:
-        """Window, size, counts: for reports."""
         return self._book
 
     @property
     def queued(self) -> tuple[int, int]:
-        """Lengths of the urgent and the patient queue."""
         return len(self._queues.urgent), len(self._queues.patient)
 
     @property
     def waiting(self) -> int:
-        """Tasks without a seat."""
         return len(self._waiting)
 
     @property
@@ -283,7 +274,6 @@ class OltunesScheduler:
         return self._book.pace.wake_s(self._book.submitted_s, full=self._book.urgent)
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
-        """Into the main queue."""
         check_known(self._beliefs.facts, task)
         if task.id in self._waiting or task.id in self._flying:
             raise InputError(f"task {task.id} is here already", task=task.id)
@@ -303,7 +293,6 @@ class OltunesScheduler:
         return launches
 
     def ended(self, outcome: Ended, now_s: float) -> None:  # noqa: ARG002
-        """Learn, make room, or put back."""
         known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
         if outcome.ending is Ending.FAILED and known:
             put_back(known, self._queues)

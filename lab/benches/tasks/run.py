@@ -32,8 +32,6 @@ _LATE = 1e-9
 
 @value
 class Conduct:
-    """How the cluster behaves, the same for every contender."""
-
     deploy_s: Annotated[float, NOT_NEGATIVE] = 0.1
     """From a launch until a warm process has its limits, beside moving the weights."""
     deploy_failed_pct: Annotated[float, within(0.0, 100.0)] = 0.5
@@ -66,8 +64,6 @@ class Entry:
 
 @dataclass(slots=True)
 class TaskLog:
-    """What came of a run."""
-
     entries: dict[str, Entry]
     boards: list[TaskBoard]
     """Those that are there at the end; a GPU's slices have been put together again in it."""
@@ -87,8 +83,6 @@ class _Group:
 
 @dataclass(slots=True)
 class TaskRun:
-    """A cluster and a scheduler."""
-
     scheduler: TaskScheduler
     conduct: Conduct
     tasks: Sequence[Coming]
@@ -328,6 +322,5 @@ class TaskCourse:
     seed: int
 
     def under(self, scheduler: TaskScheduler, progress: Callable[[float], None]) -> TaskLog:
-        """Everything, under a scheduler."""
         log = TaskLog(entries={each.task.id: Entry(each) for each in self.tasks}, boards=[])
         return TaskRun(scheduler, self.conduct, self.tasks, self.seed, cluster(self.fleet), log).go(progress)

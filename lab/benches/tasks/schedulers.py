@@ -84,8 +84,6 @@ class SeatColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BelievedTime:
-    """Of a batch of a launched task."""
-
     model: ModelName
     gpu_type: GpuTypeName
     batch_ms: float
@@ -106,7 +104,6 @@ class AddedLatency(ArrivalLine):
 
     @property
     def name(self) -> str:
-        """Who it is."""
         return "added_latency"
 
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
@@ -247,8 +244,6 @@ def _slower(demand: Floats, lives: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerInputs:
-    """What every scheduler begins with."""
-
     facts: Facts
     samples: Samples
     seed: int

@@ -79,7 +79,6 @@ class ArrivalPace:
     burst_s: float = 1.0
 
     def of(self, rate_per_s: float) -> Steady | Bursts:
-        """Arrivals at this mean rate."""
         if self.pattern == "bursts":
             return Bursts(
                 rate_rps_calm=rate_per_s * self.calm_factor,

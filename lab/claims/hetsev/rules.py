@@ -40,8 +40,6 @@ V100_PRICE, T4_PRICE = 0.191, 0.024
 
 @dataclass(frozen=True, slots=True)
 class WorkedCase:
-    """A worked example and its optimum."""
-
     wanted_rps: float
     risk_per_s: float
     limit_ms: float
@@ -169,7 +167,6 @@ def random_problem(rng: np.random.Generator) -> CountScaling:
 
 
 def best_of_all(problem: CountScaling) -> Whole | None:
-    """The best of everything that could be."""
     reach = [range(-int(count), GROWN_MAX + 1) for count in problem.running]
     fitting = (np.array(change) for change in itertools.product(*reach))
     return min((change for change in fitting if problem.feasible(change)), key=problem.objective, default=None)
@@ -195,8 +192,6 @@ SHARES, BATCHES = (25, 50, 100), (1, 2, 4, 8)
 
 
 class Farm(Planned):
-    """The fleet under HetSev's planner."""
-
     def __init__(self, models: Sequence[str], planner: HetSev, seed: int) -> None:
         super().__init__(planner, _picture(models), seed)
 
@@ -207,7 +202,6 @@ class Farm(Planned):
 
 
 def by_model(assignments: Sequence[Assignment]) -> dict[str, set[str]]:
-    """Replicas by model."""
     found: dict[str, set[str]] = {}
     for item in assignments:
         found.setdefault(item.model, set()).add(item.replica)

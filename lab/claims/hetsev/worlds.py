@@ -135,7 +135,6 @@ def in_spike(effort: Effort) -> ClaimEvidence:
 
 
 def before_spike(effort: Effort) -> ClaimEvidence:
-    """Throughput before the spike."""
     throughput = ratio(
         outcomes(PRODUCTION, (OURS, THEIRS), effort),
         lambda outcome: fmean(answered_rps(at) for at in outcome.windows if at.until_s <= SPIKE_FROM_S),
@@ -145,7 +144,6 @@ def before_spike(effort: Effort) -> ClaimEvidence:
 
 
 def fluctuating(effort: Effort) -> ClaimEvidence:
-    """Violations of the fluctuating load."""
     runs = outcomes(FLUCTUATING, (OURS, THEIRS), effort)
     requests = mean_metric(runs[OURS], "violation_pct")
     windows = mean_metric(runs[OURS], "windows_violation_pct")
@@ -198,7 +196,6 @@ def pair_gain(gpu_type: str) -> float:
 
 
 def ratio(runs: Outcomes, read: Callable[[RunOutcome], float]) -> float:
-    """Ours over theirs, of means over seeds."""
     return fmean(map(read, runs[OURS])) / fmean(map(read, runs[THEIRS]))
 
 
@@ -217,7 +214,6 @@ def best_minute(runs: Outcomes, read: Callable[[RunWindow], float]) -> float:
 
 
 def minutes(numbers: Sequence[float]) -> list[float]:
-    """Means over every minute."""
     count = max(1, len(numbers) - MINUTE_WINDOWS + 1)
     return [fmean(numbers[at : at + MINUTE_WINDOWS]) for at in range(count)]
 

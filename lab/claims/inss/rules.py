@@ -41,7 +41,6 @@ TOY_BEST_RPS = 1150.0
 
 
 def printed_errors(_effort: Effort) -> ClaimEvidence:
-    """All 28 errors."""
     errors = {
         f"{name} {at}": (100 * abs(believed - seen) / seen, printed)
         for name, row in ROWS.items()

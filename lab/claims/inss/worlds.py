@@ -115,7 +115,6 @@ class Watched:
         return getattr(self.planner, name)
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """As the planner."""
         self.asked.append(request)
         proposal: Proposal = self.planner.propose(request, state, reporter)
         return proposal
@@ -143,7 +142,6 @@ class DecisionTimes:
 
 
 def times(request: PlanRequest) -> DecisionTimes:
-    """Measure one picture."""
     case = Case.of(request)
     belief = InssBelief.of(case, interference=True)
     listed = columns_of(Draft.of(request, case), belief, InssParameters())
@@ -227,7 +225,6 @@ def _means(found: Outcomes, name: str, contenders: Sequence[str]) -> dict[str, f
 
 
 def gains_pct(found: Mapping[str, float], over: Sequence[str]) -> dict[str, float]:
-    """InSS over others."""
     return {name: 100.0 * (found[OURS] / found[name] - 1.0) for name in over}
 
 
@@ -265,7 +262,6 @@ def capacity_gained(effort: Effort) -> ClaimEvidence:
 
 
 def violations(effort: Effort) -> ClaimEvidence:
-    """Late and dropped requests of each."""
     found = _means(outcomes(SIX, ALL, effort), VIOLATION, (OURS, *STATED_PCT))
     fewest = all(found[OURS] < found[name] for name in STATED_PCT)
 
@@ -282,7 +278,6 @@ def violations(effort: Effort) -> ClaimEvidence:
 
 
 def gpulet_with_our_batches(effort: Effort) -> ClaimEvidence:
-    """Gpulet with InSS' batches over Gpulet."""
     runs = outcomes(SIX, ALL, effort)
     capacity, violation = (_means(runs, name, (GPULET, BDA_GPULET)) for name in (CAPACITY, VIOLATION))
     gain = 100.0 * (capacity[BDA_GPULET] / capacity[GPULET] - 1.0)
@@ -303,7 +298,6 @@ def gpulet_with_our_batches(effort: Effort) -> ClaimEvidence:
 
 
 def blind_to_neighbours(effort: Effort) -> ClaimEvidence:
-    """InSS without its terms of neighbours."""
     runs = outcomes(SIX, ALL, effort)
     capacity, violation = (_means(runs, name, (OURS, BLIND)) for name in (CAPACITY, VIOLATION))
     apart = 100.0 * (capacity[BLIND] / capacity[OURS] - 1.0)

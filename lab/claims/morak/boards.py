@@ -70,7 +70,6 @@ class GovernedDevice:
 
     @property
     def envelope(self) -> DeviceEnvelope:
-        """All batches of the parts, all these clocks."""
         return DeviceEnvelope(
             uuid=self.gpu.name,
             power_w_cap=self.limits.power_w_cap,
@@ -110,14 +109,11 @@ class Period:
     repartition: bool
 
     def keeps(self, limits: GovernedLimits) -> bool:
-        """Whether power and every latency were within their limits."""
         return self.power_w <= limits.power_w_cap and max(self.latency_ms) <= limits.latency_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernedRun:
-    """What a controller did, and where it stands."""
-
     periods: tuple[Period, ...]
     state: DeviceState
 
@@ -203,15 +199,12 @@ KNEE_BATCH = 1
 
 
 class BoardCut(StrEnum):
-    """How boards are divided."""
-
     WHOLE = "whole"
     MIXED = "mixed"
     SAME = "same"
 
 
 def board() -> GpuTruth:
-    """The paper's board."""
     found = gpu_truth(GPU)
     assert found is not None
     return found
@@ -251,7 +244,6 @@ class ContenderTally:
 
     @property
     def total_rps(self) -> float:
-        """Of all networks."""
         return sum(self.rate_rps.values())
 
 
@@ -276,7 +268,6 @@ def ceiling(gpu: GpuTruth, network: str, share_pct: int) -> int:
 
 
 def boards(contest: Contest) -> tuple[tuple[GovernedPart, ...], ...]:
-    """What is on each of the four boards."""
     gpu, names = contest.gpu, contest.networks
     if contest.cut is BoardCut.WHOLE:
         # Only Morak knows a ceiling for its batches.
@@ -311,7 +302,6 @@ def _first_fit(names: list[str], sizes: Mapping[str, int]) -> list[str]:
 
 
 def tally(contest: Contest, seed: int, periods: int = PERIODS) -> ContenderTally:
-    """Run a contender on all boards."""
     runs = [(parts, _run(contest, parts, seed * 101 + number, periods)) for number, parts in enumerate(boards(contest))]
     second = [(parts, run[periods // 2 :]) for parts, run in runs]
     every = [period for _, run in second for period in run]

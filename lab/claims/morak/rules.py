@@ -55,14 +55,11 @@ CALIBRATED_PCT = 1.0
 
 @dataclass(slots=True)
 class PropertiesSeen:
-    """How much was checked, and what broke."""
-
     checked: int = 0
     broken: int = 0
     first: str = ""
 
     def note(self, held: bool, what: str) -> None:
-        """Count one check."""
         self.checked += 1
         self.broken += not held
         if not held and not self.first:
@@ -223,7 +220,6 @@ def morak_triples() -> tuple[Triple, Triple]:
 
 
 def knees_2080ti() -> dict[str, int]:
-    """Knees on an RTX 2080 Ti, by Morak's rule."""
     return {model: knee_pct(board(), model) for model in KNEES_STATED_PCT}
 
 

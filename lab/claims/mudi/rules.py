@@ -38,8 +38,6 @@ SHARES, BATCHES = tuple(range(10, 101, 10)), (1, 2, 4, 8, 16)
 
 
 class MudiRoom(Planned):
-    """The fleet under Mudi's planner."""
-
     def __init__(self, jobs: Sequence[TrainingJob], planner: Mudi) -> None:
         super().__init__(planner, _picture(jobs))
 
@@ -52,7 +50,6 @@ class MudiRoom(Planned):
 
 
 def by_device(plan: Plan) -> dict[DeviceId, list[Assignment]]:
-    """Everybody by device."""
     found: dict[DeviceId, list[Assignment]] = defaultdict(list)
     for item in plan.assignments:
         found[item.device].append(item)
@@ -72,12 +69,10 @@ def crowded(plan: Plan, memory_mib: int, jobs_max: int = 3) -> list[str]:
 
 
 def drawn_rates(rng: np.random.Generator) -> dict[str, float]:
-    """A rate for every service."""
     return {name: float(rng.uniform(*RATES_RPS)) for name in MODELS}
 
 
 def drawn_jobs(rng: np.random.Generator, count: int) -> list[TrainingJob]:
-    """Jobs of all sizes."""
     return [
         TrainingJob(
             project=PROJECT,

@@ -45,7 +45,6 @@ MINUTES = 5
 
 
 def selecting(selector: str) -> ContenderEntry:
-    """Mudi with another selector."""
     return tuned_entries([entry_of("mudi")], [f"mudi.selector={selector}"], [])[0]
 
 
@@ -108,12 +107,10 @@ def loads_borne(effort: Effort) -> dict[str, float]:
 
 
 def selectors(scenario: str, effort: Effort, names: Sequence[str]) -> Outcomes:
-    """Mudi with each of these selectors on six GPUs."""
     return outcomes(scenario, tuple(selecting(name) for name in names), effort, SIX)
 
 
 def told(found: Mapping[str, float], digits: int = 2) -> str:
-    """Numbers by name."""
     return ", ".join(f"{name} {value:.{digits}f}" for name, value in found.items())
 
 

@@ -160,7 +160,6 @@ class Chance:
     now_s: float = 0.0
 
     def step(self) -> None:
-        """Something happens."""
         self.now_s += float(self.rng.exponential(0.05))
         for _ in range(int(self.rng.integers(0, 6))):
             self._arrive()
@@ -221,7 +220,6 @@ class Chance:
         self._seat(launch.seat, running, ())
 
     def _seat(self, name: DeviceId, more: tuple[Running, ...], less: Sequence[str]) -> None:
-        """The seat with these tasks more and those less."""
         made = []
         for seat in self.seats:
             if seat.id != name:

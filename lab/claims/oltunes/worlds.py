@@ -33,12 +33,10 @@ def _found(pattern: str, contenders: tuple[str, ...], effort: Effort) -> Outcome
 
 
 def _runs(effort: Effort) -> Mapping[str, Outcomes]:
-    """All three patterns, OLTunes and both baselines."""
     return {pattern: _found(pattern, (OURS, *BASELINES), effort) for pattern in PATTERNS}
 
 
 def _ratio(found: Outcomes, name: str, baseline: str) -> float:
-    """OLTunes' mean over the baseline's."""
     return mean_metric(found[OURS], name) / max(mean_metric(found[baseline], name), 1e-9)
 
 
@@ -110,7 +108,6 @@ def best_scenario(effort: Effort) -> ClaimEvidence:
 
 
 def _best(found: Outcomes) -> tuple[float, float, float]:
-    """p99, violations and throughput over the worse baseline's."""
     return (
         min(_ratio(found, TAIL, name) for name in BASELINES),
         min(_ratio(found, VIOLATION, name) for name in BASELINES),
