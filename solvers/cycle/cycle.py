@@ -232,11 +232,16 @@ def replay(
         plan: Plan | None = _in_parts(record.plan, request, propose, states or {})
     else:
         plan = propose(record.proposal.planner, request, state).plan
-        plan = plan and certified(request, plan)
+        plan = plan and _told_as_then(record.plan.bound_usd_per_h, request, plan)
     if plan is None:
         raise EngineError(f"planner {record.proposal.planner} has no plan this time", cycle=record.id)
     # A version that has fewer fields reads an older record's picture as its own; it is the same picture.
     return digest(replace(plan, snapshot=record.snapshot_digest))
+
+
+def _told_as_then(bound_usd_per_h: float | None, request: PlanRequest, plan: Plan) -> Plan:
+    """With a bound of ours where the recorded plan has any: older records have none."""
+    return plan if bound_usd_per_h is None else certified(request, plan)
 
 
 def _in_parts(plan: Plan, request: PlanRequest, propose: Propose, states: Mapping[PolicyName, bytes]) -> Plan | None:
@@ -255,7 +260,8 @@ def _in_parts(plan: Plan, request: PlanRequest, propose: Propose, states: Mappin
             proposal = propose(line.planner, asked, states.get(policy.name))
             if proposal.plan is None:
                 return None
-            item = SettledPart(part=part, plan=certified(asked, proposal.plan), proposal=proposal)
+            told = _told_as_then(line.bound_usd_per_h, asked, proposal.plan)
+            item = SettledPart(part=part, plan=told, proposal=proposal)
         division.settle(part, item.plan)
         settled.append(item)
     return whole_plan(asking, request, tuple(settled)).plan
