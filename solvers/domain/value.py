@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sized
 from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
@@ -114,6 +114,16 @@ def within(low: float, high: float) -> Limit:
 def text(length_max: int) -> Limit:
     """So many printable characters at most, and one at least."""
     return Limit(lambda name, told: check_text(name, told, length_max))
+
+
+def at_most(count: int) -> Limit:
+    """So many items."""
+
+    def check(name: str, items: Sized) -> None:
+        if len(items) > count:
+            raise FieldError(name, f"{name} may list {count} at most, got {len(items)}")
+
+    return Limit(check)
 
 
 def distinct(*by: str) -> Limit:

@@ -16,6 +16,7 @@ from solvers.domain.value import (
     NAME,
     NOT_NEGATIVE,
     POSITIVE,
+    at_most,
     check_positive,
     check_range,
     check_text,
@@ -26,6 +27,8 @@ from solvers.domain.value import (
 )
 from solvers.domain.worker import WorkerCommand
 from solvers.errors import FieldError
+
+ALTERNATIVES_MAX = 64
 
 
 class QualityClass(StrEnum):
@@ -150,7 +153,7 @@ class Service:
     replicas_min: Annotated[int, within(0, 1024)] = 1
     replicas_max: Annotated[int, within(1, 1024)] = 16
     gpu_types_allowed: Annotated[tuple[GpuTypeName, ...], DISTINCT] = ()
-    alternatives: Annotated[tuple[ModelName, ...], DISTINCT] = ()
+    alternatives: Annotated[tuple[ModelName, ...], at_most(ALTERNATIVES_MAX), DISTINCT] = ()
     accuracy_pct_min: Annotated[float | None, within(0, 100)] = None
     affinity: Affinity = Affinity()
     tolerations: tuple[Taint, ...] = ()

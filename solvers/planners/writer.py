@@ -252,6 +252,11 @@ class Lack:
         return bool(self.rate_rps or self.replicas or self.replicas_at_risk or self.failure_domains_min)
 
 
+def deviceless(snapshot: Snapshot) -> tuple[Reason, ...]:
+    """Why nothing is placed anywhere, where there is nowhere."""
+    return () if snapshot.devices else (Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject="any"),)
+
+
 def unplaced_of(need: Need, lack: Lack, blockers: Iterable[Reason]) -> Unplaced:
     """Say what is lacking, after what left no place for it."""
     reasons = list(dict.fromkeys(blockers))
@@ -305,7 +310,7 @@ def write_answer(request: PlanRequest, spec: PlannerSpec, answer: SequentialAnsw
                 # It cannot be shown to keep its promise, but its workload would be worse off without it.
                 kept = pinned_as(placed.standing, ReasonCode.KEPT_STANDING)
                 staying.append(replace(kept, reasons=(*kept.reasons, *alternatives)))
-    unplaced = ((item.need, _lack(item), item.blockers) for item in answer.settled)
+    unplaced = ((item.need, _lack(item), item.blockers or deviceless(snapshot)) for item in answer.settled)
     seats = ((item.fleet, placed.seat.device) for item in answer.settled for placed in item.placed)
     contents = Contents(
         replicas=tuple(replicas),

@@ -113,7 +113,7 @@ class Attempt:
     def explained_most(self) -> int | None:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""
         spare_s = self.clock.left_s - self._explain_s()
-        return None if spare_s < 0 else min(SHORT_MAX, int(spare_s / EXPLAIN_S_PER_SHORT))
+        return None if spare_s < 0 else min(SHORT_MAX, int(spare_s / self.clock.crowding / EXPLAIN_S_PER_SHORT))
 
     def counting_deadline(self) -> Deadline:
         """What counting may take, where the problem is a matter of counting."""

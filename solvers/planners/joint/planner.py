@@ -114,6 +114,9 @@ class Joint(Recalling):
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
         kept, by = remember(reading.problem, answer.kept), None if rivals.chosen == SPEC.name else rivals.chosen
+        if rivals.plan.unplaced:
+            # To say what would have to give takes longest, and is least.
+            hand_over(reporter, _bare(rivals.plan, by))
         proposal = replace(_proposal(attempt, rivals, layout, facts=facts), ending=ending, by=by)
         return Thought(proposal=proposal, state=kept)
 

@@ -33,6 +33,7 @@ from solvers.planners.writer import (
     Contents,
     Lack,
     PlannedReplica,
+    deviceless,
     pinned_as,
     rounded_ms,
     rounded_rps,
@@ -184,6 +185,7 @@ def _blockers(seated: Seated, need: Need, number: int | None) -> Iterator[Reason
     if told:
         yield from told[0]
         return
+    yield from deviceless(reading.snapshot)
     if number is not None:
         yield from _of_owner_or_room(seated.seats, number)
     yield from (reason for (workload, _), reason in sorted(reading.refusals.items()) if workload == need.workload)

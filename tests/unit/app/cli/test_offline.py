@@ -13,7 +13,7 @@ import pytest
 from app.cli import offline
 from app.cli.output import Exit, usd
 from solvers.domain.codec import canonical_json, digest, from_json
-from solvers.domain.evidence import Reporter
+from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
 from solvers.planners import registry
@@ -260,3 +260,21 @@ def test_planners_are_listed_with_what_can_be_tuned(headroom: Headroom) -> None:
     assert "nothing of it can be tuned" in headroom("planners", "joint").out
     unknown = headroom("planners", "nobody")
     assert unknown.status == Exit.USAGE
+
+
+@pytest.mark.parametrize("planner", ["greedy", "joint"])
+def test_without_devices_every_workload_is_told_why(planner: str, files: Path, headroom: Headroom) -> None:
+    (files / "s.json").write_text(canonical_json(replace(PICTURE, devices=())))
+    said = headroom("plan", "--snapshot", f"{files}/s.json", "--planner", planner, "--out", f"{files}/p.json")
+    assert said.status == Exit.OK, said.err
+    unplaced = from_json(Plan, (files / "p.json").read_text()).unplaced
+    assert [short.reasons[0].code for short in unplaced] == [ReasonCode.NO_DEVICE_OF_TYPE] * 2
+
+
+def test_a_million_alternatives_are_refused_in_one_line(files: Path, headroom: Headroom) -> None:
+    plain = json.loads(canonical_json(PICTURE))
+    plain["services"][0]["alternatives"] = [f"model-{number}" for number in range(10**6)]
+    (files / "s.json").write_text(json.dumps(plain))
+    said = headroom("plan", "--snapshot", f"{files}/s.json")
+    assert said.status == Exit.USAGE
+    assert said.err.endswith("/services/0/alternatives: alternatives may list 64 at most, got 1000000\n")
