@@ -43,11 +43,11 @@ def solved_whole(
     problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline
 ) -> Layout | None:
     """The best layout, proven; None where there is too much to list, or no proof in a part of what is left."""
-    if not _listable(problem):
+    if not listable(problem):
         return None
     rules = Rules(Judge(problem))
     master = Master(problem, rules.judge)
-    _list(master, deadline)
+    list_patterns(master, deadline)
     master.keep_standing(tuple(standing), launch_usd_per_s)
     relaxed = master.programme.solve()
     if relaxed is None:
@@ -180,14 +180,15 @@ def programme_answer(
     return answer
 
 
-def _listable(problem: JointProblem) -> bool:
+def listable(problem: JointProblem) -> bool:
+    """Whether all patterns are few enough."""
     steps, variants = WHOLE_PCT // max(1, problem.share_step_pct), len(problem.variants)
     width = members_max(problem)
     each = (comb(variants + count - 1, count) * comb(steps, count) for count in range(1, width + 1))
     return problem.kinds * sum(each) <= ROWS_MAX
 
 
-def _list(master: Master, deadline: Deadline) -> None:
+def list_patterns(master: Master, deadline: Deadline) -> None:
     """Give the master all patterns worth having."""
     for count in range(1, master.width + 1):
         rows = Patterns.chained([Patterns.none(master.width), *_of_size(master.problem, count, master.width)])

@@ -31,7 +31,7 @@ from solvers.planners.joint.solve.generate import (
 )
 from solvers.planners.joint.solve.groups import Group, GroupLayout, PartDuals, gathered, groups_of, together
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.listing import solved_whole
+from solvers.planners.joint.solve.listing import list_patterns, listable, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.pricing import Pricing, lagrangian, proven_at
 from solvers.planners.joint.solve.repair import repair
@@ -133,6 +133,8 @@ class Phases:
         master = Master(problem, exact)
         pricing = Pricing(exact, master.rows, master.width)
         master.offer(singles(problem, master.width))
+        if listable(problem):
+            list_patterns(master, deadline)
         master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
         relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
