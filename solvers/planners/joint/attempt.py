@@ -45,10 +45,10 @@ RESERVE_S = 0.25
 RESERVE_S_PER_DEVICE = 0.0004
 RESERVE_S_PER_WORKLOAD = 0.0004
 """What seating, writing and bounding take."""
-SOLVE_UNITS_LEAST = 200
-SOLVE_UNITS_PER_SIZE, SIZE_POWER = 8, 1.5
+SOLVE_UNITS_LEAST = 500
+SOLVE_UNITS_PER_SIZE, SIZE_POWER = 15, 1.5
 """Of workloads: longer searches of problems so large hardly find anything better."""
-SOLVE_S_PER_UNIT = 0.01
+SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
