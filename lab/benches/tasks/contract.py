@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Protocol
+from typing import Annotated, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -241,12 +241,6 @@ PROCESS_MIB = 400.0
 MS_PER_S = 1000.0
 
 
-def check_known(facts: Facts, task: InferenceTask) -> None:
-    """Raises InputError for a model that nobody has described: its memory would be a guess."""
-    if task.model not in facts.models:
-        raise InputError(f"nobody has described the model {task.model} of task {task.id}", model=task.model)
-
-
 def memory_mib(facts: Facts, model: ModelName, batch: int, parameters: SchedulerParameters) -> float:
     """Limit that batches of this size need, in whole steps."""
     known = facts.models[model]
@@ -357,3 +351,35 @@ class OltunesBeliefs:
         kept = [int(row) for row in scored(rated, wish).kept]
         choices = tuple(TaskChoice(gpu_type=table.gpu_types[row], config=table.config(row)) for row in kept)
         return choices, float(np.mean(run_s[kept])) if kept else 0.0
+
+
+Flying = TypeVar("Flying")
+
+
+class ArrivalQueue(Generic[Flying]):
+    """Who waits in order of arrival, and who is launched: what all schedulers share."""
+
+    def __init__(self, beliefs: OltunesBeliefs) -> None:
+        self._beliefs = beliefs
+        self._main: list[Arrival] = []
+        self._flying: dict[str, Flying] = {}
+        self._waiting: set[str] = set()
+        self._arrivals = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def arrive(self, task: InferenceTask, now_s: float) -> None:
+        if task.model not in self._beliefs.facts.models:
+            # Its memory would be a guess.
+            raise InputError(f"nobody has described the model {task.model} of task {task.id}", model=task.model)
+        if task.id in self._flying or task.id in self._waiting:
+            raise InputError(f"task {task.id} is here already", task=task.id)
+        self._main.append(Arrival(task=task, at_s=now_s, order=self._arrivals))
+        self._waiting.add(task.id)
+        self._arrivals += 1
+
+    def _landed(self, outcome: Ended) -> list[Flying]:
+        """Those of an ending that were launched here."""
+        return [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]

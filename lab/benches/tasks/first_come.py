@@ -14,6 +14,7 @@ from lab.benches.tasks.contract import (
     BATCHES,
     MS_PER_S,
     Arrival,
+    ArrivalQueue,
     Config,
     Ended,
     Ending,
@@ -21,15 +22,10 @@ from lab.benches.tasks.contract import (
     Launch,
     OltunesBeliefs,
     PlacedTask,
-    SchedulerParameters,
     TaskSeat,
-    check_known,
 )
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.errors import InputError
-from solvers.models.base import Facts, Samples
-from solvers.policies.oltunes.learned import LearnedSolo, predictor
-from solvers.policies.oltunes.parameters import FM_FTRL
+from solvers.models.base import Facts
 from solvers.policies.oltunes.scores import character_of
 
 OUTSTANDING_PART_MAX = 0.025
@@ -150,14 +146,9 @@ class SeatRoom:
 class Profiled:
     """Needs of models by GPU type and batch, predicted from what was profiled offline."""
 
-    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: SchedulerParameters) -> None:
-        self._beliefs = OltunesBeliefs(facts, solo, parameters)
+    def __init__(self, beliefs: OltunesBeliefs) -> None:
+        self._beliefs = beliefs
         self._needs: dict[tuple[ModelName, GpuTypeName, int], TaskNeed | None] = {}
-
-    @property
-    def beliefs(self) -> OltunesBeliefs:
-        """Where needs come from."""
-        return self._beliefs
 
     def need(self, task: InferenceTask, gpu_type: GpuTypeName) -> TaskNeed | None:
         """None: its batch fits no GPU of this type. Batches are those that were looked at, rounded down."""
@@ -193,22 +184,10 @@ class SeatRule(Protocol):
         """A room in which the task fits; None: it waits."""
 
 
-class ArrivalLine:
-    """Who waits in order of arrival, tasks of failed groups first, and who is launched: what schedulers share that look
-    at one task after the other.
-    """
+class ArrivalLine(ArrivalQueue[Arrival]):
+    """Tasks of failed groups first: for schedulers that look at one task after the other."""
 
-    def __init__(self, beliefs: OltunesBeliefs) -> None:
-        self._beliefs = beliefs
-        self._main: list[Arrival] = []
-        self._flying: dict[str, Arrival] = {}
-        self._waiting: set[str] = set()
-        self._arrivals = 0
-        self._due_s: float | None = None
-
-    @property
-    def waiting(self) -> int:
-        return len(self._main)
+    _due_s: float | None = None
 
     @property
     def wake_s(self) -> float | None:
@@ -216,17 +195,12 @@ class ArrivalLine:
         return self._due_s
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
-        check_known(self._beliefs.facts, task)
-        if task.id in self._flying or task.id in self._waiting:
-            raise InputError(f"task {task.id} is here already", task=task.id)
-        self._main.append(Arrival(task=task, at_s=now_s, order=self._arrivals))
-        self._waiting.add(task.id)
-        self._arrivals += 1
+        super().arrive(task, now_s)
         self._due_s = now_s if self._due_s is None else self._due_s
 
     def ended(self, outcome: Ended, now_s: float) -> None:
         """Room is there again; who failed goes to the front."""
-        known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
+        known = self._landed(outcome)
         if outcome.ending is Ending.FAILED:
             self._main[:0] = sorted(known, key=lambda each: each.order)
             self._waiting |= {each.task.id for each in known}
@@ -242,20 +216,11 @@ class ArrivalLine:
 
 
 class FirstCome(ArrivalLine):
-    """A `TaskScheduler` with a rule. `samples` were profiled offline."""
+    """A `TaskScheduler` with a rule."""
 
-    def __init__(
-        self,
-        rule: SeatRule,
-        facts: Facts,
-        samples: Samples | None = None,
-        seed: int = 0,
-        solo: LearnedSolo | None = None,
-    ) -> None:
-        self._rule = rule
-        chosen = solo or predictor(FM_FTRL, facts, seed)
-        self._profiled = Profiled(facts, chosen.fit(samples) if samples is not None else chosen, SchedulerParameters())
-        super().__init__(self._profiled.beliefs)
+    def __init__(self, rule: SeatRule, beliefs: OltunesBeliefs) -> None:
+        super().__init__(beliefs)
+        self._rule, self._profiled = rule, Profiled(beliefs)
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from lab.benches.tasks.contract import (
-    Arrival,
+    ArrivalQueue,
     Config,
     Ended,
     Ending,
@@ -27,13 +27,9 @@ from lab.benches.tasks.contract import (
     SliceWish,
     TaskChoice,
     TaskSeat,
-    check_known,
 )
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.value import value
-from solvers.errors import InputError
-from solvers.models.base import Facts, Samples
-from solvers.policies.oltunes.learned import LearnedSolo, predictor
 from solvers.policies.oltunes.memory import PendingLessons, SeenOutcome
 from solvers.policies.oltunes.queues import Queues, WindowPace
 from solvers.policies.oltunes.scores import (
@@ -222,32 +218,20 @@ class Book:
     """When groups were formed last: the window begins there."""
     urgent: bool = False
     """A tick is due at once."""
-    arrivals: int = 0
     groups: int = 0
     failures: int = 0
     utilisation: float = 0.0
     """Mean over the seats of the last tick, 0…1."""
 
 
-class OltunesScheduler:
-    """A `TaskScheduler`. `samples` were profiled offline and teach the predictor before the first task."""
+class OltunesScheduler(ArrivalQueue[Flying]):
+    """A `TaskScheduler`."""
 
-    def __init__(
-        self,
-        facts: Facts,
-        parameters: SchedulerParameters | None = None,
-        samples: Samples | None = None,
-        seed: int = 0,
-        solo: LearnedSolo | None = None,
-    ) -> None:
-        self.parameters = parameters or SchedulerParameters()
-        chosen = solo or predictor(self.parameters.predictor, facts, seed)
-        self._beliefs = OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, self.parameters)
+    def __init__(self, beliefs: OltunesBeliefs) -> None:
+        super().__init__(beliefs)
+        self.parameters = beliefs.parameters
         self._book = Book(pace=WindowPace.first(self.parameters))
-        self._main: list[Arrival] = []
         self._queues: Queues[WaitingTask] = Queues()
-        self._flying: dict[str, Flying] = {}
-        self._waiting: set[str] = set()
         self._characters: dict[ModelName, Character] = {}
 
     @property
@@ -263,10 +247,6 @@ class OltunesScheduler:
         return len(self._queues.urgent), len(self._queues.patient)
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
     def wake_s(self) -> float | None:
         """At the end of the window, or at once when enough for a group wait."""
         if not self._waiting:
@@ -274,17 +254,14 @@ class OltunesScheduler:
         return self._book.pace.wake_s(self._book.submitted_s, full=self._book.urgent)
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
-        check_known(self._beliefs.facts, task)
-        if task.id in self._waiting or task.id in self._flying:
-            raise InputError(f"task {task.id} is here already", task=task.id)
-        self._waiting.add(task.id)
-        self._main.append(Arrival(task=task, at_s=now_s, order=self._book.arrivals))
+        super().arrive(task, now_s)
         full = len(self._waiting) >= self._book.pace.group_max
-        self._book = replace(self._book, arrivals=self._book.arrivals + 1, urgent=self._book.urgent or full)
+        self._book = replace(self._book, urgent=self._book.urgent or full)
 
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
         """Queue what came, form groups for the seats on offer, launch those that are ready."""
-        self._book = replace(self._book, urgent=False, utilisation=_utilisation(seats))
+        mean_pct = fmean(seat.utilisation_pct for seat in seats) if seats else 0.0
+        self._book = replace(self._book, urgent=False, utilisation=mean_pct / 100.0)
         self._learn_characters(running.task.model for seat in seats for running in seat.running)
         self._drain(tuple(sorted({seat.gpu_type for seat in seats})))
         launches = self._launches(seats)
@@ -293,7 +270,7 @@ class OltunesScheduler:
         return launches
 
     def ended(self, outcome: Ended, now_s: float) -> None:  # noqa: ARG002
-        known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
+        known = self._landed(outcome)
         if outcome.ending is Ending.FAILED and known:
             put_back(known, self._queues)
             self._waiting |= {each.waiting.task.id for each in known}
@@ -374,7 +351,3 @@ class OltunesScheduler:
             solo, lessons = lessons.learned(self._beliefs.solo)
             self._beliefs = OltunesBeliefs(self._beliefs.facts, solo, self.parameters)
         self._book = replace(self._book, lessons=lessons)
-
-
-def _utilisation(seats: Sequence[TaskSeat]) -> float:
-    return fmean(seat.utilisation_pct for seat in seats) / 100.0 if seats else 0.0

@@ -88,7 +88,7 @@ class TaskRun:
     tasks: Sequence[Coming]
     seed: int
     boards: dict[DeviceId, TaskBoard]
-    log: TaskLog
+    log: TaskLog = field(init=False)
     now_s: float = 0.0
     _heap: list[tuple[float, int, int, object]] = field(default_factory=list)
     _count: itertools.count[int] = field(default_factory=itertools.count)
@@ -96,6 +96,9 @@ class TaskRun:
     _ticked_s: float = -math.inf
     _whole: dict[DeviceId, TaskBoard] = field(default_factory=dict)
     """GPUs that are cut into slices at the moment."""
+
+    def __post_init__(self) -> None:
+        self.log = TaskLog(entries={each.task.id: Entry(each) for each in self.tasks}, boards=[])
 
     def go(self, progress: Callable[[float], None]) -> TaskLog:
         """To the end. Raises EngineError for a launch that names a seat or task which is not there."""
@@ -310,17 +313,3 @@ def cluster(fleet: Sequence[tuple[GpuTypeName, int]]) -> dict[DeviceId, TaskBoar
             name = DeviceId(f"g{len(boards) + 1:04d}")
             boards[name] = TaskBoard(id=name, gpu_type=gpu_type, gpu=gpu, physics=physics)
     return boards
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCourse:
-    """What is run: tasks on a fleet. The seed decides what luck decides."""
-
-    fleet: tuple[tuple[GpuTypeName, int], ...]
-    tasks: tuple[Coming, ...]
-    conduct: Conduct
-    seed: int
-
-    def under(self, scheduler: TaskScheduler, progress: Callable[[float], None]) -> TaskLog:
-        log = TaskLog(entries={each.task.id: Entry(each) for each in self.tasks}, boards=[])
-        return TaskRun(scheduler, self.conduct, self.tasks, self.seed, cluster(self.fleet), log).go(progress)

@@ -17,7 +17,7 @@ from pydantic import Field
 from app.library import facts
 from lab.arena.forms import Duration, Factor
 from lab.arena.loading import Context, Heading, ScenarioForm
-from lab.benches.tasks.run import Conduct, Entry, TaskCourse, TaskLog
+from lab.benches.tasks.run import Conduct, Entry, TaskLog, TaskRun, cluster
 from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
 from lab.benches.tasks.work import ArrivalPace, TaskKind, accuracy_lost_pct, coming, profiled, told
 from lab.outcome import (
@@ -55,7 +55,6 @@ def latencies_s(entries: Sequence[Entry], until_s: float) -> Floats:
 
 
 def metrics(log: TaskLog, kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
-    """All of them."""
     entries = list(log.entries.values())
     return (*_service(log, entries, kinds), *_cluster(log, entries))
 
@@ -66,9 +65,11 @@ def _service(log: TaskLog, entries: Sequence[Entry], kinds: Sequence[TaskKind]) 
     done = np.array([each.ended_s is not None for each in entries], dtype=np.bool_)
     urgent = np.array([each.coming.task.latency_critical for each in entries], dtype=np.bool_)
     late = (latency_s > deadline_s) | ~done
-    waited_s = np.array([_waited_s(each, log.until_s) for each in entries])
+    launched_s = [log.until_s if each.launched_s is None else each.launched_s for each in entries]
+    waited_s = np.array(launched_s) - np.array([each.coming.at_s for each in entries])
     inputs = float(sum(each.coming.task.inputs for each in entries if each.ended_s is not None))
     lost = accuracy_lost_pct(kinds)
+    attempts = sum(each.attempts for each in entries)
     p50, p99 = (float(np.quantile(latency_s, part)) * MS_PER_S for part in (0.5, 0.99))
     lower, neither = Better.LOWER, Better.NEITHER
     return (
@@ -85,13 +86,9 @@ def _service(log: TaskLog, entries: Sequence[Entry], kinds: Sequence[TaskKind]) 
         metric("accuracy_lost_pct", float(np.mean([lost[kinds[each.coming.kind].name] for each in entries])), lower),
         metric("tasks_unfinished", float((~done).sum()), lower),
         metric("groups_failed", float(log.failed), neither),
-        metric("tasks_per_group", _per_group(entries, log), neither),
+        metric("tasks_per_group", attempts / log.groups if log.groups else 0.0, neither),
         metric("slices_cut", float(log.sliced), neither),
     )
-
-
-def _per_group(entries: Sequence[Entry], log: TaskLog) -> float:
-    return sum(each.attempts for each in entries) / log.groups if log.groups else 0.0
 
 
 def _cluster(log: TaskLog, entries: Sequence[Entry]) -> tuple[Metric, ...]:
@@ -112,10 +109,6 @@ def _cluster(log: TaskLog, entries: Sequence[Entry]) -> tuple[Metric, ...]:
         metric("power_w_mean", energy_j / span_s, neither),
         metric("makespan_s", log.until_s, lower),
     )
-
-
-def _waited_s(each: Entry, until_s: float) -> float:
-    return (until_s if each.launched_s is None else each.launched_s) - each.coming.at_s
 
 
 def _mean(numbers: Floats) -> float:
@@ -174,8 +167,7 @@ class Tasking:
         name = contender.planners[0] if contender.planners else ""
         said = {each.name: json.loads(each.value) for each in contender.settings}
         tasks = coming(self.kinds, self.pace, self.count, seed)
-        course = TaskCourse(self.fleet, tasks, self.conduct, seed)
-        log = course.under(scheduler(name, known, said), progress)
+        log = TaskRun(scheduler(name, known, said), self.conduct, tasks, seed, cluster(self.fleet)).go(progress)
         text = f"{len(tasks)} tasks in {log.groups} groups, {log.failed} of which failed"
         return RunOutcome(
             scenario=self.about.name,

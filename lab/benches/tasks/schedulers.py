@@ -26,15 +26,15 @@ from lab.benches.tasks.contract import (
     TaskScheduler,
     TaskSeat,
 )
-from lab.benches.tasks.first_come import ArrivalLine, FirstCome, OrionRule, ReserveAndPack, SeatRule
+from lab.benches.tasks.first_come import ArrivalLine, FirstCome, OrionRule, ReserveAndPack
 from lab.benches.tasks.oltunes import OltunesScheduler
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.errors import EngineError
 from solvers.models.base import Facts, Samples
 from solvers.planners.tuning import Scalar, tuned
-from solvers.policies.oltunes.learned import LearnedSolo, predictor
-from solvers.policies.oltunes.parameters import FM_FTRL, MF, RFR
+from solvers.policies.oltunes.learned import predictor
+from solvers.policies.oltunes.parameters import MF, RFR
 
 # --- A scheduler of tasks: each task at once where it adds least to everybody's latency, or not yet
 #
@@ -90,14 +90,10 @@ class BelievedTime:
 
 
 class AddedLatency(ArrivalLine):
-    """A `TaskScheduler`. `samples` were profiled offline."""
+    """A `TaskScheduler`."""
 
-    def __init__(
-        self, facts: Facts, samples: Samples | None = None, seed: int = 0, solo: LearnedSolo | None = None
-    ) -> None:
-        chosen = solo or predictor(FM_FTRL, facts, seed)
-        parameters = SchedulerParameters(share_step_pct=HALF_PCT)
-        super().__init__(OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, parameters))
+    def __init__(self, beliefs: OltunesBeliefs) -> None:
+        super().__init__(beliefs)
         self._believed: dict[str, BelievedTime] = {}
         self._corrections: dict[tuple[ModelName, GpuTypeName], float] = {}
         self._demands: dict[tuple[ModelName, GpuTypeName, int], float] = {}
@@ -244,9 +240,16 @@ def _slower(demand: Floats, lives: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerInputs:
+    """What every scheduler begins with; `samples` were profiled offline."""
+
     facts: Facts
     samples: Samples
     seed: int
+
+    def beliefs(self, parameters: SchedulerParameters) -> OltunesBeliefs:
+        """What the predictor says that was taught by the samples before the first task."""
+        solo = predictor(parameters.predictor, self.facts, self.seed).fit(self.samples)
+        return OltunesBeliefs(self.facts, solo, parameters)
 
 
 Maker = Callable[[SchedulerInputs, Mapping[str, Scalar], str], TaskScheduler]
@@ -256,19 +259,19 @@ Maker = Callable[[SchedulerInputs, Mapping[str, Scalar], str], TaskScheduler]
 def _oltunes(
     known: SchedulerInputs, settings: Mapping[str, Scalar], name: str, *, plain: SchedulerParameters
 ) -> TaskScheduler:
-    return OltunesScheduler(known.facts, tuned(plain, settings, name), known.samples, known.seed)
+    return OltunesScheduler(known.beliefs(tuned(plain, settings, name)))
 
 
-def _first_come(
-    known: SchedulerInputs, settings: Mapping[str, Scalar], name: str, *, rule: Callable[[Facts], SeatRule]
+def _untuned(
+    known: SchedulerInputs,
+    settings: Mapping[str, Scalar],
+    name: str,
+    *,
+    make: Callable[[OltunesBeliefs], TaskScheduler],
+    plain: SchedulerParameters,
 ) -> TaskScheduler:
     tuned(None, settings, name)
-    return FirstCome(rule(known.facts), known.facts, known.samples, known.seed)
-
-
-def _added_latency(known: SchedulerInputs, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
-    tuned(None, settings, name)
-    return AddedLatency(known.facts, known.samples, known.seed)
+    return make(known.beliefs(plain))
 
 
 _PLAIN = SchedulerParameters()
@@ -282,9 +285,9 @@ _MAKERS: Mapping[str, Maker] = {
     "oltunes_no_tuning": partial(_oltunes, plain=replace(_PLAIN, with_tuning=False)),
     "oltunes_alone": partial(_oltunes, plain=replace(_PLAIN, group_max=1)),
     "oltunes_mig": partial(_oltunes, plain=replace(_PLAIN, slice_spare_mib=8192.0)),
-    "added_latency": _added_latency,
-    "orion": partial(_first_come, rule=OrionRule),
-    "mlaas": partial(_first_come, rule=ReserveAndPack),
+    "added_latency": partial(_untuned, make=AddedLatency, plain=SchedulerParameters(share_step_pct=HALF_PCT)),
+    "orion": partial(_untuned, make=lambda beliefs: FirstCome(OrionRule(beliefs.facts), beliefs), plain=_PLAIN),
+    "mlaas": partial(_untuned, make=lambda beliefs: FirstCome(ReserveAndPack(beliefs.facts), beliefs), plain=_PLAIN),
 }
 SCHEDULERS = tuple(_MAKERS)
 """Names of contenders that only benches of this kind know; none of them is what `headroom` names elsewhere."""

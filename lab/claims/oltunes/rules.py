@@ -15,7 +15,16 @@ from functools import cache
 import numpy as np
 
 from app.library import facts
-from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, Running, SchedulerParameters, TaskSeat
+from lab.benches.tasks.contract import (
+    Ended,
+    Ending,
+    InferenceTask,
+    Launch,
+    OltunesBeliefs,
+    Running,
+    SchedulerParameters,
+    TaskSeat,
+)
 from lab.benches.tasks.oltunes import OltunesScheduler
 from lab.claims.claim import ClaimEvidence, Effort, found
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
@@ -274,7 +283,7 @@ def _chance(seed: int) -> Chance:
             memory_mib_free=memory_mib,
         )
         seats.append(seat)
-    return Chance(rng=rng, scheduler=OltunesScheduler(facts(), PLAIN, solo=_solo()), seats=tuple(seats))
+    return Chance(rng=rng, scheduler=OltunesScheduler(OltunesBeliefs(facts(), _solo(), PLAIN)), seats=tuple(seats))
 
 
 def scheduler_keeps_rules(effort: Effort) -> ClaimEvidence:

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from app.library import facts
-from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, Running, TaskScheduler, TaskSeat
+from lab.benches.tasks.contract import (
+    Ended,
+    Ending,
+    InferenceTask,
+    Launch,
+    OltunesBeliefs,
+    Running,
+    SchedulerParameters,
+    TaskScheduler,
+    TaskSeat,
+)
 from lab.benches.tasks.first_come import FirstCome, OrionRule, ReserveAndPack, SeatRule
 from lab.benches.tasks.schedulers import AddedLatency
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
@@ -47,7 +57,7 @@ def solo() -> LearnedSolo:
 
 
 def first_come(rule: Callable[[Facts], SeatRule]) -> FirstCome:
-    return FirstCome(rule(known()), known(), solo=solo())
+    return FirstCome(rule(known()), OltunesBeliefs(known(), solo(), SchedulerParameters()))
 
 
 def task(name: str, model: ModelName = COMPUTE, weight: float = 0.8, *, heavy: bool = False) -> InferenceTask:
@@ -125,7 +135,7 @@ def test_reserve_and_pack_keeps_large_gpus_for_the_heavy_and_packs_the_others_fr
 
 
 def test_ours_takes_the_faster_gpu_spreads_out_and_waits_where_that_is_sooner() -> None:
-    made = AddedLatency(known(), solo=solo())
+    made = AddedLatency(OltunesBeliefs(known(), solo(), SchedulerParameters(share_step_pct=50)))
     seats: tuple[TaskSeat, ...] = (seat("slow", A30), seat("fast"))
     made.arrive(task("a"), 0.0)
     first = made.tick(seats, 0.0)
@@ -140,7 +150,7 @@ def test_ours_takes_the_faster_gpu_spreads_out_and_waits_where_that_is_sooner() 
 
 
 def test_ours_learns_how_much_slower_a_model_is_than_believed() -> None:
-    made = AddedLatency(known(), solo=solo())
+    made = AddedLatency(OltunesBeliefs(known(), solo(), SchedulerParameters(share_step_pct=50)))
     believed = []
     for number in range(8):
         made.arrive(task(str(number)), float(number))
@@ -155,7 +165,7 @@ def test_ours_learns_how_much_slower_a_model_is_than_believed() -> None:
 def test_failed_tasks_come_first_and_names_are_not_taken_twice(which: str) -> None:
     def fresh() -> TaskScheduler:
         if which == "added_latency":
-            return AddedLatency(known(), solo=solo())
+            return AddedLatency(OltunesBeliefs(known(), solo(), SchedulerParameters(share_step_pct=50)))
         return first_come(OrionRule) if which == "orion" else first_come(ReserveAndPack)
 
     made = fresh()

@@ -13,7 +13,7 @@ import pytest
 from lab.arena import loading
 from lab.benches.packing.bench import RULES
 from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, SliceWish, TaskSeat
-from lab.benches.tasks.run import Conduct, TaskCourse, TaskLog
+from lab.benches.tasks.run import Conduct, TaskLog, TaskRun, cluster
 from lab.benches.tasks.scenario import Tasking
 from lab.benches.tasks.schedulers import SCHEDULERS
 from lab.benches.tasks.work import (
@@ -114,7 +114,7 @@ def work(count: int) -> tuple[Coming, ...]:
 
 
 def under(scheduler: Scripted, tasks: tuple[Coming, ...], conduct: Conduct = CALM) -> TaskLog:
-    return TaskCourse(((A100, 1),), tasks, conduct, 1).under(scheduler, lambda part: None)
+    return TaskRun(scheduler, conduct, tasks, 1, cluster(((A100, 1),))).go(lambda part: None)
 
 
 def test_a_task_alone_takes_what_its_batches_take_and_neighbours_make_it_longer() -> None:

@@ -16,6 +16,7 @@ from lab.benches.tasks.contract import (
     Ending,
     InferenceTask,
     Launch,
+    OltunesBeliefs,
     Running,
     SchedulerParameters,
     TaskChoice,
@@ -77,7 +78,7 @@ def solo() -> LearnedSolo:
 
 def scheduler(**changes: Any) -> OltunesScheduler:
     settings: dict[str, Any] = {"learned_at_once": 1000, **changes}
-    return OltunesScheduler(facts(), SchedulerParameters(**settings), solo=solo())
+    return OltunesScheduler(OltunesBeliefs(facts(), solo(), SchedulerParameters(**settings)))
 
 
 def wake_s(some: OltunesScheduler) -> float:
