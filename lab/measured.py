@@ -160,38 +160,28 @@ def facts_for(queries: Queries) -> Facts:
 IGNITER = "igniter-v100"
 
 
+def _cell(row: dict[str, str], latency: str = "latency_ms", side: str = "", **others: str) -> MeasuredCell:
+    """A row's configuration, with its latency and other columns."""
+    return MeasuredCell(
+        model=name_of(row[f"model{side}"]),
+        gpu_type=V100,
+        batch=number(row[f"batch{side}"]),
+        share_pct=number(row[f"sm_pct{side}"]),
+        latency_ms=number(row[latency]),
+        **{name: number(row[column]) for name, column in others.items()},
+    )
+
+
 def read_igniter(data: Path) -> Samples:
     """Latency, throughput, L2 and DRAM utilisation by model, batch 1 to 32 and share."""
-    return samples_of(
-        MeasuredCell(
-            model=name_of(row["model"]),
-            gpu_type=V100,
-            batch=number(row["batch"]),
-            share_pct=number(row["sm_pct"]),
-            latency_ms=number(row["latency_ms"]),
-            throughput_rps=number(row["throughput_req_s"]),
-            l2_util_pct=number(row["l2_util_pct"]),
-            dram_util_pct=number(row["dram_util_pct"]),
-        )
-        for row in table(data, IGNITER, "solo_profile.csv")
-    )
+    others = {"throughput_rps": "throughput_req_s", "l2_util_pct": "l2_util_pct", "dram_util_pct": "dram_util_pct"}
+    return samples_of(_cell(row, **others) for row in table(data, IGNITER, "solo_profile.csv"))
 
 
 def read_igniter_pairs(data: Path) -> GroupSamples:
     """Latency of both members of every measured pair."""
-    return groups_of(
-        [
-            MeasuredCell(
-                model=name_of(row[f"model_{side}"]),
-                gpu_type=V100,
-                batch=number(row[f"batch_{side}"]),
-                share_pct=number(row[f"sm_pct_{side}"]),
-                latency_ms=number(row[f"latency_{side}_ms"]),
-            )
-            for side in "ab"
-        ]
-        for row in table(data, IGNITER, "colocated_pairs.csv")
-    )
+    pairs = table(data, IGNITER, "colocated_pairs.csv")
+    return groups_of([_cell(row, f"latency_{side}_ms", f"_{side}") for side in "ab"] for row in pairs)
 
 
 RAPP = "rapp-v100"
@@ -199,14 +189,4 @@ RAPP = "rapp-v100"
 
 def read_rapp(data: Path) -> Samples:
     """Latency by model, batch 1 to 8 and share 5 to 100 %."""
-    return samples_of(
-        MeasuredCell(
-            model=name_of(row["model"]),
-            gpu_type=V100,
-            batch=number(row["batch"]),
-            share_pct=number(row["sm_pct"]),
-            latency_ms=number(row["latency_ms"]),
-        )
-        for row in table(data, RAPP, "latency.csv")
-        if row["quota_pct"] == "100"
-    )
+    return samples_of(_cell(row) for row in table(data, RAPP, "latency.csv") if row["quota_pct"] == "100")

@@ -72,7 +72,7 @@ class StaticPeak(Recalling):
         case = on_whole_devices(Case.of(request))
         for need in case.needs:
             peaks[need.workload] = max(peaks.get(need.workload, 0.0), need.rate_rps)
-        case = replace(case, needs=tuple(_at_peak(need, peaks[need.workload]) for need in case.needs))
+        case = replace(case, needs=tuple(replace(need, rate_rps=peaks[need.workload]) for need in case.needs))
         types = _types(case)
         if before.gpu_type in types:
             types = [before.gpu_type]
@@ -80,10 +80,6 @@ class StaticPeak(Recalling):
         reporter.event("static_peak.sized", gpu_type=str(chosen))
         known = tuple(Peak(workload=name, rate_rps=peaks[name]) for name in sorted(peaks))
         return Thought(proposal=proposal, state=kept(Settlement(gpu_type=chosen, peaks=known)))
-
-
-def _at_peak(need: Need, rate_rps: float) -> Need:
-    return replace(need, rate_rps=max(need.rate_rps, rate_rps))
 
 
 def _types(case: Case) -> list[GpuTypeName]:

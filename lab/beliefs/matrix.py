@@ -131,11 +131,11 @@ class MatrixRegressor:
             empty._descend(lines[order], places[order], targets[order])
         return empty
 
-    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> MatrixRegressor:  # noqa: ARG002
-        return self.retrained(window, facts)
-
     def retrained(self, window: HistoryWindow, facts: Facts) -> MatrixRegressor:
         return self.fitted(window.groups, window.targets, facts)
+
+    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> MatrixRegressor:  # noqa: ARG002
+        return self.retrained(window, facts)
 
     def predict(self, groups: Groups, facts: Facts) -> tuple[Floats, Floats | None]:
         return _product(self.by_model[self._lines(groups)], self.by_column[self.columns.nearest(groups, facts)]), None

@@ -9,7 +9,7 @@ because the table is the answer; one that could not be judged is in it as failed
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -277,7 +277,8 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
         f"{item.scenario} × {item.contender.label}, seed {item.seed}": item.error for item in records if item.error
     }
     answer = {"scenarios": to_plain(compared), "failures": failures}
-    show(answer, output, [*comparison_tables(compared), *failure_lines(failures)])
+    failed = [f"failed: {name}: {error}" for name, error in sorted(failures.items())]
+    show(answer, output, [*comparison_tables(compared), *failed])
 
 
 arena.command(name="claims")(judge)
@@ -349,11 +350,6 @@ def standing_tables(found: Sequence[RivalPlace]) -> list[Any]:
         best = f"clearly better, or alone in keeping the guard, on {clear} of {there}"
         parts.append(f"against {name}: {best}; level or somewhat better on {kept}")
     return parts
-
-
-def failure_lines(failures: Mapping[str, str | None]) -> list[str]:
-    """One line for each failed run."""
-    return [f"failed: {name}: {error}" for name, error in sorted(failures.items())]
 
 
 def about_table(found: Iterable[About]) -> Any:

@@ -6,7 +6,7 @@ hyper-parameters with their ranges. It refuses numbers that training cannot use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -64,10 +64,7 @@ _TWO_MORE = (
 
 def _from_half(served: tuple[ServedNetwork, ...]) -> tuple[ServedNetwork, ...]:
     """From half the lowest rate on, so that light loads are known as well."""
-    return tuple(
-        ServedNetwork(model=one.model, limit_ms=one.limit_ms, low_rps=one.low_rps / 2, high_rps=one.high_rps)
-        for one in served
-    )
+    return tuple(replace(one, low_rps=one.low_rps / 2) for one in served)
 
 
 SETTINGS = {

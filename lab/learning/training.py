@@ -250,15 +250,8 @@ class Training:
         return self.learner.trained()
 
     def checkpoint(self) -> bytes:
-        head = {
-            "form": FORM,
-            "setting": self.setting.name,
-            "hyper": asdict(self.hyper),
-            "seed": self.seed,
-            "updates": self.updates,
-            "remembered": self.replay.count,
-            "curve": [asdict(episode) for episode in self.curve],
-        }
+        curve = [asdict(episode) for episode in self.curve]
+        head = {"form": FORM, **self._told(), "remembered": self.replay.count, "curve": curve}
         out = io.BytesIO()
         arrays: dict[str, Any] = {
             "head": np.frombuffer(json.dumps(head).encode(), dtype=np.uint8),
@@ -288,15 +281,13 @@ class Training:
     def record(self, software: Mapping[str, str]) -> dict[str, object]:
         """What an artefact tells of its training; a curve's columns side by side."""
         names = tuple(each.name for each in fields(Episode))
-        return {
-            "setting": self.setting.name,
-            "hyper": asdict(self.hyper),
-            "seed": self.seed,
-            "episodes": len(self.curve),
-            "updates": self.updates,
-            "software": dict(software),
-            "curve": {name: [getattr(episode, name) for episode in self.curve] for name in names},
-        }
+        curve = {name: [getattr(episode, name) for episode in self.curve] for name in names}
+        return {**self._told(), "episodes": len(self.curve), "software": dict(software), "curve": curve}
+
+    def _told(self) -> dict[str, object]:
+        """Of what it came, and how far."""
+        made = {"setting": self.setting.name, "hyper": asdict(self.hyper)}
+        return {**made, "seed": self.seed, "updates": self.updates}
 
     def artefact(self, software: Mapping[str, str]) -> str:
         """The actor as it is, as a file that needs no torch."""
@@ -304,14 +295,6 @@ class Training:
 
 
 def _episode(seen: list[StepOutcome], entropy: float, temperature: float) -> Episode:
-    def mean(name: str) -> float:
-        return round(float(np.mean([getattr(each, name) for each in seen])), 6)
-
-    return Episode(
-        reward=mean("reward"),
-        normalised=mean("normalised"),
-        throughput_rps=mean("throughput_rps"),
-        violated=mean("violated"),
-        entropy=round(entropy, 6),
-        temperature=round(temperature, 6),
-    )
+    names = ("reward", "normalised", "throughput_rps", "violated")
+    means = {name: round(float(np.mean([getattr(each, name) for each in seen])), 6) for name in names}
+    return Episode(**means, entropy=round(entropy, 6), temperature=round(temperature, 6))

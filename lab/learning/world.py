@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,7 @@ BATCH_MAX = 32
 FACTOR_GRID = 50.0
 """Slowdowns are told apart by one in so many parts of the time alone."""
 REMEMBERED_MAX = 1_000_000
+_process_mib = cache(memory_mib)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,6 @@ class Truth:
     _alone: dict[tuple[int, int, int], tuple[float, ...]] = field(default_factory=dict)
     _added: dict[tuple[int, int, int, int, int], float] = field(default_factory=dict)
     _launching_ms: dict[tuple[int, int], float] = field(default_factory=dict)
-    _memory_mib: dict[tuple[int, int], float] = field(default_factory=dict)
     _seconds: dict[tuple[int, int, int, int, int, int, float, int], Second] = field(default_factory=dict)
 
     @staticmethod
@@ -122,9 +123,7 @@ class Truth:
 
     def memory_mib(self, model: int, batch: int) -> float:
         """Of a process that runs batches of this size."""
-        if (model, batch) not in self._memory_mib:
-            self._memory_mib[model, batch] = memory_mib(self.setting.served[model].model, batch)
-        return self._memory_mib[model, batch]
+        return _process_mib(self.setting.served[model].model, batch)
 
     def second(self, runs: Runs, extra_ms: float, rate_rps: float, queue: float) -> Second:
         """A second of a model's requests, Poisson around their rate. `extra_ms` comes on top of every batch."""
@@ -370,8 +369,7 @@ class Environment:
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """A transition a row; actions have a column for every head."""
 
     states: Vector
@@ -384,29 +382,23 @@ class Batch:
 class ReplayBuffer:
     """`count` of all that were ever put; the ring holds the last ones."""
 
-    states: Vector
-    actions: Whole
-    rewards: Vector
-    following: Vector
+    ring: Batch
     count: int = 0
 
     @staticmethod
     def empty(capacity: int, state_size: int, heads: int) -> ReplayBuffer:
         """Room for so many transitions."""
-        return ReplayBuffer(
-            states=np.zeros((capacity, state_size), dtype=np.float32),
-            actions=np.zeros((capacity, heads), dtype=np.int64),
-            rewards=np.zeros(capacity, dtype=np.float32),
-            following=np.zeros((capacity, state_size), dtype=np.float32),
-        )
+        states, following = (np.zeros((capacity, state_size), dtype=np.float32) for _ in range(2))
+        actions, rewards = np.zeros((capacity, heads), dtype=np.int64), np.zeros(capacity, dtype=np.float32)
+        return ReplayBuffer(Batch(states, actions, rewards, following))
 
     def __len__(self) -> int:
-        return min(self.count, len(self.rewards))
+        return min(self.count, len(self.ring.rewards))
 
     def put(self, batch: Batch) -> None:
-        places = (self.count + np.arange(len(batch.rewards))) % len(self.rewards)
-        self.states[places], self.actions[places] = batch.states, batch.actions
-        self.rewards[places], self.following[places] = batch.rewards, batch.following
+        places = (self.count + np.arange(len(batch.rewards))) % len(self.ring.rewards)
+        for column, new in zip(self.ring, batch, strict=True):
+            column[places] = new
         self.count += len(batch.rewards)
 
     def draw(self, size: int, random: np.random.Generator) -> Batch:
@@ -414,19 +406,13 @@ class ReplayBuffer:
         if not len(self):
             raise ValueError("nothing was remembered yet")
         rows = random.integers(0, len(self), size)
-        return Batch(self.states[rows], self.actions[rows], self.rewards[rows], self.following[rows])
+        return Batch._make(column[rows] for column in self.ring)
 
     def arrays(self) -> dict[str, Array]:
-        held = len(self)
-        return {
-            "states": self.states[:held],
-            "actions": self.actions[:held],
-            "rewards": self.rewards[:held],
-            "following": self.following[:held],
-        }
+        """What is held, by name."""
+        return {name: column[: len(self)] for name, column in self.ring._asdict().items()}
 
     def restore(self, arrays: Mapping[str, Array], count: int) -> None:
-        held = len(arrays["rewards"])
-        self.states[:held], self.actions[:held] = arrays["states"], arrays["actions"]
-        self.rewards[:held], self.following[:held] = arrays["rewards"], arrays["following"]
+        for name, column in self.ring._asdict().items():
+            column[: len(arrays[name])] = arrays[name]
         self.count = count

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from agents.wire import mirrored
 from lab.outcome import Better, JobOutcome, Metric, RunWindow, ServiceOutcome, metric
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import Service, SloKind, SloScope
@@ -116,16 +117,14 @@ class ServiceBook:
         bad = (total.late + total.dropped) / ended if ended > 0.0 else 0.0
         enough = self.rps_min is None or total.completed / span_s >= self.rps_min
         starved = ended <= 0.0 < total.asked
-        return ServiceOutcome(
-            service=self.service,
-            asked=total.asked,
-            completed=total.completed,
-            late=total.late,
-            dropped=total.dropped,
-            latency_ms_p50=percentile_ms(self.histogram, 50.0),
-            latency_ms_p95=percentile_ms(self.histogram, 95.0),
-            latency_ms_p99=percentile_ms(self.histogram, 99.0),
-            windows=self.windows,
+        p50, p95, p99 = (percentile_ms(self.histogram, percentile) for percentile in (50.0, 95.0, 99.0))
+        return mirrored(
+            ServiceOutcome,
+            total,
+            self,
+            latency_ms_p50=p50,
+            latency_ms_p95=p95,
+            latency_ms_p99=p99,
             windows_violation_pct_mean=self.windows_violation_pct / self.windows if self.windows else 0.0,
             attained=enough and not starved and bad <= 1.0 - self.percentile / 100.0 + 1e-12,
         )

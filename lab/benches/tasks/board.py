@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from agents.wire import mirrored
 from lab.benches.tasks.contract import Config, InferenceTask, Running, TaskSeat
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.sim.truth.truth import (
@@ -162,18 +163,12 @@ class TaskBoard:
         return self._seen[2]
 
     def _seat(self) -> TaskSeat:
-        return TaskSeat(
-            id=self.id,
-            gpu_type=self.gpu_type,
-            memory_mib_total=float(self.gpu.memory_mib),
-            memory_mib_free=self.memory_mib_free,
-            utilisation_pct=min(100.0, 100.0 * self.recent),
-            running=tuple(
-                Running(task=each.task, config=each.config, progress=min(1.0, each.done / each.batches))
-                for each in self.live.values()
-            ),
-            sm_part=self.sm_part,
+        running = tuple(
+            Running(task=each.task, config=each.config, progress=min(1.0, each.done / each.batches))
+            for each in self.live.values()
         )
+        total_mib, utilised_pct = float(self.gpu.memory_mib), min(100.0, 100.0 * self.recent)
+        return mirrored(TaskSeat, self, memory_mib_total=total_mib, utilisation_pct=utilised_pct, running=running)
 
 
 def resident_on(gpu_sm_part: float, task: InferenceTask, config: Config) -> Resident:

@@ -243,7 +243,7 @@ class TaskConductForm(ScenarioForm):
     """How the fleet behaves."""
 
     deploy: Duration = 0.1
-    """Until a launched group begins, beside moving its weights: processes are warm."""
+    """From a launch until a warm process has its limits, beside moving the weights."""
     deploy_failed_pct: Annotated[float, Field(ge=0, le=100)] = 0.5
     """Of groups that fail to deploy for no fault of theirs."""
     tick: Annotated[Duration, Field(gt=0)] = 0.005

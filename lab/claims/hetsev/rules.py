@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from agents.wire import mirrored
 from lab.claims.claim import ClaimEvidence, Effort, found
 from lab.claims.planned import CYCLE_S, PROJECT, WORK_MS, InventedLaw, Planned, fleet, gpu_types
 from lab.world.ledger import Usage, bill
@@ -133,7 +134,9 @@ def bills(_effort: Effort) -> ClaimEvidence:
 
 def worked(case: WorkedCase) -> CountScaling:
     """A case of the catalogue: V100 at 0.191 and T4 at 0.024 per GB and second, 4 GB each."""
-    return CountScaling(
+    return mirrored(
+        CountScaling,
+        case,
         usd=np.array([V100_PRICE * 4, T4_PRICE * 4]),
         launch_s=np.array([20.0, 12.0]),
         rate_rps=np.array([300.0, 90.0]),
@@ -141,10 +144,6 @@ def worked(case: WorkedCase) -> CountScaling:
         needs=np.array([[4.0, 4.0]]),
         limits=np.array([case.total_gb]),
         running=np.array(case.running),
-        wanted_rps=case.wanted_rps,
-        limit_ms=case.limit_ms,
-        risk_per_s=case.risk_per_s,
-        direction=case.direction,
     )
 
 

@@ -46,14 +46,12 @@ def printed_errors(_effort: Effort) -> ClaimEvidence:
         for name, row in ROWS.items()
         for at, (seen, believed, printed) in enumerate(zip(*row, strict=True))
     }
-    wrong = [f"{name}: {told:.3f} for {printed}" for name, (told, printed) in errors.items() if _off(told, printed)]
+    wrong = [
+        f"{name}: {told:.3f} for {printed}" for name, (told, printed) in errors.items() if abs(told - printed) > POINTS
+    ]
     highest = max(told for told, _ in errors.values())
     wrong += [] if abs(highest - 3.853) < 0.001 else [f"maximum {highest:.3f}"]
     return found(f"{len(errors)} errors, highest {highest:.3f} %", wrong)
-
-
-def _off(told: float, printed: float) -> bool:
-    return abs(told - printed) > POINTS
 
 
 def worked_examples(_effort: Effort) -> ClaimEvidence:

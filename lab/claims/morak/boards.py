@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from agents.wire import mirrored
 from lab.world.device import DeviceLoad, Tenant, settle
 from solvers.control.controllers import Controller, controller
 from solvers.control.records import (
@@ -70,17 +71,17 @@ class GovernedDevice:
 
     @property
     def envelope(self) -> DeviceEnvelope:
+        same = {"latency_ms_limit": self.limits.latency_ms, "execution_only": True}
         return DeviceEnvelope(
             uuid=self.gpu.name,
             power_w_cap=self.limits.power_w_cap,
             clocks_mhz_sm=self.clocks_mhz_sm,
             replicas=tuple(
-                ReplicaEnvelope(
+                mirrored(
+                    ReplicaEnvelope,
+                    part,
                     replica=f"{part.model}-{position}",
-                    batch_min=part.batch_min,
-                    batch_max=part.batch_max,
-                    latency_ms_limit=self.limits.latency_ms,
-                    share_pct_sm=part.share_pct_sm,
+                    latency_ms_limit=limit_ms,
                     execution_only=True,
                 )
                 for position, part in enumerate(self.parts)

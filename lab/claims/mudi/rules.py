@@ -208,18 +208,13 @@ def memory_suffices(effort: Effort) -> ClaimEvidence:
             rates = drawn_rates(rng) if number % 3 else dict.fromkeys(drawn_rates(rng), RATES_RPS[1])
             picture, plan, _ = room.step(rates)
             plans += 1
-            wrong += _overfull(picture, plan)
+            wrong += crowded(plan, picture.devices[0].memory_mib - picture.policy.memory_margin_mib)
             moved += _moved(picture, plan)
             waited += len(jobs) - sum(item.kind is WorkloadKind.JOB for item in plan.assignments)
     seen = f"{plans} plans: {len(wrong)} devices beyond their memory, {moved} jobs moved"
     return found(
         f"{seen}, {waited} times one waited on its host", wrong if waited else [*wrong, "memory was never short"]
     )
-
-
-def _overfull(picture: Snapshot, plan: Plan) -> Sequence[str]:
-    margin = picture.policy.memory_margin_mib
-    return crowded(plan, picture.devices[0].memory_mib - margin)
 
 
 def _moved(picture: Snapshot, plan: Plan) -> int:
