@@ -77,13 +77,7 @@ class GovernedDevice:
             power_w_cap=self.limits.power_w_cap,
             clocks_mhz_sm=self.clocks_mhz_sm,
             replicas=tuple(
-                mirrored(
-                    ReplicaEnvelope,
-                    part,
-                    replica=f"{part.model}-{position}",
-                    latency_ms_limit=limit_ms,
-                    execution_only=True,
-                )
+                mirrored(ReplicaEnvelope, part, replica=f"{part.model}-{position}", **same)
                 for position, part in enumerate(self.parts)
             ),
         )
