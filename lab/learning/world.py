@@ -397,8 +397,8 @@ class ReplayBuffer:
 
     def put(self, batch: Batch) -> None:
         places = (self.count + np.arange(len(batch.rewards))) % len(self.ring.rewards)
-        for column, new in zip(self.ring, batch, strict=True):
-            column[places] = new
+        for name, column in self.ring._asdict().items():
+            column[places] = getattr(batch, name)
         self.count += len(batch.rewards)
 
     def draw(self, size: int, random: np.random.Generator) -> Batch:
