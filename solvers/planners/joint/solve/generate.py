@@ -33,11 +33,11 @@ SMOOTH = 0.5
 ROUNDS_MAX = 400
 REPEATS = 3
 REPEATS_MAX = 8
-GAP = 0.002
+GAP = 0.005
 """Of the relaxed optimum: a bound so near is near enough."""
 LOOK_FIRST, LOOK_LEAST, LOOK_OF_GAP = 0.03, 2e-4, 0.3
 """Of what devices cost, pricing may stay above what it found: at first, at last, and of the gap in between."""
-COARSE_PCT, SLOW = 10, 5e-4
+COARSE_PCT, DIVE_PCT, SLOW = 10, 5, 5e-4
 """Shares at first; where a round brings less than this part, finer ones are looked at."""
 CLOSER = 4.0
 """So much closer it looks where it found nothing."""
@@ -130,6 +130,8 @@ class Pace:
     """Go on until a bound is so near; None: without a bound, as long as anything is found."""
     fine: bool = False
     """Look at all shares at once."""
+    finest_pct: int = 1
+    """Shares that are multiples of this are near enough."""
     prior: Floats | None = None
     """Duals to begin the smoothing from."""
     cut_rounds: int = 0
@@ -169,7 +171,8 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
 
 def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> None:
     """Price with the rows as they are: coarse shares first."""
-    finest = max(1, master.problem.share_step_pct)
+    step = max(1, master.problem.share_step_pct)
+    finest = step * max(1, pace.finest_pct // step)
     while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
         deadline.spend(_units(master))
         state.rounds += 1
@@ -334,6 +337,7 @@ class Dive:
             pace = Pace(
                 rounds=self.depth.rounds,
                 until_part=self.depth.until_part,
+                finest_pct=DIVE_PCT,
                 prior=_moved(master, rest, relaxed.row_duals),
             )
             relaxation = generate(rest, following, deadline, pace)
