@@ -98,7 +98,6 @@ def entry_of(text: str) -> ContenderEntry:
 
 
 def contender_names() -> tuple[str, ...]:
-    """What can be named by one word."""
     return tuple(sorted({*registry.names(), *NAMED}))
 
 

@@ -174,7 +174,6 @@ def _columns_of(kind: type) -> list[tuple[str, str]]:
 
 
 def _arrow_name(hint: object) -> str:
-    """The table's type for a field's."""
     named = [each for each in typing.get_args(hint) if each is not type(None)]
     plain = named[0] if named else hint
     if isinstance(plain, typing.NewType):

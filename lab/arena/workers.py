@@ -63,13 +63,11 @@ class _Worker:
         self.pipe.send(task)
 
     def stop(self) -> None:
-        """End it, whatever it is at."""
         self.pipe.close()
         self._process.terminate()
         self._process.join(STOP_S)
 
     def death(self) -> str:
-        """How it died, once its pipe has ended."""
         self._process.join(STOP_S)
         return f"its process ended with status {self._process.exitcode}"
 
@@ -206,7 +204,6 @@ class ProgressLines:
         self._done = 0
 
     def __call__(self, event: Event) -> None:
-        """Say it where a run ended."""
         if isinstance(event, RunEnded):
             self._done += 1
             error = event.finished.record.error

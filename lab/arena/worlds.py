@@ -224,7 +224,7 @@ def build(form: WorldForm, context: Context) -> Bench:
 def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
     """The world of a file before it begins. Raises InputError."""
     place = context.document.placing
-    library = _Models(form, context)
+    models = _models(form, context)
     fleet = fleet_of(form, context)
     traffic = _all_traffic(form, context)
     jobs = tuple(each.made(JobEntry) for each in form.jobs)
@@ -240,7 +240,7 @@ def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
             WorldScenario,
             about=form.about(),
             fleet=fleet,
-            models=library.used(),
+            models=models,
             projects=_projects(form),
             traffic=traffic,
             jobs=jobs,
@@ -258,49 +258,38 @@ def _projects(form: WorldForm) -> tuple[Project, ...]:
     return (*form.projects, *(Project(name=ProjectName(name)) for name in sorted(named - declared)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Models:
-    """The networks that a file names, each of which must be known."""
+def _models(form: WorldForm, context: Context) -> tuple[ModelVariant, ...]:
+    """The networks that a file names, by name; each must be known, as GPU types must. Raises InputError."""
+    known: dict[str, ModelVariant] = {model.name: model for model in (*load_models(), *form.models)}
+    types = {str(gpu_type.name) for gpu_type in load_gpu_types()}
+    models, gpu_types = _named(form)
+    for name, where in models:
+        if name not in known:
+            raise context.refusal(where, f"no model {name} in the library; `models:` declares others")
+    for name, where in gpu_types:
+        if name not in types:
+            raise context.refusal(where, f"no GPU type {name} in the library")
+    return tuple(known[name] for name in sorted({name for name, _ in models}))
 
-    form: WorldForm
-    context: Context
 
-    def used(self) -> tuple[ModelVariant, ...]:
-        """By name. Raises InputError."""
-        known: dict[str, ModelVariant] = {model.name: model for model in (*load_models(), *self.form.models)}
-        types = {gpu_type.name for gpu_type in load_gpu_types()}
-        found: dict[str, ModelVariant] = {}
-        for name, where in self._named():
-            if name not in known:
-                raise self.context.refusal(where, f"no model {name} in the library; `models:` declares others")
-            found[name] = known[name]
-        for name, where in self._named_types():
-            if name not in types:
-                raise self.context.refusal(where, f"no GPU type {name} in the library")
-        return tuple(found[name] for name in sorted(found))
-
-    def _named(self) -> Iterator[tuple[str, Where]]:
-        for index, service in enumerate(self.form.services):
-            yield service.model, ("services", index, "model")
-            for number, name in enumerate(service.alternatives):
-                yield name, ("services", index, "alternatives", number)
-        for index, entry in enumerate(self.form.jobs):
-            yield entry.job.model, ("jobs", index, "job", "model")
-        for index, each in enumerate(self.form.tasks):
-            yield each.task.model, ("tasks", index, "task", "model")
-        for index, stream in enumerate(self.form.job_streams):
-            for number, template in enumerate(stream.templates):
-                yield template.model, ("job_streams", index, "templates", number, "model")
-
-    def _named_types(self) -> Iterator[tuple[str, Where]]:
-        for index, service in enumerate(self.form.services):
-            for number, name in enumerate(service.gpu_types_allowed):
-                yield name, ("services", index, "gpu_types_allowed", number)
-        for index, entry in enumerate(self.form.jobs):
-            yield entry.job.gpu_type_reference, ("jobs", index, "job", "gpu_type_reference")
-        for index, stream in enumerate(self.form.job_streams):
-            for number, template in enumerate(stream.templates):
-                yield template.gpu_type_reference, ("job_streams", index, "templates", number, "gpu_type_reference")
+def _named(form: WorldForm) -> tuple[list[tuple[str, Where]], list[tuple[str, Where]]]:
+    """Networks and GPU types, each with its place in the file."""
+    models: list[tuple[str, Where]] = []
+    types: list[tuple[str, Where]] = []
+    for index, service in enumerate(form.services):
+        at = ("services", index)
+        models.append((service.model, (*at, "model")))
+        models += [(name, (*at, "alternatives", number)) for number, name in enumerate(service.alternatives)]
+        types += [(name, (*at, "gpu_types_allowed", number)) for number, name in enumerate(service.gpu_types_allowed)]
+    models += [(each.job.model, ("jobs", at, "job", "model")) for at, each in enumerate(form.jobs)]
+    models += [(each.task.model, ("tasks", at, "task", "model")) for at, each in enumerate(form.tasks)]
+    types += [(e.job.gpu_type_reference, ("jobs", at, "job", "gpu_type_reference")) for at, e in enumerate(form.jobs)]
+    for index, stream in enumerate(form.job_streams):
+        for number, template in enumerate(stream.templates):
+            place = ("job_streams", index, "templates", number)
+            models.append((template.model, (*place, "model")))
+            types.append((template.gpu_type_reference, (*place, "gpu_type_reference")))
+    return models, types
 
 
 def _all_traffic(form: WorldForm, context: Context) -> tuple[Traffic, ...]:

@@ -77,7 +77,6 @@ class Partitions:
 
     @staticmethod
     def of(request: PlanRequest, parameters: GpuletParameters) -> Partitions:
-        """For everybody, by rising rate x SLO."""
         draft = Draft.of(request)
         made = Partitions(
             parameters=parameters, draft=draft, traits=Traits(case=draft.case, counting=parameters.counting)
@@ -87,7 +86,6 @@ class Partitions:
         return made
 
     def carries_rps(self, need: Need, option: Option) -> float:
-        """What a partition is counted to serve."""
         careful = self.parameters.caution if self.parameters.counting is Counting.BUSY else 1.0
         return self.traits.throughput_rps(need, option) / careful
 

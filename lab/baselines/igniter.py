@@ -118,7 +118,6 @@ class _Placing:
         return [[_Resident(need=need, levels=levels) for levels in able] for _ in range(count)] if able else []
 
     def carries_rps(self, need: Need, option: Option) -> float:
-        """What a replica is counted to serve."""
         return self.traits.throughput_rps(need, option)
 
     def largest_rps(self, need: Need) -> float:

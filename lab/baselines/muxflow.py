@@ -129,7 +129,6 @@ class JobPairing:
         return found
 
     def _share_pct(self, job: TrainingJob, device: int) -> int:
-        """All that inference leaves, within the owner's bounds."""
         return min(job.share_pct_sm_max, int(self.draft.fleet.share_free[device] + 1e-9))
 
     def _seat(self, need: Need, job: TrainingJob, device: int, share_pct: int) -> Seat | None:
@@ -212,19 +211,11 @@ class MuxflowMemory:
     form: str = FORM
     backoffs: tuple[Backoff, ...] = ()
 
-    @staticmethod
-    def of(state: bytes) -> MuxflowMemory:
-        """What was kept; nothing where these bytes are of another kind."""
-        return recalled(MuxflowMemory, state) or MuxflowMemory()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MuxFlow(Recalling):
     parameters: MuxflowParameters = field(default_factory=MuxflowParameters)
     spec: ClassVar[PlannerSpec] = SPEC
-
-    def first_state(self) -> bytes:
-        return kept(MuxflowMemory())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and where training must not go for now."""
@@ -233,7 +224,7 @@ class MuxFlow(Recalling):
         put_pinned(case, fleet)
         draft = Draft(request=request, case=case, fleet=fleet)
         Inference(draft=draft, parameters=self.parameters).settle()
-        backoffs = self._backoffs(case, MuxflowMemory.of(state))
+        backoffs = self._backoffs(case, recalled(MuxflowMemory, state) or MuxflowMemory())
         shut = {item.device for item in backoffs if item.until_s > case.snapshot.taken_at_s}
         pairing = JobPairing(draft=draft, shut=frozenset(shut), memory_part=self.parameters.memory_part)
         reasons = pairing.settle()

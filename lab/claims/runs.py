@@ -44,7 +44,6 @@ def outcomes(
 
 
 def run_kept(path: Path, contenders: Sequence[str | ContenderEntry], effort: Effort, loader: str = LOADER) -> Outcomes:
-    """The same for a scenario's file."""
     entries = [entry_of(each) if isinstance(each, str) else each for each in contenders]
     tasks = tasks_of(
         RunOrder(paths=(path,), seeds=effort.seeds, data=effort.data, loader=loader), lambda _about: entries

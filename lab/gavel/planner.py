@@ -165,9 +165,6 @@ class Gavel(Recalling):
     def spec(self) -> PlannerSpec:
         return PlannerSpec(name=self.name, version="1", about=ABOUT[self.name], knobs=KNOBS)
 
-    def first_state(self) -> bytes:
-        return kept(GavelMemory())
-
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         case = Case.of(request)
         memory = GavelMemory.of(state).heard(case.snapshot, self.parameters)
@@ -206,7 +203,6 @@ class GavelSharing:
             draft.fill(settled, every, draft.at_home(need, draft.best_fit))
 
     def train(self) -> None:
-        """Jobs on the devices that nobody else has."""
         read = read_jobs(self.draft, apart(self.draft), self.memory, self.planner.parameters)
         if read.needs:
             self._share(read)

@@ -211,7 +211,6 @@ class Training:
         )
 
     def rounds(self) -> Iterator[tuple[Episode, ...]]:
-        """Episodes side by side, one round after the other."""
         while len(self.curve) < self.hyper.episodes:
             made = self._round(min(self.hyper.lanes, self.hyper.episodes - len(self.curve)))
             self.curve.extend(made)

@@ -122,7 +122,6 @@ class Truth:
         return self._launching_ms[model, kind]
 
     def memory_mib(self, model: int, batch: int) -> float:
-        """Of a process that runs batches of this size."""
         return _process_mib(self.setting.served[model].model, batch)
 
     def second(self, runs: Runs, extra_ms: float, rate_rps: float, queue: float) -> Second:
@@ -304,7 +303,6 @@ class Environment:
 
     @staticmethod
     def of(truth: Truth, penalty: float, random: np.random.Generator) -> Environment:
-        """At the first second of an episode."""
         made = Environment(truth, penalty, truth.shape, truth.highest_rps(), random)
         made.begin(random)
         return made
@@ -332,7 +330,6 @@ class Environment:
         return self.live(Deployment.of(self.truth, places, self.shape.granted(places, levels), self.rates_rps))
 
     def live(self, deployed: Deployed) -> StepOutcome:
-        """One second of what is deployed."""
         violated, truth = list[float](), self.truth
         for model, runs in enumerate(deployed.runs):
             if runs is None:

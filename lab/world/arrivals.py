@@ -37,8 +37,6 @@ class Spacing(StrEnum):
 
 @value
 class Steady:
-    """The same rate all the time."""
-
     rate_rps: Annotated[float, NOT_NEGATIVE]
     spacing: Spacing = Spacing.POISSON
 

@@ -240,7 +240,6 @@ def bill(usages: Iterable[Usage]) -> Bill:
 
 
 def _busy_s(items: list[Usage]) -> float:
-    """Seconds in which at least one of these ran."""
     busy, reached = 0.0, float("-inf")
     for item in sorted(items, key=lambda item: (item.begin_s, item.end_s)):
         busy += max(0.0, item.end_s - max(item.begin_s, reached))
@@ -313,7 +312,6 @@ class Ledger:
         )
 
     def forget(self, books: Iterable[ServiceBook]) -> None:
-        """The warm-up is over: begin anew."""
         self.total, self.open = Sums(), Sums()
         self.windows.clear()
         self.power_w_peak = self.gpus_peak = 0.0

@@ -89,8 +89,6 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(slots=True)
 class _SortedProcesses:
-    """A device's processes by what shall become of them."""
-
     keep: dict[ReplicaId, Process] = field(default_factory=dict)
     standing: dict[ReplicaId, Process] = field(default_factory=dict)
     retiring: list[Process] = field(default_factory=list)
@@ -169,7 +167,6 @@ class WorldNodes:
         return [self._usage(each, now_s) for cell in self.state.cells.values() for each in cell.processes]
 
     def _wanted(self, cell: WorldDevice) -> dict[ReplicaId, Assignment]:
-        """What shall stand here, without work that is done."""
         items = cell.host.heard.by_device.get(cell.id, {})
         works = self.state.works
         return {
@@ -325,7 +322,6 @@ class WorldNodes:
         return True
 
     def _look(self, process: Process) -> None:
-        """Look after a process that drains, until it ends."""
         if process.state is not ReplicaState.DRAINING:
             return
         now_s = self.state.now_s

@@ -155,8 +155,6 @@ def _groups(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) ->
 
 
 class _Added(NamedTuple):
-    """What one model, by its number, suffered from another."""
-
     suffers: int
     presses: int
     share_pct: float

@@ -169,7 +169,6 @@ def drop_hopeless(lane: np.void, requests: NDArray[np.void], finish_s: float, to
 
 
 def launch(lane: np.void, requests: NDArray[np.void], start_s: float, mean_s: float) -> None:
-    """Execute the oldest requests as one batch."""
     size = min(lane["length"], lane["batch_max"])
     request = lane["head"]
     took_s = mean_s * requests[request]["noise"]

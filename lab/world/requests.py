@@ -193,8 +193,6 @@ _NOBODY: NDArray[np.float64] = np.empty(0)
 
 @dataclass(slots=True)
 class Times:
-    """Single requests, drawn a block at a time."""
-
     pattern: ArrivalPattern
     source: Source
     _block: int = -1

@@ -217,7 +217,6 @@ class WorldScenario:
     tasks: Annotated[tuple[TaskEntry, ...], distinct("task.id")] = ()
     policy: Policy
     policies: Annotated[tuple[Policy, ...], distinct("name"), each(POOLED)] = ()
-    """Those with a pool of devices; services, jobs and tasks name them."""
     policy_changes: tuple[PolicyChange, ...] = ()
     """In the order of time."""
     profiling: Profiling = Profiling()

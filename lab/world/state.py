@@ -145,8 +145,6 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class TargetByDevice:
-    """A target by device, and where its replicas belong."""
-
     target: Target = field(default_factory=Target)
     by_device: Mapping[DeviceId, Mapping[ReplicaId, Assignment]] = field(default_factory=dict)
     settings: Mapping[DeviceId, DeviceSetting] = field(default_factory=dict)
@@ -213,7 +211,6 @@ class WorldDevice:
 
     @property
     def gone(self) -> bool:
-        """Whether it cannot be used at all."""
         return self.lost > 0 or self.host.lost > 0
 
     @property
@@ -329,7 +326,6 @@ class State:
 
 
 def may_swap(work: Work | None) -> bool:
-    """Whether a workload's memory can move while it runs."""
     return work is not None and isinstance(work.item, TrainingJob) and work.item.memory_mib_resident_min is not None
 
 

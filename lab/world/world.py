@@ -144,7 +144,6 @@ class World:
         return outcome_of(run, contender)
 
     def begin(self, contender: RunContender, seed: int, planners: Planners) -> Run:
-        """The world a moment before anything happens in it."""
         scenario = _counted(self.scenario)
         # An unknown planner shall end the run here, not be a failed attempt in every cycle of it.
         planners(contender.planners[0], contender.settings)

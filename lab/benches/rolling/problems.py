@@ -139,8 +139,6 @@ class QueueReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Mean time to first token, mean time between tokens."""
-
     first_token_ms: float
     inter_token_ms: float
 

@@ -288,7 +288,6 @@ class OltunesBeliefs:
         self._tables: dict[tuple[ModelName, tuple[GpuTypeName, ...]], PredictionTable] = {}
 
     def table(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> PredictionTable:
-        """All configurations that the memory of these types allows."""
         key = (model, gpu_types)
         if key not in self._tables:
             self._tables[key] = self._predicted(model, gpu_types)

@@ -59,8 +59,6 @@ HALF_PCT = 50
 
 @dataclass(frozen=True, slots=True)
 class TaskAsk:
-    """What a task would take of one GPU type."""
-
     config: Config
     run_s: float
     demand: float

@@ -53,9 +53,7 @@ class TaskKind:
     inputs_max: int
     batch: Annotated[int, POSITIVE]
     urgent_part: Annotated[float, within(0.0, 1.0)] = 0.9
-    """Part of its tasks that are latency-critical."""
     patient_factor: Annotated[float, POSITIVE] = 1.0
-    """What the deadlines of the other ones are multiplied by."""
     heavy: bool = False
     accuracy_pct: float | None = None
     compute_memory_ratio: Annotated[float | None, NOT_NEGATIVE] = None

@@ -120,7 +120,6 @@ QUEUED = 7.0
 
 
 def hand_overs(effort: Effort) -> ClaimEvidence:
-    """Random changes, watched in steps until they are done."""
     bench = world_of("inss-small")
     drawn, wrong, shadows, gaps = np.random.default_rng(5), list[str](), 0, 0
     for number in range(effort.examples):

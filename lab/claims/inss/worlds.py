@@ -106,8 +106,6 @@ def _score(name: str, effort: Effort) -> Score:
 
 @dataclass(slots=True)
 class Watched:
-    """A planner that keeps what it is asked."""
-
     planner: Any
     asked: list[PlanRequest]
 

@@ -366,5 +366,4 @@ def _watts(parts: tuple[GovernedPart, ...]) -> _Reading:
 
 
 def gain_pct(mine: float, theirs: float) -> float:
-    """How much more mine is, in percent."""
     return 100.0 * (mine / theirs - 1.0) if theirs > 0.0 else float("inf")

@@ -121,7 +121,6 @@ def _ablations(ours: Contest, mine: ContenderTally, effort: Effort) -> str:
 
 
 def _against_best(ours: Contest, effort: Effort) -> float:
-    """Gain over the best baseline in another world."""
     mine = mean_tally(ours, effort.seeds)
     others = (mean_tally(replace(ours, controller=name, cut=BoardCut.WHOLE), effort.seeds) for name in BASELINES)
     return gain_pct(mine.total_rps, max(found.total_rps for found in others))

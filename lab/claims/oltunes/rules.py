@@ -287,7 +287,6 @@ def _chance(seed: int) -> Chance:
 
 
 def scheduler_keeps_rules(effort: Effort) -> ClaimEvidence:
-    """As many random courses as examples are asked for."""
     runs = effort.examples
     wrong: list[str] = []
     ticks = groups = failures = tasks = 0
