@@ -31,6 +31,8 @@ RAMP_STEP_S = 5.0
 
 
 class Spacing(StrEnum):
+    """How requests follow each other at a constant rate."""
+
     POISSON = "poisson"
     UNIFORM = "uniform"
 

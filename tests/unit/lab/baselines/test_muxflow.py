@@ -11,6 +11,7 @@ from solvers.domain.device import Device
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.telemetry import ReplicaTelemetry
 from solvers.domain.workload import TrainingJob, WorkloadKind
+from solvers.planners.base import recalled
 from tests import builders
 from tests.unit.lab.baselines.course import Course
 
@@ -47,6 +48,12 @@ def late(course: Course, part: float) -> None:
             for item in served
         ),
     )
+
+
+def remembered(state: bytes) -> MuxflowMemory:
+    found = recalled(MuxflowMemory, state)
+    assert found is not None
+    return found
 
 
 def test_a_gpu_takes_one_job_and_it_gets_what_inference_leaves() -> None:
@@ -91,7 +98,7 @@ def test_it_stays_away_twice_as_long_each_time() -> None:
         assert split(made.step(vision=100))[1]
         late(made, 0.2)
         assert not split(made.step(vision=100))[1]
-        (backoff,) = MuxflowMemory.of(made.state).backoffs
+        (backoff,) = remembered(made.state).backoffs
         waits.append(backoff.until_s - made.picture.taken_at_s + 15.0)
         late(made, 0.0)
         made.picture = replace(made.picture, taken_at_s=backoff.until_s + 1.0)
@@ -106,4 +113,4 @@ def test_who_was_good_for_long_begins_anew() -> None:
     late(made, 0.0)
     made.picture = replace(made.picture, taken_at_s=made.picture.taken_at_s + 5000.0)
     made.step(vision=100)
-    assert MuxflowMemory.of(made.state).backoffs == ()
+    assert remembered(made.state).backoffs == ()
