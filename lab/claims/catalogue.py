@@ -13,7 +13,6 @@ from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effo
 from lab.claims.hetsev import rules as hetsev
 from lab.claims.hetsev import worlds as hetsev_worlds
 from lab.claims.inss import rules as inss
-from lab.claims.inss import worlds as inss_learned
 from lab.claims.inss import worlds as inss_worlds
 from lab.claims.morak import rules as morak
 from lab.claims.morak import worlds as morak_worlds
@@ -98,9 +97,9 @@ CLAIMS: tuple[Claim, ...] = (
         "InSS-ni: capacity within 5 % of InSS, violations higher"),
     _figure("AC-INS-10", inss_worlds.heavy_load, NOT_REPRODUCED,
         "eight networks: on four GPUs what Gpulet and GSLICE carry on five and six, on five more than all; below 1 %"),
-    _figure("AC-INS-11", inss_learned.trainings, NOT_REPRODUCED,
+    _figure("AC-INS-11", inss_worlds.trainings, NOT_REPRODUCED,
         "training reaches 95 % of its final reward by 800 of 1,500 episodes; the actor earns 95 % of the bound"),
-    _figure("AC-INS-12", inss_learned.decision_times, PASS,
+    _figure("AC-INS-12", inss_worlds.decision_times, PASS,
         "decisions on CPU: batches of 8 models in 10 ms, the actor in 20 ms, the programme in 1 s (4 GPUs)"),
     _hardware("AC-INS-13", "grid, pairs",
         "sharing a real GPU by disjoint shares costs at most 20 % of latency, predicted within 4 %"),

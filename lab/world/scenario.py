@@ -239,7 +239,8 @@ class WorldScenario:
         check_range("warmup_s", self.warmup_s, 0, self.span_s)
         if [each.at_s for each in self.policy_changes] != sorted({each.at_s for each in self.policy_changes}):
             raise FieldError("policy_changes", "changes of policies must rise in time")
-        if self.policy.name in {each.name for pools in self._all_policies for each in pools}:
+        every = (self.policies, *(change.policies for change in self.policy_changes))
+        if self.policy.name in {each.name for pools in every for each in pools}:
             raise FieldError("policies", f"policy {self.policy.name} has what is in no pool, and no pool of its own")
         known = {model.name for model in self.models}
         for name in (item.service.model for item in self.traffic):
@@ -250,10 +251,6 @@ class WorldScenario:
         for fault in self.faults:
             if fault.kind is not FaultKind.PLANNER_DOWN and fault.subject not in subjects:
                 raise FieldError("faults", f"{fault.subject} is neither a node nor a device")
-
-    @property
-    def _all_policies(self) -> tuple[tuple[Policy, ...], ...]:
-        return (self.policies, *(change.policies for change in self.policy_changes))
 
     def policies_at(self, at_s: float) -> tuple[Policy, ...]:
         found = self.policies

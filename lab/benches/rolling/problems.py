@@ -333,17 +333,16 @@ def inferno_wishes(case: Inferno) -> tuple[list[ServiceWish], list[GpuKind], dic
     """Services on single accelerators: what they want, what there is and how many of each."""
     problem = case.covers
     single = [int(option) for option in np.nonzero(problem.option_units == 1)[0]]
-    prices: dict[str, float] = {}
+    types = [case.types[int(resource)] for resource in problem.option_resource]
+    prices = {types[option]: float(problem.option_usd[option]) / CENTS for option in single}
     wishes = []
-    for option in single:
-        prices[case.types[problem.option_resource[option]]] = float(problem.option_usd[option]) / CENTS
     for demand, service in enumerate(case.services):
         own = [option for option in single if problem.option_demand[option] == demand]
         wishes.append(
             ServiceWish(
                 name=service.lower().replace("_", "-"),
                 rate_rps=float(problem.demand[demand]),
-                whole_rps={_gpu_type_of(case, option): float(problem.option_rate[option]) for option in own},
+                whole_rps={types[option].lower(): float(problem.option_rate[option]) for option in own},
                 whole_gpus=True,
                 priority=100 * (PRIORITY_LOWEST - case.priorities[demand]),
             )
@@ -351,10 +350,6 @@ def inferno_wishes(case: Inferno) -> tuple[list[ServiceWish], list[GpuKind], dic
     counts = {name: int(problem.units[case.types.index(name)]) for name in prices}
     kinds = [GpuKind(name=name.lower(), usd_per_h=usd) for name, usd in prices.items()]
     return wishes, kinds, {name.lower(): count for name, count in counts.items()}
-
-
-def _gpu_type_of(case: Inferno, option: int) -> str:
-    return case.types[int(case.covers.option_resource[option])].lower()
 
 
 def rented(name: str, kinds: list[GpuKind], counts: dict[str, int], wishes: list[ServiceWish]) -> Snapshot:

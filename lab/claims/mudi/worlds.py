@@ -71,18 +71,16 @@ def violation_pct(runs: Outcomes) -> dict[str, float]:
 def completion_s(runs: Outcomes, scenario: str) -> dict[str, float]:
     """Mean time from a job's coming to its end, or to the run's."""
     span_s, came_s = _jobs_of(scenario)
-    return {
-        name: fmean(_took_s(job, span_s, came_s) for run in some for job in run.jobs) for name, some in runs.items()
-    }
+
+    def took_s(job: JobOutcome) -> float:
+        return job.took_s if job.took_s is not None else span_s - came_s[str(job.job)]
+
+    return {name: fmean(took_s(job) for run in some for job in run.jobs) for name, some in runs.items()}
 
 
 def _jobs_of(scenario: str) -> tuple[float, Mapping[str, float]]:
     found = world_of(scenario).scenario
     return found.span_s, {str(each.job.id): each.at_s for each in found.jobs}
-
-
-def _took_s(job: JobOutcome, span_s: float, came_s: Mapping[str, float]) -> float:
-    return job.took_s if job.took_s is not None else span_s - came_s[str(job.job)]
 
 
 def load_borne(run: RunOutcome, span_s: float) -> float:
