@@ -8,6 +8,7 @@ from lab.outcome import RunOutcome
 from lab.world.scenario import JobEntry, Level
 from lab.world.world import World, outcome_of
 from solvers.domain.ids import GpuTypeName
+from solvers.domain.policy import Term
 from solvers.domain.workload import TrainingJob
 from tests import builders
 from tests.simulation.small_world import contender, planners, scenario
@@ -30,9 +31,13 @@ def jobs(least_mib: int | None) -> tuple[TrainingJob, ...]:
 
 
 def ran(least_mib: int | None) -> tuple[RunOutcome, int]:
-    """Mudi in the small world as a fluid, and by how much a device's memory was ever exceeded."""
+    """Mudi in the small world as a fluid, where jobs run whatever they are worth, and by how much a device's memory was
+    ever exceeded.
+    """
     entries = tuple(JobEntry(job=job, at_s=5.0 * number) for number, job in enumerate(jobs(least_mib)))
-    world = World(replace(scenario(jobs=entries), level=Level.FLUID))
+    made = scenario(jobs=entries)
+    policy = replace(made.policy, objective=(Term.UNSERVED, Term.SLO_RISK, Term.TRAINING, Term.COST))
+    world = World(replace(made, level=Level.FLUID, policy=policy))
     mudi = contender("mudi")
     run = world.begin(mudi, 1, planners)
     over = 0

@@ -142,7 +142,7 @@ def test_a_job_is_worth_its_value_for_all_its_progress() -> None:
     job = builders.job(share_pct_sm_min=20, share_pct_sm_max=60, value_usd_per_h=2.5)
     reading = of(builders.lab([], jobs=(job,)))
     (work,) = reading.problem.workloads
-    assert (work.unserved_usd, work.replicas_max, work.replicas_min) == (2.5, 1, 0)
+    assert (work.unserved_usd, work.replicas_max, work.replicas_min) == (pytest.approx(2.5), 1, 0)
     v100, a100 = (pool_of(reading, name) for name in ("v100", "a100"))
     half = judge(reading.problem, v100, (0,), (40,))
     assert half is not None
