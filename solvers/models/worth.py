@@ -99,7 +99,10 @@ class Shortage:
 
     need: Need
     rate_rps_short: float
+    """Of what its replicas claim, as far as that can be shown: a plan that keeps them promises no more."""
     replicas_missing: int
+    failure_domains_missing: int = 0
+    """Where it stands at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,16 +143,22 @@ def worth_of(
         shown = [] if need.kind is WorkloadKind.JOB else appraisal.shown_rps(need, standing)
         capacity_rps, at_risk = sum(item[0] for item in shown if item is not None), shown.count(None)
         full_rps += sum(item[1] for item in shown if item is not None and need.kind is WorkloadKind.SERVICE)
-        short = max(0.0, need.rate_rps_least - capacity_rps)
-        short = short if short > 1e-6 * max(1.0, need.rate_rps_least) else 0.0
+        short = _short_rps(need, capacity_rps)
+        # A job claims no rate.
+        claims = zip(shown, standing, strict=False)
+        unclaimed = _short_rps(need, sum(min(rate[0], item.capacity_rps) for rate, item in claims if rate is not None))
         missing = max(0, need.replicas_min - len(standing))
         if need.kind is WorkloadKind.JOB and not must_run(whole.policy):
             waiting_usd += _waiting_usd(whole, need, standing, appraisal)
         else:
             unserved += need.weight * (short + missing)
         risk += need.weight * at_risk
-        if short or missing:
-            shortages.append(Shortage(need=need, rate_rps_short=short, replicas_missing=missing))
+        narrow = _failure_domains_missing(fleet, need, standing)
+        if unclaimed or missing or narrow:
+            lacks = Shortage(
+                need=need, rate_rps_short=unclaimed, replicas_missing=missing, failure_domains_missing=narrow
+            )
+            shortages.append(lacks)
     objective = Objective(
         unserved=unserved,
         slo_risk=risk,
@@ -193,6 +202,16 @@ def cost_by_device(
 def _on_usable(fleet: Fleet, assignment: Assignment) -> bool:
     device = fleet.index.get(assignment.device)
     return device is not None and bool(fleet.usable[device])
+
+
+def _short_rps(need: Need, capacity_rps: float) -> float:
+    short = max(0.0, need.rate_rps_least - capacity_rps)
+    return short if short > 1e-6 * max(1.0, need.rate_rps_least) else 0.0
+
+
+def _failure_domains_missing(fleet: Fleet, need: Need, standing: Sequence[Assignment]) -> int:
+    lies_in = {int(fleet.failure_domain[fleet.index[item.device]]) for item in standing}
+    return max(0, need.affinity.failure_domains_min - len(lies_in)) if lies_in else 0
 
 
 def _training(

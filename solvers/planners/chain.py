@@ -42,7 +42,9 @@ class KeepTarget(Stateless):
 
 
 def _unplaced(shortage: Shortage) -> Unplaced:
-    facts = (Fact(name="replicas_missing", value=float(shortage.replicas_missing)),)
+    facts: tuple[Fact, ...] = (Fact(name="replicas_missing", value=float(shortage.replicas_missing)),)
+    if shortage.failure_domains_missing:
+        facts = (*facts, Fact(name="failure_domains_missing", value=float(shortage.failure_domains_missing)))
     return Unplaced(
         kind=shortage.need.kind,
         workload=shortage.need.workload,
