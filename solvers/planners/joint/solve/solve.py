@@ -15,7 +15,6 @@ from functools import partial
 import numpy as np
 
 from solvers.engines.deadline import Deadline
-from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.generate import (
     Bound,
@@ -27,7 +26,6 @@ from solvers.planners.joint.solve.generate import (
     fitted,
     generate,
     singles,
-    within_gap,
 )
 from solvers.planners.joint.solve.groups import Group, GroupLayout, PartDuals, gathered, groups_of, together
 from solvers.planners.joint.solve.judge import Judge
@@ -51,7 +49,6 @@ THIN_UNTIL = 0.25
 RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
 """Parts of the rates that devices are made fewer with, in the order that pays best."""
 DEVICES_TINY = 16.0
-REACH_PART = 0.3
 POLISH_PART = 0.8
 REPAIR_PART = 0.3
 SERVE_PART = 0.6
@@ -184,9 +181,6 @@ class Phases:
         if self.found is not None and self._short(self.found):
             self._try("complete_s", lambda: completed(scene, self.best, deadline))
         if small_enough(master, relaxed) and not deadline.over:
-            if self.problem.by_memory:
-                relaxed = self._within_gap(master, relaxed)
-            search = replace(search, relaxed=relaxed)
             rng = np.random.default_rng(self.order.seed)
             self._within("polish_s", POLISH_PART, lambda within: polished(rules, search, self.best, within, rng))
             self._within("trim_s", TRIM_PART, lambda within: trim(rules, self.best, within))
@@ -196,16 +190,6 @@ class Phases:
             self._within("repair_s", part, lambda within: repair(rules, self.best, prices, within, rng))
         kept = master.promising(relaxed, COLUMNS_KEPT)
         self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
-
-    def _within_gap(self, master: Master, relaxed: Relaxed) -> Relaxed:
-        """Give the integer programme all that may be in something better than what is found so far."""
-        best, before = self.best, master.size
-        within = portion(self.deadline, REACH_PART)
-        best_usd = best.value(self.problem) + float(self.problem.unserved_usd @ best.fewer(self.problem))
-        relaxed = within_gap(master, relaxed, best_usd, best.usd_per_h, within)
-        self.facts["reached"] = float(master.size - before)
-        charge(self.deadline, within)
-        return relaxed
 
     def _thin(self, scene: Scene, prices: Prices) -> None:
         """Fewer devices, with less and with more in reserve, as long as there is time for what it takes; all begin at
