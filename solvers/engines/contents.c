@@ -407,6 +407,12 @@ static void weigh(Search *s, const Node *n, Option *o, double low, double high)
         if (mib[b] < o->memory) o->memory = mib[b];
         if (mib[b] > o->lacking) o->lacking = mib[b];
     }
+    /* A plan may run smaller batches than the fastest, which draw less: ceilings hold for those as well. */
+    if (rivals && worth[best] > o->worth) {
+        o->worth = worth[best];
+        if (worth[best] - served[best] > o->bare) o->bare = worth[best] - served[best];
+        if (mib[best] < o->memory) o->memory = mib[best];
+    }
     o->loose = (uint8_t)(copy > 0 || rivals > 1 || (n->tight && !careful));
     if (n->tight < 2 || !rivals) return;
     int once = in(n->once, n->onces, work);

@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from solvers.domain.arrays import Floats
+from solvers.engines.base import EngineAnswer, Limits, Program, create
+
 CROWDING_MAX = 10.0
 WORKED_LEAST_S = 0.02
 """Less says nothing."""
@@ -74,3 +77,31 @@ class Deadline:
     def over(self) -> bool:
         """Whether to stop now."""
         return self.left_s <= 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgrammeWork:
+    """What an integer programme may take. Work is counted for the first node, with all that comes before it, and for
+    each further one.
+    """
+
+    part: float
+    """Of what is left."""
+    first_units: int
+    node_units: float
+    gap: float
+
+
+def programme_answer(
+    program: Program, effort: ProgrammeWork, deadline: Deadline, hint: Floats | None = None
+) -> EngineAnswer | None:
+    """What the engine says within a part of the deadline; None where that is too little for the first node."""
+    limits = Limits(time_s=effort.part * deadline.left_s, gap=effort.gap)
+    if deadline.work_units is not None:
+        units = effort.part * deadline.left_part * deadline.work_units - effort.first_units
+        if units <= 0:
+            return None
+        limits = Limits(time_s=deadline.left_s, work=1 + units // effort.node_units, gap=effort.gap)
+    answer = create("highs").solve(program, limits, hint)
+    deadline.spend(effort.first_units + round(effort.node_units * answer.work))
+    return answer

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import comb
 
 import numpy as np
 
@@ -195,6 +196,24 @@ class JointProblem:
     def kinds(self) -> int:
         """How many."""
         return len(self.kind_pool)
+
+    @cached_property
+    def members_max(self) -> int:
+        """Most members that any pattern of shares on the grid can have."""
+        least = max(1, int(self.shares_pct[0]))
+        return max(1, min(WHOLE_PCT // least, max((pool.clients for pool in self.pools), default=1)))
+
+    @cached_property
+    def patterns_most(self) -> int:
+        """How many patterns there are, lawful or not."""
+        steps, variants = WHOLE_PCT // max(1, self.share_step_pct), len(self.variants)
+        sizes = range(1, self.members_max + 1)
+        return self.kinds * sum(comb(variants + size - 1, size) * comb(steps, size) for size in sizes)
+
+    @cached_property
+    def only_whole(self) -> bool:
+        """Whether no replica can do with less than a whole device."""
+        return bool(self.shares_pct[-1] == WHOLE_PCT and not np.isfinite(self.mean_ms[:, :, :-1]).any())
 
     def like(self, pool: int, clock_mhz: int) -> list[int]:
         """Kinds of a pool at a clock; the last one is for all variants."""

@@ -24,4 +24,4 @@ def test_small_plans_are_best_and_say_so() -> None:
     assert [item for item in known if item.over_pct > FAR_PCT] == []
     assert sum(item.over_pct <= NEAR_PCT for item in known) >= 0.95 * len(known)
     served = [item.gap_above_pct for item in known if item.unserved_least == 0 and item.gap_above_pct is not None]
-    assert sum(points <= GAP_POINTS for points in served) >= 0.9 * len(served) > 0
+    assert sum(points <= GAP_POINTS for points in served) >= 0.75 * len(served) > 0

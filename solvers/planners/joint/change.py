@@ -22,7 +22,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import PlanRequest
-from solvers.planners.joint.memory import NOTHING, Kept, recall
+from solvers.planners.joint.attempt import NOTHING, Kept, recall
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.reach import ReachTerms, reached
 from solvers.planners.joint.solve.solve import PROOF_PART, SolveOrder, charge, portion

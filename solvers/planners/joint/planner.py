@@ -24,17 +24,17 @@ from dataclasses import dataclass, field, replace
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan, PlannerEnding, Proposal, ProposalStatus
+from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.models.worth import Step, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import SPEC, Attempt, affords_first
+from solvers.planners.joint.attempt import SPEC, Attempt, affords_first, remember
 from solvers.planners.joint.certificate import Certificate
 from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
-from solvers.planners.joint.memory import remember
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import seat
 from solvers.planners.joint.seat.seats import Seats
@@ -230,6 +230,8 @@ class Found:
 def counted_for(attempt: Attempt) -> Counted | None:
     """Where counting is all there is to it: the best count, and the best of those that interrupt nobody."""
     policy, reading = attempt.request.snapshot.policy, attempt.reading
+    if not reading.problem.only_whole:
+        return None
     gap = policy.gap_pct_target / 100
     found = counted(reading.problem, attempt.counting_deadline(), gap)
     if found is None or not reading.standing:
@@ -296,7 +298,7 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found, first: str) -> Rival
     plans = {} if attempt.first is None else {first: attempt.first}
     plans[own] = attempt.written(seats)
     interrupted: Mapping[str, float] = {}
-    if pursues(attempt.reading):
+    if Term.CAPACITY in request.snapshot.policy.terms and pursues(attempt.reading):
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]

@@ -99,9 +99,7 @@ def _is_counting(problem: JointProblem) -> bool:
         return False
     if any(pool.rest or pool.capped for pool in problem.pools):
         return False
-    if problem.shares_pct[-1] != WHOLE_PCT:
-        return False
-    return not bool(np.isfinite(problem.mean_ms[:, :, :-1]).any())
+    return problem.only_whole
 
 
 def options_of(problem: JointProblem) -> list[Pattern]:

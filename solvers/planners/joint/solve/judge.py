@@ -92,12 +92,6 @@ def ordered(rows: Patterns) -> Patterns:
     )
 
 
-def members_max(problem: JointProblem) -> int:
-    """Most members that any pattern of shares on the grid can have."""
-    least = int(problem.shares_pct[0])
-    return max(1, min(100 // max(1, least), max((pool.clients for pool in problem.pools), default=1)))
-
-
 class Judge:
     """A problem's numbers laid out for judging many rows; build once, ask often. `eager`: batches are chosen by what
     they carry when full instead of by what is granted.

@@ -12,21 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement
-from math import comb
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program, create
-from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max, ordered
+from solvers.engines.base import EngineAnswer, EngineStatus, Program
+from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, ordered
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Layout, Standing
+from solvers.problems.patterns import Layout, Standing, promises_of
+from solvers.problems.promise import bearable
 
-ROWS_MAX = 60_000
-"""Patterns to judge, lawful or not."""
 ROWS_PER_UNIT = 600
 SAME = 1e-9
 ENTRIES_PER_UNIT, NODE_PART = 60, 0.05
@@ -42,12 +40,10 @@ SERVED = 1e-7
 def solved_whole(
     problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline
 ) -> Layout | None:
-    """The best layout, proven; None where there is too much to list, or no proof in a part of what is left."""
-    if not listable(problem):
-        return None
+    """The best layout, proven; None without a proof in a part of what is left."""
     rules = Rules(Judge(problem))
     master = Master(problem, rules.judge)
-    list_patterns(master, deadline)
+    spared = list_patterns(master, deadline)
     master.keep_standing(tuple(standing), launch_usd_per_s)
     relaxed = master.programme.solve()
     if relaxed is None:
@@ -63,11 +59,33 @@ def solved_whole(
     counts = np.rint(values[programmes.slacks :]).astype(np.int64)
     return replace(
         Solution.of_rows(rules, master.judged.rows, counts).layout(),
-        bound_usd_per_h=priced.bound,
+        bound_usd_per_h=priced.bound * (1 - spared),
         prices=master.rows.prices(relaxed.row_duals),
         columns=tuple(master.judge.patterns(master.judged.take(kept))),
         facts={"columns": float(master.size), "listed": 1.0, "relaxed_usd_per_h": relaxed.value},
     )
+
+
+def _spared_part(problem: JointProblem, judged: Judged) -> float:
+    """The most of what any of these costs that their replicas could save with batches that draw less: patterns have
+    those that serve most.
+    """
+    if problem.by_replica or not problem.usd_per_wh or not len(judged):
+        return 0.0
+    promises = promises_of([problem.workloads[item.workload] for item in problem.variants])
+    load = bearable(
+        promises.take(np.arange(len(problem.variants))[:, None]), problem.batches.astype(np.float64), problem.tail_ms
+    )
+    able = load.kept & np.isfinite(problem.mean_ms)
+    least = np.where(able, problem.power_w, np.inf).min(axis=3)
+    least_w = np.minimum.accumulate(np.where(np.isfinite(least), least, 0.0)[..., ::-1], axis=2)[..., ::-1]
+    rows, grid = judged.rows, problem.shares_pct
+    row, place = np.nonzero(rows.variants >= 0)
+    variant, share = rows.variants[row, place], rows.shares_pct[row, place]
+    lower = np.maximum(np.searchsorted(grid, share, side="right") - 1, 0)
+    spared_w = judged.power_w[row, place] - least_w[problem.kind_table[rows.kind[row]], variant, lower]
+    spared = np.bincount(row, weights=np.maximum(spared_w, 0.0), minlength=len(judged)) * problem.usd_per_wh
+    return float((spared / np.maximum(judged.usd_per_h, spared)).max(initial=0.0, where=spared > 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,50 +170,17 @@ class _Programmes:
         return answer if answer is not None and answer.status is EngineStatus.OPTIMAL else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgrammeWork:
-    """What an integer programme may take. Work is counted for the first node, with all that comes before it, and for
-    each further one.
-    """
-
-    part: float
-    """Of what is left."""
-    first_units: int
-    node_units: float
-    gap: float
-
-
-def programme_answer(
-    program: Program, effort: ProgrammeWork, deadline: Deadline, hint: Floats | None = None
-) -> EngineAnswer | None:
-    """What the engine says within a part of the deadline; None where that is too little for the first node."""
-    limits = Limits(time_s=effort.part * deadline.left_s, gap=effort.gap)
-    if deadline.work_units is not None:
-        units = effort.part * deadline.left_part * deadline.work_units - effort.first_units
-        if units <= 0:
-            return None
-        limits = Limits(time_s=deadline.left_s, work=1 + units // effort.node_units, gap=effort.gap)
-    answer = create("highs").solve(program, limits, hint)
-    deadline.spend(effort.first_units + round(effort.node_units * answer.work))
-    return answer
-
-
-def listable(problem: JointProblem) -> bool:
-    """Whether all patterns are few enough."""
-    steps, variants = WHOLE_PCT // max(1, problem.share_step_pct), len(problem.variants)
-    width = members_max(problem)
-    each = (comb(variants + count - 1, count) * comb(steps, count) for count in range(1, width + 1))
-    return problem.kinds * sum(each) <= ROWS_MAX
-
-
-def list_patterns(master: Master, deadline: Deadline) -> None:
-    """Give the master all patterns worth having."""
+def list_patterns(master: Master, deadline: Deadline) -> float:
+    """Give the master all patterns worth having; the part of what they cost that smaller batches could save."""
+    spared = 0.0
     for count in range(1, master.width + 1):
         rows = Patterns.chained([Patterns.none(master.width), *_of_size(master.problem, count, master.width)])
         deadline.spend(1 + len(rows) // ROWS_PER_UNIT)
         judged = master.judge.judge(rows)
         judged = judged.take(np.flatnonzero(judged.lawful))
+        spared = max(spared, _spared_part(master.problem, judged))
         master.adopt(judged.take(_worth_having(master.judge, judged)))
+    return spared
 
 
 def _of_size(problem: JointProblem, count: int, width: int) -> Iterator[Patterns]:

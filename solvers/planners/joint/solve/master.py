@@ -16,7 +16,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
@@ -289,7 +289,7 @@ class Master:
     def __init__(self, problem: JointProblem, judge: Judge, taken: Floats | None = None) -> None:
         """`taken`: what decided devices owe to the rows; the master is for the rest."""
         self.problem = problem
-        self.width = members_max(problem)
+        self.width = problem.members_max
         self.judge = judge
         self.rows = Rows(problem, taken)
         self._judged = [judge.judge(Patterns.none(self.width))]

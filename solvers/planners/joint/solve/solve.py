@@ -22,16 +22,18 @@ from solvers.planners.joint.solve.generate import (
     Dive,
     Generation,
     Pace,
+    Pricing,
     Scene,
     fitted,
     generate,
+    lagrangian,
+    proven_at,
     singles,
 )
 from solvers.planners.joint.solve.groups import Group, GroupLayout, PartDuals, gathered, groups_of, together
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.listing import list_patterns, listable, solved_whole
+from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
-from solvers.planners.joint.solve.pricing import Pricing, lagrangian, proven_at
 from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.planners.joint.solve.trim import polished, small_enough, thin, trim
@@ -59,6 +61,8 @@ URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
 WORKLOADS_MAX = 700
 """Solved whole."""
+LISTED_MAX = 60_000
+"""Patterns, lawful or not, up to which all are listed."""
 PROOF_PART = 0.25
 """Of the deadline, kept for the bound: to serve every rate comes before proving anything."""
 END = 0.02
@@ -130,7 +134,7 @@ class Phases:
         master = Master(problem, exact)
         pricing = Pricing(exact, master.rows, master.width)
         master.offer(singles(problem, master.width))
-        if listable(problem):
+        if problem.patterns_most <= LISTED_MAX:
             list_patterns(master, deadline)
         master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
@@ -310,7 +314,9 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
+    listed = None
+    if problem.patterns_most <= LISTED_MAX:
+        listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
     if listed is not None:
         return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
     groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()

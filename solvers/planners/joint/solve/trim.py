@@ -24,11 +24,10 @@ import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.base import Program
-from solvers.engines.deadline import Deadline
+from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.judge import Judged, Patterns
-from solvers.planners.joint.solve.listing import ProgrammeWork, programme_answer
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import DUST, SERVED, LocalProgramme, Rules, Solution, neighbours
 from solvers.problems.patterns import Layout

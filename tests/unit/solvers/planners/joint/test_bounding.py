@@ -15,9 +15,8 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
-from solvers.planners.joint.certificate import Certificate
-from solvers.planners.joint.memory import named, prices_of
-from solvers.planners.joint.reading.loosened import loosened
+from solvers.planners.joint.attempt import named, prices_of
+from solvers.planners.joint.certificate import Certificate, loosened
 from solvers.planners.joint.solve.master import Rows
 from solvers.planners.registry import propose
 from tests import builders

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from solvers.domain.ids import WorkloadId
-from solvers.planners.joint import memory
-from solvers.planners.joint.memory import NOTHING, Kept, recall, remember
+from solvers.planners.joint import attempt
+from solvers.planners.joint.attempt import NOTHING, Kept, recall, remember
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem
 
 
@@ -53,14 +53,14 @@ def test_bytes_of_another_kind_are_nothing(state: bytes) -> None:
 def test_an_older_form_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
     with monkeypatch.context() as patched:
-        patched.setattr(memory, "_FORM", "joint-0")
+        patched.setattr(attempt, "_FORM", "joint-0")
         state = remember(made, Kept(patterns=(pattern(made, (0, 20)),), full_at_s=7.5))
     assert recall(state, made) == NOTHING
 
 
 def test_no_more_is_kept_than_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
-    monkeypatch.setattr(memory, "KEPT_MAX", 1)
+    monkeypatch.setattr(attempt, "KEPT_MAX", 1)
     first = pattern(made, (3, 100))
     assert recall(remember(made, Kept(patterns=(first, pattern(made, (0, 20))))), made).patterns == (first,)
 

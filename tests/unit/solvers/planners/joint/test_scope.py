@@ -17,8 +17,8 @@ from solvers.domain.ids import CycleId, Generation, ModelName
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.attempt import remember
 from solvers.planners.joint.change import FULL_EVERY_S, JointSearch, restless_of, scope_of, solved
-from solvers.planners.joint.memory import remember
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem

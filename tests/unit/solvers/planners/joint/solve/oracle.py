@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from solvers.engines.base import EngineStatus, Limits, Program, create
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
 
@@ -23,7 +23,7 @@ def keys_of(found: Patterns) -> list[Key]:
 
 def every_pattern(problem: JointProblem, step_pct: int) -> Judged:
     """All lawful patterns whose shares are multiples of a step."""
-    width = members_max(problem)
+    width = problem.members_max
     shares = [pct for pct in range(step_pct, 101, step_pct) if pct >= problem.shares_pct[0]]
     found = [
         (kind, members) for kind in range(problem.kinds) for members in _members(len(problem.variants), shares, width)

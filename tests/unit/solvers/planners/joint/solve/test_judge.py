@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.planners.joint.solve.judge import Judge, Patterns, members_max, ordered
+from solvers.planners.joint.solve.judge import Judge, Patterns, ordered
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import judge
 from tests.unit.solvers.planners.joint.solve.oracle import keys_of
@@ -95,4 +95,4 @@ def test_patterns_come_back_as_they_were() -> None:
 def test_members_are_put_in_order_wherever_they_stood() -> None:
     rows = Patterns(kind=np.array([2]), variants=np.array([[3, -1, 1, 1]]), shares_pct=np.array([[10, 0, 30, 20]]))
     assert keys_of(ordered(rows)) == [(2, (1, 1, 3), (20, 30, 10))]
-    assert members_max(scene(1)) <= 10
+    assert scene(1).members_max <= 10

@@ -9,10 +9,9 @@ import pytest
 
 from solvers.domain.arrays import Floats
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.generate import Pace, generate
+from solvers.planners.joint.solve.generate import Look, Pace, Pricing, generate, lagrangian, scale_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
-from solvers.planners.joint.solve.pricing import Look, Pricing, lagrangian, scale_of
 from solvers.problems.joint import JointProblem
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
