@@ -45,8 +45,6 @@ _BEYOND = 1e29
 
 
 class Cbc:
-    """See the module."""
-
     name = "cbc"
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:

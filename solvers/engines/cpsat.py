@@ -45,8 +45,6 @@ class ScaledCoefficients:
 
 
 class CpSat:
-    """See the module."""
-
     name = "cp-sat"
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:

@@ -1,7 +1,7 @@
 """How long there is left to think: the one place where the core looks at a clock.
 
-Owns that look. Searching longer changes how good an answer is, never what it means; where counted work ends before the
-time does, equal inputs end alike. It refuses to interrupt anybody: callers ask.
+Searching longer changes how good an answer is, never what it means; where counted work ends before the time does, equal
+inputs end alike. Nobody is interrupted: callers ask.
 """
 
 from __future__ import annotations

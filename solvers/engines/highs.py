@@ -49,8 +49,6 @@ STATUSES = {
 
 
 class Highs:
-    """See the module."""
-
     name = "highs"
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:

@@ -1,8 +1,7 @@
 """One planning request, prepared for planners that settle workload after workload on the fleet's books.
 
-Owns what stands (split into pinned and movable), what each workload can choose from, and which standing replicas may
-stay where they are: those that keep their promise and fit, and, for a workload that is short, whatever else of it fits.
-It refuses to choose configurations and devices.
+What stands (pinned or movable), what each workload can choose from, and which standing replicas may stay where they
+are: those that keep their promise and fit, and, for a workload that is short, whatever else of it fits.
 """
 
 from __future__ import annotations

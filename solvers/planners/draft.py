@@ -1,8 +1,8 @@
 """A plan in the making: the fleet's books, who is settled on them, and how it becomes a proposal.
 
-Owns the order that planners of one service after another share: what is pinned stands first, standing training jobs
-keep their place (none of these planners knows jobs), then the planner settles services and tasks, then waiting jobs
-take what is spare. A workload without any option is settled by saying why. It refuses to size and to choose.
+Planners of one service after another share an order: what is pinned stands first, standing training jobs keep their
+place (none of these planners knows jobs), then the planner settles services and tasks, then waiting jobs take what is
+spare. A workload without any option is settled by saying why.
 """
 
 from __future__ import annotations

@@ -123,8 +123,6 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class JointProblem:
-    """See the module."""
-
     pools: tuple[Pool, ...]
     kind_pool: Whole
     kind_clock_mhz: Whole

@@ -1,7 +1,7 @@
 """InSS' problem (1) as a choice of columns: a column puts one replica of a model on a GPU with a share and a batch.
 
-Owns the record, what a choice is worth and whether it keeps every rule. A model wants so many columns, at most one on a
-GPU; what finds no place is left out. It refuses to know latencies: columns that break a promise are not listed.
+A model wants so many columns, at most one on a GPU; what finds no place is left out, and so are columns that break a
+promise.
 """
 
 from __future__ import annotations

@@ -44,8 +44,6 @@ REARRANGED = (
 
 
 class Greedy(Stateless):
-    """See the module."""
-
     @property
     def spec(self) -> PlannerSpec:
         """Name, version, knobs."""

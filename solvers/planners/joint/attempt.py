@@ -205,8 +205,6 @@ EXPLAIN_SHORT_PART = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """See the module."""
-
     request: PlanRequest
     reading: Reading
     clock: Deadline

@@ -213,8 +213,6 @@ class _HetsevCycle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HetSev(Recalling):
-    """See the module."""
-
     parameters: HetsevParameters = field(default_factory=HetsevParameters)
     spec: PlannerSpec = SPEC
 

@@ -1,8 +1,8 @@
 """InSS: batches by bisection where everybody stands; a new placement by the knapsack only where that fails.
 
-Owns the two speeds: when the rates change, batches alone are tried first; only when some service is late or short, the
-knapsack (or the plain rule) places everybody afresh, and only if that serves more than what stands. New shares reach a
-device as every plan does: the replacement serves before the old process goes. It refuses clocks and prices.
+When the rates change, batches alone are tried first; only when some service is late or short, the knapsack (or the
+plain rule) places everybody afresh, and only if that serves more than what stands. New shares reach a device as every
+plan does: the replacement serves before the old process goes.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ NODES_MAX = 2000.0
 
 @dataclass(frozen=True, slots=True)
 class Inss(Stateless):
-    """See the module."""
-
     parameters: InssParameters = field(default_factory=InssParameters)
     interference: bool = True
     spec: PlannerSpec = SPEC

@@ -151,8 +151,6 @@ WHOLE_GPU = PlannerSpec(
 
 @dataclass(frozen=True, slots=True)
 class Morak(Recalling):
-    """See the module."""
-
     parameters: MorakParameters = field(default_factory=MorakParameters)
     spec: PlannerSpec = SPEC
 

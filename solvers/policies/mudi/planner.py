@@ -43,8 +43,6 @@ LATE_BORNE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mudi(Recalling):
-    """See the module."""
-
     parameters: MudiParameters = field(default_factory=MudiParameters)
     spec: PlannerSpec = SPEC
 

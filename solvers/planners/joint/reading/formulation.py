@@ -59,8 +59,6 @@ class Stands:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """See the module."""
-
     snapshot: Snapshot
     """With its offers standing ready."""
     problem: JointProblem

@@ -284,8 +284,6 @@ def _at(duals: Floats, rows: Whole) -> Floats:
 
 
 class Master:
-    """See the module."""
-
     def __init__(self, problem: JointProblem, judge: Judge, taken: Floats | None = None) -> None:
         """`taken`: what decided devices owe to the rows; the master is for the rest."""
         self.problem = problem

@@ -314,11 +314,10 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    listed = None
     if problem.patterns_most <= LISTED_MAX:
         listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
-    if listed is not None:
-        return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
+        if listed is not None:
+            return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
     groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
     found = _grouped(problem, order, first, groups, deadline) if groups else _whole(problem, order, first, deadline)
     best = min(found, first, key=lambda item: item.judged_usd(problem) - kept_usd(problem, order, item))

@@ -54,9 +54,6 @@ PAIRS_PER_UNIT = 2_500_000
 DEVICES_MAX = 120.0
 WORKLOADS_MAX = 60
 COLUMNS_MAX = 700
-COLUMNS_LEAST = 50
-FIRST_PART = 0.4
-"""Of what is left, for the engine's first node where columns are many by design."""
 SWAP_PART = 0.2
 """Of what is left of the deadline."""
 ENGINE_PART = 0.8
@@ -426,7 +423,7 @@ def polished(rules: Rules, search: Generation, layout: Layout, deadline: Deadlin
     for key, count in zip(master.of_patterns(layout.patterns).keys, layout.counts, strict=True):
         if key.tobytes() in number:
             held[number[key.tobytes()]] += count
-    chosen = np.union1d(master.promising(relaxed, _columns_most(master, deadline)), np.flatnonzero(held))
+    chosen = np.union1d(master.promising(relaxed, COLUMNS_MAX), np.flatnonzero(held))
     program = _program(master, chosen)
     swaps = Swaps(program)
     counts = swaps.improve(held[chosen].astype(np.float64), deadline, deadline.left_part * (1 - SWAP_PART), rng)
@@ -440,16 +437,6 @@ def polished(rules: Rules, search: Generation, layout: Layout, deadline: Deadlin
         counts = answer.values[master.slacks :]
     rows = master.judged.rows.take(chosen)
     return Solution.of_rows(rules, rows, np.rint(counts).astype(np.int64)).layout()
-
-
-def _columns_most(master: Master, deadline: Deadline) -> int:
-    """How many columns the programme may have: where all that is within reach was added, no more than leaves work for
-    the nodes after the first.
-    """
-    if not master.problem.by_memory or deadline.work_units is None:
-        return COLUMNS_MAX
-    units = FIRST_PART * deadline.left_part * deadline.work_units
-    return max(COLUMNS_LEAST, min(COLUMNS_MAX, int(ENTRIES_PER_UNIT * units) // max(1, master.rows.count)))
 
 
 def _program(master: Master, chosen: Whole) -> Program:
