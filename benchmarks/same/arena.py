@@ -25,7 +25,7 @@ DATA = Path(os.environ.get("HEADROOM_DATA", "../shared/data"))
 OURS = "headroom"
 OF_KIND = {"tasks": "added_latency", "packing": "reserving"}
 """Whom we wrote for the kinds that production does not plan."""
-UNITS = 50
+UNITS = 150
 TOLD = ("cost_usd", "violation_pct", "jobs_done")
 READS = r"^(azure|dlrm|inferno|muxserve|openb|traced):|pattern: trace|^ +trace:"
 """What reads public data."""

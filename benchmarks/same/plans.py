@@ -18,8 +18,8 @@ from solvers.planners import registry
 
 SEED = 1
 UNITS = 500
-JOINT_UNITS = {8: 500, 64: 500, 256: 200}
-JOINT_UNITS_DEAR = {64: 2000, 256: 500, 1000: 100}
+JOINT_UNITS = {8: 1500, 64: 1500, 256: 600}
+JOINT_UNITS_DEAR = {64: 6000, 256: 1500, 1000: 300}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
