@@ -78,20 +78,20 @@ def _shown(name: str, fact: Fact) -> Fact:
 
 
 class EventLog:
-    """A logger that takes an event's name and its facts."""
+    """A logger that takes an event's name and its facts; facts may be called `event` and `error` too."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
-    def info(self, event: str, **facts: Fact) -> None:
+    def info(self, event: str, /, **facts: Fact) -> None:
         """Something happened that an operator may want to find."""
         self._logger.info(event, extra={"facts": facts})
 
-    def warning(self, event: str, error: BaseException | None = None, **facts: Fact) -> None:
+    def warning(self, event: str, error: BaseException | None = None, /, **facts: Fact) -> None:
         """Something went wrong that cures itself or costs little; the error is one line."""
         self._logger.warning(event, extra={"facts": {**facts, **_error_facts(error)}})
 
-    def error(self, event: str, error: BaseException | None = None, **facts: Fact) -> None:
+    def error(self, event: str, error: BaseException | None = None, /, **facts: Fact) -> None:
         """Something went wrong that a person should look at; the traceback is kept."""
         self._logger.error(event, extra={"facts": {**facts, **_error_facts(error)}}, exc_info=error)
 

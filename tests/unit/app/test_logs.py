@@ -30,10 +30,10 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 
 def test_line_carries_event_facts_and_context(stream: io.StringIO) -> None:
-    log = EventLog("headroom.test")
+    events = EventLog("headroom.test")
     with bound(cycle="c1"), bound(plan="p1"):
-        log.info("plan.promoted", generation=3)
-    log.info("plan.forgotten")
+        events.info("plan.promoted", generation=3)
+    events.info("plan.forgotten")
     inside, outside = lines(stream)
     assert inside["event"] == "plan.promoted"
     assert (inside["cycle"], inside["plan"], inside["generation"]) == ("c1", "p1", 3)
@@ -42,12 +42,12 @@ def test_line_carries_event_facts_and_context(stream: io.StringIO) -> None:
 
 
 def test_errors_keep_their_code_and_traceback(stream: io.StringIO) -> None:
-    log = EventLog("headroom.test")
+    events = EventLog("headroom.test")
     try:
         raise StateError("no such\nthing")
     except StateError as error:
-        log.error("cycle.failed", error=error)
-        log.warning("cycle.delayed", error=error)
+        events.error("cycle.failed", error)
+        events.warning("cycle.delayed", error)
     failed, delayed = lines(stream)
     assert failed["error_code"] == "state-conflict"
     assert failed["error"] == "no such"
@@ -72,13 +72,13 @@ def test_scrub_removes_credentials(text: str) -> None:
 
 def test_secrets_never_reach_the_line(stream: io.StringIO) -> None:
     secret = new_secret("hr")
-    log = EventLog("headroom.test")
-    log.info("token.issued", token=secret, detail=f"made {secret}")
+    events = EventLog("headroom.test")
+    events.info("token.issued", token=secret, detail=f"made {secret}")
     logging.getLogger("foreign.library").info("connecting with %s", secret)
     try:
         raise ValueError(f"bad url postgresql://u:{secret}@h/d")
     except ValueError as error:
-        log.error("database.failed", error=error)
+        events.error("database.failed", error)
     text = stream.getvalue()
     assert len(lines(stream)) == 3
     assert secret not in text
@@ -90,3 +90,11 @@ def test_the_reporter_logs(stream: io.StringIO) -> None:
     reporter.event("plan.searched", candidates=2)
     reporter.event("plan.searched", candidates=3)
     assert [line["candidates"] for line in lines(stream)] == [2, 3]
+
+
+@pytest.mark.parametrize("name", ["planner.failed", "planner.stopped", "joint.failed"])
+def test_what_the_core_calls_an_error_is_a_fact(stream: io.StringIO, name: str) -> None:
+    LogReporter(EventLog("headroom.core")).event(name, planner="joint", error="out of memory")
+    (line,) = lines(stream)
+    assert (line["event"], line["planner"], line["error"]) == (name, "joint", "out of memory")
+    assert line["level"] == ("info" if name == "joint.failed" else "warning")
