@@ -17,6 +17,7 @@ from solvers.domain.plan import Assignment, PlanPart
 from solvers.domain.policy import Policy
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Knob
+from solvers.planners.chain import SPEC as KEEP
 
 KNOBS = (Knob.PLACEMENT, Knob.REPLICAS, Knob.SHARE, Knob.MEMORY, Knob.BATCH, Knob.CLOCK, Knob.POWER)
 """Of a device. Which GPU type serves whom is placement there."""
@@ -51,7 +52,7 @@ class StandingOwners:
     def planner_of(self, policy: Policy) -> str:
         """Who planned for a policy; who will, where its chain has changed since or nothing stands."""
         made = next((part.planner for part in self.parts if part.policy == policy.name), self.planner)
-        return made if made in policy.planners else policy.planners[0]
+        return made if made in policy.planners else next(iter(policy.planners), KEEP.name)
 
 
 def knob_owners(owners: Owners, device: DeviceId, standing: StandingOwners) -> tuple[KnobOwner, ...]:

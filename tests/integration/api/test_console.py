@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from http.cookies import SimpleCookie
 from unittest import mock
 
@@ -144,6 +145,16 @@ def test_only_the_pages_own_files_are_served(world: World) -> None:
 
 
 # -- the picture ------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_never_reported_says_so(world: World) -> None:
+    world.joined(NODE)
+    assert 'class="bad">never seen<' in _page(world, "viewer")
+
+
+def test_a_policy_without_planners_still_has_a_page(world: World) -> None:
+    world.put(kinds.POLICY, replace(builders.policy(), planners=()))
+    assert "no plan promoted yet" in _page(world, "viewer")
 
 
 def test_the_page_shows_the_whole_fleet(full: World) -> None:
