@@ -29,7 +29,7 @@ def library(source: Path) -> Path:
     """The library of a source, made where it is not there yet. Raises CompilerError."""
     told = " ".join((*FLAGS, os.uname().machine)).encode()
     digest = hashlib.sha256(told + source.read_bytes()).hexdigest()[:12]
-    made = source.with_name(f"_{source.stem}-{digest}.so")
+    made = source.with_name(f"_{source.stem}.{digest}.so")  # with the dot it is no name of a Python module
     if made.exists():
         return made
     unfinished = made.with_name(f"{made.name}.{os.getpid()}")
@@ -44,7 +44,7 @@ def library(source: Path) -> Path:
             " and let its folder be written to"
         )
     unfinished.replace(made)
-    for other in source.parent.glob(f"_{source.stem}-*.so"):
+    for other in source.parent.glob(f"_{source.stem}[-.]*.so"):
         if other != made:
             other.unlink(missing_ok=True)
     return made

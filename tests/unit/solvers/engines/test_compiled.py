@@ -19,7 +19,7 @@ def test_a_changed_source_is_compiled_anew_and_its_old_library_goes(tmp_path: Pa
     source.write_text("long answer(void) { return 2; }\n")
     second = compiled.library(source)
     assert ctypes.CDLL(str(second)).answer() == 2
-    assert list(tmp_path.glob("_sums-*")) == [second]
+    assert list(tmp_path.glob("_sums*")) == [second]
 
 
 @pytest.mark.parametrize("what", ["no compiler", "no C"])
