@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -120,9 +121,17 @@ def test_a_question_out_of_form_is_pointed_at(busy: World, plain: dict[str, Any]
     assert [item["pointer"] for item in answer.json()["errors"]] == [pointer]
 
 
-def test_a_planner_that_gives_nothing_is_told(busy: World) -> None:
+def test_where_no_planner_is_asked_any_more_the_plan_before_is_kept(busy: World) -> None:
     unplanned = {"changes": {"policy": {"planners": []}}}
     answer = busy.call("POST", "/v1/simulations", "operator", plain=unplanned)
+    assert answer.status_code == 200, answer.text
+    after = answer.json()["simulation"]["after"]
+    assert (after["as_before"], after["verified"], after["answered"]) == (True, True, "keep-target, which finished")
+
+
+def test_where_nobody_plans_that_is_told(world: World) -> None:
+    world.put(kinds.POLICY, replace(builders.policy(), planners=()))
+    answer = world.call("POST", "/v1/simulations", "operator", plain={"changes": {"rate_factor": 2.0}})
     assert (answer.status_code, answer.json()["code"]) == (503, "engine-failed")
 
 

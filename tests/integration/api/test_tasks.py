@@ -238,7 +238,7 @@ def test_the_console_shows_those_that_are_not_done(world: World) -> None:
     assert "Offline tasks" in page
     assert page.index("demo/soon", page.index("Offline tasks")) < page.index("demo/night", page.index("Offline tasks"))
     assert ">late<" in page
-    assert "1. in line" in page
+    assert "number 1 in line" in page
 
 
 def test_the_reader_sees_the_views(world: World) -> None:

@@ -74,7 +74,7 @@ def sample(kind: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         return None if parts[0] is CycleRecord else sample(parts[0])
     if issubclass(kind, Enum):
-        return next(iter(kind))
+        return list(kind)[-1]  # the first is a late field's default, and then it is left out
     if kind is Slo:
         return builders.slo()
     return kind(**{name: sample(hint) for name, hint in typing.get_type_hints(kind).items()})
@@ -119,4 +119,6 @@ def test_values_of_the_core_stay_canonical_and_moments_keep_their_offset() -> No
 def test_a_record_of_another_keeps_what_it_says() -> None:
     summary = sample(PlanSummary)
     stored = record_of(StoredPlan, summary, plan=sample(Plan))
-    assert {field.name: getattr(stored, field.name) for field in fields(PlanSummary)} == asdict(summary)
+    assert {field.name: getattr(stored, field.name) for field in fields(PlanSummary)} == {
+        field.name: getattr(summary, field.name) for field in fields(PlanSummary)
+    }

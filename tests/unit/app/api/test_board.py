@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
 
-from app.api.console import _outcome, _tile, environment, number, percent, since_text, slo_text, tone
+from app.api.console import (
+    COLOURS,
+    TEXTURES,
+    _outcome,
+    _paint,
+    _tile,
+    environment,
+    number,
+    percent,
+    since_text,
+    slo_text,
+    tone,
+)
+from app.records import record_of
+from app.store.cycles import CycleState, CycleSummary
 from solvers.cycle.record import Decision, HoldReason
 from solvers.domain.codec import to_plain
 from solvers.domain.workload import Slo, SloKind, SloScope
@@ -46,7 +61,6 @@ def test_attainment_has_a_colour(fraction: float | None, colour: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (None, "never"),
         (0.0, "0 s"),
         (59.4, "59 s"),
         (60.0, "1 min"),
@@ -56,7 +70,7 @@ def test_attainment_has_a_colour(fraction: float | None, colour: str) -> None:
         (864_000.0, "10 d"),
     ],
 )
-def test_durations_come_in_their_largest_unit(seconds: float | None, shown: str) -> None:
+def test_durations_come_in_their_largest_unit(seconds: float, shown: str) -> None:
     assert since_text(seconds) == shown
 
 
@@ -100,35 +114,48 @@ def _replica(name: str, share: int, state: str = "ready") -> dict[str, Any]:
 
 def test_a_device_is_a_bar_with_a_segment_for_each_replica() -> None:
     replicas = [_replica("p/a#0", 30), _replica("p/b#0", 50, "starting"), _replica("q/gone#0", 10)]
-    tile = _tile({"id": "g1", "replicas": replicas}, {"p/a": 1, "p/b": 2})
+    tile = _tile({"id": "g1", "replicas": replicas}, {"p/a": _paint(1), "p/b": _paint(2)})
     assert tile["id"] == "g1"
-    assert [(part["x"], part["width"], part["colour"], part["ready"]) for part in tile["segments"]] == [
-        (0, 30, 1, True),
-        (30, 50, 2, False),
-        (80, 10, 0, True),
+    assert [(part["x"], part["width"], part["paint"], part["ready"]) for part in tile["segments"]] == [
+        (0, 30, _paint(1), True),
+        (30, 50, _paint(2), False),
+        (80, 10, _paint(0), True),
     ]
     assert tile["segments"][1]["title"] == "p/b#0: 50 % of the SMs, batch 8, starting"
 
 
+def test_paints_repeat_only_when_colours_and_textures_are_used_up() -> None:
+    assert len({_paint(index) for index in range(COLOURS * TEXTURES)}) == COLOURS * TEXTURES
+    assert _paint(COLOURS * TEXTURES) == _paint(0)
+
+
+def _cycle(decision: Decision | None, *, generation: int | None = None, state: str = "closed") -> CycleSummary:
+    empty = dict.fromkeys(field.name for field in fields(CycleSummary))
+    return record_of(
+        CycleSummary, {**empty, "state": CycleState(state), "generation": generation, "decision": decision}
+    )
+
+
 @pytest.mark.parametrize(
-    ("generation", "decision", "words"),
+    ("cycle", "words"),
     [
-        (7, Decision(promote=False), "promoted as generation 7"),
-        (None, None, "under way or ended early"),
-        (None, Decision(promote=False), "proposed only"),
+        (_cycle(Decision(promote=False), generation=7), "promoted as generation 7"),
+        (_cycle(None, state="running"), "under way"),
+        (_cycle(None, state="aborted"), "ended early"),
+        (_cycle(Decision(promote=False)), "proposed only"),
         (
-            None,
-            Decision(promote=False, reasons=(HoldReason.COOLDOWN, HoldReason.SMALL_GAIN)),
+            _cycle(Decision(promote=False, reasons=(HoldReason.COOLDOWN, HoldReason.SMALL_GAIN))),
             "the last change is too recent; the gain is smaller than the policy's minimum",
         ),
     ],
 )
-def test_a_cycle_ends_in_words(generation: int | None, decision: Decision | None, words: str) -> None:
-    assert _outcome(generation, decision) == words
+def test_a_cycle_ends_in_words(cycle: CycleSummary, words: str) -> None:
+    assert _outcome(cycle) == words
 
 
 def test_every_reason_to_hold_has_words() -> None:
-    assert len({_outcome(None, Decision(promote=False, reasons=(reason,))) for reason in HoldReason}) == len(HoldReason)
+    said = {_outcome(_cycle(Decision(promote=False, reasons=(reason,)))) for reason in HoldReason}
+    assert len(said) == len(HoldReason)
 
 
 def test_templates_escape_and_miss_nothing_in_silence() -> None:
