@@ -32,6 +32,10 @@ Easier = Callable[[Snapshot], Snapshot]
 
 
 def more_gpus(picture: Snapshot) -> Snapshot:
+    """And as much more power as they draw when nothing runs on them: else caps may forbid what ran before."""
+    idle_w = 3 * picture.gpu_types[-1].idle_w
+    caps = tuple(replace(cap, limit_w=cap.limit_w + idle_w) for cap in picture.power_caps)
+    picture = replace(picture, power_caps=caps)
     wish = NodesAdded(gpu_type=picture.gpu_types[-1].name, gpus=3, gpus_per_node=2)
     return apply_changes(picture, Changes(nodes_added=(wish,)))
 

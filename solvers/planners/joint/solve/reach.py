@@ -260,13 +260,27 @@ class _ReachProgramme:
         master.add(Columns.of(self.cost, column=self.column, row=self.row, value=self.value))
         return master.solve(time_s, primal=False)
 
+    def _stays_usd(self) -> float:
+        """What it costs to leave everything as it stands; infinite where that is not lawful."""
+        devices, group = np.zeros(len(self.cost)), self.options.group[: self.stands.count]
+        devices[: len(group)] = self.stands.devices[group]
+        held = np.bincount(self.row, weights=self.value * devices[self.column], minlength=len(self.lower))
+        short = np.maximum(0.0, self.lower - held)
+        if (held > self.upper + DUST * np.maximum(1.0, np.abs(self.upper))).any():
+            return float("inf")
+        return float(self.cost @ devices + self.slack.cost @ short[self.slack.row])
+
     def whole(self, relaxed: Relaxed, deadline: Deadline) -> Whole | None:
         """Devices of every column, where anything better than what stands was found."""
         worth = np.bincount(self.column, weights=self.value * relaxed.row_duals[self.row], minlength=len(self.cost))
         reduced = self.cost - worth
-        stays = np.arange(self.stands.count)
+        stays, dearest = np.arange(self.stands.count), self._stays_usd() - relaxed.value
+        if dearest <= GAP * abs(relaxed.value):
+            return None
         reduced[stays] = -np.inf
         most = max(len(stays), min(COLUMNS_MAX, max(COLUMNS_LEAST, ENTRIES_MAX // len(self.lower))))
+        # What costs more than all that could be gained is in no better answer.
+        most = min(most, int((reduced <= dearest).sum()))
         chosen = np.sort(np.argsort(reduced, kind="stable")[:most])
         place = np.full(len(self.cost), -1, dtype=np.int64)
         place[chosen] = np.arange(len(chosen))
