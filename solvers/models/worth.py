@@ -103,6 +103,8 @@ class Shortage:
     replicas_missing: int
     failure_domains_missing: int = 0
     """Where it stands at all."""
+    replicas_at_risk: int = 0
+    """That cannot be shown to keep its promise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +156,13 @@ def worth_of(
             unserved += need.weight * (short + missing)
         risk += need.weight * at_risk
         narrow = _failure_domains_missing(fleet, need, standing)
-        if unclaimed or missing or narrow:
+        if unclaimed or missing or narrow or at_risk:
             lacks = Shortage(
-                need=need, rate_rps_short=unclaimed, replicas_missing=missing, failure_domains_missing=narrow
+                need=need,
+                rate_rps_short=unclaimed,
+                replicas_missing=missing,
+                failure_domains_missing=narrow,
+                replicas_at_risk=at_risk,
             )
             shortages.append(lacks)
     objective = Objective(

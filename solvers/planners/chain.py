@@ -43,8 +43,12 @@ class KeepTarget(Stateless):
 
 def _unplaced(shortage: Shortage) -> Unplaced:
     facts: tuple[Fact, ...] = (Fact(name="replicas_missing", value=float(shortage.replicas_missing)),)
-    if shortage.failure_domains_missing:
-        facts = (*facts, Fact(name="failure_domains_missing", value=float(shortage.failure_domains_missing)))
+    for name, number in (
+        ("failure_domains_missing", shortage.failure_domains_missing),
+        ("replicas_at_risk", shortage.replicas_at_risk),
+    ):
+        if number:
+            facts = (*facts, Fact(name=name, value=float(number)))
     return Unplaced(
         kind=shortage.need.kind,
         workload=shortage.need.workload,

@@ -43,10 +43,17 @@ def test_enough_stands() -> None:
 
 
 def test_too_little_stands() -> None:
-    (shortage,) = worth_of(world(1000.0), VISION, (GOOD,)).shortages
+    able = replace(GOOD, capacity_rps=1000.0)
+    (shortage,) = worth_of(world(1000.0), VISION, (able,)).shortages
     assert 0 < shortage.rate_rps_short < 1000.0
     assert shortage.replicas_missing == 0
-    assert objective(world(1000.0), GOOD).unserved == pytest.approx(100 * shortage.rate_rps_short)
+    assert objective(world(1000.0), able).unserved == pytest.approx(100 * shortage.rate_rps_short)
+
+
+def test_what_claims_less_than_it_could_serve_is_short_of_what_it_does_not_claim() -> None:
+    (shortage,) = worth_of(world(60.0), VISION, (replace(GOOD, capacity_rps=50.0),)).shortages
+    assert shortage.rate_rps_short == pytest.approx(objective(world(60.0)).unserved / 100 - 1 - 50.0)
+    assert objective(world(60.0), GOOD).unserved == 0.0
 
 
 def test_a_broken_promise_is_a_risk_and_serves_nothing() -> None:
