@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, combinations_with_replacement, pairwise, product, takewhile
+from itertools import combinations, combinations_with_replacement, pairwise, product
 from math import comb
 from types import MappingProxyType
 
@@ -87,8 +87,7 @@ def fill(
             if device not in seats.floor.held and _all_of(problem, seats.patterns[device], mine)
         ]
         if devices:
-            found = takewhile(lambda _: not deadline.over, _contents(problem, pool, sorted(mine)))
-            table = _Table.of(seats, list(found))
+            table = _Table.of(seats, _contents(seats.floor.judge, pool, sorted(mine), deadline))
             while not deadline.over and _improve(seats, table, devices):
                 changed = True
     return changed
@@ -98,29 +97,33 @@ def _all_of(problem: JointProblem, pattern: Pattern | None, mine: Collection[int
     return pattern is not None and all(problem.variants[item].workload in mine for item in pattern.variants)
 
 
-def _contents(problem: JointProblem, pool: int, mine: Sequence[int]) -> Iterator[Pattern]:
+def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadline) -> list[Pattern]:
     """Few replicas first, in as many partings of the device as there is time for, at the highest clock that power and
     promises bear.
     """
+    problem, made = judge_all.problem, list[Pattern]()
     variants = [
         number
         for number, item in enumerate(problem.variants)
         if item.workload in mine and problem.allowed[pool, number]
     ]
     clocks = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
+    kinds = [kind for clock in clocks for kind in problem.like(pool, clock)]
     left = JUDGED_MAX
     for size in range(1, MEMBERS_MAX + 1):
-        groups = comb(len(variants) + size - 1, size)
-        if not 0 < groups <= left:
+        count = comb(len(variants) + size - 1, size)
+        if not 0 < count <= left or deadline.over:
             break
-        partings = _partings(problem.shares_pct.tolist(), size, left // groups)
-        left -= groups * len(partings)
-        for members, parting in product(combinations_with_replacement(variants, size), partings):
-            kinds = (kind for clock in clocks for kind in problem.like(pool, clock))
-            found = (judge(problem, kind, members, parting) for kind in kinds)
-            best = next((pattern for pattern in found if pattern is not None), None)
-            if best is not None:
-                yield best
+        partings = np.array(_partings(problem.shares_pct.tolist(), size, left // count), dtype=np.int64)
+        left -= count * len(partings)
+        if not len(partings):
+            continue
+        groups = np.array(list(combinations_with_replacement(variants, size)), dtype=np.int64)
+        judged = judge_all.judge(_crossed(kinds, groups, partings, MEMBERS_MAX))
+        lawful = judged.lawful.reshape(len(kinds), -1)
+        each = np.flatnonzero(lawful.any(axis=0))
+        made += judge_all.patterns(judged.take(lawful.argmax(axis=0)[each] * lawful.shape[1] + each))
+    return made
 
 
 def _partings(shares_pct: Sequence[int], size: int, most: int) -> list[tuple[int, ...]]:
