@@ -45,7 +45,6 @@ class Collector:
         return self._observed_at_s
 
     def cut(self, generation_applied: int) -> Report:
-        """Close the interval."""
         now_s = self._monotonic_s()
         samples = self._collect()
         interval_s = min(INTERVAL_S_MAX, max(INTERVAL_S_MIN, now_s - self._cut_at_s))

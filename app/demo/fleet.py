@@ -30,8 +30,6 @@ GATEWAY = "demo-traffic"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoNode:
-    """One simulated node."""
-
     name: str
     rack: str
     failure_domain: str

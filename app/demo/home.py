@@ -137,7 +137,6 @@ class Teller:
         self._descriptor: int | None = descriptor
 
     def tell(self, message: Message) -> None:
-        """Send one message."""
         if self._descriptor is None:
             return
         try:
@@ -147,7 +146,6 @@ class Teller:
             self.close()
 
     def close(self) -> None:
-        """Say no more."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

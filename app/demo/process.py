@@ -32,8 +32,6 @@ class ChildSpec:
 
 
 class Child:
-    """One supervised process."""
-
     def __init__(self, spec: ChildSpec, logs: Path, now_s: Callable[[], float] = time.monotonic) -> None:
         self.spec = spec
         self.log = logs / f"{spec.name}.log"

@@ -300,8 +300,6 @@ class ReportLedger:
 
 
 class TrafficLoop:
-    """The loop."""
-
     def __init__(self, client: Client, order: TrafficOrder, nodes: NodeEndpoints | None = None) -> None:
         self._client = client
         self._plan = order.plan

@@ -101,7 +101,6 @@ class Clipper:
         return replace(found, setting=_at_highest_clock(envelope, found.setting))
 
     def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:
-        """Decide one period."""
         state, why = next_period(state), unknown(envelope, reading)
         if why:
             return held(state, why)
@@ -162,7 +161,6 @@ class Dfs:
         return replace(found, setting=self._with_batch(envelope, found.setting))
 
     def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:
-        """Decide one period."""
         found = MorakGovernor(settings=self.settings).step(self._narrowed(envelope, state), state, reading)
         if found.held or found.power is None:
             return found
@@ -207,7 +205,6 @@ class BatchDvfs:
         return replace(found, setting=_with_batch(envelope, found.setting, search.batch), search=search)
 
     def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:
-        """Decide one period."""
         state, why = next_period(state), unknown(envelope, reading)
         if why:
             return held(state, why)

@@ -108,7 +108,6 @@ class MorakGovernor:
         return fitted(envelope, state, planned)
 
     def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:
-        """Decide one period."""
         state, why = next_period(state), unknown(envelope, reading)
         if why:
             return held(state, why)

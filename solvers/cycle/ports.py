@@ -89,7 +89,6 @@ class Forgetful:
     """Keeps nothing: every cycle begins with the planner's first state."""
 
     def recall(self, planner: str) -> bytes | None:  # noqa: ARG002 - the port names it
-        """Nothing."""
         return None
 
     def keep(self, planner: str, state: bytes) -> None:

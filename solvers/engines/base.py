@@ -53,16 +53,13 @@ class Program:
 
     @property
     def columns(self) -> int:
-        """How many variables."""
         return len(self.cost)
 
     @property
     def rows(self) -> int:
-        """How many constraints."""
         return len(self.row_lower)
 
     def activity(self, values: Floats) -> Floats:
-        """A x."""
         column = np.repeat(np.arange(self.columns), np.diff(self.start))
         products = self.value * values[column]
         return np.asarray(np.bincount(self.row, weights=products, minlength=self.rows), dtype=np.float64)
@@ -113,8 +110,6 @@ class EngineAnswer:
 
 
 class Engine(Protocol):
-    """What callers hold."""
-
     @property
     def name(self) -> str:
         """As in the registry."""
@@ -161,7 +156,6 @@ class ProgrammeRows:
         self._entries.append((rows.ravel(), columns.ravel(), values.ravel()))
 
     def program(self, offset: float = 0.0) -> Program:
-        """All of it."""
         none = np.zeros(0, dtype=np.int64)
         row = np.concatenate([none, *(rows for rows, _, _ in self._entries)])
         column = np.concatenate([none, *(columns for _, columns, _ in self._entries)])

@@ -102,7 +102,6 @@ class _Record:
 
     @property
     def pointer(self) -> ctypes.c_void_p:
-        """To it."""
         return ctypes.c_void_p(self._words.ctypes.data)
 
     def whole(self, at: int) -> int:

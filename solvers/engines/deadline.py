@@ -33,7 +33,6 @@ class Deadline:
 
     @property
     def elapsed_s(self) -> float:
-        """Since it began."""
         return time.monotonic() - self._begun_s
 
     @property

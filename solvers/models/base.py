@@ -227,7 +227,6 @@ class GroupSamples:
         return GroupSamples(groups=self.groups.joined(other.groups), latency_ms=latency_ms)
 
     def take_groups(self, wanted: Iterable[int] | Whole) -> GroupSamples:
-        """Some groups whole."""
         groups, rows = self.groups.take_groups(wanted)
         return GroupSamples(groups=groups, latency_ms=self.latency_ms[rows])
 

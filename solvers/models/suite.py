@@ -88,7 +88,6 @@ class Suite:
         )
 
     def fit(self, samples: Samples, groups: GroupSamples | None = None) -> Suite:
-        """Learn both parts."""
         solo = self.solo.fit(samples)
         if groups is None or not len(groups.groups):
             return replace(self, solo=solo)

@@ -137,7 +137,6 @@ class Stateless:
     """Mix-in for planners that keep nothing."""
 
     def first_state(self) -> bytes:
-        """No state."""
         return b""
 
 
@@ -147,7 +146,6 @@ class Recalling(Stateless, ABC):
     """
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
         return self.think(request, state, reporter).proposal
 
     @abstractmethod

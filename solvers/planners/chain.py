@@ -18,7 +18,6 @@ class KeepTarget(Stateless):
 
     @property
     def spec(self) -> PlannerSpec:
-        """Sets no knob."""
         return SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - no state, no story

@@ -255,7 +255,6 @@ class Draft:
         return write_answer(self.request, spec, SequentialAnswer(settled=order, pinned=self.case.pinned))
 
     def proposal(self, spec: PlannerSpec, reasons: tuple[Reason, ...] = ()) -> Proposal:
-        """Finish and answer."""
         self.finish()
         plan = self.plan(spec)
         in_use = {item.device for item in plan.assignments}

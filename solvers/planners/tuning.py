@@ -50,7 +50,6 @@ class Counts(str):
 
     @property
     def by_name(self) -> dict[str, int]:
-        """The numbers."""
         parts = [part.partition("=") for part in self.split(",")] if self else []
         found = {name.strip(): int(count) for name, _, count in parts}
         if len(found) < len(parts) or not all(found):

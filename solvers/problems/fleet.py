@@ -99,7 +99,6 @@ class CompanyBooks:
 
     @staticmethod
     def of(devices: int) -> CompanyBooks:
-        """Of empty devices."""
         return CompanyBooks(np.zeros(devices), np.zeros(devices, dtype=np.intp), np.full((2, devices), math.inf))
 
     def book(self, device: int, press: Press, sign: int) -> None:

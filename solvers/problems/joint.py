@@ -167,12 +167,10 @@ class JointProblem:
 
     @cached_property
     def rate_rps(self) -> Floats:
-        """Of each workload."""
         return np.array([item.rate_rps for item in self.workloads], dtype=np.float64)
 
     @cached_property
     def unserved_usd(self) -> Floats:
-        """Of each workload."""
         return np.array([item.unserved_usd for item in self.workloads], dtype=np.float64)
 
     @cached_property
@@ -182,7 +180,6 @@ class JointProblem:
 
     @cached_property
     def replicas_floor(self) -> Whole:
-        """Of each workload."""
         return np.array([item.replicas_floor for item in self.workloads], dtype=np.int64)
 
     @cached_property
@@ -192,7 +189,6 @@ class JointProblem:
 
     @property
     def kinds(self) -> int:
-        """How many."""
         return len(self.kind_pool)
 
     @cached_property

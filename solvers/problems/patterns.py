@@ -311,7 +311,6 @@ class Layout:
         return self.value(problem) + fewer_usd + CHARGE_DEVICES * problem.dearest_usd * float(short.sum())
 
     def and_also(self, other: Layout) -> Layout:
-        """Both at once."""
         counts: Counter[Pattern] = Counter(dict(zip(self.patterns, self.counts, strict=True)))
         for pattern, count in zip(other.patterns, other.counts, strict=True):
             counts[pattern] += count

@@ -123,8 +123,6 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLimits:
-    """What is promised."""
-
     first_ms: float
     between_ms: float
     percentile: float

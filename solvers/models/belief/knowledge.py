@@ -104,7 +104,6 @@ class Background:
 
     @staticmethod
     def of(facts: Facts) -> Background:
-        """Prepare facts once."""
         return Background(
             facts=facts,
             scaling=Scaling.of(facts),

@@ -97,8 +97,6 @@ def _side(total: float, since_s: float, residual: float, at_s: float) -> tuple[f
 
 
 class Miscalibration(StrEnum):
-    """How intervals lie."""
-
     OVERCONFIDENT = "overconfident"
     UNDERCONFIDENT = "underconfident"
 

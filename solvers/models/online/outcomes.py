@@ -92,7 +92,6 @@ class Outcome:
         return math.fsum(each.busy for each in self.neighbours) / max(1, len(self.neighbours))
 
     def configuration(self) -> Configuration:
-        """Its coarse name."""
         clock = self.clock_mhz_sm if self.clock_mhz_asked is None else self.clock_mhz_asked
         return Configuration(
             model=self.model,

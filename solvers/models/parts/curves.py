@@ -117,7 +117,6 @@ class CurveModel:
         return Curves(model=self, table=Static(facts=facts))
 
     def load(self, plain: Plain, facts: Facts) -> Curves:
-        """What was dumped."""
         return self.make(facts).fit(samples_from_plain(plain))
 
 
@@ -157,7 +156,6 @@ class Curves:
         return self.fit(self.table.seen.joined(samples))
 
     def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
-        """Compute every row."""
         refuse_quantity(self.spec, quantity)
         if self.table.lattice is None:
             return Answer.unknown(len(queries))

@@ -93,7 +93,6 @@ class Company:
         return self.with_groups(groups, (np.concatenate([self.alone_ms, alone_ms]), slowdown))
 
     def take_groups(self, wanted: Iterable[int] | Whole) -> Company:
-        """Some groups whole."""
         groups, rows = self.groups.take_groups(wanted)
         return self.with_groups(groups, (self.alone_ms[rows], self.slowdown[rows]))
 
@@ -216,7 +215,6 @@ class DisturbedModel:
         return Disturbed(model=self, facts=facts, formula=self.learn(None, facts))
 
     def load(self, plain: Plain, facts: Facts) -> Disturbed:
-        """What was dumped."""
         made = self.make(facts)
         return made if plain is None else made.learned(Company.from_plain(plain, facts))
 

@@ -183,7 +183,6 @@ class _Bracket:
         return (self.high, self.weight) if upper else (self.low, 1.0 - self.weight)
 
     def nearest(self) -> Whole:
-        """The nearer neighbour."""
         return np.where(self.weight > 0.5, self.high, self.low)
 
 
@@ -304,7 +303,6 @@ class Lattice:
         return np.asarray(codes[queries.model, queries.gpu_type])
 
     def places(self, queries: Queries) -> Places:
-        """Find every row."""
         found = self.key_index(queries)
         known = found >= 0
         key = np.maximum(found, 0)

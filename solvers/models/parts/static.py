@@ -189,7 +189,6 @@ def _spread(samples: Samples) -> float:
 
 
 def make(facts: Facts, _seed: int = 0) -> Static:
-    """The unfitted table."""
     return Static(facts=facts)
 
 

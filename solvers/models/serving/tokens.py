@@ -74,7 +74,6 @@ class StepCosts:
         return fixed + self.decode_per_sequence_ms * sequences + self.decode_per_token_ms * cached_tokens
 
     def prefill_ms(self, prompt_tokens: float) -> float:
-        """One prompt."""
         variable = self.prefill_per_token_ms + self.prefill_per_token_squared_ms * prompt_tokens
         return self.prefill_fixed_ms + variable * prompt_tokens
 

@@ -202,7 +202,6 @@ class Covered:
 
     @property
     def gap(self) -> float:
-        """Relative."""
         return max(0.0, (self.objective - self.bound) / max(1e-12, abs(self.objective)))
 
 
@@ -236,7 +235,6 @@ class MixtureSearch:
         self.places = [row[row >= 0] for row in self.board.option]
 
     def cost(self, usd: Floats) -> Floats:
-        """Of every column."""
         return np.array([sum(usd[option] * count for option, count in entries) for entries in self.pool.entries])
 
     def units(self) -> tuple[Whole, Whole, Floats]:

@@ -34,7 +34,6 @@ class Covers:
 
     @property
     def options(self) -> int:
-        """How many."""
         return len(self.option_rate)
 
     @cached_property

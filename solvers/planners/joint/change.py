@@ -207,11 +207,9 @@ class _Rows:
         )
 
     def served_rps(self) -> Floats:
-        """By workload."""
         return self._sum(self.devices * self.capacity_rps)
 
     def replicas(self) -> Whole:
-        """By workload."""
         return self._sum(self.devices).astype(np.int64)
 
     def usd_per_h(self) -> Floats:

@@ -72,7 +72,6 @@ class Joint(Recalling):
         return SPEC
 
     def first_state(self) -> bytes:
-        """Nothing remembered."""
         return b""
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:

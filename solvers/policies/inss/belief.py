@@ -50,7 +50,6 @@ class InssBelief:
 
     @staticmethod
     def of(case: Case, *, interference: bool) -> InssBelief:
-        """Nothing fitted yet."""
         return InssBelief(case=case, traits=Traits(case=case), interference=interference)
 
     def alone_ms(self, need: Need, option: Option, batch: int | None = None) -> float:

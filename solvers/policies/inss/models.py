@@ -188,7 +188,6 @@ def l2_lines(alone: Samples) -> dict[Key, tuple[float, float]]:
 
 
 def learn_beside(company: Company | None, facts: Facts) -> InssTerms:
-    """Coefficients of company."""
     kernels = {name: total for name, variant in facts.models.items() if (total := sum(a.count for a in variant.layers))}
     if company is None:
         return InssTerms(usual=Coefficients(launch_ms=0.0, cache=CACHE), kernels=kernels)

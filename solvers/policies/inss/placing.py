@@ -53,8 +53,6 @@ class LeftoverShare(StrEnum):
 
 @value
 class InssParameters(TunedRecord):
-    """See each."""
-
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
     placing: Annotated[Placing, Tune("who places: the exact knapsack, a plain rule, or the trained actor")] = (
         Placing.KNAPSACK

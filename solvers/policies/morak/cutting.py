@@ -58,8 +58,6 @@ class Leftover(StrEnum):
 
 @value
 class MorakParameters(TunedRecord):
-    """See each."""
-
     goal: Annotated[VirtualGpuGoal, Tune("many copies over all GPUs, or few GPUs for the demand")] = (
         VirtualGpuGoal.THROUGHPUT
     )

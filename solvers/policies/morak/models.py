@@ -118,7 +118,6 @@ class CountOnly:
 
 
 def learn_beside(company: Company | None, _facts: Facts) -> CountOnly:
-    """Slopes of company."""
     if company is None:
         return CountOnly()
     rows, members = company.known(), company.groups.members

@@ -200,7 +200,6 @@ class _Partition:
 
     @staticmethod
     def of(request: PlanRequest, case: Case, parameters: MorakParameters, wishes: Wishes) -> _Partition:
-        """Everything placed."""
         cutter = Cutter(parameters=parameters, beliefs=case.beliefs)
         made = _Partition(parameters=parameters, wishes=wishes, draft=Draft.of(request, case), cutter=cutter)
         able = []

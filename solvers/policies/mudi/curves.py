@@ -73,8 +73,6 @@ class ShareEngine(StrEnum):
 
 @value
 class MudiParameters(TunedRecord):
-    """See each."""
-
     selector: Annotated[Selector, Tune("which device a training job goes to")] = Selector.SPREAD
     jobs_per_device: Annotated[int, Tune("training jobs on one device at most", 1, 16)] = 3
     iterations: Annotated[int, Tune("batches that the tuner tries at most", 1, 200)] = 25

@@ -102,7 +102,6 @@ class Round:
         )
 
     def answer(self) -> Proposal:
-        """Settle everybody."""
         draft = self.draft
         self.serve()
         self.slack.fill()

@@ -90,7 +90,6 @@ class Scale:
         return Scale(mean=logarithms.mean(axis=0), std=np.maximum(logarithms.std(axis=0), 1e-3))
 
     def down(self, logarithms: Floats) -> Floats:
-        """Standardised targets."""
         return np.asarray((logarithms - self.mean) / self.std)
 
     def up(self, targets: Floats) -> Floats:

@@ -209,7 +209,6 @@ class MachineRegressor:
         return replace(self, machine=self.machine.recentred())._passed(window.groups, window.targets, facts)
 
     def predict(self, groups: Groups, facts: Facts) -> tuple[Floats, Floats | None]:
-        """Standardised targets."""
         return self.machine.predict(feature_rows(groups, self.vocabulary, facts)), None
 
     def _grown(self, groups: Groups) -> tuple[Vocabulary, FactorisationMachine]:

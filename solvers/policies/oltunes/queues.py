@@ -130,7 +130,6 @@ class WindowPace:
 
     @staticmethod
     def first(parameters: Shared) -> WindowPace:
-        """Before anything happened."""
         return WindowPace(window_ms=parameters.window_ms_first, group_max=parameters.group_max)
 
     def wake_s(self, submitted_s: float | None, *, full: bool) -> float:
@@ -149,7 +148,6 @@ class WindowPace:
         return replace(self, window_ms=self._moved(-1 if shrinks else 1, parameters))
 
     def after_failure(self, parameters: Shared) -> WindowPace:
-        """Quicker and smaller."""
         return replace(self, window_ms=self._moved(-1, parameters), group_max=max(1, self.group_max - 1), succeeded=0)
 
     def after_success(self, parameters: Shared) -> WindowPace:

@@ -111,7 +111,6 @@ class _Terms:
         return np.where(rest > 0, problem.crowd[table, rows.variants] * (1 + felt), 1.0)
 
     def cost(self, of: _Singles) -> _Cost:
-        """Of each replica."""
         problem, pool = self.problem, self.problem.kind_pool[of.kind]
         whole_mib = np.array([item.memory_mib for item in problem.pools])
         clients = np.array([item.clients for item in problem.pools], dtype=np.float64)

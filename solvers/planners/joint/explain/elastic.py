@@ -59,7 +59,6 @@ class Configs:
     usd_per_h: Floats
 
     def take(self, chosen: Whole) -> Configs:
-        """Some of them."""
         return Configs(
             pool=self.pool[chosen],
             share_pct=self.share_pct[chosen],

@@ -159,8 +159,6 @@ def _watts_per_device(problem: JointProblem) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lot:
-    """Equal replicas."""
-
     bin_class: int
     variant: int
     replicas: int

@@ -121,7 +121,6 @@ class _StandingGroups:
 
     @cached_property
     def before_rps(self) -> Floats:
-        """By workload."""
         at, place = np.nonzero(self.judged.rows.variants >= 0)
         rate = self.judged.capacity_rps[at, place] * self.devices[at]
         work = self.problem.variant_workload[self.judged.rows.variants[at, place]]

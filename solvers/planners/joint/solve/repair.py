@@ -171,8 +171,6 @@ def ruin_of(solution: Solution, devices: Whole, lacking: Whole) -> Ruin:
 
 
 class Recreation:
-    """Refills holes."""
-
     def __init__(self, rules: Rules, packs: Packs, usd: Floats) -> None:
         self.rules, self.packs, self.usd = rules, packs, usd
 

@@ -165,14 +165,12 @@ class Solution:
         return at, place, self.rules.judge.workload[self.judged.rows.variants[at, place]]
 
     def served_rps(self) -> Floats:
-        """By workload."""
         at, place, work = self.members()
         weights = self.judged.capacity_rps[at, place] * self.counts[at]
         size = len(self.rules.judge.problem.workloads)
         return np.asarray(np.bincount(work, weights=weights, minlength=size), dtype=np.float64)
 
     def replicas(self) -> Floats:
-        """By workload."""
         at, _, work = self.members()
         size = len(self.rules.judge.problem.workloads)
         return np.asarray(np.bincount(work, weights=self.counts[at], minlength=size), dtype=np.float64)
