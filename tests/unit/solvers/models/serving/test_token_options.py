@@ -73,7 +73,8 @@ def test_why_there_are_none(picture: Snapshot, code: ReasonCode, fact: str | Non
 
 
 def judged(standing: Assignment, picture: Snapshot | None = None, settings: tuple[DeviceSetting, ...] = ()) -> float:
-    """How much of the rate is served by a standing replica."""
+    """How much of the rate is served by a standing replica that claims all of it."""
+    standing = replace(standing, capacity_rps=4.0)
     known = picture or world(policy=builders.policy(cost_basis=CostBasis.SHARE))
     found = worth_of(known, builders.everything_movable(known), (standing,), settings)
     short = found.shortages[0].rate_rps_short if found.shortages else 0.0

@@ -118,7 +118,7 @@ def test_who_needs_more_is_opened() -> None:
 
 def test_who_could_do_with_fewer_is_opened() -> None:
     services = [builders.service(f"s{number}", rate_rps_declared=60.0) for number in range(9)]
-    picture = builders.lab([*services, builders.service("much", rate_rps_declared=1500.0)])
+    picture = builders.lab([*services, builders.service("much", rate_rps_declared=1800.0)])
     plan = propose("joint", builders.request(picture)).plan
     assert plan is not None
     assert sum(item.workload == "demo/much" for item in plan.assignments) > 1
