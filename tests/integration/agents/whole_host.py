@@ -211,8 +211,9 @@ class WholeHost:
         return len(started) == self._starts and self.receipt()["boot_id"] == started[-1]["boot_id"] and self.applied()
 
     def settings(self) -> dict[str, object]:
-        """What is set on the first GPU."""
-        found = self.host.nvml.state(self.host.uuids[0])
+        """What is set on the GPU at a lower clock, on whichever the planner put the service, or on the first one."""
+        states = [self.host.nvml.state(uuid) for uuid in self.host.uuids]
+        found = next((state for state in states if state["clock_mhz_sm"] is not None), states[0])
         return {name: found[name] for name in sorted(found) if name not in ("persistence", "setter_calls")}
 
     def applied(self) -> bool:
