@@ -16,7 +16,7 @@ from app.demo.process import alive
 from tests.integration.demo.conftest import Machine
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def until(true: Callable[[], bool], machine: Machine, deadline_s: float = 30.0) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.demo.conftest import Machine
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_a_newcomer_watches_a_fleet_being_planned(machine: Machine) -> None:

@@ -14,7 +14,7 @@ from tests.integration.faults.house import Background, House
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, held, meets, wanted
 from tests.waiting import spend
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 SEED = 77
 NODES = ("node-a", "node-b")

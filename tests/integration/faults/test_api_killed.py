@@ -15,7 +15,7 @@ from tests.integration.faults.invariants import DOUBLED
 from tests.integration.faults.reporters import DEVICES_PER_NODE, REPLICAS_PER_NODE, Reporter
 from tests.waiting import spend
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 SEED = 20_241
 NODES = 4

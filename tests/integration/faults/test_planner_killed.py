@@ -14,12 +14,11 @@ from tests.integration.faults.house import Background, House, Process
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, meets
 from tests.waiting import spend
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 SEED = 4_711
 NODES = ("node-a", "node-b")
 ROUNDS = 3
-TAKE_OVER_S = 15.0
 WRITING = """
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'headroom planner'
 AND state = 'idle in transaction' AND backend_xid IS NOT NULL
@@ -50,14 +49,14 @@ def test_a_second_planner_takes_over_from_a_killed_one(house: House) -> None:
             spend(stream.uniform(0.0, 1.2))  # a random moment of the change, not a wait for something
             _kill_leader(house, planners)
             planners.append(house.start_planner())
-            house.await_true(f"another leads (seed {SEED})", partial(_leads_after, house, token), TAKE_OVER_S)
+            house.await_true(f"another leads (seed {SEED})", partial(_leads_after, house, token))
             house.await_true(f"the target meets busy {name} (seed {SEED})", partial(meets, house, name))
         house.await_true("all nodes hold the target", lambda: not behind(house, *NODES))
     assert watch.looks > 0
     assert watch.workers_seen > 0
     tokens = house.rows("SELECT DISTINCT fencing_token FROM target_history")
     assert len(tokens) > 1, "only one planner ever wrote"
-    house.await_true("no cycle is left running by the dead", lambda: not _left_running(house), TAKE_OVER_S)
+    house.await_true("no cycle is left running by the dead", lambda: not _left_running(house))
     check_afterwards(house)
 
 
@@ -77,8 +76,8 @@ def test_a_leader_frozen_amid_a_write_neither_blocks_its_successor_nor_writes_af
             frozen.freeze()
         house.await_true("it is frozen with writes not committed", lambda: house.one(WRITING))
         successor = house.start_planner()
-        house.await_true("another leads", partial(_leads_after, house, token), TAKE_OVER_S)
-        house.await_true("the target meets busy labels", partial(meets, house, "labels"), TAKE_OVER_S)
+        house.await_true("another leads", partial(_leads_after, house, token))
+        house.await_true("the target meets busy labels", partial(meets, house, "labels"))
         frozen.thaw()
         busy(client, "search")
         house.await_true("the target meets busy search", partial(meets, house, "search"))
