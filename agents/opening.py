@@ -68,7 +68,6 @@ def _setters(options: NvidiaConfig, boards: NvmlBoards) -> tuple[Setters, Callab
 def _mps(
     options: NvidiaConfig, state: StateDirectory, boards: NvmlBoards, now_s: Callable[[], float]
 ) -> tuple[MpsSharing | None, str]:
-    """Sharing by MPS, or why there is none."""
     binary = shutil.which(options.mps_control)
     if binary is None:
         return None, f"{options.mps_control} is not on this host"

@@ -135,7 +135,6 @@ class HostProcesses:
         return self.identify(pid for pid, text in texts if text is not None and wanted in text.split(b"\0"))
 
     def identify(self, pids: Iterable[int]) -> tuple[ProcessId, ...]:
-        """Those of these pids that live."""
         return tuple(filter(None, map(identify, pids)))
 
     def send(self, process: ProcessId, number: signal.Signals) -> None:
@@ -154,7 +153,6 @@ class HostProcesses:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The living process that has this pid now."""
     stat = _stat(pid)
     return ProcessId(pid, stat.started_ticks) if stat is not None and stat.lives else None
 

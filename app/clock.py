@@ -16,7 +16,6 @@ class SystemClock:
         return time.time()
 
     def elapsed_ms(self) -> float:
-        """Monotonic milliseconds."""
         return time.monotonic() * 1000.0
 
     def now(self) -> datetime:

@@ -85,12 +85,10 @@ class FieldsError(InputError):
 
     @staticmethod
     def of(pointer: str, detail: str, code: str = "value-invalid") -> FieldsError:
-        """Of one field."""
         return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))
 
     @staticmethod
     def unknown(pointer: str, detail: str) -> FieldsError:
-        """Of one field that names what there is not."""
         return FieldsError.of(pointer, detail, "reference-unknown")
 
 

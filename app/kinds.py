@@ -95,12 +95,10 @@ class Kind:
 
     @property
     def path_key(self) -> tuple[str, ...]:
-        """What the key is called in paths."""
         return self.in_path or self.key
 
     @property
     def column_key(self) -> tuple[str, ...]:
-        """What the key is called in the table."""
         return self.in_table or self.key
 
     @property

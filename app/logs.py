@@ -130,7 +130,6 @@ class LogReporter:
         self._log = log
 
     def event(self, name: str, **facts: str | float) -> None:
-        """Log one event of the core."""
         if name in _WARNINGS:
             self._log.warning(name, None, **facts)
         else:

@@ -123,7 +123,6 @@ class SeriesPage:
 
 
 def read_page(body: bytes, names: tuple[str, ...]) -> SeriesPage:
-    """The series whose names begin with one of `names`."""
     if len(body) > PAGE_BYTES_MAX:
         return SeriesPage()
     found: dict[str, list[Series]] = {}

@@ -82,7 +82,6 @@ def refused(text: str) -> bool:
 
 
 def number_in(text: str) -> float | None:
-    """The first number of a text."""
     found = _NUMBER.search(text)
     return None if found is None else float(found.group())
 
@@ -182,7 +181,6 @@ class ProtocolTwo:
             _keep(control, "", f"{server.pid} ", share, memory)
 
     def clients(self, control: MpsControl) -> tuple[MpsClient, ...]:
-        """Every client of the daemon."""
         return tuple(
             MpsClient(pid, server)
             for server in map(str, pids_in(_say(control, "get_server_list")))

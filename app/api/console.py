@@ -106,7 +106,6 @@ def tone(fraction: float | None) -> str:
 
 
 def slo_text(slo: Mapping[str, Any]) -> str:
-    """An SLO in a few words."""
     kind = slo["kind"]
     if kind == "latency":
         scope = _SCOPES[SloScope(slo["scope"])]
@@ -119,7 +118,6 @@ def slo_text(slo: Mapping[str, Any]) -> str:
 
 
 def planner_text(planner: str) -> str:
-    """Who planned."""
     return "each pool's planner" if planner == MERGED else planner
 
 

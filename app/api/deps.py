@@ -87,7 +87,6 @@ class Services:
 
 
 def context_of(request: Request) -> ApiContext:
-    """The application's context."""
     return cast("ApiContext", request.app.state.context)
 
 
@@ -97,5 +96,4 @@ def services_of(request: Request) -> Services:
 
 
 def deed_of(request: Request, actor: Actor) -> Deed:
-    """Who does something in this request."""
     return Deed(actor=actor.name, request_id=request_id_of(request.scope))

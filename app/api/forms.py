@@ -72,22 +72,18 @@ Subject = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$", max_leng
 
 
 def by_name(name: Name) -> tuple[str, ...]:
-    """Key of a named document."""
     return (name,)
 
 
 def by_project_and_name(project: Project, name: Name) -> tuple[str, ...]:
-    """Key of a workload."""
     return (project, name)
 
 
 def by_node(node: NodeKey) -> tuple[str, ...]:
-    """Key of a node."""
     return (node,)
 
 
 def by_uuid(uuid: Uuid) -> tuple[str, ...]:
-    """Key of a device."""
     return (uuid,)
 
 
@@ -129,7 +125,6 @@ def page_order(
         str | None, Query(max_length=2000, pattern=r"^[A-Za-z0-9_-]+$", description="`next_cursor` of the page before.")
     ] = None,
 ) -> PageOrder:
-    """Read limit and cursor."""
     cap: int = request.app.state.context.settings.page_size_max
     return PageOrder(limit=min(limit, cap), cursor=cursor)
 
@@ -169,7 +164,6 @@ HeldTag = Annotated[str | None, Header(alias="If-None-Match", max_length=400, de
 
 
 def etag(version: int | str) -> str:
-    """The tag of a version."""
     return f'"{version}"'
 
 

@@ -71,7 +71,6 @@ class StreamMetrics:
 
 
 def doorbell_metrics(registry: CollectorRegistry) -> StreamMetrics:
-    """Watches the doorbell."""
     return StreamMetrics(
         Gauge("headroom_doorbell_connections", "Open doorbell streams.", registry=registry),
         Counter("headroom_doorbell_rings", "Generations announced.", registry=registry),
@@ -79,7 +78,6 @@ def doorbell_metrics(registry: CollectorRegistry) -> StreamMetrics:
 
 
 def route_metrics(registry: CollectorRegistry) -> StreamMetrics:
-    """Watches the streams of routes."""
     return StreamMetrics(
         Gauge("headroom_route_streams", "Open streams of routes.", registry=registry),
         Counter("headroom_route_changes", "Changes of routes seen while somebody watched.", registry=registry),

@@ -79,11 +79,9 @@ class Hub:
             self._bells.discard(bell)
 
     def opened(self) -> None:
-        """A stream began."""
         self._metrics.connections.inc()
 
     def closed(self) -> None:
-        """A stream ended."""
         self._metrics.connections.dec()
 
 
@@ -190,7 +188,6 @@ class FeedThread(Generic[Feed]):
         self._hub.wake()
 
     def join(self) -> None:
-        """Wait for the thread to have ended."""
         if self._thread is not None:
             self._thread.join(timeout=5.0)
 
@@ -294,7 +291,6 @@ class RouteBoard:
         self.hub.opened()
 
     def closed(self) -> None:
-        """A stream ended."""
         self.watched -= 1
         self.hub.closed()
 

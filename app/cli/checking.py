@@ -4,6 +4,7 @@ that made it. The server's judgement is not trusted: both checks run the core he
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,16 +13,18 @@ import typer
 
 from app.cli.files import STANDARD, check_target, decode, read_plain, write_value
 from app.cli.options import Server, Token, connect
-from app.cli.output import CommandError, Exit, Format, Output, rows, show
+from app.cli.output import CommandError, Exit, Format, Output, rows, show, standard_output_to_error
 from app.cli.planning import LaneOption
 from app.cli.tables import finding_lines
 from app.client import Client
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
-    from solvers.domain.ids import WorkloadId
-    from solvers.domain.plan import Plan
+    from solvers.cycle.record import CycleRecord
+    from solvers.domain.ids import PolicyName, WorkloadId
+    from solvers.domain.plan import Plan, Proposal
     from solvers.domain.snapshot import Snapshot
+    from solvers.planners.base import PlanRequest
 
 _MODES = {
     LaneOption.ACT: ("auto",),
@@ -114,22 +117,69 @@ def replay(
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """Plan again from a cycle's record and compare the plan's digest. Exit status 7 when it differs."""
+    """Plan again from a cycle's record and compare the plan's digest. Exit status 7 when it differs.
+
+    Exit status 9 when that proves nothing: the clock or a crash had a part in a plan, or what a planner remembered
+    then, or its version, is not to be had any more.
+    """
     from solvers.cycle.cycle import replay as plan_again
     from solvers.cycle.record import CycleRecord
     from solvers.domain.codec import from_plain
+    from solvers.domain.plan import PlannerEnding
+    from solvers.planners import registry
 
     with connect(server, token) as client:
         chosen = cycle_id or _newest_finished(client)
         stored = client.cycle(chosen)
-    if stored["record"] is None:
-        raise CommandError(f"cycle {chosen} ended before it had a record", Exit.NOT_FOUND)
-    record = from_plain(CycleRecord, stored["record"])
-    again = plan_again(record)
-    answer = {"cycle": chosen, "recorded": record.plan_digest, "replayed": again, "same": again == record.plan_digest}
+        if stored["record"] is None:
+            raise CommandError(f"cycle {chosen} ended before it had a record", Exit.NOT_FOUND)
+        record = from_plain(CycleRecord, stored["record"])
+        states = _states(client, record)
+    late = [f"the clock ended {item.planner} then" for item in record.makers if item.ending is PlannerEnding.DEADLINE]
+
+    def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
+        found = registry.propose(planner, request, state)
+        if found.ending is PlannerEnding.DEADLINE:
+            late.append(f"the clock ended {planner} this time")
+        elif request.budget.work_units is None:
+            late.append(f"the policy does not count the work of {planner} (work_units)")
+        return found
+
+    with standard_output_to_error():
+        again = plan_again(record, propose, states)
+    same = again == record.plan_digest or (None if late else False)
+    answer = {"cycle": chosen, "recorded": record.plan_digest, "replayed": again, "same": same}
     show(answer, output, rows(tuple(answer), [tuple(answer.values())]))
-    if not answer["same"]:
+    if same is None:
+        raise CommandError(f"the replay made another plan, which proves nothing: {late[0]}", Exit.UNDECIDED)
+    if not same:
         raise CommandError("the replay made another plan", Exit.FOUND_WRONG)
+
+
+def _states(client: Client, record: CycleRecord) -> dict[PolicyName, bytes]:
+    """What the plan's makers were handed then. Raises CommandError where they cannot make it again."""
+    from solvers.domain.ids import PolicyName
+    from solvers.domain.plan import PlannerEnding
+    from solvers.planners import registry
+
+    makers, kept, states = record.makers, dict[str, str | None](), dict[PolicyName, bytes]()
+    if any(maker.state_digest for maker in makers):
+        kept = {item["digest"]: item["state"] for item in client.cycle_states(record.id)}
+    for maker in makers:
+        planner, here = maker.planner, registry.create(maker.planner).spec.version
+        state = kept.get(maker.state_digest or "")
+        if state is not None:
+            states[maker.policy] = b64decode(state)
+        if maker.ending in (PlannerEnding.KILLED, PlannerEnding.FAILED):
+            why = f"{planner} did not end by itself ({maker.ending.value}); its best plan until then was taken"
+        elif here != maker.version:
+            why = f"it is a plan of {planner} {maker.version}, and here is {planner} {here}"
+        elif maker.state_digest and state is None:
+            why = f"what {planner} remembered then is not kept any more"
+        else:
+            continue
+        raise CommandError(f"cycle {record.id} cannot be repeated: {why}", Exit.UNDECIDED)
+    return states
 
 
 def _newest_finished(client: Client) -> str:

@@ -36,6 +36,7 @@ class Exit(IntEnum):
     UNREACHABLE = 6
     FOUND_WRONG = 7
     NEEDS_EXTRA = 8
+    UNDECIDED = 9
 
 
 class CommandError(HeadroomError):

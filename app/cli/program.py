@@ -88,7 +88,6 @@ def version(output: Output = Format.TABLE) -> None:
 
 
 def software_version() -> str:
-    """Version of the installed distribution."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

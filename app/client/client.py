@@ -268,6 +268,11 @@ class Client:
         """A stored planning cycle."""
         return self._document("GET", f"/v1/cycles/{quote(cycle_id, safe='')}")
 
+    def cycle_states(self, cycle_id: str) -> list[Document]:
+        """What the planners of a cycle were handed of what they had kept."""
+        found: list[Document] = self._document("GET", f"/v1/cycles/{quote(cycle_id, safe='')}/states")["items"]
+        return found
+
     def target(self) -> Document:
         """What the fleet must hold now."""
         return self._document("GET", "/v1/targets/current")

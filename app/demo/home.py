@@ -46,7 +46,6 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """Folder of the log files."""
         return self.path / "logs"
 
     def prepare(self) -> None:
@@ -88,7 +87,6 @@ class Home:
             return None
 
     def write_state(self, state: SupervisorState) -> None:
-        """Replace the state in one step."""
         write_private(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
 
     def forget_state(self) -> None:

@@ -111,7 +111,6 @@ class LocalRooms:
         )
 
     def planner(self) -> ChildSpec:
-        """`headroom planner`."""
         command = (sys.executable, "-m", "app", "planner")
         return ChildSpec(name="planner", command=command, environment=self._server_environment())
 
@@ -166,7 +165,6 @@ class LocalRooms:
     # -- over HTTP ----------------------------------------------------------------------------------------------------
 
     def api_ready(self) -> bool:
-        """Whether the API serves."""
         return self._api().ready()
 
     def seed(self) -> None:

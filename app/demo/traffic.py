@@ -117,7 +117,6 @@ def _known(kind: type, plain: Any) -> Mapping[str, Any]:
 
 
 def poisson(stream: random.Random, mean: float) -> int:
-    """A Poisson count with this mean."""
     if mean <= 0:
         return 0
     if mean > GAUSS_ABOVE:
@@ -188,7 +187,6 @@ class ReadyRoutes:
             self._by_service = read_routes(answer.body)
 
     def of(self, service: str) -> tuple[ReadyRoute, ...]:
-        """Ready replicas of a service."""
         return self._by_service.get(service, ())
 
 

@@ -167,7 +167,6 @@ class HeldRoutes:
         self._empty_since_s: dict[str, float] = {}
 
     def believe(self, told: Mapping[str, ServiceRoutes], now_s: float) -> Mapping[str, ServiceRoutes]:
-        """The routes to follow now."""
         believed = {}
         for service, routes in told.items():
             before = self._routes.get(service)

@@ -90,7 +90,6 @@ _RUNNING = cycles.c.state == CycleState.RUNNING
 
 
 def begin(session: Session, new: NewCycle) -> None:
-    """Remember that a cycle runs."""
     session.execute(insert(cycles).values(**asdict(new), state=CycleState.RUNNING))
 
 
@@ -141,7 +140,6 @@ def get(session: Session, cycle_id: str) -> CycleSummary:
 
 
 def last_closed(session: Session) -> CycleSummary | None:
-    """The newest cycle that is closed."""
     query = select(*_SUMMARY).where(cycles.c.state == CycleState.CLOSED).order_by(cycles.c.started_at.desc())
     return one(session, CycleSummary, query.limit(1))
 
@@ -169,12 +167,10 @@ def page(
 
 
 def pack(record: CycleRecord) -> bytes:
-    """The stored form of a record."""
     return zlib.compress(canonical_json(record).encode(), COMPRESSION_LEVEL)
 
 
 def unpack(packed: bytes) -> CycleRecord:
-    """The record in a stored form."""
     return from_json(CycleRecord, zlib.decompress(packed))
 
 
@@ -214,12 +210,19 @@ class PlannerState:
     updated_at: datetime
 
 
-def find_state(session: Session, planner: str, version: str, digest: str | None = None) -> PlannerState | None:
-    """The newest state of a planner, or the one of this digest; None when there is none (any more)."""
-    query = select(planner_states).where(*_of_planner(planner, version))
-    if digest is not None:
-        query = query.where(planner_states.c.digest == digest)
-    return one(session, PlannerState, query.order_by(planner_states.c.updated_at.desc()).limit(1))
+def newest_state(session: Session, planner: str, version: str) -> PlannerState | None:
+    """What a planner keeps; None when it kept nothing yet."""
+    return _newest(session, _of_planner(planner, version))
+
+
+def find_state(session: Session, planner: str, digest: str) -> PlannerState | None:
+    """What a planner kept under a digest; None when it is not there any more."""
+    return _newest(session, (planner_states.c.planner == planner, planner_states.c.digest == digest))
+
+
+def _newest(session: Session, among: tuple[Any, ...]) -> PlannerState | None:
+    query = select(planner_states).where(*among).order_by(planner_states.c.updated_at.desc()).limit(1)
+    return one(session, PlannerState, query)
 
 
 def put_state(session: Session, planner: str, version: str, state: bytes) -> Digest:

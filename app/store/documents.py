@@ -66,7 +66,6 @@ ANY = Precondition()
 
 
 def key_of(kind: Kind, spec: Spec) -> Key:
-    """Key that a spec belongs under."""
     return tuple(str(spec[field]) for field in kind.key)
 
 
@@ -79,7 +78,6 @@ def get(session: Session, kind: Kind, key: Key) -> Stored:
 
 
 def find(session: Session, kind: Kind, key: Key) -> Stored | None:
-    """One document, or None."""
     return _find(session, kind, key, lock=False)
 
 
@@ -96,7 +94,6 @@ def page(session: Session, kind: Kind, order: PageOrder, project: str | None = N
 
 
 def all_specs(session: Session, kind: Kind) -> list[Stored]:
-    """Every document of a kind, by key."""
     query = select(*_selected(kind)).order_by(*_key_columns(kind))
     return [_stored(kind, row) for row in session.execute(query)]
 

@@ -22,7 +22,6 @@ VERSION_TABLE = "schema_version"
 
 
 def scripts_path() -> Path:
-    """Directory of the migration scripts."""
     package = Path(__file__).resolve().parents[1]
     for candidate in (package / "migrations_bundle", package.parent / "migrations"):
         if (candidate / "env.py").is_file():

@@ -97,7 +97,6 @@ def raise_generation(session: Session, node_id: str, boot_id: str, generation: i
 
 
 def devices_of(session: Session, node_id: str) -> tuple[str, ...]:
-    """UUIDs of a node's devices."""
     query = select(devices.c.uuid).where(devices.c.node_id == node_id).order_by(devices.c.uuid)
     return tuple(session.execute(query).scalars())
 

@@ -110,7 +110,6 @@ def points_of(session: Session, keys: Collection[ModelKey]) -> tuple[Point, ...]
 
 
 def all_points(session: Session) -> tuple[Point, ...]:
-    """Every point, by configuration."""
     return tuple(from_plain(Point, row.state) for row in session.execute(_ordered()))
 
 
@@ -129,7 +128,6 @@ def put_points(session: Session, points: Sequence[Point]) -> None:
 
 
 def forget_points(session: Session, configurations: Iterable[Configuration]) -> None:
-    """Delete the points of these configurations."""
     for configuration in configurations:
         key = [outcome_points.c[name] == value for name, value in _key(configuration).items()]
         session.execute(delete(outcome_points).where(*key))
@@ -153,14 +151,12 @@ def monitors_of(session: Session, keys: Collection[ModelKey]) -> dict[ModelKey, 
 
 
 def put_monitors(session: Session, monitors: Sequence[Monitor]) -> None:
-    """Store what is watched."""
     rows = [{"model": each.model, "gpu_type": each.gpu_type, "state": to_plain(each)} for each in monitors]
     if rows:
         session.execute(put_over(belief_monitors, rows, ("model", "gpu_type"), updated_at=func.now()))
 
 
 def add_hours(session: Session, counts: Sequence[HourCounts]) -> None:
-    """Add to the counts of hours."""
     if not counts:
         return
     statement = insert(outcome_hours).values([asdict(each) for each in counts])

@@ -84,7 +84,6 @@ class ProfileRunProgress:
 
 
 def create(session: Session, new: NewRun) -> ProfileRunLine:
-    """Store a run."""
     values = asdict(new)
     expires_at = func.now() + interval(values.pop("patience_s"))
     (run,) = records(session, ProfileRunLine, insert(runs).values(**values, expires_at=expires_at).returning(runs))

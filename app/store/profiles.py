@@ -113,13 +113,11 @@ def put_pairs(session: Session, new: Sequence[PairPoint]) -> int:
 
 
 def all_pairs(session: Session) -> tuple[PairPoint, ...]:
-    """Every pair, by key."""
     query = select(pairs).order_by(*(pairs.c[name] for name in _PAIR_KEY))
     return tuple(_pair(row) for row in session.execute(query))
 
 
 def pairs_page(session: Session, model: str, gpu_type: str, order: PageOrder) -> StoredPage[PairPoint]:
-    """Pairs on a GPU type that a model is part of."""
     query = select(pairs).where(pairs.c.gpu_type == gpu_type, _with(model))
     by = [pairs.c[name] for name in _PAIR_KEY[1:]]
     return read_page(session, Listing(name="pair-points", by=by, made=_pair), query, order)

@@ -68,7 +68,6 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
 
     def start(self) -> None:
-        """Begin to compete for the lease."""
         self._thread.start()
 
     def stop(self) -> None:

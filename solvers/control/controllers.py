@@ -287,7 +287,6 @@ class _SearchTurn:
         return known, ReplicaWish.HOLD
 
     def _at(self, search: BatchSearch, clock_mhz: int | None = None, state: DeviceState | None = None) -> DeviceState:
-        """The state that tries the batch of a search."""
         begun = self.state if state is None else state
         setting = _with_batch(self.envelope, begun.setting, search.batch)
         clock = setting.clock_mhz_sm if clock_mhz is None else clock_mhz
@@ -334,7 +333,6 @@ _FACTORIES: Mapping[str, Callable[[GovernorSettings], Controller]] = MappingProx
 
 
 def names() -> tuple[str, ...]:
-    """All controllers that can be named."""
     return tuple(sorted(_FACTORIES))
 
 

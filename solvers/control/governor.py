@@ -104,7 +104,6 @@ class MorakGovernor:
         return first_state(envelope, replace(planned, clock_mhz_sm=begun))
 
     def fitted(self, envelope: DeviceEnvelope, state: DeviceState, planned: Setting) -> DeviceState:
-        """Go on under a new envelope."""
         return fitted(envelope, state, planned)
 
     def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:

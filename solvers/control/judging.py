@@ -75,7 +75,6 @@ def settled(settings: GovernorSettings, state: DeviceState) -> bool:
 
 
 def inside(envelope: DeviceEnvelope, setting: Setting) -> Setting:
-    """A setting brought into the envelope."""
     batches = tuple(
         min(max(batch, replica.batch_min), replica.batch_max)
         for batch, replica in zip(setting.batches, envelope.replicas, strict=True)
@@ -129,7 +128,6 @@ def next_period(state: DeviceState) -> DeviceState:
 
 
 def moved(state: DeviceState, setting: Setting) -> DeviceState:
-    """The state with a new setting, and when that was."""
     if setting == state.setting:
         return state
     before = state.setting
@@ -159,7 +157,6 @@ def batches_above(batch: int, highest: int, part: float) -> tuple[int, ...]:
 
 
 def batch_below(batch: int, lowest: int, part: float) -> int:
-    """The next smaller batch."""
     return max(lowest, batch - batch_step(batch, part))
 
 

@@ -216,7 +216,6 @@ class DeviceState:
     """Of controllers that search; None for all others."""
 
     def batch(self, replica: str) -> int:
-        """A replica's batch."""
         return self.setting.batches[self.replicas.index(replica)]
 
 
@@ -258,7 +257,6 @@ class GovernorDecision:
 
 
 def state_to_plain(state: DeviceState) -> dict[str, object]:
-    """A state as plain JSON data."""
     return asdict(state)
 
 
@@ -299,7 +297,6 @@ def _setting(plain: object) -> Setting:
 
 
 def _a(kind: type[T], plain: object) -> T:
-    """What was written, where it is of this kind."""
     found = list(plain) if isinstance(plain, tuple) else plain
     if isinstance(found, bool) or not isinstance(found, kind):
         raise ValueError(f"no state of a governor: expected {kind.__name__}, got {type(plain).__name__}")

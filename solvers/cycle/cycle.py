@@ -215,23 +215,20 @@ Propose = Callable[[str, PlanRequest, bytes | None], Proposal]
 
 
 def replay(
-    record: CycleRecord,
-    propose: Propose = registry.propose,
-    state: bytes | None = None,
-    states: Mapping[PolicyName, bytes] | None = None,
+    record: CycleRecord, propose: Propose = registry.propose, states: Mapping[PolicyName, bytes] | None = None
 ) -> Digest:
-    """Digest of the plan that the recorded planner makes now, handed `state` (that of the record's `state_digest`), or
-    each policy's planner its part of `states`.
+    """Digest of the plan that the record's makers make now, each handed its policy's part of `states`.
 
     Raises InputError when the cycle had no plan.
     """
     if record.proposal is None or record.plan is None:
         raise InputError(f"cycle {record.id} has no plan to repeat", cycle=record.id)
     request = PlanRequest(snapshot=record.snapshot, movable=record.movable, budget=record.budget, seed=record.seed)
+    states = states or {}
     if record.plan.parts:
-        plan: Plan | None = _in_parts(record.plan, request, propose, states or {})
+        plan: Plan | None = _in_parts(record.plan, request, propose, states)
     else:
-        plan = propose(record.proposal.planner, request, state).plan
+        plan = propose(record.proposal.planner, request, states.get(record.snapshot.policy.name)).plan
         plan = plan and _told_as_then(record.plan.bound_usd_per_h, request, plan)
     if plan is None:
         raise EngineError(f"planner {record.proposal.planner} has no plan this time", cycle=record.id)

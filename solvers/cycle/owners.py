@@ -56,7 +56,6 @@ class StandingOwners:
 
 
 def knob_owners(owners: Owners, device: DeviceId, standing: StandingOwners) -> tuple[KnobOwner, ...]:
-    """One owner of every knob, in their order."""
     policy = owners.policy_at(device)
     held = standing.on_device.get(device, [])
     open_ = set(_open(held))

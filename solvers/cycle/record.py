@@ -126,6 +126,17 @@ class Timing:
 
 
 @value
+class Maker:
+    """Who made the plan of a policy, what it was handed, and how it ended."""
+
+    policy: PolicyName
+    planner: str
+    version: str
+    state_digest: Digest | None
+    ending: PlannerEnding
+
+
+@value
 class CycleRecord:
     """One cycle, whole. `proposal` is the chosen one; `generation` is set when the plan became the target."""
 
@@ -148,14 +159,28 @@ class CycleRecord:
     timings: tuple[Timing, ...] = ()
 
     @property
-    def state_digest(self) -> Digest | None:
-        """Of the state that the chosen plan's planner was handed."""
-        name = self.proposal.planner if self.proposal is not None else None
-        return next((item.state_digest for item in self.attempts if item.planner == name), None)
+    def makers(self) -> tuple[Maker, ...]:
+        """Whose work the plan is: one planner's, or each policy's; none for what only stayed as it stood."""
+        if self.proposal is None or self.proposal.plan is None:
+            return ()
+        default, plan = self.snapshot.policy.name, self.proposal.plan
+        versions = {(line.policy, line.planner): line.planner_version for line in plan.parts}
+        versions = versions or {(default, self.proposal.planner): plan.planner_version}
+        asked = ((item.policy or default, item) for item in self.attempts)
+        return tuple(
+            Maker(
+                policy=policy,
+                planner=item.planner,
+                version=versions[policy, item.planner],
+                state_digest=item.state_digest,
+                ending=item.ending,
+            )
+            for policy, item in asked
+            if (policy, item.planner) in versions
+        )
 
     @property
     def answered(self) -> Authorship | None:
-        """Who made the plan, and how."""
         return answered(self.attempts, self.proposal)
 
     @property

@@ -21,7 +21,6 @@ class CompilerError(RuntimeError):
 
 
 def sources() -> list[Path]:
-    """All that there are."""
     return sorted(HERE.glob("*.c"))
 
 

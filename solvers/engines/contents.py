@@ -105,11 +105,9 @@ class _Record:
         return ctypes.c_void_p(self._words.ctypes.data)
 
     def whole(self, at: int) -> int:
-        """A field, as a whole number."""
         return int(self._words[at])
 
     def real(self, at: int) -> float:
-        """A field, as a real one."""
         return float(self._words[at : at + 1].view(np.float64)[0])
 
 

@@ -127,7 +127,6 @@ def verdict(
     hint: Floats | None = None,
     repair: Callable[[Program], EngineAnswer] | None = None,
 ) -> EngineAnswer:
-    """The answer that a claim is worth."""
     found = sound(program, claim.values, repair)
     notes = [claim.note]
     if claim.values is not None and found is None:

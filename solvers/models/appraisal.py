@@ -211,7 +211,6 @@ class Appraisal:
 
 
 def _read(grid: Grid, share_pct: float) -> ShareReading | None:
-    """A grid at one share."""
     if grid.measured.all():
         high = int(np.searchsorted(grid.shares_pct, share_pct - SHARE_DUST))
         at = min(high, len(grid.shares_pct) - 1)

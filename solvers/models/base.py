@@ -190,7 +190,6 @@ class Groups:
         return len(self.members)
 
     def joined(self, other: Groups) -> Groups:
-        """The groups of both, one after the other."""
         after = int(self.group.max(initial=-1)) + 1
         return Groups(
             members=self.members.joined(other.members), group=np.concatenate([self.group, other.group + after])
@@ -222,7 +221,6 @@ class GroupSamples:
     latency_ms: Floats
 
     def joined(self, other: GroupSamples) -> GroupSamples:
-        """The groups of both, one after the other."""
         latency_ms = np.concatenate([self.latency_ms, other.latency_ms])
         return GroupSamples(groups=self.groups.joined(other.groups), latency_ms=latency_ms)
 

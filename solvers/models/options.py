@@ -70,7 +70,6 @@ class Beliefs:
 
     @staticmethod
     def of(snapshot: Snapshot, classes: list[DeviceClass], neighbours: int = NEIGHBOURS_BORNE) -> Beliefs:
-        """Beliefs over these classes of devices."""
         profiles = snapshot.profiles_by_key()
         return Beliefs(
             policy=snapshot.policy,
@@ -294,7 +293,6 @@ class Beliefs:
         )
 
     def option(self, need: Need, options: Options, index: int) -> Option:
-        """One of a need's options as a record."""
         numbers = {name: getattr(options, name)[index].item() for name in (*_WHOLE, *_CHOSEN_BY)}
         device_class = self.classes[numbers["device_class"]]
         return Option(

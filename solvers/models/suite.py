@@ -61,7 +61,6 @@ def load_solo(name: str, plain: Plain, facts: Facts) -> SoloModel:
 
 
 def make_interference(name: str, facts: Facts, seed: int = 0) -> InterferenceModel:
-    """An unfitted model of interference."""
     if name not in found(INTERFERENCE_MODELS):
         known = ", ".join(found(INTERFERENCE_MODELS))
         raise InputError(f"there is no interference model {name!r}; known are {known}")
@@ -116,7 +115,6 @@ class Suite:
         )
 
     def dump(self) -> Plain:
-        """The suite as JSON data."""
         return {
             "format": FORMAT,
             "name": self.name,

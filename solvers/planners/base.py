@@ -76,7 +76,6 @@ class PlanRequest:
 
     @property
     def streams(self) -> Streams:
-        """Named random streams of this request."""
         return Streams(self.seed)
 
 

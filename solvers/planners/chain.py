@@ -21,7 +21,6 @@ class KeepTarget(Stateless):
         return SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - no state, no story
-        """The standing target as a plan."""
         snapshot = request.snapshot
         worth = worth_of(snapshot, request.movable, snapshot.target.assignments, snapshot.target.settings)
         plan = Plan(

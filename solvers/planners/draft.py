@@ -74,7 +74,6 @@ class Draft:
         return self.case.beliefs.option(need, self.options(need), index)
 
     def of_type(self, need: Need, gpu_type: GpuTypeName) -> Flags:
-        """Which options are on devices of a type."""
         mine = [number for number, kind in enumerate(self.fleet.classes) if kind.gpu_type == gpu_type]
         return np.isin(self.options(need).device_class, mine)
 
@@ -131,7 +130,6 @@ class Draft:
         return settled
 
     def search(self, need: Need, option: Option) -> RoomSearch:
-        """The room that one replica of an option needs."""
         return RoomSearch(
             need=need,
             share_pct=option.share_pct,

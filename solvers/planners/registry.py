@@ -67,7 +67,6 @@ def tuned_for(name: str, policy: Policy) -> Planner:
 
 
 def settings_of(policy: Policy, name: str) -> dict[str, Scalar]:
-    """What a policy sets of one planner."""
     return {item.name: item.value for item in policy.planner_settings if item.planner == name}
 
 
@@ -86,7 +85,6 @@ def check_settings(policy: Policy) -> None:
 
 
 def listing(planner: Planner) -> PlannerListing:
-    """What a planner publishes of itself."""
     spec = planner.spec
     return PlannerListing(
         name=spec.name,

@@ -86,7 +86,6 @@ class Settled:
 
     @property
     def domains(self) -> frozenset[int]:
-        """Failure domains in use."""
         return frozenset(int(self.fleet.failure_domain[item.seat.device]) for item in self.placed)
 
     def add(self, placed: Placed) -> None:
@@ -106,7 +105,6 @@ class Settled:
 
 
 def seat_of(need: Need, option: Option, device: int) -> Seat:
-    """What a replica of this option takes."""
     return Seat(
         workload=need.workload,
         project=need.project,

@@ -244,7 +244,6 @@ class Fleet:
         return float(min(self.limit_w[device], self.idle_w[device] + self.dynamic_w[device]))
 
     def class_at(self, device: int) -> DeviceClass:
-        """The device's class."""
         return self.classes[int(self.class_of[device])]
 
     def gpus(self, device: int, share_pct: int) -> float:

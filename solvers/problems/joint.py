@@ -162,7 +162,6 @@ class JointProblem:
 
     @cached_property
     def variant_workload(self) -> Whole:
-        """Workload of each variant."""
         return np.array([item.workload for item in self.variants], dtype=np.int64)
 
     @cached_property
@@ -184,7 +183,6 @@ class JointProblem:
 
     @cached_property
     def pool_devices(self) -> Whole:
-        """Devices of each pool."""
         return np.array([item.devices for item in self.pools], dtype=np.int64)
 
     @property

@@ -197,7 +197,6 @@ def _with_alternatives(need: Need, service: Service, catalogue: dict[ModelName, 
 
 
 def _with_tokens(need: Need, service: Service, profiles: tuple[TokenProfile, ...]) -> Need:
-    """The need with its promise of tokens."""
     between_ms = service.slo.inter_token_ms
     if service.slo.kind is not SloKind.TOKENS or between_ms is None:
         return need

@@ -45,7 +45,6 @@ class Pattern:
 
     @property
     def key(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """Patterns of one key are equal."""
         return self.kind, self.variants, self.shares_pct
 
 
@@ -268,7 +267,6 @@ class Layout:
         return float(sum(item.usd_per_h * count for item, count in zip(self.patterns, self.counts, strict=True)))
 
     def served_rps(self, problem: JointProblem) -> Floats:
-        """Capacity of each workload."""
         total = np.zeros(len(problem.workloads))
         for item, count in zip(self.patterns, self.counts, strict=True):
             for variant, capacity in zip(item.variants, item.capacity_rps, strict=True):
@@ -276,7 +274,6 @@ class Layout:
         return total
 
     def devices(self, problem: JointProblem) -> Floats:
-        """Devices in use of each pool."""
         total = np.zeros(len(problem.pools))
         for item, count in zip(self.patterns, self.counts, strict=True):
             total[int(problem.kind_pool[item.kind])] += count

@@ -165,7 +165,6 @@ class Picture:
         return device, self.types[device.gpu_type], self.nodes[device.node]
 
     def clock_mhz_sm(self, device: Device) -> int:
-        """The clock the plan runs a device at."""
         setting = self.settings.get(device.id)
         if setting is not None and setting.clock_mhz_sm is not None:
             return setting.clock_mhz_sm

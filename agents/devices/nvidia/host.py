@@ -68,7 +68,6 @@ class Accounts:
         """Processes of every device at the last look."""
 
     def close_interval(self, samples: tuple[WorkerSample, ...], roster: Roster) -> tuple[DeviceSample, ...]:
-        """Every device with its workers."""
         self._note_events()
         return tuple(
             self._sample(uuid, [item for item in samples if item.reading.uuid == uuid], roster) for uuid in self._meters

@@ -56,7 +56,6 @@ def _page_model(model: Any) -> Any:
 
 
 def documents_router() -> APIRouter:
-    """The routes of all kinds."""
     router = APIRouter()
     for kind in kinds.KINDS:
         part = APIRouter(tags=[kind.plural])

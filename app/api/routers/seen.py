@@ -26,7 +26,7 @@ from app.api.deps import context_of, services_of
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
 from app.errors import ForbiddenError
 from app.records import record
-from app.services.seen.history import Costs
+from app.services.seen.history import Costs, HandedStates
 from app.services.seen.status import FleetSummary
 from app.services.seen.telemetry import DeviceSeries, ServiceSeries
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
@@ -86,8 +86,18 @@ def list_cycles(
 
 @history_router.get("/v1/cycles/{cycle_id}", summary="Get a cycle", response_model=StoredCycle)
 def get_cycle(request: Request, actor: ClusterReader, cycle_id: Opaque) -> Any:
-    """Snapshot, attempts, findings, transition, decision: all that is needed to replay it."""
+    """Snapshot, attempts, findings, transition, decision: with its states, all that is needed to replay it."""
     return answer(services_of(request).history.cycle(cycle_id))
+
+
+@history_router.get(
+    "/v1/cycles/{cycle_id}/states", summary="What a cycle's planners were handed", response_model=HandedStates
+)
+def list_cycle_states(request: Request, actor: ClusterReader, cycle_id: Opaque) -> Any:
+    """What each attempt's planner had kept from earlier cycles, by the digest that the attempt names. The newest state
+    of a planner is always kept, older ones as far as there is room.
+    """
+    return answer(services_of(request).history.states(cycle_id))
 
 
 @history_router.get("/v1/events", summary="List audit events", response_model=Page[EventLine])

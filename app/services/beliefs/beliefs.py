@@ -76,7 +76,6 @@ class Evidence:
         return replace(self, samples=self.samples.take(alone), groups=self.groups.take_groups(pairs))
 
     def joined(self, other: Evidence) -> Evidence:
-        """These measurements and the others."""
         return replace(self, samples=self.samples.joined(other.samples), groups=self.groups.joined(other.groups))
 
     def teaches_as(self, known: Evidence) -> bool:
@@ -114,7 +113,6 @@ def read_facts(session: Session) -> Facts:
 
 
 def samples_of(points: Sequence[ProfilePoint]) -> Samples:
-    """Points of models alone as samples."""
     queries = Queries.of(
         [point.model for point in points],
         [point.gpu_type for point in points],
@@ -128,7 +126,6 @@ def samples_of(points: Sequence[ProfilePoint]) -> Samples:
 
 
 def groups_of(pairs: Sequence[PairPoint]) -> GroupSamples:
-    """Pairs as groups of two."""
     first, second = (
         Queries.of(
             [getattr(pair, f"model_{side}") for pair in pairs],
@@ -221,7 +218,6 @@ Fit = Callable[[Evidence], Suite]
 
 
 def fitted(evidence: Evidence) -> Suite:
-    """The suite that has learned this evidence."""
     return Suite.fresh(SUITE, evidence.facts, _SEED).fit(evidence.samples, evidence.groups)
 
 

@@ -232,11 +232,9 @@ class LearningRun:
 
     @property
     def changed(self) -> list[Point]:
-        """Points to write."""
         return [self._points[name] for name in self._changed if name in self._points]
 
     def hours(self) -> list[HourCounts]:
-        """What to add to the counts of hours."""
         return [
             record_of(
                 HourCounts,

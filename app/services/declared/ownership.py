@@ -51,7 +51,6 @@ class Estate:
 
     @property
     def owners(self) -> Owners:
-        """Who has what."""
         bound = {policy.name: policy for policy in self.bound}
         return Owners(
             default=self.default,
@@ -241,7 +240,6 @@ class PolicyLine:
 
 
 def standing_of(session: Session, target: Target) -> StandingOwners:
-    """What stands, with who made it."""
     if target.plan is None:
         return StandingOwners.of((), None)
     planner, parts = plans.makers(session, target.plan)

@@ -101,7 +101,6 @@ _UNITS = tuple(
 
 
 def sentence(reason: Reason) -> str:
-    """A reason in words."""
     facts = [fact for fact in reason.facts if fact.name not in _BASIS]
     source = next((fact.value for fact in reason.facts if fact.name == "profile_source"), None)
     unmeasured = "" if source is None else f" Nobody measured this configuration here: it is {source}."

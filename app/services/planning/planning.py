@@ -174,7 +174,7 @@ class StoreMemory:
         if version is None:
             return None
         with self._database.reading() as session:
-            found = cycles.find_state(session, planner, version)
+            found = cycles.newest_state(session, planner, version)
         return None if found is None else found.state
 
     def keep(self, planner: str, state: bytes) -> None:

@@ -159,7 +159,6 @@ def read_bound_policies(session: Session) -> tuple[Policy, ...]:
 
 
 def read_services(session: Session) -> tuple[Service, ...]:
-    """Every service, by id."""
     return _by_id(documents.values(session, kinds.SERVICE, Service))
 
 

@@ -42,7 +42,6 @@ class NumberRule:
     whole: bool = False
 
     def refusal(self, number: float) -> str | None:
-        """What is wrong with a number, or None."""
         if number < self.low:
             return f"{number:.12g} must be at least {self.low:g}"
         if number > self.high:

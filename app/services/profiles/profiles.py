@@ -77,7 +77,6 @@ def placed(items: Iterable[Point], pointer: str = "") -> tuple[Placed, ...]:
 
 
 def read_list(points: Sequence[ProfilePoint]) -> Reading:
-    """Points of a JSON list."""
     found = ReadPoints(rows=placed(points))
     return lambda _: found
 

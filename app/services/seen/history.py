@@ -4,12 +4,14 @@ target as they are announced. Nothing here writes.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 
 import psycopg
+from sqlalchemy.orm import Session
 
 from app.records import record, record_of
 from app.store import cycles, events, ledger, nodes, targets
@@ -20,7 +22,8 @@ from app.store.ledger import Accounting, CostBy, CostQuery, CostRow
 from app.store.nodes import ReceiptLine
 from app.store.pages import PageOrder, StoredPage
 from app.store.targets import TargetLine
-from solvers.cycle.record import Lane
+from solvers.cycle.ports import memory_key
+from solvers.cycle.record import CycleRecord, Lane
 from solvers.domain.change import Target
 from solvers.errors import FieldError, StateError
 
@@ -89,6 +92,26 @@ def check_span(start: datetime, end: datetime) -> None:
         raise FieldError("query:from", f"a span may cover {SPAN_DAYS_MAX} days at most")
 
 
+@record
+class HandedState:
+    """What a planner of a cycle was handed of what it had kept before."""
+
+    policy: str
+    planner: str
+    version: str | None
+    """Of the planner; null for a state that is not kept any more."""
+    digest: str
+    state: str | None
+    """In Base64; null for a state that is not kept any more."""
+
+
+@record
+class HandedStates:
+    """Of all planners of a cycle that were handed anything."""
+
+    items: tuple[HandedState, ...]
+
+
 class History:
     """Reads what other rooms left."""
 
@@ -121,9 +144,31 @@ class History:
             except StateError:
                 return record_of(StoredCycle, summary, record=None)
 
+    def states(self, cycle_id: str) -> HandedStates:
+        """What the planners of a cycle were handed. Raises NotFoundError."""
+        found = self.cycle(cycle_id).record
+        with self._database.reading() as session:
+            return HandedStates(items=() if found is None else tuple(_handed(session, found)))
+
     def events(self, order: PageOrder, subject: str | None, project: str | None) -> StoredPage[EventLine]:
         """Audit events, newest first."""
         return self._database.read(events.page, order, subject=subject, project=project)
+
+
+def _handed(session: Session, record: CycleRecord) -> Iterator[HandedState]:
+    default = record.snapshot.policy.name
+    for attempt in record.attempts:
+        if attempt.state_digest is not None:
+            policy = attempt.policy or default
+            key = memory_key(default, policy, attempt.planner)
+            kept = cycles.find_state(session, key, attempt.state_digest)
+            yield HandedState(
+                policy=policy,
+                planner=attempt.planner,
+                version=None if kept is None else kept.version,
+                digest=attempt.state_digest,
+                state=None if kept is None else b64encode(kept.state).decode(),
+            )
 
 
 CHANNEL = "headroom_generation"

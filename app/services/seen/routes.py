@@ -111,7 +111,6 @@ class RouteTable:
         return found
 
     def table(self) -> dict[str, Route]:
-        """Routes by service, of every service there is."""
         with self._database.reading() as session:
             services = {"/".join(stored.key): stored.spec for stored in documents.all_specs(session, kinds.SERVICE)}
             target = self._target(session, targets.generation(session, self._cluster))

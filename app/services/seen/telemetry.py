@@ -143,7 +143,6 @@ class DeviceRegistry:
         self._known: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
 
     def devices_of(self, node: str) -> frozenset[str]:
-        """UUIDs of the devices registered on a node."""
         now_ms = self._clock.elapsed_ms()
         with self._lock:
             entry = self._known.get(node)

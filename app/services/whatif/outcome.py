@@ -239,7 +239,6 @@ def workload_changes(before: Made, after: Made) -> tuple[WorkloadChange, ...]:
 
 
 def servings(made: Made) -> dict[WorkloadKey, Serving]:
-    """How every workload of the picture is served."""
     picture = made.picture.with_offers()
     by_workload: dict[WorkloadKey, list[Assignment]] = defaultdict(list)
     for item in made.plan.assignments:

@@ -35,7 +35,6 @@ def named(name: str) -> TextClause:
 
 @cache
 def statements() -> Mapping[str, TextClause]:
-    """All statements by name."""
     return load(FOLDER)
 
 

@@ -49,7 +49,6 @@ class Places(Parallel):
 
 
 def places(at: tuple[Floats, Floats, Floats], weight: Floats) -> Places:
-    """Configurations with their weights."""
     logs = [np.log2(axis) for axis in at]
     return Places(log_batch=logs[0], log_share=logs[1], log_slowness=logs[2], share=at[1], weight=weight)
 
@@ -69,7 +68,6 @@ def covariance(kernel: Floats, one: Places, two: Places) -> Floats:
 
 
 def variance(kernel: Floats, weight: Floats) -> Floats:
-    """Variance of the residual at places of these weights."""
     scale = np.exp(2 * kernel)
     return np.asarray(weight**2 * scale[BUSY] + (1 - weight) ** 2 * (scale[STEP] + scale[FLAT]))
 
@@ -219,7 +217,6 @@ class Sight(Parallel):
         return np.asarray(self.doubt @ other.doubt.T + covariance(kernel, self.places, other.places))
 
     def variance(self, kernel: Floats) -> Floats:
-        """Prior variance of each configuration."""
         return np.asarray((self.doubt**2).sum(axis=1) + variance(kernel, self.places.weight))
 
 

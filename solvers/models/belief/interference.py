@@ -235,7 +235,6 @@ class PressureBelief:
     spec: ModelSpec = SPEC
 
     def fit(self, samples: GroupSamples, solo: SoloModel, alone: Samples) -> PressureBelief:
-        """Learn from these groups alone."""
         fresh = replace(make(self.facts, 0), alone=alone, table=table_of(alone, self.facts))
         scene, known = fresh._told(samples, solo)
         if not known.any():
@@ -265,7 +264,6 @@ class PressureBelief:
         return self._answer(Scene.of(groups, Loads.of(groups.members, solo, self.table, self.facts)))
 
     def latency_alone(self, groups: Groups, solo: SoloModel) -> Answer:
-        """Latency alone that slowdowns are over."""
         believed = solo.predict(groups.members)
         if self.table is None:
             return believed

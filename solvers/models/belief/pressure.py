@@ -289,7 +289,6 @@ class Encounters:
         return np.where(steps <= 2.0 * slack, 0.0, steps), inside
 
     def to_plain(self) -> Plain:
-        """As JSON data."""
         return [[*kind, np.asarray(rows).tolist()] for kind, rows in sorted(self.measured.items())]
 
     @staticmethod

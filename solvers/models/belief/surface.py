@@ -62,7 +62,6 @@ def configurations_of(of: Axes, wanted: Whole | slice) -> tuple[Floats, Floats, 
 
 
 def nearest_nodes(of: Axes, points: Points) -> Whole:
-    """Number of the node nearest to each point."""
     found = np.zeros(len(points), dtype=np.int64)
     for axis, wanted in zip(of, (points.batch, 1 / points.share, points.slowness), strict=True):
         found = found * len(axis) + np.abs(np.log(axis / wanted[:, None])).argmin(axis=1)

@@ -168,7 +168,6 @@ def learned_likeness(
 
 
 def learned_law(examples: tuple[Example, ...]) -> Law:
-    """The law that these examples follow."""
     features = np.stack([it.features for it in examples])
     parameters = np.stack([it.parameters for it in examples])
     weights = np.array([it.weight for it in examples])

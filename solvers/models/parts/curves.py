@@ -136,7 +136,6 @@ class Curves:
         return self.model.spec
 
     def fit(self, samples: Samples) -> Curves:
-        """Learn from these samples."""
         table = self.table.table(samples)
         seen, facts, learn, learn_power = table.seen, table.facts, self.model.learn, self.model.learn_power
 

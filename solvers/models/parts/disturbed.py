@@ -86,7 +86,6 @@ class Company:
         return replace(self, groups=groups, alone_ms=measured[0], slowdown=measured[1], reach=reach)
 
     def joined(self, samples: GroupSamples, solo: SoloModel) -> Company:
-        """More groups after these."""
         alone_ms = latency_alone_ms(samples.groups.members, solo, self.table)
         groups = self.groups.joined(samples.groups)
         slowdown = np.concatenate([self.slowdown, samples.latency_ms / alone_ms])
@@ -115,7 +114,6 @@ class Company:
         return np.where(places.known, places.distance, far), places.inside, origin
 
     def to_plain(self) -> Plain:
-        """As JSON data."""
         return {
             "members": queries_to_plain(self.groups.members),
             "group": self.groups.group.tolist(),
@@ -126,7 +124,6 @@ class Company:
 
     @staticmethod
     def from_plain(plain: Plain, facts: Facts) -> Company:
-        """What `to_plain` wrote."""
         members = queries_from_plain(part(plain, "members"))
         groups = Groups(members=members, group=read(plain, "group", ints_of))
         measured = (read(plain, "alone_ms", floats_of), read(plain, "slowdown", floats_of))
@@ -232,11 +229,9 @@ class Disturbed:
 
     @property
     def spec(self) -> ModelSpec:
-        """Name, version."""
         return self.model.spec
 
     def fit(self, samples: GroupSamples, solo: SoloModel, alone: Samples) -> Disturbed:
-        """Learn from these groups."""
         return self.learned(Company.of(self.facts, samples, solo, alone))
 
     def update(self, samples: GroupSamples, solo: SoloModel) -> Disturbed:
@@ -246,7 +241,6 @@ class Disturbed:
         return self.learned(self.company.joined(samples, solo))
 
     def learned(self, company: Company) -> Disturbed:
-        """The formula of this company."""
         if not company.known().any():
             return replace(self.model.make(self.facts), company=company)
         formula = self.model.learn(company, self.facts)

@@ -48,12 +48,10 @@ def floats_of(items: list[Plain]) -> Floats:
 
 
 def ints_of(items: list[Plain]) -> Whole:
-    """Whole numbers from plain data."""
     return np.array(items, dtype=np.int64)
 
 
 def names_of(items: list[Plain]) -> tuple[str, ...]:
-    """Names from plain data."""
     return tuple(str(item) for item in items)
 
 
@@ -69,7 +67,6 @@ def queries_to_plain(queries: Queries) -> dict[str, Plain]:
 
 
 def queries_from_plain(plain: Plain) -> Queries:
-    """What `queries_to_plain` wrote."""
     numbers = {name: read(plain, name, floats_of) for name in _NUMBERS}
     return Queries(
         models=read(plain, "models", names_of),
@@ -81,13 +78,11 @@ def queries_from_plain(plain: Plain) -> Queries:
 
 
 def samples_to_plain(samples: Samples) -> dict[str, Plain]:
-    """Samples as JSON data."""
     columns = {name: floats_to_plain(getattr(samples, name)) for name in MEASURED}
     return {"queries": queries_to_plain(samples.queries), **columns}
 
 
 def samples_from_plain(plain: Plain) -> Samples:
-    """What `samples_to_plain` wrote."""
     columns = {name: read(plain, name, floats_of) for name in MEASURED}
     return Samples(queries=queries_from_plain(part(plain, "queries")), **columns)
 

@@ -50,7 +50,6 @@ class Static:
     spec: ModelSpec = SPEC
 
     def fit(self, samples: Samples) -> Static:
-        """Table of these samples."""
         table = self.table(samples)
         errors = errors_left_out(table.seen, lambda rest, queries: _believed(rest, queries, self.facts))
         return replace(table, noise=_spread(table.seen), errors=errors)
@@ -61,7 +60,6 @@ class Static:
         return replace(self, seen=usable, lattice=_lattice(usable, self.facts))
 
     def update(self, samples: Samples) -> Static:
-        """Table of what was seen and of these."""
         return self.fit(self.seen.joined(samples))
 
     def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
@@ -193,5 +191,4 @@ def make(facts: Facts, _seed: int = 0) -> Static:
 
 
 def load(plain: Plain, facts: Facts) -> Static:
-    """The table that was dumped."""
     return make(facts).fit(samples_from_plain(plain))

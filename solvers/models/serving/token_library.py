@@ -85,7 +85,6 @@ class Rates:
 
     @staticmethod
     def of(gpu_type: GpuType, gpus: int) -> Rates:
-        """Rates of a group."""
         return Rates(tflops=gpu_type.fp16_tflops * gpus, gb_per_s=gpu_type.memory_bandwidth_gb_per_s * gpus)
 
 

@@ -95,7 +95,6 @@ def choices(profile: TokenProfile, promise: TokenPromise) -> tuple[TokenServing,
 
 @lru_cache(maxsize=65536)
 def serving(profile: TokenProfile, promise: TokenPromise, sequences: int) -> TokenServing:
-    """One number of sequences."""
     costs, mix = costs_of(profile), mix_of(promise.lengths)
     capacity = rate_rps_max(costs, mix, sequences)
 

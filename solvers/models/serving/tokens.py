@@ -124,7 +124,6 @@ class TokenMix:
 
     @property
     def out_tokens_mean(self) -> float:
-        """Tokens of an answer."""
         return sum(part * bucket.out_tokens for bucket, part in self.shares())
 
     @property
@@ -192,7 +191,6 @@ class _Steady:
         return sum(time * time * part for time, part in self.prefills)
 
     def step_ms(self, sequences: float) -> float:
-        """Between two tokens of a sequence."""
         return self.decode_ms + sequences * (self.decode_ms_per_sequence + self.prefill_ms / self.out_tokens)
 
     def prefills_ms_tail(self, arrivals: float, beyond: float) -> float:

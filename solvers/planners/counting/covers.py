@@ -43,7 +43,6 @@ class Mixture:
 
 
 def cheapest(price: list[float], rate: list[float], demand: float) -> Mixture:
-    """The best mixture for one demand."""
     order = sorted(range(len(price)), key=lambda place: (price[place] / rate[place], -rate[place]))
     search = _Search(
         price=[max(0.0, price[place]) for place in order],

@@ -133,7 +133,6 @@ def least_shares_of(
 
 
 def programme(curves: Sequence[Piecewise], targets: Sequence[float], floor: float) -> LeastShare:
-    """The convex programme of these curves."""
     return LeastShare(
         steep=np.array([curve.k1 for curve in curves]),
         flat=np.array([curve.k2 for curve in curves]),

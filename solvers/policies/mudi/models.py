@@ -123,7 +123,6 @@ class JointCurve:
     knee: float
 
     def parts(self, batch: Floats) -> Floats:
-        """The three parts of every row."""
         return self.constant + batch[:, None] * self.per_input
 
     def __call__(self, batch: Floats, share: Floats) -> Floats:
@@ -171,7 +170,6 @@ class BatchCurves:
 
 
 def learn_alone(rows: Rows) -> BatchCurves:
-    """Curves of all batches."""
     share, latency = rows.share_pct / 100.0, rows.value / rows.cycle
     joint = _joint(rows.batch, share, latency)
     batches = np.unique(rows.batch)
@@ -313,7 +311,6 @@ def part_weights(members: Queries, curves: Fits) -> Floats:
 
 
 def learn_beside(company: Company | None, facts: Facts) -> MudiSlopes:
-    """The regression of company."""
     if company is None or company.known().sum() < ROWS_MIN:
         return MudiSlopes(curves={}, architecture=Architecture.of((), facts))
     rows, members = company.known(), company.groups.members

@@ -355,7 +355,6 @@ def _search(need: Need, seat: Seat) -> RoomSearch:
 
 
 def _unchanged(guest: Guest, seat: Seat) -> Assignment | None:
-    """The standing assignment, if this is it."""
     item = guest.standing
     if item is None:
         return None

@@ -62,7 +62,6 @@ class MudiMemory:
         return recalled(MudiMemory, state) or MudiMemory()
 
     def late(self, workload: WorkloadId) -> dict[int, float]:
-        """Late part by batch."""
         return {item.batch: item.late for item in self.readings if item.workload == workload}
 
     def heard(self, snapshot: Snapshot, heed: float) -> MudiMemory:

@@ -176,7 +176,6 @@ class CandidateJudge:
 
 
 def _first_of(wanted: Flags, otherwise: Flags) -> Flags:
-    """The first of these that is not empty."""
     return wanted if wanted.any() else otherwise
 
 

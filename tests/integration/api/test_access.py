@@ -54,7 +54,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     **{f"list_{noun}": SHARED_READ for noun in ("gpu_types", "models", "policies", "projects")},
     **{f"list_{noun}": SHARED_READ for noun in ("services", "jobs", "tasks", "plans")},
     **{f"list_{noun}": CLUSTER_READ for noun in ("nodes", "devices", "power_caps", "profiles")},
-    **{f"list_{noun}": CLUSTER_READ for noun in ("targets", "receipts", "cycles", "events")},
+    **{f"list_{noun}": CLUSTER_READ for noun in ("targets", "receipts", "cycles", "cycle_states", "events")},
     **{f"get_{noun}": CLUSTER_READ for noun in ("node", "device", "power_cap", "profile", "cycle")},
     **{f"get_{noun}": OWN_READ for noun in ("project", "service", "job", "task", "service_telemetry")},
     **{f"put_{noun}": CLUSTER_WRITE for noun in ("gpu_type", "model", "policy", "node", "device", "power_cap")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from app import kinds
 from app.store import plans as plan_store
 from app.store.plans import NewPlan, PlanState
-from solvers.cycle.record import Lane
-from solvers.domain.codec import digest
+from solvers.cycle.record import Attempt, Lane
+from solvers.domain.codec import bytes_digest, digest
 from solvers.domain.evidence import Candidate, Fact, Insight, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.workload import ServiceMode
@@ -150,14 +151,24 @@ def test_a_cycle_comes_with_its_record(world: World) -> None:
     from app.store import cycles
     from app.store.cycles import NewCycle
 
-    record = stored.record()
+    digests = (bytes_digest(b"kept"), bytes_digest(b"gone"))
+    attempts = [Attempt(planner="joint", status="feasible", state_digest=held) for held in (*digests, None)]
+    record = replace(stored.record(), attempts=tuple(attempts))
     with world.database.transaction() as session:
+        cycles.put_state(session, "joint", "1", b"kept")
         new = NewCycle(id=record.id, lane=record.lane, holder="x", fencing_token=1, software_version="1")
         cycles.begin(session, new)
         cycles.close(session, record)
     found = world.call("GET", f"/v1/cycles/{record.id}").json()
     assert found["record"] == spec(record)
     assert world.call("GET", "/v1/cycles?state=closed").json()["items"][0]["id"] == record.id
+    whose = {"policy": record.snapshot.policy.name, "planner": "joint"}
+    assert world.call("GET", f"/v1/cycles/{record.id}/states").json()["items"] == [
+        {**whose, "version": "1", "digest": digests[0], "state": b64encode(b"kept").decode()},
+        {**whose, "version": None, "digest": digests[1], "state": None},
+    ]
+    assert world.call("GET", f"/v1/cycles/{record.id}/states", "own viewer").status_code == 403
+    assert world.call("GET", "/v1/cycles/none/states").status_code == 404
 
 
 def _csv(*rows: str) -> bytes:

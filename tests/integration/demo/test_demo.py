@@ -38,4 +38,5 @@ def test_a_newcomer_watches_a_fleet_being_planned(machine: Machine) -> None:
     plan = json.loads(machine.do("plan", "-o", "json"))
     assert plan["id"].startswith("sha256:")
     machine.do("verify", "--plan", plan["id"])
+    assert "yes" in machine.do("replay", plan["cycle_id"])
     assert "stopped" in machine.do("down")

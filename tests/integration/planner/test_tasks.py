@@ -78,7 +78,7 @@ def work(world: World, status: TaskStatusLine, done: int, batches: int) -> None:
 def memory(world: World) -> OltunesMemory:
     spec = registry.create("oltunes").spec
     with world.database.reading() as session:
-        stored = cycles.find_state(session, spec.name, spec.version)
+        stored = cycles.newest_state(session, spec.name, spec.version)
     assert stored is not None
     return OltunesMemory.of(stored.state, "fm_ftrl", WindowPace.first(OltunesParameters()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from collections.abc import Sequence
 from itertools import count
 
@@ -11,14 +12,14 @@ from app import kinds
 from app.clock import SystemClock
 from app.kinds import Kind
 from app.services.planning.planning import Planning, PlanningParts
+from app.services.seen.history import History
 from app.store import cycles, documents, ingest, nodes, profiles
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind
 from solvers.cycle.cycle import replay
-from solvers.cycle.ports import Runner, memory_key
+from solvers.cycle.ports import Runner
 from solvers.domain.codec import to_plain
 from solvers.domain.evidence import SilentReporter
-from solvers.domain.ids import PolicyName
 from solvers.domain.plan import Proposal
 from solvers.domain.workload import Service
 from solvers.planners.base import PlanRequest
@@ -120,25 +121,19 @@ class World:
         """Whether a stored cycle's planners, handed what they remembered then, make the same plan to the last digit."""
         with self.database.reading() as session:
             record = cycles.load(session, cycle_id)
-            assert record.plan is not None
-            made = [(record.plan.planner, record.plan.planner_version, record.state_digest, PolicyName(""))]
-            lines = {(line.policy, line.planner): line for line in record.plan.parts}
-            for attempt in record.attempts:
-                line = lines.get((attempt.policy, attempt.planner)) if attempt.policy is not None else None
-                if line is not None:
-                    key = memory_key(record.snapshot.policy.name, line.policy, line.planner)
-                    made.append((key, line.planner_version, attempt.state_digest, line.policy))
-            states = {}
-            for key, version, digest, policy in made:
-                found = cycles.find_state(session, key, version, digest) if digest is not None else None
-                assert (found is None) == (digest is None)
-                if found is not None:
-                    states[policy] = found.state
+        handed = {(item.policy, item.planner): item for item in History(self.database, CLUSTER).states(cycle_id).items}
+        states = {}
+        for maker in record.makers:
+            if maker.state_digest is not None:
+                found = handed[maker.policy, maker.planner]
+                assert (found.version, found.digest) == (maker.version, maker.state_digest)
+                assert found.state is not None
+                states[maker.policy] = b64decode(found.state)
 
         def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
             return runner.think(planner, request, state).proposal
 
-        return replay(record, propose, states.pop(PolicyName(""), None), states) == record.plan_digest
+        return replay(record, propose, states) == record.plan_digest
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         """Look into the database."""

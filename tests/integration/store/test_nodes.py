@@ -175,18 +175,18 @@ def test_profiles_are_listed_and_deleted(database: Database) -> None:
 
 def test_the_newest_planner_state_counts_and_older_ones_are_found_by_digest(database: Database) -> None:
     with database.transaction() as session:
-        assert cycles.find_state(session, "learner", "1") is None
+        assert cycles.newest_state(session, "learner", "1") is None
         first = cycles.put_state(session, "learner", "1", b"\x00one")
         second = cycles.put_state(session, "learner", "1", b"two")
-        found = cycles.find_state(session, "learner", "1")
+        found = cycles.newest_state(session, "learner", "1")
         assert found is not None
         assert (found.state, found.digest) == (b"two", second)
-        older = cycles.find_state(session, "learner", "1", first)
+        older = cycles.find_state(session, "learner", first)
         assert older is not None
         assert older.state == b"\x00one"
-        assert cycles.find_state(session, "learner", "2") is None
+        assert cycles.newest_state(session, "learner", "2") is None
         cycles.put_state(session, "learner", "1", b"\x00one")
-        again = cycles.find_state(session, "learner", "1")
+        again = cycles.newest_state(session, "learner", "1")
         assert again is not None
         assert again.digest == first
 
@@ -195,13 +195,13 @@ def test_the_oldest_planner_states_make_room(database: Database, monkeypatch: py
     monkeypatch.setattr(cycles, "STATES_BYTES_MAX", 10)
     with database.transaction() as session:
         kept = [cycles.put_state(session, "learner", "1", letter * 4) for letter in (b"a", b"b", b"c")]
-        found = [cycles.find_state(session, "learner", "1", digest) is not None for digest in kept]
+        found = [cycles.find_state(session, "learner", digest) is not None for digest in kept]
         assert found == [False, True, True]
         largest = cycles.put_state(session, "learner", "1", b"d" * 99)
-        newest = cycles.find_state(session, "learner", "1")
+        newest = cycles.newest_state(session, "learner", "1")
         assert newest is not None
         assert newest.digest == largest
-        assert cycles.find_state(session, "learner", "1", kept[-1]) is None
+        assert cycles.find_state(session, "learner", kept[-1]) is None
 
 
 def test_the_audit_trail_is_read_newest_first_by_subject_and_project(database: Database) -> None:

@@ -215,7 +215,7 @@ class Counting(MemoryRunner):
 
 def test_what_a_planner_keeps_is_handed_in_next_time_and_named_in_the_record() -> None:
     world = World(lab(), runner=Counting())
-    digests = [run_cycle(world.ports, order()).state_digest for _ in range(3)]
+    digests = [run_cycle(world.ports, order()).makers[0].state_digest for _ in range(3)]
     assert digests == [None, bytes_digest(b"x"), bytes_digest(b"xx")]
     assert world.memory.states == {"greedy": b"xxx"}
 
@@ -236,7 +236,7 @@ def test_a_replay_hands_in_the_state_it_is_given() -> None:
         seen.append(state)
         return registry.propose(planner, request, state)
 
-    assert replay(record, propose, b"then") == record.plan_digest
+    assert replay(record, propose, {record.snapshot.policy.name: b"then"}) == record.plan_digest
     assert seen == [b"then"]
 
 

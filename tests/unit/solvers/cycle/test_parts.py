@@ -12,7 +12,7 @@ from solvers.cycle.cycle import CycleOrder, replay, run_cycle
 from solvers.cycle.dividing import Division
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.cycle.target import next_target
-from solvers.domain.codec import canonical_json, digest, from_json
+from solvers.domain.codec import bytes_digest, canonical_json, digest, from_json
 from solvers.domain.device import Label, PowerCap, PowerScope
 from solvers.domain.evidence import FindingCode, Severity
 from solvers.domain.ids import CycleId, DeviceId, GpuTypeName, NodeId, PolicyName
@@ -276,6 +276,23 @@ def test_a_divided_cycle_can_be_repeated() -> None:
     moved = replace(stands, policies=(edge(pool=Pool(nodes=(NodeId("b"),)), planners=("greedy",)),))
     later = cycle(moved)
     assert replay(from_json(CycleRecord, canonical_json(later))) == later.plan_digest
+
+
+def test_a_divided_replay_hands_every_policy_what_its_own_planner_kept() -> None:
+    world = World(two(policy=builders.policy(planners=("morak",))))
+    known = {"morak": b"of all", "edge/gpulet": b"of the edge"}
+    world.memory.states |= known
+    record = run_cycle(world.ports, ORDER)
+    handed: dict[str, bytes | None] = {}
+
+    def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
+        handed[planner] = state
+        return registry.propose(planner, request, state)
+
+    kept = {bytes_digest(state): state for state in known.values()}
+    states = {maker.policy: kept[maker.state_digest] for maker in record.makers if maker.state_digest is not None}
+    assert replay(record, propose, states) == record.plan_digest
+    assert handed == {"morak": b"of all", "gpulet": b"of the edge"}
 
 
 def test_a_device_that_is_sick_in_one_pool_does_not_hold_the_other() -> None:
