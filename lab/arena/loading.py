@@ -2,7 +2,8 @@
 
 The dialect is YAML without dates, every key once; every fault is a line of its own, `file:line: path: message`. The
 module of a kind, imported when first asked for, offers `FORM`, the pydantic model of its files (a `ScenarioForm` with a
-field `kind`), and `build(form, context)`, which makes the bench from the form, the file and the folder of public data.
+field `kind`), and `build(form, document)`, which makes the bench from the form and the file, which knows the folder of
+public data.
 A new kind is one line of `KINDS`.
 """
 
@@ -12,7 +13,7 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -46,13 +47,17 @@ _Loader.add_implicit_resolver(
 )
 
 
+DATA_VARIABLE = "HEADROOM_DATA"
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file says. `origin` is how complaints name the file."""
+    """What a file says, and the folder of public data that it may name. `origin` is how complaints name the file."""
 
     origin: str
     root: yaml.Node
     plain: dict[str, Any]
+    data: Path | None = None
 
     def refusal(self, where: Where, message: str) -> InputError:
         """The complaint about a place; steps that the file does not have are left out of its path."""
@@ -71,8 +76,22 @@ class Document:
         except FieldError as error:
             raise self.refusal((*where, error.field), error.message) from None
 
+    def source(self, where: Where, *parts: str) -> Path:
+        """A file of public data, which must be there. Raises InputError that names HEADROOM_DATA."""
+        if self.data is None:
+            raise self.refusal(where, f"{'/'.join(parts)} is read from {DATA_VARIABLE}, which is not set")
+        path = self.data.joinpath(*parts)
+        if not path.is_file():
+            raise self.refusal(where, f"{DATA_VARIABLE} ({self.data}) has no {'/'.join(parts)}")
+        return path
 
-def read(path: Path) -> Document:
+    def rows(self, where: Where, *parts: str) -> list[dict[str, str]]:
+        """All rows of a CSV file of public data. Raises InputError where it is missing."""
+        with self.source(where, *parts).open(encoding="utf-8", newline="") as opened:
+            return list(csv.DictReader(opened))
+
+
+def read(path: Path, data: Path | None = None) -> Document:
     """Read a file. Raises InputError."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -80,10 +99,10 @@ def read(path: Path) -> Document:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text: {error}") from None
-    return parse(text, str(path))
+    return parse(text, str(path), data)
 
 
-def parse(text: str, origin: str) -> Document:
+def parse(text: str, origin: str, data: Path | None = None) -> Document:
     """Read a text. Raises InputError."""
     try:
         root = yaml.compose(text, Loader=_Loader)
@@ -96,7 +115,7 @@ def parse(text: str, origin: str) -> Document:
         raise InputError(f"{origin}:{line}: {error.problem or error.context}") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{origin}:1: {' '.join(str(error).split())}") from None
-    return Document(origin, root, plain)
+    return Document(origin, root, plain, data)
 
 
 def _refuse_repeated(node: yaml.Node, origin: str) -> None:
@@ -145,7 +164,6 @@ KINDS: Mapping[str, str] = {
     "tasks": "lab.benches.tasks.scenario",
 }
 """Where each kind lives."""
-DATA_VARIABLE = "HEADROOM_DATA"
 
 
 class ScenarioForm(BaseModel):
@@ -168,39 +186,9 @@ class ScenarioForm(BaseModel):
         return kind(**own)
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a bench is built from beside its form: the file, for complaints, and the folder of public data."""
-
-    document: Document
-    data: Path | None
-
-    def refusal(self, where: Where, message: str) -> InputError:
-        """The complaint about a place of the file: `context.refusal(("services", 0, "model"), "…")`."""
-        return self.document.refusal(where, message)
-
-    def source(self, where: Where, *parts: str) -> Path:
-        """A file of public data, which must be there. Raises InputError that names HEADROOM_DATA."""
-        if self.data is None:
-            raise self.refusal(where, f"{'/'.join(parts)} is read from {DATA_VARIABLE}, which is not set")
-        path = self.data.joinpath(*parts)
-        if not path.is_file():
-            raise self.refusal(where, f"{DATA_VARIABLE} ({self.data}) has no {'/'.join(parts)}")
-        return path
-
-
-@dataclass(frozen=True, slots=True)
-class ScenarioKind:
-    """One kind of scenario."""
-
-    form: type[ScenarioForm]
-    build: Callable[[Any, Context], Bench]
-
-
-def kind(name: str) -> ScenarioKind:
-    """The kind of this name. Raises KeyError."""
-    module = import_module(KINDS[name])
-    return ScenarioKind(form=cast("type[ScenarioForm]", module.FORM), build=module.build)
+def form_of(kind: str) -> type[ScenarioForm]:
+    """What a file of this kind may say. Raises KeyError."""
+    return cast("type[ScenarioForm]", import_module(KINDS[kind]).FORM)
 
 
 class Heading(ScenarioForm):
@@ -219,18 +207,6 @@ class Heading(ScenarioForm):
     def about(self) -> About:
         """The heading as a bench tells it."""
         return self.made(About)
-
-
-def rows(context: Context, where: Where, *parts: str) -> list[dict[str, str]]:
-    """All rows of a CSV file. Raises InputError where it is missing."""
-    with context.source(where, *parts).open(encoding="utf-8", newline="") as opened:
-        return list(csv.DictReader(opened))
-
-
-def read_json(context: Context, where: Where, *parts: str) -> dict[str, Any]:
-    """A JSON object. Raises InputError where the file is missing."""
-    found: dict[str, Any] = json.loads(context.source(where, *parts).read_text(encoding="utf-8"))
-    return found
 
 
 SCHEMA_FILE = "scenario.schema.json"
@@ -252,16 +228,16 @@ def load(path: Path, data: Path | None) -> Bench:
     """The bench of a file. `data` is the folder of public data, which only traces need. Raises InputError with one line
     for every fault.
     """
-    document = read(path)
-    chosen = _kind_of(document)
-    found = kind(chosen)
-    return found.build(_form(found.form, document), Context(document, data))
+    document = read(path, data)
+    kind = _kind_of(document)
+    made: Bench = import_module(KINDS[kind]).build(_form(form_of(kind), document), document)
+    return made
 
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of scenario files of every kind."""
-    forms = {name: kind(name).form for name in KINDS}
-    _, made = models_json_schema([(form, "validation") for form in forms.values()], ref_template=_REFERENCE)
+    forms = [form_of(kind) for kind in KINDS]
+    _, made = models_json_schema([(form, "validation") for form in forms], ref_template=_REFERENCE)
     definitions = made["$defs"]
     # A policy in a scenario needs no name of its own.
     policy = definitions.get("Policy", {})
@@ -269,7 +245,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Headroom scenario",
-        "oneOf": [{"$ref": _REFERENCE.format(model=form.__name__)} for form in forms.values()],
+        "oneOf": [{"$ref": _REFERENCE.format(model=form.__name__)} for form in forms],
         "$defs": definitions,
     }
 

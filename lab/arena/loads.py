@@ -19,7 +19,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,13 +34,10 @@ from lab.arena.forms import (
     SteadyForm,
     TraceForm,
 )
-from lab.arena.loading import Context, Where, rows
+from lab.arena.loading import Document, Where
 from lab.world.arrivals import ArrivalPattern, Bursts, Daily, RateCourse, RatePoint, Replayed, Source, Steady, rate_path
 from lab.world.scenario import ClientStep, Closed, Open, Saturating
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from solvers.domain.arrays import Floats
 
 MINUTES = 1440
 
@@ -63,7 +59,7 @@ class DayShape:
     waves: tuple[tuple[float, float], ...]
     spikes: tuple[Spike, ...] = ()
 
-    def rates(self) -> NDArray[np.float64]:
+    def rates(self) -> Floats:
         """One number per minute; the base's mean is 1."""
         minutes = np.arange(MINUTES, dtype=np.float64)
         curve = np.ones(MINUTES)
@@ -104,21 +100,21 @@ DAY_S = 86_400.0
 HOUR_S = 3600.0
 
 
-def trace_pattern(form: TraceForm, where: Where, context: Context) -> Replayed:
+def trace_pattern(form: TraceForm, where: Where, document: Document) -> Replayed:
     readers = {"twitter": _twitter, "azure-llm": _azure, "mooncake": _mooncake, "muxserve": _muxserve, "dlrm": _dlrm}
-    rates, bin_s = readers[form.source](form, where, context)
-    return _replayed(rates, bin_s, form, where, context)
+    rates, bin_s = readers[form.source](form, where, document)
+    return _replayed(rates, bin_s, form, where, document)
 
 
-def _replayed(rates: NDArray[np.float64], bin_s: float, form: Scaled, where: Where, context: Context) -> Replayed:
+def _replayed(rates: Floats, bin_s: float, form: Scaled, where: Where, document: Document) -> Replayed:
     words = [name for name in ("rate_scale", "mean_rps", "peak_rps") if getattr(form, name) is not None]
     if len(words) > 1:
-        raise context.refusal((*where, words[-1]), f"{words[0]} is said already; one of them is enough")
+        raise document.refusal((*where, words[-1]), f"{words[0]} is said already; one of them is enough")
     first = int(form.begin // bin_s)
     last = len(rates) if form.end is None else int(np.ceil(form.end / bin_s))
     part = rates[first:last]
     if len(part) == 0 or not part.any():
-        raise context.refusal((*where, "begin"), f"nothing is left of {len(rates) * bin_s:g} s after this cut")
+        raise document.refusal((*where, "begin"), f"nothing is left of {len(rates) * bin_s:g} s after this cut")
     scale = form.rate_scale or 1.0
     if form.mean_rps is not None:
         scale = form.mean_rps / float(part.mean())
@@ -127,17 +123,17 @@ def _replayed(rates: NDArray[np.float64], bin_s: float, form: Scaled, where: Whe
     return form.made(Replayed, rates_rps=tuple(part.tolist()), bin_s=bin_s, rate_scale=scale)
 
 
-def _column(context: Context, where: Where, path: Sequence[str], name: str) -> NDArray[np.float64]:
-    return np.array([float(row[name]) for row in rows(context, (*where, "source"), *path)])
+def _column(document: Document, where: Where, path: Sequence[str], name: str) -> Floats:
+    return np.array([float(row[name]) for row in document.rows((*where, "source"), *path)])
 
 
-def _twitter(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
+def _twitter(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:
     """Twitter's stream in bins of 10 s; of day 5 also by the second."""
     if form.bin is not None and form.bin < 10.0:
         if form.day != 5 or form.bin != 1.0:
-            raise context.refusal((*where, "bin"), "bins shorter than 10s are there for day 5 alone, of 1s")
-        return _column(context, where, ("twitter-rate", "day5_per_second.csv"), "requests"), 1.0
-    rates = _column(context, where, ("twitter-rate", "rate_10s.csv"), "requests") / 10.0
+            raise document.refusal((*where, "bin"), "bins shorter than 10s are there for day 5 alone, of 1s")
+        return _column(document, where, ("twitter-rate", "day5_per_second.csv"), "requests"), 1.0
+    rates = _column(document, where, ("twitter-rate", "rate_10s.csv"), "requests") / 10.0
     if form.day is not None:
         per_day = int(DAY_S / 10.0)
         rates = rates[(form.day - 1) * per_day : form.day * per_day]
@@ -146,43 +142,43 @@ def _twitter(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[n
     return rates[:whole].reshape(-1, joined).mean(axis=1), 10.0 * joined
 
 
-def _azure(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
-    return _counted(_column(context, where, ("azure-llm-2023", f"{form.part}.csv"), "t_s"), form.bin or 10.0)
+def _azure(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:
+    return _counted(_column(document, where, ("azure-llm-2023", f"{form.part}.csv"), "t_s"), form.bin or 10.0)
 
 
-def _mooncake(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
+def _mooncake(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:
     # Requests come in batches every 3 s, so shorter bins would be bursts that nobody saw.
-    times = _column(context, where, ("mooncake-conversation", "conversation.csv"), "t_s")
+    times = _column(document, where, ("mooncake-conversation", "conversation.csv"), "t_s")
     return _counted(times, form.bin or 15.0)
 
 
-def _counted(times: NDArray[np.float64], bin_s: float) -> tuple[NDArray[np.float64], float]:
+def _counted(times: Floats, bin_s: float) -> tuple[Floats, float]:
     # The last bin is not full and would look like a fall of the rate.
     whole = max(1, int(times.max() // bin_s))
     counts = np.bincount((times // bin_s).astype(np.int64))[:whole]
     return counts / bin_s, bin_s
 
 
-def _muxserve(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
-    known = rows(context, (*where, "source"), "muxserve-lmsys-rates", "rates.csv")
+def _muxserve(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:
+    known = document.rows((*where, "source"), "muxserve-lmsys-rates", "rates.csv")
     found = {row["service"]: float(row["rate_rps"]) for row in known if int(row["condense"]) == form.condense}
     if not found:
-        raise context.refusal((*where, "condense"), f"the source has no rates at {form.condense}")
+        raise document.refusal((*where, "condense"), f"the source has no rates at {form.condense}")
     if form.service not in found:
-        raise context.refusal((*where, "service"), f"name one of its services: {', '.join(sorted(found))}")
+        raise document.refusal((*where, "service"), f"name one of its services: {', '.join(sorted(found))}")
     return np.array([found[form.service]]), HOUR_S
 
 
-def _dlrm(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
-    known = rows(context, (*where, "source"), "alibaba-dlrm-2025", "gpu_instances_per_app_hourly.csv")
+def _dlrm(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:
+    known = document.rows((*where, "source"), "alibaba-dlrm-2025", "gpu_instances_per_app_hourly.csv")
     if form.app is None or form.app not in known[0]:
-        raise context.refusal((*where, "app"), "name one of its services, app_0 to app_155")
+        raise document.refusal((*where, "app"), "name one of its services, app_0 to app_155")
     return np.array([float(row[form.app]) for row in known]), HOUR_S
 
 
-def philly_jobs(context: Context, where: Where, begin_s: float, end_s: float) -> list[tuple[float, float, int]]:
+def philly_jobs(document: Document, where: Where, begin_s: float, end_s: float) -> list[tuple[float, float, int]]:
     """Jobs submitted in a part of the Philly trace: seconds since the part's beginning, run time in s, GPUs."""
-    known = rows(context, where, "philly-jobs", "jobs.csv")
+    known = document.rows(where, "philly-jobs", "jobs.csv")
     found = [(float(row["submit_s"]), float(row["duration"]), int(row["num_gpus"])) for row in known]
     return [(at_s - begin_s, took_s, gpus) for at_s, took_s, gpus in found if begin_s <= at_s < end_s]
 
@@ -190,20 +186,20 @@ def philly_jobs(context: Context, where: Where, begin_s: float, end_s: float) ->
 Load = Open | Closed | Saturating
 
 
-def load_of(form: LoadForm, where: Where, context: Context) -> Load:
+def load_of(form: LoadForm, where: Where, document: Document) -> Load:
     """The load of a form. Raises InputError."""
-    with context.document.placing(*where):
+    with document.placing(*where):
         match form:
             case ClosedForm():
-                return Closed(steps=_steps(form, where, context), think_s_mean=form.think)
+                return Closed(steps=_steps(form, where, document), think_s_mean=form.think)
             case SaturatingForm():
                 return Saturating()
             case _:
-                return Open(pattern=_pattern(form, where, context))
+                return Open(pattern=_pattern(form, where, document))
 
 
 def _pattern(
-    form: SteadyForm | BurstsForm | DailyForm | PointsForm | ShapeForm | TraceForm, where: Where, context: Context
+    form: SteadyForm | BurstsForm | DailyForm | PointsForm | ShapeForm | TraceForm, where: Where, document: Document
 ) -> ArrivalPattern:
     match form:
         case SteadyForm():
@@ -216,18 +212,18 @@ def _pattern(
             points = tuple(RatePoint(at_s=at_s, rate_rps=rate) for at_s, rate in form.points)
             return form.made(RateCourse, points=points)
         case ShapeForm():
-            return _replayed(SHAPES[form.shape].rates(), 60.0, form, where, context)
+            return _replayed(SHAPES[form.shape].rates(), 60.0, form, where, document)
         case TraceForm():
-            return trace_pattern(form, where, context)
+            return trace_pattern(form, where, document)
 
 
-def _steps(form: ClosedForm, where: Where, context: Context) -> tuple[ClientStep, ...]:
+def _steps(form: ClosedForm, where: Where, document: Document) -> tuple[ClientStep, ...]:
     if (form.clients is None) == (form.points is None):
-        raise context.refusal(where, "say either `clients` or `points`")
+        raise document.refusal(where, "say either `clients` or `points`")
     if form.points is None:
         return (ClientStep(from_s=0.0, clients=form.clients or 0),)
     if any(after[0] <= before[0] for before, after in pairwise(form.points)):
-        raise context.refusal((*where, "points"), "points must rise in time")
+        raise document.refusal((*where, "points"), "points must rise in time")
     if not form.ramp or len(form.points) == 1:
         return tuple(ClientStep(from_s=at_s, clients=round(clients)) for at_s, clients in form.points)
     steps: list[ClientStep] = []
@@ -262,18 +258,15 @@ def scaled(load: Load, factor: float) -> Load:
             return load
 
 
+_HEIGHTS = {
+    Steady: ("rate_rps",),
+    Bursts: ("rate_rps_calm", "rate_rps_burst"),
+    Daily: ("rate_rps_mean",),
+    Replayed: ("rate_scale",),
+}
+
+
 def _scaled(pattern: ArrivalPattern, factor: float) -> ArrivalPattern:
-    match pattern:
-        case Steady():
-            return replace(pattern, rate_rps=pattern.rate_rps * factor)
-        case Bursts():
-            return replace(
-                pattern, rate_rps_calm=pattern.rate_rps_calm * factor, rate_rps_burst=pattern.rate_rps_burst * factor
-            )
-        case Daily():
-            return replace(pattern, rate_rps_mean=pattern.rate_rps_mean * factor)
-        case RateCourse():
-            points = tuple(replace(point, rate_rps=point.rate_rps * factor) for point in pattern.points)
-            return replace(pattern, points=points)
-        case Replayed():
-            return replace(pattern, rate_scale=pattern.rate_scale * factor)
+    if isinstance(pattern, RateCourse):
+        return replace(pattern, points=tuple(replace(each, rate_rps=each.rate_rps * factor) for each in pattern.points))
+    return replace(pattern, **{name: getattr(pattern, name) * factor for name in _HEIGHTS[type(pattern)]})

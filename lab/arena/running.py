@@ -10,7 +10,6 @@ import hashlib
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -36,7 +35,8 @@ from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
 from solvers.errors import HeadroomError, InputError, InvariantError
-from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Remembering, Thought
+from solvers.planners import registry
+from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Thought
 
 
 @value
@@ -58,7 +58,7 @@ class TimedPlanners:
         """The planner of that name and tuning, timed."""
         made = self._planners(name, settings)
         spent_s = self._spent_s.setdefault(name, [])
-        return _TimedRemembering(made, spent_s) if isinstance(made, Remembering) else _Timed(made, spent_s)
+        return _Timed(made, spent_s)
 
     def times(self) -> tuple[PlanningTime, ...]:
         return tuple(
@@ -70,8 +70,7 @@ class TimedPlanners:
 
 class _Timed:
     def __init__(self, planner: Planner, spent_s: list[float]) -> None:
-        self._planner = planner
-        self._spent_s = spent_s
+        self._planner, self._spent_s = planner, spent_s
 
     @property
     def spec(self) -> PlannerSpec:
@@ -81,28 +80,14 @@ class _Timed:
         return self._planner.first_state()
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        with _clock(self._spent_s):
-            return self._planner.propose(request, state, reporter)
-
-
-class _TimedRemembering(_Timed):
-    def __init__(self, planner: Planner, spent_s: list[float]) -> None:
-        super().__init__(planner, spent_s)
-        assert isinstance(planner, Remembering)
-        self._remembering = planner
+        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        with _clock(self._spent_s):
-            return self._remembering.think(request, state, reporter)
-
-
-@contextmanager
-def _clock(spent_s: list[float]) -> Iterator[None]:
-    begun_s = time.perf_counter()
-    try:
-        yield
-    finally:
-        spent_s.append(time.perf_counter() - begun_s)
+        begun_s = time.perf_counter()
+        try:
+            return registry.think(self._planner, request, state, reporter)
+        finally:
+            self._spent_s.append(time.perf_counter() - begun_s)
 
 
 LOADER = "lab.arena.loading:load"

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.library import load_gpu_types, load_models
 from lab.arena.forms import CapForm, FleetForm, JobStreamForm, OfferForm, ServiceForm, TemplateForm, WorldForm
-from lab.arena.loading import Context, Where
+from lab.arena.loading import Document, Where
 from lab.arena.loads import load_of, mean_rps, philly_jobs, scaled
 from lab.outcome import Bench
 from lab.world.arrivals import JobPattern, Source, job_arrivals
@@ -26,7 +26,7 @@ from solvers.sim.truth.truth import gpu_truth
 # --- Fleets in short form become nodes and devices, with GPU types and prices of the built-in library
 
 
-def fleet_of(form: WorldForm, context: Context) -> ScenarioFleet:
+def fleet_of(form: WorldForm, document: Document) -> ScenarioFleet:
     """The fleet that a file describes. Raises InputError."""
     types: dict[str, GpuType] = {}
     nodes: list[Node] = []
@@ -36,49 +36,49 @@ def fleet_of(form: WorldForm, context: Context) -> ScenarioFleet:
         where = ("fleet", index)
         name = entry.name or entry.gpu_type
         if name in names:
-            raise context.refusal((*where, "name"), f"another entry's nodes are called {name} too; give a name")
+            raise document.refusal((*where, "name"), f"another entry's nodes are called {name} too; give a name")
         names.add(name)
-        known = _type(entry.gpu_type, types, (*where, "gpu_type"), context)
-        with context.document.placing(*where):
-            types[entry.gpu_type] = _priced(known, entry, where, context)
-            for node, its in _nodes(entry, name, known, where, context):
+        known = _type(entry.gpu_type, types, (*where, "gpu_type"), document)
+        with document.placing(*where):
+            types[entry.gpu_type] = _priced(known, entry, where, document)
+            for node, its in _nodes(entry, name, known, where, document):
                 nodes.append(node)
                 devices.extend(its)
-    offers = tuple(_offer(each, types, index, context) for index, each in enumerate(form.offers))
-    with context.document.placing():
+    offers = tuple(_offer(each, types, index, document) for index, each in enumerate(form.offers))
+    with document.placing():
         bare = ScenarioFleet(
             gpu_types=tuple(types[name] for name in sorted(types)), nodes=tuple(nodes), devices=tuple(devices)
         )
-    caps = [cap for index, each in enumerate(form.power_caps) for cap in _caps(each, bare, index, context)]
-    with context.document.placing():
+    caps = [cap for index, each in enumerate(form.power_caps) for cap in _caps(each, bare, index, document)]
+    with document.placing():
         return replace(bare, power_caps=tuple(caps), offers=offers)
 
 
-def _type(name: str, types: dict[str, GpuType], where: Sequence[str | int], context: Context) -> GpuType:
+def _type(name: str, types: dict[str, GpuType], where: Sequence[str | int], document: Document) -> GpuType:
     if name in types:
         return types[name]
     library = {each.name: each for each in load_gpu_types()}
     known = sorted(each for each in library if gpu_truth(each) is not None)
     if name not in known:
-        raise context.refusal(where, f"no GPU type {name}; those with simulated hardware are {', '.join(known)}")
+        raise document.refusal(where, f"no GPU type {name}; those with simulated hardware are {', '.join(known)}")
     return library[GpuTypeName(name)]
 
 
-def _priced(known: GpuType, entry: FleetForm, where: Sequence[str | int], context: Context) -> GpuType:
+def _priced(known: GpuType, entry: FleetForm, where: Sequence[str | int], document: Document) -> GpuType:
     if entry.usd_per_h is None:
         if known.price_row(entry.price_kind, entry.region) is None:
-            raise context.refusal(
+            raise document.refusal(
                 (*where, "gpu_type"), f"no {entry.price_kind.value} price of {known.name} is known; say usd_per_h"
             )
         return known
     row = entry.made(PriceRow, kind=entry.price_kind, source="scenario")
-    return _with_price(known, row, (*where, "usd_per_h"), context)
+    return _with_price(known, row, (*where, "usd_per_h"), document)
 
 
-def _with_price(known: GpuType, row: PriceRow, where: Sequence[str | int], context: Context) -> GpuType:
+def _with_price(known: GpuType, row: PriceRow, where: Sequence[str | int], document: Document) -> GpuType:
     standing = [each for each in known.prices if (each.kind, each.region) == (row.kind, row.region)]
     if any(each.source == "scenario" and each != row for each in standing):
-        raise context.refusal(
+        raise document.refusal(
             where, f"another entry has another {row.kind.value} price of {known.name}; use a region of its own"
         )
     others = tuple(each for each in known.prices if each not in standing)
@@ -86,7 +86,7 @@ def _with_price(known: GpuType, row: PriceRow, where: Sequence[str | int], conte
 
 
 def _nodes(
-    entry: FleetForm, name: str, known: GpuType, where: Sequence[str | int], context: Context
+    entry: FleetForm, name: str, known: GpuType, where: Sequence[str | int], document: Document
 ) -> Iterator[tuple[Node, list[Device]]]:
     digits = len(str(entry.nodes - 1))
     for number in range(entry.nodes):
@@ -107,11 +107,11 @@ def _nodes(
             )
             for index in range(entry.devices_per_node)
         ]
-        yield node, [slice_ for board in boards for slice_ in _slices(board, entry, known, where, context)]
+        yield node, [slice_ for board in boards for slice_ in _slices(board, entry, known, where, document)]
 
 
 def _slices(
-    board: Device, entry: FleetForm, known: GpuType, where: Sequence[str | int], context: Context
+    board: Device, entry: FleetForm, known: GpuType, where: Sequence[str | int], document: Document
 ) -> Iterator[Device]:
     if not entry.mig:
         yield board
@@ -120,7 +120,7 @@ def _slices(
     for number, wanted in enumerate(entry.mig):
         if wanted not in offered:
             known_profiles = ", ".join(offered) or "none at all"
-            raise context.refusal((*where, "mig", number), f"{known.name} has no slice {wanted}: {known_profiles}")
+            raise document.refusal((*where, "mig", number), f"{known.name} has no slice {wanted}: {known_profiles}")
         profile = offered[wanted]
         yield replace(
             board,
@@ -132,20 +132,20 @@ def _slices(
         )
 
 
-def _offer(form: OfferForm, types: dict[str, GpuType], index: int, context: Context) -> Offer:
+def _offer(form: OfferForm, types: dict[str, GpuType], index: int, document: Document) -> Offer:
     where = ("offers", index)
-    known = _type(form.gpu_type, types, (*where, "gpu_type"), context)
+    known = _type(form.gpu_type, types, (*where, "gpu_type"), document)
     if form.usd_per_h is not None:
         row = PriceRow(kind=form.price_kind, usd_per_h=form.usd_per_h, source="scenario")
-        known = _with_price(known, row, (*where, "usd_per_h"), context)
+        known = _with_price(known, row, (*where, "usd_per_h"), document)
     elif known.price_row(form.price_kind, "default") is None:
-        raise context.refusal((*where, "gpu_type"), f"no {form.price_kind.value} price of {known.name} is known")
+        raise document.refusal((*where, "gpu_type"), f"no {form.price_kind.value} price of {known.name} is known")
     types[form.gpu_type] = known
-    with context.document.placing(*where):
+    with document.placing(*where):
         return form.made(Offer)
 
 
-def _caps(form: CapForm, fleet: ScenarioFleet, index: int, context: Context) -> list[PowerCap]:
+def _caps(form: CapForm, fleet: ScenarioFleet, index: int, document: Document) -> list[PowerCap]:
     there: dict[PowerScope, list[str]] = {
         PowerScope.DEVICE: [device.id for device in fleet.devices],
         PowerScope.NODE: [node.id for node in fleet.nodes],
@@ -155,7 +155,7 @@ def _caps(form: CapForm, fleet: ScenarioFleet, index: int, context: Context) -> 
     subjects = there[form.scope]
     if form.subject is not None:
         if form.subject not in subjects:
-            raise context.refusal(("power_caps", index, "subject"), f"there is no {form.scope.value} {form.subject}")
+            raise document.refusal(("power_caps", index, "subject"), f"there is no {form.scope.value} {form.subject}")
         subjects = [form.subject]
     return [form.made(PowerCap, subject=subject) for subject in subjects]
 
@@ -175,10 +175,10 @@ class _Coming:
     takes_s: float = 0.0
 
 
-def stream_entries(form: JobStreamForm, where: Where, span_s: float, context: Context) -> tuple[JobEntry, ...]:
+def stream_entries(form: JobStreamForm, where: Where, span_s: float, document: Document) -> tuple[JobEntry, ...]:
     """The jobs of a stream within the run, by time. Raises InputError."""
     source = Source(name=f"jobs/{form.name}", seed=form.seed)
-    coming = _traced(form, where, span_s, context) if form.trace else _drawn(form, where, span_s, source, context)
+    coming = _traced(form, where, span_s, document) if form.trace else _drawn(form, where, span_s, source, document)
     weights = np.array([template.weight for template in form.templates])
     picks = source.stream("templates").choice(len(weights), size=len(coming), p=weights / weights.sum())
     digits = len(str(max(0, len(coming) - 1)))
@@ -188,20 +188,20 @@ def stream_entries(form: JobStreamForm, where: Where, span_s: float, context: Co
     )
 
 
-def _drawn(form: JobStreamForm, where: Where, span_s: float, source: Source, context: Context) -> list[_Coming]:
+def _drawn(form: JobStreamForm, where: Where, span_s: float, source: Source, document: Document) -> list[_Coming]:
     if form.jobs_per_h is None or form.iterations_median is None:
-        raise context.refusal(where, "say jobs_per_h and iterations_median, or `trace: philly`")
-    with context.document.placing(*where):
+        raise document.refusal(where, "say jobs_per_h and iterations_median, or `trace: philly`")
+    with document.placing(*where):
         pattern = form.made(JobPattern)
     return [_Coming(each.at_s, iterations=each.iterations) for each in job_arrivals(pattern, source, span_s)]
 
 
-def _traced(form: JobStreamForm, where: Where, span_s: float, context: Context) -> list[_Coming]:
+def _traced(form: JobStreamForm, where: Where, span_s: float, document: Document) -> list[_Coming]:
     for name in ("jobs_per_h", "iterations_median"):
         if getattr(form, name) is not None:
-            raise context.refusal((*where, name), "a trace says itself when jobs come and how long they are")
+            raise document.refusal((*where, name), "a trace says itself when jobs come and how long they are")
     length_scale = form.time_scale if form.length_scale is None else form.length_scale
-    found = philly_jobs(context, (*where, "trace"), form.begin, form.begin + span_s / form.time_scale)
+    found = philly_jobs(document, (*where, "trace"), form.begin, form.begin + span_s / form.time_scale)
     return [_Coming(at_s * form.time_scale, takes_s=took_s * length_scale) for at_s, took_s, gpus in found if gpus == 1]
 
 
@@ -214,23 +214,23 @@ def _job(form: JobStreamForm, number: str, template: TemplateForm, coming: _Comi
 FORM = WorldForm
 
 
-def build(form: WorldForm, context: Context) -> Bench:
+def build(form: WorldForm, document: Document) -> Bench:
     """The bench of a file. Raises InputError."""
     from lab.world.world import World
 
-    return World(scenario_of(form, context))
+    return World(scenario_of(form, document))
 
 
-def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
+def scenario_of(form: WorldForm, document: Document) -> WorldScenario:
     """The world of a file before it begins. Raises InputError."""
-    place = context.document.placing
-    models = _models(form, context)
-    fleet = fleet_of(form, context)
-    traffic = _all_traffic(form, context)
+    place = document.placing
+    models = _models(form, document)
+    fleet = fleet_of(form, document)
+    traffic = _all_traffic(form, document)
     jobs = tuple(each.made(JobEntry) for each in form.jobs)
     for index, stream in enumerate(form.job_streams):
         with place("job_streams", index):
-            jobs += stream_entries(stream, ("job_streams", index), form.span, context)
+            jobs += stream_entries(stream, ("job_streams", index), form.span, document)
     faults = []
     for index, fault in enumerate(form.faults):
         with place("faults", index):
@@ -258,17 +258,17 @@ def _projects(form: WorldForm) -> tuple[Project, ...]:
     return (*form.projects, *(Project(name=ProjectName(name)) for name in sorted(named - declared)))
 
 
-def _models(form: WorldForm, context: Context) -> tuple[ModelVariant, ...]:
+def _models(form: WorldForm, document: Document) -> tuple[ModelVariant, ...]:
     """The networks that a file names, by name; each must be known, as GPU types must. Raises InputError."""
     known: dict[str, ModelVariant] = {model.name: model for model in (*load_models(), *form.models)}
     types = {str(gpu_type.name) for gpu_type in load_gpu_types()}
     models, gpu_types = _named(form)
     for name, where in models:
         if name not in known:
-            raise context.refusal(where, f"no model {name} in the library; `models:` declares others")
+            raise document.refusal(where, f"no model {name} in the library; `models:` declares others")
     for name, where in gpu_types:
         if name not in types:
-            raise context.refusal(where, f"no GPU type {name} in the library")
+            raise document.refusal(where, f"no GPU type {name} in the library")
     return tuple(known[name] for name in sorted({name for name, _ in models}))
 
 
@@ -292,23 +292,23 @@ def _named(form: WorldForm) -> tuple[list[tuple[str, Where]], list[tuple[str, Wh
     return models, types
 
 
-def _all_traffic(form: WorldForm, context: Context) -> tuple[Traffic, ...]:
+def _all_traffic(form: WorldForm, document: Document) -> tuple[Traffic, ...]:
     found: dict[str, Traffic] = {}
     for index, entry in enumerate(form.services):
-        for each in _traffic(entry, index, form, context):
+        for each in _traffic(entry, index, form, document):
             if each.service.id in found:
-                raise context.refusal(("services", index, "name"), f"there is a service {each.service.id} already")
+                raise document.refusal(("services", index, "name"), f"there is a service {each.service.id} already")
             found[each.service.id] = each
     return tuple(found.values())
 
 
-def _traffic(form: ServiceForm, index: int, world: WorldForm, context: Context) -> Iterator[Traffic]:
+def _traffic(form: ServiceForm, index: int, world: WorldForm, document: Document) -> Iterator[Traffic]:
     where = ("services", index)
-    load = load_of(form.load, (*where, "load"), context)
+    load = load_of(form.load, (*where, "load"), document)
     declared = mean_rps(load, world.span) if form.rate_rps_declared is None else form.rate_rps_declared
     if declared is None:
-        raise context.refusal((*where, "rate_rps_declared"), f"a load that is {form.load.pattern} needs it to be said")
-    with context.document.placing(*where):
+        raise document.refusal((*where, "rate_rps_declared"), f"a load that is {form.load.pattern} needs it to be said")
+    with document.placing(*where):
         first = form.made(Traffic, service=form.made(Service, rate_rps_declared=declared), load=load)
         yield from (first,) if form.copies is None else _copies(first, form.copies, form.last_copy)
 

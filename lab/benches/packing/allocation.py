@@ -55,6 +55,11 @@ class EmptyHost:
     memory_mib: int
     gpus: int
 
+    def row(self, width: int) -> tuple[int, ...]:
+        """Model, CPU, memory, and room on so many GPUs."""
+        gpus = [WHOLE_MILLI] * self.gpus + [ABSENT] * (width - self.gpus)
+        return (self.model, self.cpu_milli, self.memory_mib, *gpus)
+
 
 @dataclass(frozen=True, slots=True)
 class RoomLeft:
@@ -100,18 +105,17 @@ class HostRooms:
 
     def __init__(self, asks: Asks, hosts: list[EmptyHost], rule: PlacingRule) -> None:
         self._asks, self._rule = asks, rule
-        self._width = max(host.gpus for host in hosts)
+        width = max(host.gpus for host in hosts)
         self._known: dict[tuple[int, ...], int] = {}
         self._members: list[list[int]] = []
         size = 1024
-        self._rows = np.zeros((size, 3 + self._width), dtype=np.int64)
+        self._rows = np.zeros((size, 3 + width), dtype=np.int64)
         self._cost = np.full((size, len(asks)), np.nan)
         self._pick = np.zeros((size, len(asks)), dtype=np.int64)
         self._active: set[int] = set()
         self.state = np.zeros(len(hosts), dtype=np.int64)
         for number, host in enumerate(hosts):
-            gpus = [WHOLE_MILLI] * host.gpus + [ABSENT] * (self._width - host.gpus)
-            self._enter(number, (host.model, host.cpu_milli, host.memory_mib, *gpus))
+            self._enter(number, host.row(width))
 
     def _enter(self, host: int, row: tuple[int, ...]) -> None:
         state = self._known.get(row)
@@ -179,13 +183,13 @@ class HostRooms:
         self.set(place.host, reduced(self.row(place.host), self._asks, ask, place.gpus))
 
 
-def reduced(row: tuple[int, ...], asks: Asks, ask: int, gpus: tuple[int, ...]) -> tuple[int, ...]:
-    """What is left of a room with a pod more, GPUs by position."""
+def reduced(row: tuple[int, ...], asks: Asks, ask: int, gpus: tuple[int, ...], pods: int = 1) -> tuple[int, ...]:
+    """What is left of a room with so many pods more, GPUs by position."""
     left = list(row)
-    left[1] -= int(asks.cpu_milli[ask])
-    left[2] -= int(asks.memory_mib[ask])
+    left[1] -= pods * int(asks.cpu_milli[ask])
+    left[2] -= pods * int(asks.memory_mib[ask])
     for gpu in gpus:
-        left[3 + gpu] -= int(asks.gpu_milli[ask])
+        left[3 + gpu] -= pods * int(asks.gpu_milli[ask])
     return tuple(left)
 
 

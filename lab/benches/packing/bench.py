@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from lab.benches.packing.allocation import (
-    ABSENT,
     WHOLE_MILLI,
     Asks,
     EmptyHost,
@@ -24,6 +23,7 @@ from lab.benches.packing.allocation import (
     PlacingRule,
     RoomLeft,
     mix,
+    reduced,
 )
 from lab.outcome import About, Better, Metric, Planners, ProgressListener, RunContender, RunEvent, RunOutcome, metric
 from solvers.domain.arrays import Flags, Floats, Streams, Whole
@@ -37,29 +37,17 @@ from solvers.errors import EngineError
 
 
 @dataclass(slots=True)
-class _Book:
-    """What one host has left and what of it is kept; GPUs keep their numbers here."""
+class _HostBook:
+    """One host as a row each (model, CPU, memory, then GPUs by number): what it has left, and what of that is open."""
 
-    model: int
-    cpu_milli: int
-    memory_mib: int
-    gpu_milli: list[int]
-    kept_cpu_milli: int = 0
-    kept_memory_mib: int = 0
-    kept_gpu_milli: list[int] = field(default_factory=list)
+    real: tuple[int, ...]
+    open: tuple[int, ...]
     busy: bool = False
-
-    def real(self) -> tuple[int, ...]:
-        return (self.model, self.cpu_milli, self.memory_mib, *self.gpu_milli)
-
-    def open(self) -> tuple[int, ...]:
-        gpus = (left - kept for left, kept in zip(self.gpu_milli, self.kept_gpu_milli, strict=True))
-        return (self.model, self.cpu_milli - self.kept_cpu_milli, self.memory_mib - self.kept_memory_mib, *gpus)
 
     @property
     def overdrawn(self) -> bool:
-        return min(self.open()[1:3]) < 0 or any(
-            kept > max(left, 0) for left, kept in zip(self.gpu_milli, self.kept_gpu_milli, strict=True)
+        return min(self.open[1:3]) < 0 or any(
+            left - open_ > max(left, 0) for left, open_ in zip(self.real[3:], self.open[3:], strict=True)
         )
 
 
@@ -69,22 +57,14 @@ class Reserving:
     def __init__(self, asks: Asks, hosts: list[EmptyHost], mix: Mix, rule: PlacingRule) -> None:
         self._asks = asks
         width = max(host.gpus for host in hosts)
-        self._books = [
-            _Book(
-                model=host.model,
-                cpu_milli=host.cpu_milli,
-                memory_mib=host.memory_mib,
-                gpu_milli=[WHOLE_MILLI] * host.gpus + [ABSENT] * (width - host.gpus),
-                kept_gpu_milli=[0] * width,
-            )
-            for host in hosts
-        ]
+        empty = [host.row(width) for host in hosts]
+        self._books = [_HostBook(real=row, open=row) for row in empty]
         self._kept: list[dict[int, list[int]]] = [{} for _ in range(len(asks))]
         self._alike = _alike(asks)
         self._keep_all(hosts, mix)
         self._real, self._open = HostRooms(asks, hosts, rule), HostRooms(asks, hosts, rule)
         for number, book in enumerate(self._books):
-            self._open.set(number, book.open())
+            self._open.set(number, book.open)
 
     def _keep_all(self, hosts: list[EmptyHost], mix: Mix) -> None:
         free: dict[EmptyHost, list[int]] = {}
@@ -97,12 +77,8 @@ class Reserving:
                     self._keep(number, ask, gpu, 1)
 
     def _keep(self, host: int, ask: int, gpu: int, sign: int) -> None:
-        book, asks = self._books[host], self._asks
-        book.kept_cpu_milli += sign * int(asks.cpu_milli[ask])
-        book.kept_memory_mib += sign * int(asks.memory_mib[ask])
-        for each in range(gpu, gpu + int(asks.gpus[ask])):
-            book.kept_gpu_milli[each] += sign * int(asks.gpu_milli[ask])
-        places = self._kept[ask]
+        book, places = self._books[host], self._kept[ask]
+        book.open = reduced(book.open, self._asks, ask, self._gpus(ask, gpu), sign)
         if sign > 0:
             places.setdefault(host, []).append(gpu)
         else:
@@ -117,11 +93,11 @@ class Reserving:
             host = next((each for each in kept if self._books[each].busy), next(iter(kept)))
             gpu = kept[host][0]
             self._keep(host, ask, gpu, -1)
-            self._take(host, ask, tuple(range(gpu, gpu + int(self._asks.gpus[ask]))))
+            self._take(host, ask, self._gpus(ask, gpu))
             return host
         found = self._open.best(ask, ties)
         if found is not None:
-            self._take(found.host, ask, _numbers(self._books[found.host].open()[3:], found.gpus))
+            self._take(found.host, ask, _numbers(self._books[found.host].open[3:], found.gpus))
             return found.host
         other = self._alike_place(ask)
         if other is not None:
@@ -129,47 +105,44 @@ class Reserving:
         found = self._real.best(ask, ties)
         if found is None:
             return None
-        self._take(found.host, ask, _numbers(self._books[found.host].real()[3:], found.gpus))
+        self._take(found.host, ask, _numbers(self._books[found.host].real[3:], found.gpus))
         return found.host
 
     def _alike_place(self, ask: int) -> int | None:
         """A place kept for pods of the same size that may run elsewhere, or also elsewhere."""
         for alike in self._alike[ask]:
             for host in self._kept[alike]:
-                if self._asks.allowed[ask][self._books[host].model]:
+                if self._asks.allowed[ask][self._books[host].real[0]]:
                     gpu = self._kept[alike][host][0]
                     self._keep(host, alike, gpu, -1)
-                    self._take(host, ask, tuple(range(gpu, gpu + int(self._asks.gpus[ask]))))
+                    self._take(host, ask, self._gpus(ask, gpu))
                     return host
         return None
 
     def room(self) -> RoomLeft:
         """What is left on every host, kept places included."""
-        table = np.array([book.real() for book in self._books], dtype=np.int64)
+        table = np.array([book.real for book in self._books], dtype=np.int64)
         return RoomLeft(table[:, 0], table[:, 1], table[:, 2], table[:, 3:])
 
     def _take(self, host: int, ask: int, gpus: tuple[int, ...]) -> None:
         book = self._books[host]
         book.busy = True
-        book.cpu_milli -= int(self._asks.cpu_milli[ask])
-        book.memory_mib -= int(self._asks.memory_mib[ask])
-        for gpu in gpus:
-            book.gpu_milli[gpu] -= int(self._asks.gpu_milli[ask])
+        book.real, book.open = (reduced(row, self._asks, ask, gpus) for row in (book.real, book.open))
         if book.overdrawn:
             self._give_up(host)
-        self._real.set(host, book.real())
-        self._open.set(host, book.open())
+        self._real.set(host, book.real)
+        self._open.set(host, book.open)
 
     def _give_up(self, host: int) -> None:
         """Places of this host that cannot be kept any more, those that ask most of a GPU first."""
         book = self._books[host]
         places = [(ask, gpu) for ask, kept in enumerate(self._kept) for gpu in kept.get(host, ())]
         for ask, gpu in sorted(places, key=lambda item: (-int(self._asks.need_milli[item[0]]), item)):
-            over = min(book.open()[1:3]) < 0 or any(
-                book.kept_gpu_milli[each] > book.gpu_milli[each] for each in range(gpu, gpu + int(self._asks.gpus[ask]))
-            )
-            if over:
+            if min(book.open[1:3]) < 0 or any(book.open[3 + each] < 0 for each in self._gpus(ask, gpu)):
                 self._keep(host, ask, gpu, -1)
+
+    def _gpus(self, ask: int, first: int) -> tuple[int, ...]:
+        return tuple(range(first, first + int(self._asks.gpus[ask])))
 
 
 def _numbers(left: tuple[int, ...], positions: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from lab.arena.loading import Context, Heading, ScenarioForm, rows
+from lab.arena.loading import Document, Heading, ScenarioForm
 from lab.benches.packing.allocation import WHOLE_MILLI, Asks, EmptyHost
 from lab.benches.packing.bench import PodPacking
 from lab.outcome import Bench, Better
@@ -69,19 +69,19 @@ class PackingForm(Heading):
 FORM = PackingForm
 
 
-def build(form: PackingForm, context: Context) -> Bench:
+def build(form: PackingForm, document: Document) -> Bench:
     """The bench of a file. Raises InputError."""
     if form.openb is not None and (form.hosts or form.pods):
-        raise context.refusal(("openb",), "say hosts and pods, or openb")
+        raise document.refusal(("openb",), "say hosts and pods, or openb")
     if form.openb is None and not (form.hosts and form.pods):
-        raise context.refusal((), "needs hosts and pods, or openb")
-    hosts = _openb_hosts(context) if form.openb is not None else _hosts(form)
-    pods = _openb_pods(context, form.openb.pods) if form.openb is not None else _pods(form)
+        raise document.refusal((), "needs hosts and pods, or openb")
+    hosts = _openb_hosts(document) if form.openb is not None else _hosts(form)
+    pods = _openb_pods(document, form.openb.pods) if form.openb is not None else _pods(form)
     models = sorted({model for model, _ in hosts})
     for index, each in enumerate(form.pods):
         for model in each.gpu_models:
             if model not in models:
-                raise context.refusal(("pods", index, "gpu_models"), f"no host has a {model}")
+                raise document.refusal(("pods", index, "gpu_models"), f"no host has a {model}")
     kinds = sorted(set(pods))
     number = {kind: index for index, kind in enumerate(kinds)}
     return PodPacking(
@@ -126,13 +126,13 @@ def _pods(form: PackingForm) -> list[Pod]:
     ]
 
 
-def _openb_hosts(context: Context) -> list[tuple[str, tuple[int, int, int]]]:
-    read = rows(context, ("openb",), FOLDER, "openb_node_list_gpu_node.csv")
+def _openb_hosts(document: Document) -> list[tuple[str, tuple[int, int, int]]]:
+    read = document.rows(("openb",), FOLDER, "openb_node_list_gpu_node.csv")
     return [(row["model"], (int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]))) for row in read]
 
 
-def _openb_pods(context: Context, name: str) -> list[Pod]:
-    read = rows(context, ("openb", "pods"), FOLDER, f"openb_pod_list_{name}.csv")
+def _openb_pods(document: Document, name: str) -> list[Pod]:
+    read = document.rows(("openb", "pods"), FOLDER, f"openb_pod_list_{name}.csv")
     return [
         (
             int(row["cpu_milli"]),

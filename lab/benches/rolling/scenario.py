@@ -1,12 +1,16 @@
 """Scenario files of kind `rolling`: a fleet whose services are planned anew step by step, without requests.
 
 Owns the form and what becomes of it: services told by what a whole GPU of each type serves, or LLMs by their token
-latencies; rates spelt out or read from public data.
+latencies; rates spelt out or read from public data: instances alive of the DLRM cluster, requests of LLM traces as
+buckets by length, mean rates of many LLM services.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -14,7 +18,7 @@ from pydantic import Field
 from app.library import load_gpu_types, load_models
 from app.services.beliefs.completion import with_token_profiles
 from lab.arena.forms import Duration
-from lab.arena.loading import Context, Heading, ScenarioForm, read_json
+from lab.arena.loading import Document, Heading, ScenarioForm, Where
 from lab.benches.rolling.bench import Rolling
 from lab.benches.rolling.problems import (
     FILES,
@@ -30,20 +34,6 @@ from lab.benches.rolling.problems import (
     inferno_wishes,
     wished,
 )
-from lab.benches.rolling.traces import (
-    ChatForm,
-    LengthsForm,
-    MuxserveForm,
-    Positive,
-    Rate,
-    TracedForm,
-    azure_buckets,
-    chat,
-    dlrm_counts,
-    muxserve_services,
-    together,
-    traced_services,
-)
 from lab.outcome import Bench, Better
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.device import GpuType, PriceKind, PriceRow
@@ -56,6 +46,187 @@ from solvers.errors import FieldError
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
 RATE_LEAST_RPS = 1e-3
+Rate = Annotated[float, Field(ge=0, le=1e9)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+DLRM, AZURE = "alibaba-dlrm-2025", "azure-llm-2023"
+MUXSERVE = "muxserve-lmsys-rates"
+TRACES = {
+    "code": (AZURE, "code.csv"),
+    "conv": (AZURE, "conv.csv"),
+    "mooncake": ("mooncake-conversation", "conversation.csv"),
+}
+"""Traces of LLM requests with the lengths of each."""
+Request = tuple[float, int, int]
+"""When, tokens in, tokens out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Requests of like lengths: mean lengths, and rates over equal stretches."""
+
+    name: str
+    input_tokens: float
+    output_tokens: float
+    rates_rps: tuple[float, ...]
+
+
+def dlrm_counts(document: Document, services: int) -> dict[str, list[int]]:
+    """Instances alive hour by hour, of so many services, the largest. Raises InputError where the data is missing."""
+    read = document.rows(("dlrm",), DLRM, "gpu_instances_per_app_hourly.csv")
+    names = [name for name in read[0] if name != "t_h"]
+    alive = {name: [int(row[name]) for row in read] for name in names}
+    largest = sorted(names, key=lambda name: (-sum(alive[name]), name))[:services]
+    return {name: alive[name] for name in largest}
+
+
+def azure_buckets(
+    document: Document, traces: tuple[str, ...], bin_s: float, edges: tuple[tuple[int, ...], tuple[int, ...]]
+) -> list[Bucket]:
+    """Buckets between edges of prompt and answer lengths, the last of each open. Raises InputError."""
+    read = {trace: requests(document, ("azure", "traces"), trace) for trace in traces}
+    last_s = min(max(row[0] for row in each) for each in read.values())
+    return buckets(
+        [row for each in read.values() for row in each], edges, bin_s=bin_s, bins=max(1, int(last_s // bin_s))
+    )
+
+
+def requests(document: Document, where: Where, trace: str) -> list[Request]:
+    """All requests of one of `TRACES`. Raises InputError where the data is missing."""
+    return [
+        (float(row["t_s"]), int(row["in_tokens"]), int(row["out_tokens"]))
+        for row in document.rows(where, *TRACES[trace])
+    ]
+
+
+def buckets(
+    read: list[Request], edges: tuple[tuple[int, ...], tuple[int, ...]], *, bin_s: float, bins: int
+) -> list[Bucket]:
+    """Requests between edges of prompt and answer lengths, the last of each open, over so many stretches."""
+    found: dict[tuple[int, int], list[Request]] = defaultdict(list)
+    for row in read:
+        found[bisect_left(edges[0], row[1]), bisect_left(edges[1], row[2])].append(row)
+    return [
+        Bucket(
+            name=f"in-{key[0]}-out-{key[1]}",
+            input_tokens=max(1.0, sum(row[1] for row in part) / len(part)),
+            output_tokens=max(1.0, sum(row[2] for row in part) / len(part)),
+            rates_rps=_rates(part, bin_s, bins),
+        )
+        for key, part in sorted(found.items())
+    ]
+
+
+def _rates(part: list[Request], bin_s: float, bins: int) -> tuple[float, ...]:
+    counts = [0] * bins
+    for at_s, _, _ in part:
+        if int(at_s // bin_s) < bins:
+            counts[int(at_s // bin_s)] += 1
+    return tuple(count / bin_s for count in counts)
+
+
+def muxserve_rates(document: Document, where: Where, condense: int) -> list[tuple[str, str, float]]:
+    """Services with the LLaMA that their authors gave them and their mean rates. Raises InputError."""
+    read = document.rows(where, MUXSERVE, "rates.csv")
+    found = [(row["service"], row["model"], float(row["rate_rps"])) for row in read if int(row["condense"]) == condense]
+    if not found:
+        known = ", ".join(sorted({row["condense"] for row in read}, key=int))
+        raise document.refusal((*where, "condense"), f"there are only {known}")
+    return sorted(found)
+
+
+class LengthsForm(ScenarioForm):
+    """Requests in buckets by length, each a service of one promise."""
+
+    model: str
+    scale: Positive = 1.0
+    """Times the trace's rates."""
+    bin: Duration = 300.0
+    input_edges: tuple[int, ...] = ()
+    output_edges: tuple[int, ...] = ()
+    first_token_ms: Positive
+    inter_token_ms: Positive
+
+
+class TracedForm(LengthsForm):
+    """Requests of one trace in buckets by length, each a service called `<name>-in-<i>-out-<j>`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
+    trace: Literal["code", "conv", "mooncake"]
+    rate_rps_least: Annotated[float, Field(ge=0)] = 0.0
+    """Buckets with a lower mean rate are left out: single odd requests."""
+
+
+class MuxserveForm(ScenarioForm):
+    """The 16 LLM services of the MuxServe study at their mean rates."""
+
+    condense: int = 2000
+    models: dict[str, str]
+    """The library's model for each LLaMA of the table; services of others are left out."""
+    loads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1.0,)
+    """Times the mean rates, one a step."""
+    input_tokens: Positive = 100.0
+    output_tokens: Positive = 261.0
+    first_token_ms: Positive
+    inter_token_ms: Positive
+
+
+class ChatForm(ScenarioForm):
+    """An LLM service."""
+
+    name: str
+    model: str
+    first_token_ms: Positive
+    inter_token_ms: Positive
+    percentile: Annotated[float, Field(ge=50, le=99.9)] = 95.0
+    input_tokens: Annotated[float, Field(ge=1)]
+    output_tokens: Annotated[float, Field(ge=1)]
+    rates_rps: Annotated[tuple[Rate, ...], Field(min_length=1)]
+
+
+def chat(form: LengthsForm, bucket: Bucket, name: str) -> ChatForm:
+    return ChatForm(
+        name=name,
+        model=form.model,
+        first_token_ms=form.first_token_ms,
+        inter_token_ms=form.inter_token_ms,
+        input_tokens=bucket.input_tokens,
+        output_tokens=bucket.output_tokens,
+        rates_rps=tuple(form.scale * rate for rate in bucket.rates_rps),
+    )
+
+
+def traced_services(form: TracedForm, where: Where, document: Document) -> list[ChatForm]:
+    """The buckets of a trace. Raises InputError."""
+    read = requests(document, (*where, "trace"), form.trace)
+    bins = max(1, int(max(row[0] for row in read) // form.bin))
+    return [
+        chat(form, bucket, f"{form.name}-{bucket.name}")
+        for bucket in buckets(read, (form.input_edges, form.output_edges), bin_s=form.bin, bins=bins)
+        if sum(bucket.rates_rps) / bins >= form.rate_rps_least
+    ]
+
+
+def muxserve_services(form: MuxserveForm, where: Where, document: Document) -> list[ChatForm]:
+    """The services whose LLaMA the form knows. Raises InputError."""
+    return [
+        ChatForm(
+            name=service,
+            model=form.models[model],
+            first_token_ms=form.first_token_ms,
+            inter_token_ms=form.inter_token_ms,
+            input_tokens=form.input_tokens,
+            output_tokens=form.output_tokens,
+            rates_rps=tuple(load * rate for load in form.loads),
+        )
+        for service, model, rate in muxserve_rates(document, where, form.condense)
+        if model in form.models
+    ]
+
+
+def together(services: list[ChatForm]) -> list[ChatForm]:
+    """All over as many steps as the shortest has."""
+    steps = min((len(each.rates_rps) for each in services), default=0)
+    return [each.model_copy(update={"rates_rps": each.rates_rps[:steps]}) for each in services]
 
 
 class GpusForm(ScenarioForm):
@@ -133,26 +304,26 @@ class RollingForm(Heading):
 FORM = RollingForm
 
 
-def build(form: RollingForm, context: Context) -> Bench:
+def build(form: RollingForm, document: Document) -> Bench:
     """The bench of a file. Raises InputError."""
-    policy = _policy(form, context)
+    policy = _policy(form, document)
     if form.inferno is not None:
-        return _inferno(form, form.inferno, context, policy)
+        return _inferno(form, form.inferno, document, policy)
     if not form.fleet:
-        raise context.refusal((), "needs a fleet")
-    bare = replace(_fleet(form, context), policy=policy)
+        raise document.refusal((), "needs a fleet")
+    bare = replace(_fleet(form, document), policy=policy)
     wishes = list(form.services)
     chats = list(form.chats)
     if form.dlrm is not None:
-        wishes += _dlrm(form.dlrm, context)
+        wishes += _dlrm(form.dlrm, document)
     if form.azure is not None:
-        chats += _azure(form.azure, context)
-    chats += _llms(form, context)
+        chats += _azure(form.azure, document)
+    chats += _llms(form, document)
     asked: list[WishForm | ChatForm] = [*wishes, *chats]
     steps = {len(each.rates_rps) for each in asked}
     if len(steps) != 1:
-        raise context.refusal((), "needs services with as many rates each")
-    picture = with_token_profiles(_with_chats(wished(bare, [_wish(each, form, context) for each in wishes]), chats))
+        raise document.refusal((), "needs services with as many rates each")
+    picture = with_token_profiles(_with_chats(wished(bare, [_wish(each, form, document) for each in wishes]), chats))
     rates = {each.name: each.rates_rps for each in asked}
     return _bench(
         form, picture, [[rates[service.name][step] for service in picture.services] for step in range(*steps)]
@@ -165,24 +336,24 @@ def _bench(form: RollingForm, picture: Snapshot, rates: list[list[float]]) -> Ro
     )
 
 
-def _policy(form: RollingForm, context: Context) -> Policy:
+def _policy(form: RollingForm, document: Document) -> Policy:
     plain = to_plain(POLICY)
     assert isinstance(plain, dict)
     for name in form.policy:
         if name not in plain:
-            raise context.refusal(("policy", name), "a policy has no such field")
-    with context.document.placing("policy"):
+            raise document.refusal(("policy", name), "a policy has no such field")
+    with document.placing("policy"):
         return from_plain(Policy, {**plain, "cooldown_s": 0.0, **form.policy})
 
 
-def _fleet(form: RollingForm, context: Context) -> Snapshot:
+def _fleet(form: RollingForm, document: Document) -> Snapshot:
     known = {str(each.name): each for each in load_gpu_types()}
     types: list[GpuType] = []
     hosts: list[RollingHost] = []
     for index, entry in enumerate(form.fleet):
         found = known.get(entry.gpu_type)
         if found is None and (entry.usd_per_h is None or form.chats or form.azure or form.traced or form.muxserve):
-            raise context.refusal(("fleet", index, "gpu_type"), "no such type in the library; say usd_per_h")
+            raise document.refusal(("fleet", index, "gpu_type"), "no such type in the library; say usd_per_h")
         if found is not None:
             prices = found.prices
             if entry.usd_per_h is not None:
@@ -204,10 +375,10 @@ def _kind(entry: GpusForm, found: GpuType | None) -> GpuKind:
     return GpuKind(name=entry.gpu_type, usd_per_h=0.0, sm_count=found.sm_count, memory_mib=found.memory_mib)
 
 
-def _wish(entry: WishForm, form: RollingForm, context: Context) -> ServiceWish:
+def _wish(entry: WishForm, form: RollingForm, document: Document) -> ServiceWish:
     unknown = set(entry.whole_rps) - {each.gpu_type for each in form.fleet}
     if unknown:
-        raise context.refusal((), f"{entry.name} runs on {min(unknown)}, which the fleet does not have")
+        raise document.refusal((), f"{entry.name} runs on {min(unknown)}, which the fleet does not have")
     return entry.made(ServiceWish, rate_rps=max(entry.rates_rps[0], RATE_LEAST_RPS))
 
 
@@ -237,8 +408,8 @@ def _with_chats(picture: Snapshot, chats: list[ChatForm]) -> Snapshot:
     )
 
 
-def _dlrm(form: DlrmForm, context: Context) -> list[WishForm]:
-    counts = dlrm_counts(context, form.services)
+def _dlrm(form: DlrmForm, document: Document) -> list[WishForm]:
+    counts = dlrm_counts(document, form.services)
     hours = range(form.from_h, form.from_h + form.hours, form.every_h)
     return [
         WishForm(
@@ -250,24 +421,25 @@ def _dlrm(form: DlrmForm, context: Context) -> list[WishForm]:
     ]
 
 
-def _azure(form: AzureForm, context: Context) -> list[ChatForm]:
-    found = azure_buckets(context, form.traces, form.bin, (form.input_edges, form.output_edges))
+def _azure(form: AzureForm, document: Document) -> list[ChatForm]:
+    found = azure_buckets(document, form.traces, form.bin, (form.input_edges, form.output_edges))
     return [chat(form, bucket, bucket.name) for bucket in found]
 
 
-def _llms(form: RollingForm, context: Context) -> list[ChatForm]:
+def _llms(form: RollingForm, document: Document) -> list[ChatForm]:
     found = [
         service
         for index, each in enumerate(form.traced)
-        for service in traced_services(each, ("traced", index), context)
+        for service in traced_services(each, ("traced", index), document)
     ]
     if form.muxserve is not None:
-        found += muxserve_services(form.muxserve, ("muxserve",), context)
+        found += muxserve_services(form.muxserve, ("muxserve",), document)
     return together(found)
 
 
-def _inferno(form: RollingForm, asked: InfernoForm, context: Context, policy: Policy) -> Bench:
-    files = {name: read_json(context, ("inferno",), FOLDER, asked.size, f"{name}-data.json") for name in FILES}
+def _inferno(form: RollingForm, asked: InfernoForm, document: Document, policy: Policy) -> Bench:
+    paths = {name: document.source(("inferno",), FOLDER, asked.size, f"{name}-data.json") for name in FILES}
+    files = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items()}
     case = inferno(files, InfernoCase(size=asked.size, copies=asked.copies, capacity=asked.capacity))
     wishes, kinds, counts = inferno_wishes(case)
     hosts = [

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from app.library import facts
 from lab.arena.forms import Duration, Factor
-from lab.arena.loading import Context, Heading, ScenarioForm
+from lab.arena.loading import Document, Heading, ScenarioForm
 from lab.benches.tasks.run import Conduct, Entry, TaskLog, TaskRun, cluster
 from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
 from lab.benches.tasks.work import ArrivalPace, TaskKind, accuracy_lost_pct, coming, profiled, told
@@ -278,21 +278,21 @@ class TaskingForm(Heading):
 FORM = TaskingForm
 
 
-def build(form: TaskingForm, context: Context) -> Bench:
+def build(form: TaskingForm, document: Document) -> Bench:
     """The bench of a file. Raises InputError."""
     names = [each.name for each in form.tasks]
     known = facts()
     for index, each in enumerate(form.tasks):
         where = ("tasks", index)
         if names.index(each.name) != index:
-            raise context.refusal((*where, "name"), f"there are two kinds of tasks called {each.name}")
+            raise document.refusal((*where, "name"), f"there are two kinds of tasks called {each.name}")
         if each.model not in known.models:
-            raise context.refusal((*where, "model"), f"the library has no model {each.model}")
+            raise document.refusal((*where, "model"), f"the library has no model {each.model}")
         if each.inputs[0] > each.inputs[1]:
-            raise context.refusal((*where, "inputs"), "the fewest inputs come first")
+            raise document.refusal((*where, "inputs"), "the fewest inputs come first")
     for index, gpus in enumerate(form.fleet):
         if gpu_truth(gpus.gpu_type) is None or gpus.gpu_type not in known.gpu_types:
-            raise context.refusal(("fleet", index, "gpu_type"), f"there is no simulated GPU {gpus.gpu_type}")
+            raise document.refusal(("fleet", index, "gpu_type"), f"there is no simulated GPU {gpus.gpu_type}")
     return form.made(
         Tasking,
         about=form.about(),

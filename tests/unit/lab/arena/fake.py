@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from lab.arena.contenders import entry_of
-from lab.arena.loading import Context, ScenarioForm
+from lab.arena.loading import Document, ScenarioForm
 from lab.arena.running import RunOrder, RunTask, run_task, tasks_of
 from lab.arena.store import ResultFolder
 from lab.outcome import (
@@ -126,7 +126,7 @@ class FakeForm(ScenarioForm):
 FORM = FakeForm
 
 
-def build(form: FakeForm, context: Context) -> FakeBench:
+def build(form: FakeForm, document: Document) -> FakeBench:
     """The bench of such a file."""
     return FakeBench(name=form.name, fails=form.fails, dies=form.dies)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.arena import loading
-from lab.arena.loading import KINDS, Context, Document, kind, parse, read
+from lab.arena.loading import KINDS, Document, form_of, parse, read
 from lab.arena.worlds import FORM, scenario_of
 from lab.world.arrivals import Bursts, Daily, RateCourse, Replayed, Source, Steady, rate_path
 from lab.world.scenario import Closed, FaultKind, Level, Open, Saturating, WorldScenario
@@ -35,8 +35,8 @@ services:
 
 
 def scenario(text: str, data: Path | None = None) -> WorldScenario:
-    document = parse(text, "f.yaml")
-    return scenario_of(FORM.model_validate_json(json.dumps(FORM.completed(document.plain))), Context(document, data))
+    document = parse(text, "f.yaml", data)
+    return scenario_of(FORM.model_validate_json(json.dumps(FORM.completed(document.plain))), document)
 
 
 def complaint(tmp_path: Path, text: str) -> str:
@@ -254,10 +254,10 @@ def test_the_schema_is_the_committed_one() -> None:
 def test_committed_scenarios_can_be_read(path: Path) -> None:
     document: Document = read(path)
     assert document.plain["name"] == path.stem
-    found = kind(document.plain["kind"])
-    form = found.form.model_validate_json(json.dumps(found.form.completed(document.plain)))
+    kind = form_of(document.plain["kind"])
+    form = kind.model_validate_json(json.dumps(kind.completed(document.plain)))
     if isinstance(form, FORM) and "pattern: trace" not in path.read_text(encoding="utf-8"):
-        assert scenario_of(form, Context(document, None)).about.name == path.stem
+        assert scenario_of(form, document).about.name == path.stem
 
 
 POOLS = (

@@ -7,15 +7,22 @@ from pathlib import Path
 import pytest
 
 from lab.arena import loading
-from lab.arena.loading import Context
-from lab.benches.rolling.traces import ChatForm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
+from lab.arena.loading import Document
+from lab.benches.rolling.scenario import (
+    ChatForm,
+    MuxserveForm,
+    TracedForm,
+    muxserve_services,
+    together,
+    traced_services,
+)
 from solvers.errors import InputError
 
 
-def context(data: Path) -> Context:
+def document(data: Path) -> Document:
     path = data / "mine.yaml"
     path.write_text("kind: rolling\nmuxserve:\n  condense: 7\n", encoding="utf-8")
-    return Context(document=loading.read(path), data=data)
+    return loading.read(path, data)
 
 
 def write(data: Path, folder: str, name: str, text: str) -> None:
@@ -38,7 +45,7 @@ def test_requests_become_services_by_length_and_rare_ones_are_left_out(tmp_path:
         inter_token_ms=50.0,
         rate_rps_least=0.2,
     )
-    services = traced_services(form, ("traced", 0), context(tmp_path))
+    services = traced_services(form, ("traced", 0), document(tmp_path))
     assert [(each.name, each.input_tokens, each.rates_rps) for each in services] == [
         ("long-in-0-out-0", 100.0, (2.0, 2.0)),
     ]
@@ -49,10 +56,10 @@ def test_services_of_a_table_have_its_rates_and_the_models_that_the_form_knows(t
     write(tmp_path, "muxserve-lmsys-rates", "rates.csv", text)
     known = {"llama-13b": "llama-2-13b"}
     form = MuxserveForm(condense=7, models=known, loads=(0.5, 1.0), first_token_ms=500.0, inter_token_ms=50.0)
-    services = muxserve_services(form, ("muxserve",), context(tmp_path))
+    services = muxserve_services(form, ("muxserve",), document(tmp_path))
     assert [(each.name, each.model, each.rates_rps) for each in services] == [("llm-1", "llama-2-13b", (2.0, 4.0))]
     with pytest.raises(InputError, match="there are only 7, 9"):
-        muxserve_services(form.model_copy(update={"condense": 8}), ("muxserve",), context(tmp_path))
+        muxserve_services(form.model_copy(update={"condense": 8}), ("muxserve",), document(tmp_path))
 
 
 def test_traces_of_different_length_end_together() -> None:

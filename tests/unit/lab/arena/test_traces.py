@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from lab.arena.forms import TraceForm
-from lab.arena.loading import Context, parse
+from lab.arena.loading import parse
 from lab.arena.loads import MINUTES, SHAPES, trace_pattern
 from lab.world.arrivals import Replayed
 from solvers.errors import InputError
 
 
 def pattern(data: Path | None, **said: object) -> Replayed:
-    context = Context(parse("load: {}\n", "f.yaml"), data)
-    return trace_pattern(TraceForm.model_validate({"pattern": "trace", **said}), ("load",), context)
+    document = parse("load: {}\n", "f.yaml", data)
+    return trace_pattern(TraceForm.model_validate({"pattern": "trace", **said}), ("load",), document)
 
 
 def file(data: Path, name: str, *rows: str) -> Path:
