@@ -10,19 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lab.arena.running import RunRecord
 from lab.outcome import About, Better
+from solvers.domain.arrays import Floats
 from solvers.domain.value import value
 from solvers.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.float64]
 
 LEVEL = 0.95
 ALPHA = 1.0 - LEVEL
@@ -189,7 +184,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def values_of(records: Sequence[RunRecord]) -> tuple[dict[str, dict[str, dict[int, float]]], dict[str, Better]]:
-    """Numbers by contender, metric and seed, and which direction of each metric is good, of runs with an outcome."""
+    """Floats by contender, metric and seed, and which direction of each metric is good, of runs with an outcome."""
     values: dict[str, dict[str, dict[int, float]]] = {}
     better: dict[str, Better] = {}
     for record in records:
@@ -350,7 +345,7 @@ def _t_quantile(freedom: int) -> float:
     return float(t.ppf(1.0 - ALPHA / 2.0, freedom))
 
 
-def _p_values(differences: Numbers) -> tuple[float, float | None]:
+def _p_values(differences: Floats) -> tuple[float, float | None]:
     """Of the paired t test, and of Wilcoxon's signed ranks where there are pairs enough."""
     from scipy.stats import ttest_1samp, wilcoxon
 
@@ -359,7 +354,7 @@ def _p_values(differences: Numbers) -> tuple[float, float | None]:
     return float(ttest_1samp(differences, 0.0).pvalue), by_ranks
 
 
-def _relative(left: Numbers, right: Numbers) -> tuple[float | None, float | None, float | None]:
+def _relative(left: Floats, right: Floats) -> tuple[float | None, float | None, float | None]:
     """Relative difference of means in percent, with the bootstrap's interval over pairs."""
     base = float(right.mean())
     if abs(base) <= DUST:

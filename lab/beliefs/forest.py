@@ -8,19 +8,18 @@ answer is that among the trees. It refuses to learn online: a forest is grown ag
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from lab.beliefs.matrix import Refitted
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, ModelSpec
 from solvers.models.parts.seen import floats_of, ints_of, part, read
 from solvers.policies.oltunes.features import Vocabulary, feature_rows
-from solvers.policies.oltunes.history import HistoryWindow
 from solvers.policies.oltunes.learned import TARGETS, USUAL_SLOWDOWN, LearnedInterference, LearnedKind, LearnedSolo
 
-WINDOW_ROWS = 20_000
 TREES = 100
 _LEAF = -1
 _NODE_NUMBERS = ("roots", "left", "right", "feature")
@@ -61,7 +60,7 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForestRegressor:
+class ForestRegressor(Refitted):
     """A forest with its vocabulary; no trees before the first fit."""
 
     seed: int
@@ -69,26 +68,13 @@ class ForestRegressor:
     vocabulary: Vocabulary
     trees: Trees | None = None
 
-    @property
-    def window_rows(self) -> int:
-        """It learns by fitting again."""
-        return WINDOW_ROWS
-
-    @property
-    def knows_variance(self) -> bool:
-        """The spread among the trees."""
-        return True
+    knows_variance: ClassVar[bool] = True
+    """The spread among the trees."""
 
     def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> ForestRegressor:
         vocabulary = Vocabulary(roles=self.vocabulary.roles).grown(groups.members)
         features = feature_rows(groups, vocabulary, facts).dense(vocabulary.width)
         return replace(self, vocabulary=vocabulary, trees=_grown(features, targets, self.seed))
-
-    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> ForestRegressor:  # noqa: ARG002
-        return self.retrained(window, facts)
-
-    def retrained(self, window: HistoryWindow, facts: Facts) -> ForestRegressor:
-        return self.fitted(window.groups, window.targets, facts)
 
     def predict(self, groups: Groups, facts: Facts) -> tuple[Floats, Floats | None]:
         """Standardised targets: mean and variance over the trees."""

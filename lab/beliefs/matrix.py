@@ -8,10 +8,11 @@ neither bias nor factors. It refuses features: that is what it is compared for.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
 
@@ -22,8 +23,26 @@ from solvers.models.parts.seen import floats_of, names_of, part, read
 from solvers.policies.oltunes.history import HistoryWindow, combinations, places_by_key, places_of
 from solvers.policies.oltunes.learned import TARGETS, USUAL_SLOWDOWN, LearnedInterference, LearnedKind, LearnedSolo
 
-WINDOW_ROWS = 20_000
 _START_STD = 0.1
+
+
+class Refitted(ABC):
+    """A regressor that learns on by fitting its window again."""
+
+    __slots__ = ()
+    window_rows: ClassVar[int] = 20_000
+    knows_variance: ClassVar[bool] = False
+    """Held-out rows tell it."""
+
+    @abstractmethod
+    def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> Self:
+        """Learn from these rows alone."""
+
+    def retrained(self, window: HistoryWindow, facts: Facts) -> Self:
+        return self.fitted(window.groups, window.targets, facts)
+
+    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> Self:  # noqa: ARG002
+        return self.retrained(window, facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +99,7 @@ class MatrixColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixRegressor:
+class MatrixRegressor(Refitted):
     """Both tables: line x target x (1 + rank), biases first. The last line of each stands for the unknown."""
 
     settings: MatrixSettings
@@ -102,16 +121,6 @@ class MatrixRegressor:
             by_column=unknown,
         )
 
-    @property
-    def window_rows(self) -> int:
-        """It learns by fitting again."""
-        return WINDOW_ROWS
-
-    @property
-    def knows_variance(self) -> bool:
-        """Held-out rows tell it."""
-        return False
-
     def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> MatrixRegressor:
         """Seeded passes of gradient descent from the beginning. Targets are standardised, so there is no mean."""
         columns = MatrixColumns.of(groups, facts)
@@ -130,12 +139,6 @@ class MatrixRegressor:
             order = rng.permutation(len(groups))
             empty._descend(lines[order], places[order], targets[order])
         return empty
-
-    def retrained(self, window: HistoryWindow, facts: Facts) -> MatrixRegressor:
-        return self.fitted(window.groups, window.targets, facts)
-
-    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> MatrixRegressor:  # noqa: ARG002
-        return self.retrained(window, facts)
 
     def predict(self, groups: Groups, facts: Facts) -> tuple[Floats, Floats | None]:
         return _product(self.by_model[self._lines(groups)], self.by_column[self.columns.nearest(groups, facts)]), None

@@ -53,24 +53,16 @@ class Shared:
     bound: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ProgrammeColumns:
-    least: Whole
-    single: Whole
-    """Class x type; -1 where it cannot run."""
-    paired: Whole
-
-
 def share(table: ThroughputTable, *, spread: bool = False, steps: float = SIMPLEX_STEPS) -> Shared:
     """The allocation of the best least progress; with `spread` also of the most progress altogether among these. Raises
     EngineError where the engine gives up.
     """
     useful = table.useful()
-    first = _solve(_programme(useful)[0], steps)
+    first = _solve(_programme(useful), steps)
     bound = -first.bound
     answer = first
     if spread:
-        answer = _solve(_programme(useful, bound * (1.0 - SLACK))[0], steps)
+        answer = _solve(_programme(useful, bound * (1.0 - SLACK)), steps)
     found = _read(table, useful, answer)
     return Shared(allocation=found, least=float(progress(table, found).min(initial=np.inf)), bound=bound)
 
@@ -79,17 +71,13 @@ def share_part(table: ThroughputTable, classes: Whole, number: int, *, spread: b
     """POP: one of so many equal parts of the cluster, shared among a job of each of these classes."""
     part, mine = part_of(table, classes, number)
     shared = share(part, spread=spread)
-    pair_at = {(int(left), int(right)): index for index, (left, right) in enumerate(table.pairs)}
     single = np.zeros_like(table.speed)
     single[mine] = shared.allocation.single
-    paired = np.zeros((len(table.pairs), len(table.devices)))
-    for index, ends in enumerate(mine[part.pairs]):
-        paired[pair_at[int(ends[0]), int(ends[1])]] = shared.allocation.paired[index]
-    allocation = Allocation(single=single, paired=paired)
-    return Shared(allocation=allocation, least=shared.least, bound=shared.bound)
+    paired = _at_pairs(table, mine[part.pairs], shared.allocation.paired)
+    return replace(shared, allocation=Allocation(single=single, paired=paired))
 
 
-def _programme(table: ThroughputTable, floor: float | None = None) -> tuple[Program, _ProgrammeColumns]:
+def _programme(table: ThroughputTable, floor: float | None = None) -> Program:
     """min -least; or with a floor under everybody's progress, the most progress of all."""
     rows, scale = ProgrammeRows(), table.scale / table.count
     able, together = table.speed > 0, (table.pair_speed > 0).any(axis=2)
@@ -119,7 +107,7 @@ def _programme(table: ThroughputTable, floor: float | None = None) -> tuple[Prog
     rows.enter(gain[ends[~same, 1]], paired[~same], worths[~same, 1])
     if floor is None:
         rows.enter(gain, np.broadcast_to(least, gain.shape), -1.0)
-    return rows.program(), _ProgrammeColumns(least=least, single=single, paired=paired)
+    return rows.program()
 
 
 def _solve(program: Program, steps: float) -> EngineAnswer:
@@ -139,11 +127,16 @@ def _read(table: ThroughputTable, useful: ThroughputTable, answer: EngineAnswer)
     together = (useful.pair_speed > 0).any(axis=2)
     held: Floats = np.zeros(together.shape)
     held[together] = values[int(able.sum()) :]
+    return Allocation(single=single, paired=_at_pairs(table, useful.pairs, held))
+
+
+def _at_pairs(table: ThroughputTable, pairs: Whole, held: Floats) -> Floats:
+    """What these pairs hold, at their places in the whole table."""
     pair_at = {(int(left), int(right)): index for index, (left, right) in enumerate(table.pairs)}
     paired = np.zeros((len(table.pairs), len(table.devices)))
-    for index, (left, right) in enumerate(useful.pairs):
+    for index, (left, right) in enumerate(pairs):
         paired[pair_at[int(left), int(right)]] = held[index]
-    return Allocation(single=single, paired=paired)
+    return paired
 
 
 KNOBS = (Knob.GPU_TYPE, Knob.PLACEMENT, Knob.SHARE)

@@ -11,16 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
-from solvers.domain.arrays import Streams
+from solvers.domain.arrays import Floats, Streams
 from solvers.domain.value import NOT_NEGATIVE, POSITIVE, each, value, within
 from solvers.errors import FieldError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BLOCK_S = 60.0
 """How much time one stream of arrivals covers."""
@@ -135,15 +132,15 @@ class RatePath:
     on for ever.
     """
 
-    edges_s: NDArray[np.float64]
-    rates_rps: NDArray[np.float64]
+    edges_s: Floats
+    rates_rps: Floats
 
-    def expected(self, at_s: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    def expected(self, at_s: Floats | float) -> Floats:
         """Mean number of arrivals from 0 until each time."""
         totals = np.concatenate(([0.0], np.cumsum(np.diff(self.edges_s) * self.rates_rps)))
         asked = np.asarray(at_s, dtype=np.float64)
         beyond = np.maximum(0.0, asked - self.edges_s[-1]) * self.rates_rps[-1]
-        total: NDArray[np.float64] = np.interp(asked, self.edges_s, totals) + beyond
+        total: Floats = np.interp(asked, self.edges_s, totals) + beyond
         return total
 
     def mean_rps(self, from_s: float, until_s: float) -> float:
@@ -191,11 +188,9 @@ def _daily_path(pattern: Daily, until_s: float) -> RatePath:
     regular = np.arange(np.ceil(until_s / step_s) + 1.0, dtype=np.float64) * step_s
     spike_ends_s = pattern.spike_at_s + pattern.spike_s
     ends = [end for end in (pattern.spike_at_s, spike_ends_s) if 0.0 < end < regular[-1]]
-    edges: NDArray[np.float64] = np.unique(np.concatenate((regular, np.array(ends))))
+    edges: Floats = np.unique(np.concatenate((regular, np.array(ends))))
     middles = 0.5 * (edges[1:] + edges[:-1])
-    rates: NDArray[np.float64] = pattern.rate_rps_mean * (
-        1.0 - pattern.swing * np.cos(2.0 * np.pi * middles / pattern.period_s)
-    )
+    rates: Floats = pattern.rate_rps_mean * (1.0 - pattern.swing * np.cos(2.0 * np.pi * middles / pattern.period_s))
     spiking = (middles > pattern.spike_at_s) & (middles < spike_ends_s)
     return RatePath(edges, np.where(spiking, rates * pattern.spike_factor, rates))
 
@@ -203,8 +198,8 @@ def _daily_path(pattern: Daily, until_s: float) -> RatePath:
 def _replayed_path(pattern: Replayed, until_s: float) -> RatePath:
     bin_s = pattern.bin_s * pattern.time_scale
     bins = max(1, int(np.ceil(until_s / bin_s)))
-    rates: NDArray[np.float64] = np.array(pattern.rates_rps)[np.arange(bins) % len(pattern.rates_rps)]
-    edges: NDArray[np.float64] = np.arange(bins + 1, dtype=np.float64) * bin_s
+    rates: Floats = np.array(pattern.rates_rps)[np.arange(bins) % len(pattern.rates_rps)]
+    edges: Floats = np.arange(bins + 1, dtype=np.float64) * bin_s
     return RatePath(edges, rates * pattern.rate_scale)
 
 
@@ -212,7 +207,7 @@ def _course_path(pattern: RateCourse, until_s: float) -> RatePath:
     at_s = np.array([point.at_s for point in pattern.points])
     rates = np.array([point.rate_rps for point in pattern.points])
     if not pattern.ramp:
-        edges: NDArray[np.float64] = np.unique(np.concatenate(([0.0], at_s[1:], [max(until_s, at_s[-1] + 1.0)])))
+        edges: Floats = np.unique(np.concatenate(([0.0], at_s[1:], [max(until_s, at_s[-1] + 1.0)])))
         return RatePath(edges, rates[np.searchsorted(at_s[1:], edges[:-1], side="right")])
     # The pieces follow from the points alone, so that a longer path begins with the shorter one.
     pieces = [
@@ -223,7 +218,7 @@ def _course_path(pattern: RateCourse, until_s: float) -> RatePath:
     return RatePath(edges, np.interp(0.5 * (edges[1:] + edges[:-1]), at_s, rates))
 
 
-def arrival_times_s(pattern: ArrivalPattern, source: Source, from_s: float, until_s: float) -> NDArray[np.float64]:
+def arrival_times_s(pattern: ArrivalPattern, source: Source, from_s: float, until_s: float) -> Floats:
     """Sorted times in [from_s, until_s); stretches that touch give together what the whole gives."""
     path = rate_path(pattern, source, until_s)
     if pattern.spacing is Spacing.UNIFORM:
@@ -237,16 +232,16 @@ def arrival_times_s(pattern: ArrivalPattern, source: Source, from_s: float, unti
     return times[(times >= from_s) & (times < until_s)]
 
 
-def _poisson_block(path: RatePath, source: Source, block: int) -> NDArray[np.float64]:
+def _poisson_block(path: RatePath, source: Source, block: int) -> Floats:
     draw = source.stream(f"times/{block}")
     part = path.within(block * BLOCK_S, (block + 1) * BLOCK_S)
     totals = np.concatenate(([0.0], np.cumsum(np.diff(part.edges_s) * part.rates_rps)))
     times = _times_of(part, totals, np.sort(draw.random(int(draw.poisson(totals[-1])))) * totals[-1])
-    before_the_end: NDArray[np.float64] = np.minimum(times, np.nextafter(part.edges_s[-1], 0.0))
+    before_the_end: Floats = np.minimum(times, np.nextafter(part.edges_s[-1], 0.0))
     return before_the_end
 
 
-def _uniform(path: RatePath, source: Source, from_s: float, until_s: float) -> NDArray[np.float64]:
+def _uniform(path: RatePath, source: Source, from_s: float, until_s: float) -> Floats:
     """One arrival whenever the expected number passes a whole number, less a phase of the source's own."""
     phase = float(source.stream("phase").random())
     first, last = path.expected(np.array([from_s, until_s]))
@@ -255,12 +250,12 @@ def _uniform(path: RatePath, source: Source, from_s: float, until_s: float) -> N
     return _times_of(path, totals, wanted[(wanted >= 0.0) & (wanted < totals[-1])])
 
 
-def _times_of(path: RatePath, totals: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+def _times_of(path: RatePath, totals: Floats, wanted: Floats) -> Floats:
     """When the expected number of arrivals reaches each wanted value."""
     piece = np.searchsorted(totals, wanted, side="right") - 1
     piece = np.clip(piece, 0, len(path.rates_rps) - 1)
     rates = np.maximum(path.rates_rps[piece], np.finfo(np.float64).tiny)
-    times: NDArray[np.float64] = path.edges_s[piece] + (wanted - totals[piece]) / rates
+    times: Floats = path.edges_s[piece] + (wanted - totals[piece]) / rates
     return times
 
 

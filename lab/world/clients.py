@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from lab.world.queues import (
     ROUTERS,
     LoopWork,
     RequestsOutcome,
+    Rows,
     Stretch,
     drop_hopeless,
     enqueue,
@@ -34,11 +35,8 @@ from lab.world.queues import (
     states_of,
 )
 from lab.world.scenario import Closed
+from solvers.domain.arrays import Floats, Whole
 from solvers.errors import FieldError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- The hot loop of closed-loop clients: they ask, wait for their answer, think, and ask again
 #
@@ -54,16 +52,16 @@ COUNTERS = 5
 
 
 class Crowd(NamedTuple):
-    asks_s: NDArray[np.float64]
+    asks_s: Floats
     """A binary heap, the earliest first; room for all clients there can be."""
-    think_s: NDArray[np.float64]
+    think_s: Floats
     """By request: how long its client thinks after it."""
-    joiner_think_s: NDArray[np.float64]
+    joiner_think_s: Floats
     """How long new clients think before they first ask, in order of coming."""
-    steps_s: NDArray[np.float64]
-    clients: NDArray[np.int64]
+    steps_s: Floats
+    clients: Whole
     """How many clients there shall be from each step on."""
-    counters: NDArray[np.int64]
+    counters: Whole
     """How many think, how many there are, next step, joiners so far, next request."""
 
 
@@ -94,7 +92,7 @@ def serve_crowd(work: LoopWork, crowd: Crowd, router: int, until_s: float) -> bo
                 ask(work, crowd, router if weight > 0.0 else NOBODY, ask_s)
 
 
-def first_start(lanes: NDArray[np.void], requests: NDArray[np.void]) -> tuple[int, float]:
+def first_start(lanes: Rows, requests: Rows) -> tuple[int, float]:
     """The replica whose next batch begins first, and when; infinity where nothing waits."""
     first, first_s = 0, np.inf
     for index in range(len(lanes)):
@@ -152,7 +150,7 @@ def begin(work: LoopWork, crowd: Crowd, index: int, start_s: float) -> None:
         row = requests[row]["next"]
 
 
-def push(heap: NDArray[np.float64], counters: NDArray[np.int64], at_s: float) -> None:
+def push(heap: Floats, counters: Whole, at_s: float) -> None:
     place = counters[ASKING]
     counters[ASKING] += 1
     while place > 0 and heap[(place - 1) // 2] > at_s:
@@ -161,7 +159,7 @@ def push(heap: NDArray[np.float64], counters: NDArray[np.int64], at_s: float) ->
     heap[place] = at_s
 
 
-def pop(heap: NDArray[np.float64], counters: NDArray[np.int64]) -> None:
+def pop(heap: Floats, counters: Whole) -> None:
     counters[ASKING] -= 1
     count = counters[ASKING]
     last = heap[count]
@@ -226,17 +224,13 @@ def serve_clients(
     return ended, replace(clients, asks_s=tuple(asks_s.tolist()))
 
 
-def _room(
-    count: int, stretch: Stretch, clients: Clients, draw: np.random.Generator
-) -> tuple[NDArray[np.void], NDArray[np.float64]]:
+def _room(count: int, stretch: Stretch, clients: Clients, draw: np.random.Generator) -> tuple[Rows, Floats]:
     """Rows for requests to come, and the thoughts after them."""
     rows = request_rows(count, stretch.noise_sigma, draw)
     return rows, clients.closed.think_s_mean * draw.standard_exponential(count)
 
 
-def _queued(
-    stretch: Stretch, lanes: NDArray[np.void], clients: Clients, draw: np.random.Generator
-) -> tuple[NDArray[np.void], NDArray[np.float64]]:
+def _queued(stretch: Stretch, lanes: Rows, clients: Clients, draw: np.random.Generator) -> tuple[Rows, Floats]:
     """Rows of the requests that wait from before, already in their queues."""
     waiting = [(at_s, lane) for lane, state in enumerate(states_of(stretch)) for at_s in state.waiting_s]
     rows, think_s = _room(len(waiting), stretch, clients, draw)
@@ -246,9 +240,7 @@ def _queued(
     return rows, think_s
 
 
-def _crowd(
-    stretch: Stretch, clients: Clients, queued: int, think_s: NDArray[np.float64], draw: np.random.Generator
-) -> Crowd:
+def _crowd(stretch: Stretch, clients: Clients, queued: int, think_s: Floats, draw: np.random.Generator) -> Crowd:
     steps = clients.closed.steps
     begun = [step for step in steps if step.from_s <= stretch.from_s]
     coming = [step for step in steps if stretch.from_s < step.from_s < stretch.until_s]

@@ -11,18 +11,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from agents.wire import mirrored
 from lab.outcome import Better, JobOutcome, Metric, RunWindow, ServiceOutcome, metric
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import Service, SloKind, SloScope
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- Sums: a request is violated when it is answered late or dropped
 
@@ -37,12 +33,12 @@ def bin_of(latency_ms: float) -> int:
     return min(BINS - 1, int(math.log(max(latency_ms, _LEAST_MS) / _LEAST_MS) / math.log(_STEP)))
 
 
-def bins_of(latency_ms: NDArray[np.float64]) -> NDArray[np.int64]:
+def bins_of(latency_ms: Floats) -> Whole:
     index = (np.log(np.maximum(latency_ms, _LEAST_MS) / _LEAST_MS) / math.log(_STEP)).astype(np.int64)
     return np.minimum(index, BINS - 1)
 
 
-def percentile_ms(histogram: NDArray[np.float64], percentile: float) -> float | None:
+def percentile_ms(histogram: Floats, percentile: float) -> float | None:
     """Latency that this percentage of answers keeps, up to 2 % too high; None without answers."""
     total = float(histogram.sum())
     if total <= 0.0:
@@ -79,7 +75,7 @@ class ServiceBook:
     windows: int = 0
     windows_violation_pct: float = 0.0
     """Summed over windows."""
-    histogram: NDArray[np.float64] = field(default_factory=lambda: np.zeros(BINS))
+    histogram: Floats = field(default_factory=lambda: np.zeros(BINS))
 
     @classmethod
     def of(cls, service: Service) -> ServiceBook:

@@ -7,9 +7,10 @@ scenario and seed measure the same, whoever contends. Training jobs are not meas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +23,6 @@ from solvers.domain.value import value
 from solvers.errors import InputError
 from solvers.models.believed import ADDED_MIN, PAIR_BATCHES, PAIR_SHARES_PCT, PARTNERS, Disturbances, fit_interference
 from solvers.sim.truth.truth import GpuTruth, Resident, dynamic_power_w, execution_ms, gpu_truth, memory_mib
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TAIL = 2.326
 """Standard deviations that 99 % of normal numbers are below."""

@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.world.scenario import Routing
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.value import check_not_negative, check_positive
 from solvers.errors import FieldError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- The hot loop of the request level: arrivals in order of time, a queue and a batching server per replica
 #
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 # batch as soon as it is free and anything waits. What the router sees when a request arrives is what has happened
 # strictly before; requests of one instant may share a batch.
 
+Rows = NDArray[np.void]
 WAITING, DONE, DROPPED = 0, 1, 2
 WEIGHTED_RANDOM, ROUND_ROBIN, LEAST_OUTSTANDING = 0, 1, 2
 NOBODY = -1
@@ -72,10 +71,10 @@ its oldest request. `next`: the one behind it in its queue.
 class LoopWork(NamedTuple):
     """What the loop works on. Requests are in order of arrival; those carried in come first and have a replica."""
 
-    lanes: NDArray[np.void]
-    exec_s: NDArray[np.float64]
+    lanes: Rows
+    exec_s: Floats
     """[replica, batch - 1]; a row is filled up with its last value."""
-    requests: NDArray[np.void]
+    requests: Rows
 
 
 def serve_arrivals(work: LoopWork, router: int, until_s: float) -> None:
@@ -94,7 +93,7 @@ def serve_arrivals(work: LoopWork, router: int, until_s: float) -> None:
     catch_up_all(lanes, exec_s, requests, until_s)
 
 
-def route(lanes: NDArray[np.void], pick: float, router: int, now_s: float) -> int:
+def route(lanes: Rows, pick: float, router: int, now_s: float) -> int:
     """The replica of a new request. One without weight gets none; at least one must have weight."""
     total = 0.0
     for lane in range(len(lanes)):
@@ -122,7 +121,7 @@ def route(lanes: NDArray[np.void], pick: float, router: int, now_s: float) -> in
     return best
 
 
-def enqueue(lane: np.void, requests: NDArray[np.void], request: int) -> None:
+def enqueue(lane: np.void, requests: Rows, request: int) -> None:
     if lane["length"] == 0:
         lane["head"] = request
     else:
@@ -131,9 +130,7 @@ def enqueue(lane: np.void, requests: NDArray[np.void], request: int) -> None:
     lane["length"] += 1
 
 
-def catch_up(
-    lanes: NDArray[np.void], exec_s: NDArray[np.float64], requests: NDArray[np.void], index: int, until_s: float
-) -> None:
+def catch_up(lanes: Rows, exec_s: Floats, requests: Rows, index: int, until_s: float) -> None:
     """Begin every batch of one replica that begins before `until_s`."""
     lane = lanes[index]
     while lane["length"] > 0:
@@ -147,15 +144,13 @@ def catch_up(
             launch(lane, requests, start_s, exec_s[index, size - 1])
 
 
-def catch_up_all(
-    lanes: NDArray[np.void], exec_s: NDArray[np.float64], requests: NDArray[np.void], until_s: float
-) -> None:
+def catch_up_all(lanes: Rows, exec_s: Floats, requests: Rows, until_s: float) -> None:
     """Begin every batch of every replica that begins before `until_s`."""
     for index in range(len(lanes)):
         catch_up(lanes, exec_s, requests, index, until_s)
 
 
-def drop_hopeless(lane: np.void, requests: NDArray[np.void], finish_s: float, took_s: float) -> None:
+def drop_hopeless(lane: np.void, requests: Rows, finish_s: float, took_s: float) -> None:
     """Oldest requests that would finish too late, unless their batch alone takes longer than the limit."""
     if took_s > lane["limit_s"]:
         return
@@ -168,7 +163,7 @@ def drop_hopeless(lane: np.void, requests: NDArray[np.void], finish_s: float, to
         lane["length"] -= 1
 
 
-def launch(lane: np.void, requests: NDArray[np.void], start_s: float, mean_s: float) -> None:
+def launch(lane: np.void, requests: Rows, start_s: float, mean_s: float) -> None:
     size = min(lane["length"], lane["batch_max"])
     request = lane["head"]
     took_s = mean_s * requests[request]["noise"]
@@ -239,7 +234,7 @@ class Stretch:
 
     from_s: float
     until_s: float
-    arrivals_s: NDArray[np.float64]
+    arrivals_s: Floats
     servers: tuple[ReplicaServer, ...]
     carried: tuple[Carried, ...] = ()
     router: Routing = Routing.LEAST_OUTSTANDING
@@ -261,21 +256,21 @@ class RequestsOutcome:
     stretch is in here with its finish; its busy time after the end is not.
     """
 
-    arrival_s: NDArray[np.float64]
-    finish_s: NDArray[np.float64]
+    arrival_s: Floats
+    finish_s: Floats
     """nan for what was dropped or still waits."""
-    replica: NDArray[np.int64]
-    batch: NDArray[np.int64]
+    replica: Whole
+    batch: Whole
     """Size of the batch it was part of; 0 for what was dropped or still waits."""
-    dropped: NDArray[np.bool_]
-    busy_s: NDArray[np.float64]
-    batches: NDArray[np.int64]
+    dropped: Flags
+    busy_s: Floats
+    batches: Whole
     carried: tuple[Carried, ...]
 
     @property
-    def latency_ms(self) -> NDArray[np.float64]:
+    def latency_ms(self) -> Floats:
         """Of each request; nan for what was dropped or still waits."""
-        latency: NDArray[np.float64] = 1000.0 * (self.finish_s - self.arrival_s)
+        latency: Floats = 1000.0 * (self.finish_s - self.arrival_s)
         return latency
 
     @property
@@ -316,9 +311,7 @@ def serve_requests(stretch: Stretch, draw: np.random.Generator, loop: Loop | Non
     return outcome_of(stretch, before, lanes, requests)
 
 
-def outcome_of(
-    stretch: Stretch, before: NDArray[np.void], lanes: NDArray[np.void], requests: NDArray[np.void]
-) -> RequestsOutcome:
+def outcome_of(stretch: Stretch, before: Rows, lanes: Rows, requests: Rows) -> RequestsOutcome:
     """What a loop left behind, as an outcome. `before`: the replicas as the loop found them."""
     carried_in_s = np.minimum(before["free_s"], stretch.until_s) - stretch.from_s
     ran_over_s = np.where(lanes["batches"] > 0, np.maximum(0.0, lanes["free_s"] - stretch.until_s), 0.0)
@@ -338,7 +331,7 @@ def states_of(stretch: Stretch) -> tuple[Carried, ...]:
     return stretch.carried or tuple(Carried() for _ in stretch.servers)
 
 
-def exec_table_s(servers: tuple[ReplicaServer, ...]) -> NDArray[np.float64]:
+def exec_table_s(servers: tuple[ReplicaServer, ...]) -> Floats:
     """Seconds by replica and batch size less one, rows filled up with their last value."""
     exec_s = np.empty((len(servers), max((len(server.exec_ms) for server in servers), default=1)))
     for row, server in enumerate(servers):
@@ -347,7 +340,7 @@ def exec_table_s(servers: tuple[ReplicaServer, ...]) -> NDArray[np.float64]:
     return exec_s
 
 
-def lanes_of(stretch: Stretch) -> NDArray[np.void]:
+def lanes_of(stretch: Stretch) -> Rows:
     lanes = np.zeros(len(stretch.servers), dtype=LANE)
     for lane, server, state in zip(lanes, stretch.servers, states_of(stretch), strict=True):
         lane["batch_max"], lane["weight"] = len(server.exec_ms), server.weight
@@ -357,7 +350,7 @@ def lanes_of(stretch: Stretch) -> NDArray[np.void]:
     return lanes
 
 
-def _requests(stretch: Stretch, draw: np.random.Generator) -> NDArray[np.void]:
+def _requests(stretch: Stretch, draw: np.random.Generator) -> Rows:
     waiting = [(at_s, lane) for lane, state in enumerate(states_of(stretch)) for at_s in state.waiting_s]
     old, sigma = len(waiting), stretch.noise_sigma
     requests = request_rows(old + len(stretch.arrivals_s), sigma, draw)
@@ -367,7 +360,7 @@ def _requests(stretch: Stretch, draw: np.random.Generator) -> NDArray[np.void]:
     return requests
 
 
-def request_rows(count: int, sigma: float, draw: np.random.Generator) -> NDArray[np.void]:
+def request_rows(count: int, sigma: float, draw: np.random.Generator) -> Rows:
     rows = np.zeros(count, dtype=REQUEST)
     rows["replica"] = NOBODY
     rows["pick"] = draw.random(count)
@@ -376,7 +369,7 @@ def request_rows(count: int, sigma: float, draw: np.random.Generator) -> NDArray
     return rows
 
 
-def _carried(stretch: Stretch, lanes: NDArray[np.void], requests: NDArray[np.void]) -> tuple[Carried, ...]:
+def _carried(stretch: Stretch, lanes: Rows, requests: Rows) -> tuple[Carried, ...]:
     waits = np.flatnonzero(requests["state"] == WAITING)
     runs_on = lanes["free_s"] > stretch.until_s
     queues: list[list[float]] = [[] for _ in stretch.servers]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,12 +20,9 @@ from lab.world.loads import Load, WorldLoads
 from lab.world.queues import ReplicaServer, RequestsOutcome, Stretch, serve_requests
 from lab.world.scenario import Closed, Open, Saturating, WorldScenario
 from lab.world.state import Meter, Process, ServiceLane, State
-from solvers.domain.arrays import Streams
+from solvers.domain.arrays import Floats, Streams, Whole
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import WorkloadKind
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +48,7 @@ def _server(exec_ms: tuple[float, ...], weight: float) -> ReplicaServer:
     return ReplicaServer(exec_ms=exec_ms, weight=weight)
 
 
-def serve_lane(lane: ServiceLane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Flow:
+def serve_lane(lane: ServiceLane, span: Span, arrivals_s: Floats, weights: list[float]) -> Flow:
     """Serve a service; `weights` are those of its processes. Their mean times are in their `exec_ms`."""
     flow = Flow(asked=float(len(arrivals_s)))
     if len(lane.waiting_s):
@@ -82,7 +78,7 @@ def serve_clients_of(lane: ServiceLane, clients: Clients, span: Span, weights: l
     return flow
 
 
-def _stretch(lane: ServiceLane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Stretch:
+def _stretch(lane: ServiceLane, span: Span, arrivals_s: Floats, weights: list[float]) -> Stretch:
     processes = lane.processes
     return Stretch(
         from_s=span.from_s,
@@ -137,13 +133,11 @@ def _read(lane: ServiceLane, outcome: RequestsOutcome, sigma: float, flow: Flow)
     lane.book.histogram += histograms.sum(axis=0)
 
 
-def add_histogram(meter: Meter, counts: NDArray[np.float64]) -> None:
+def add_histogram(meter: Meter, counts: Floats) -> None:
     meter.histogram = counts.copy() if meter.histogram is None else meter.histogram + counts
 
 
-def _executions(
-    lane: ServiceLane, sigma: float, by: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _executions(lane: ServiceLane, sigma: float, by: Whole, sizes: Whole) -> tuple[Floats, Floats]:
     """How long batches took, weighted by their requests: histograms and late parts by process."""
     count = len(lane.processes)
     histograms, late = np.zeros((count, BINS)), np.zeros(count)
@@ -157,9 +151,7 @@ def _executions(
     return histograms, late
 
 
-def execution_into(
-    histogram: NDArray[np.float64], sigma: float, batch: tuple[float, float], limit_ms: float | None
-) -> float:
+def execution_into(histogram: Floats, sigma: float, batch: tuple[float, float], limit_ms: float | None) -> float:
     """Enter so many requests whose batches take this mean time; the part of them above the limit."""
     mean_ms, requests = batch
     for place in spread_bins(sigma, mean_ms):
@@ -188,7 +180,7 @@ def serve_full(process: Process, lane: ServiceLane, span: Span) -> Flow:
 
 # --- A stretch: every service, its load split over devices before they settle, then served request by request
 
-_NOBODY: NDArray[np.float64] = np.empty(0)
+_NOBODY: Floats = np.empty(0)
 
 
 @dataclass(slots=True)
@@ -196,9 +188,9 @@ class Times:
     pattern: ArrivalPattern
     source: Source
     _block: int = -1
-    _times_s: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    _times_s: Floats = field(default_factory=lambda: np.empty(0))
 
-    def between(self, from_s: float, until_s: float) -> NDArray[np.float64]:
+    def between(self, from_s: float, until_s: float) -> Floats:
         parts = []
         for block in range(int(from_s // BLOCK_S), int(np.ceil(until_s / BLOCK_S))):
             if block != self._block:
@@ -278,7 +270,7 @@ class Requests:
     def _is_full(self, service: ServiceId) -> bool:
         return isinstance(self.state.lanes[service].traffic.load, Saturating)
 
-    def _serve(self, lane: ServiceLane, span: Span, arrivals_s: NDArray[np.float64]) -> Flow:
+    def _serve(self, lane: ServiceLane, span: Span, arrivals_s: Floats) -> Flow:
         weights = [self._weights[each.serial] for each in lane.processes]
         for process in lane.processes:
             process.lately = (process.report.busy_s, process.report.batches)

@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from lab.world.clients import Clients
 from lab.world.ledger import ServiceBook
 from lab.world.queues import Carried
 from lab.world.scenario import Traffic
+from solvers.domain.arrays import Floats
 from solvers.domain.change import Target
 from solvers.domain.device import Device, DeviceMode, GpuType, Node
 from solvers.domain.ids import DeviceId, NodeId, ReplicaId, ServiceId, WorkloadId
@@ -28,10 +28,6 @@ from solvers.domain.workload import OfflineTask, TrainingJob, WorkloadKind
 from solvers.errors import InvariantError
 from solvers.sim.serving.serving import QUEUE_S_MAX
 from solvers.sim.truth.truth import GpuTruth
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- Time: events by their moment, then by kind, then by the order in which they were planned
 
@@ -94,7 +90,7 @@ class Meter:
     dropped: float = 0.0
     batches: float = 0.0
     busy_s: float = 0.0
-    histogram: NDArray[np.float64] | None = None
+    histogram: Floats | None = None
     """Only single requests have one."""
 
 
@@ -246,7 +242,7 @@ class ServiceLane:
     book: ServiceBook
     processes: list[Process] = field(default_factory=list)
     """Those that can execute, in order of their creation."""
-    waiting_s: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    waiting_s: Floats = field(default_factory=lambda: np.empty(0))
     waiting: float = 0.0
     """In fluid mode."""
     clients: Clients | None = None
