@@ -38,17 +38,21 @@ class Planned:
 
     def plan(self, picture: Snapshot) -> tuple[Plan, list[Finding]]:
         """Plan this picture, and let a cycle pass; the plan with what the verifier finds in it."""
-        ids = [*(item.id for item in picture.services), *(item.id for item in picture.jobs)]
-        movable = tuple(sorted(WorkloadId(item) for item in ids))
-        budget = Budget(deadline_s=60.0, work_units=2000)
-        request = PlanRequest(snapshot=picture, movable=movable, budget=budget, seed=self.seed)
+        request = request_of(picture, self.seed)
         thought = think(self.planner, request, self._state, SilentReporter())
         plan = thought.proposal.plan
         assert plan is not None, thought.proposal
         self._state = thought.state or self._state
         target = next_target(picture.target, plan, picture.taken_at_s)
         self.snapshot = replace(picture, target=target, taken_at_s=picture.taken_at_s + CYCLE_S)
-        return plan, list(verify(picture, plan, movable))
+        return plan, list(verify(picture, plan, request.movable))
+
+
+def request_of(picture: Snapshot, seed: int) -> PlanRequest:
+    """What a planner is asked that may move everything; counted work ends its search, not time."""
+    ids = [*(item.id for item in picture.services), *(item.id for item in picture.jobs)]
+    budget = Budget(deadline_s=600.0, work_units=2000)
+    return PlanRequest(snapshot=picture, movable=tuple(sorted(map(WorkloadId, ids))), budget=budget, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

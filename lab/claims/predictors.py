@@ -34,6 +34,8 @@ STEPS = (50, 100, 200, 300, 400, 500, 700, 1000, 1400)
 ENOUGH = 500
 FM_FTRL, RIVALS = "fm-ftrl", ("mf", "rf")
 ALL = (FM_FTRL, *RIVALS)
+ONE_BY_ONE = "one by one"
+"""FM-FTRL that is taught sample after sample, one step each and nothing twice."""
 SCALES = {"latency": False, "log latency": True}
 R2_LEAST, R2_STRETCH = 0.5, 0.877
 BY_MF, BY_RF = 0.43, 0.59
@@ -78,22 +80,15 @@ class LearningCurves:
         key = (name, count, part)
         if key not in self._answered:
             learned, test = self.parts[part]
-            model = make_solo(name, self.facts, SEED).fit(learned.take(np.arange(count)))
+            first = learned.take(np.arange(count))
+            if name == ONE_BY_ONE:
+                model = make_solo(FM_FTRL, self.facts, SEED).update(first)
+            else:
+                model = make_solo(name, self.facts, SEED).fit(first)
             mean = model.predict(test.queries).mean
             known = np.where(np.isfinite(mean), mean, float(np.median(learned.latency_ms)))
             self._answered[key] = np.maximum(known, 1e-6)
         return self._answered[key]
-
-    def one_by_one(self, count: int, *, logarithmic: bool) -> Score:
-        """FM-FTRL that is taught sample after sample, one step each and nothing twice."""
-        each = []
-        for part, (learned, test) in enumerate(self.parts):
-            key = ("one by one", count, part)
-            if key not in self._answered:
-                model = make_solo(FM_FTRL, self.facts, SEED).update(learned.take(np.arange(count)))
-                self._answered[key] = np.maximum(model.predict(test.queries).mean, 1e-6)
-            each.append(self._score("one by one", count, part, logarithmic=logarithmic))
-        return float(np.median([rmse for rmse, _ in each])), float(np.median([r2 for _, r2 in each]))
 
 
 @lru_cache(maxsize=1)
@@ -167,7 +162,9 @@ def errors_learned(effort: Effort) -> ClaimEvidence:
 def samples_needed(effort: Effort) -> ClaimEvidence:
     """On both scales, by fits to the first samples; what a single pass of steps reaches is told beside."""
     taught = learning(effort.data)
-    online = ", ".join(f"{scale} {taught.one_by_one(ENOUGH, logarithmic=SCALES[scale])[1]:.3f}" for scale in SCALES)
+    online = ", ".join(
+        f"{scale} {taught.scores(ONE_BY_ONE, ENOUGH, logarithmic=log)[1]:.3f}" for scale, log in SCALES.items()
+    )
     told = f"R² of single steps, each of {ENOUGH} samples seen once: {online}"
     return _evidence({scale: fewest_of_three(taught, scale) for scale in SCALES}, told)
 

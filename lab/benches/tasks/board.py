@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 from agents.wire import mirrored
-from lab.benches.tasks.contract import Config, InferenceTask, Running, TaskSeat
+from lab.benches.tasks.contract import Config, InferenceTask, PlacedTask, TaskSeat
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.sim.truth.truth import (
     LATENCY_NOISE,
@@ -164,7 +164,7 @@ class TaskBoard:
 
     def _seat(self) -> TaskSeat:
         running = tuple(
-            Running(task=each.task, config=each.config, progress=min(1.0, each.done / each.batches))
+            PlacedTask(task=each.task, config=each.config, progress=min(1.0, each.done / each.batches))
             for each in self.live.values()
         )
         total_mib, utilised_pct = float(self.gpu.memory_mib), min(100.0, 100.0 * self.recent)

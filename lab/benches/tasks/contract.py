@@ -91,13 +91,7 @@ class Config:
 
 @value
 class PlacedTask:
-    task: InferenceTask
-    config: Config
-
-
-@value
-class Running:
-    """A task on a seat and the part of its inputs that is done, 0…1."""
+    """A task for a seat or on it, and the part of its inputs that is done, 0…1."""
 
     task: InferenceTask
     config: Config
@@ -118,7 +112,7 @@ class TaskSeat:
     memory_mib_free: Annotated[float, NOT_NEGATIVE]
     utilisation_pct: Annotated[float, within(0.0, 100.0)] = 0.0
     """Of the SMs, as last measured."""
-    running: tuple[Running, ...] = ()
+    running: tuple[PlacedTask, ...] = ()
     sm_part: Annotated[float, within(0.01, 1.0)] = 1.0
     """Of the whole GPU's SMs: below 1 for a slice."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from lab.benches.tasks.contract import (
     BATCHES,
@@ -170,20 +169,6 @@ class Profiled:
         return TaskNeed(config=table.config(whole), share_pct=float(table.queries.share_pct[enough[0]]))
 
 
-class SeatRule(Protocol):
-    """Chooses seats."""
-
-    @property
-    def name(self) -> str:
-        """Who it is."""
-
-    def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
-        """Who is placed first."""
-
-    def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
-        """A room in which the task fits; None: it waits."""
-
-
 class ArrivalLine(ArrivalQueue[Arrival]):
     """Tasks of failed groups first: for schedulers that look at one task after the other."""
 
@@ -218,7 +203,7 @@ class ArrivalLine(ArrivalQueue[Arrival]):
 class FirstCome(ArrivalLine):
     """A `TaskScheduler` with a rule."""
 
-    def __init__(self, rule: SeatRule, beliefs: OltunesBeliefs) -> None:
+    def __init__(self, rule: OrionRule | ReserveAndPack, beliefs: OltunesBeliefs) -> None:
         super().__init__(beliefs)
         self._rule, self._profiled = rule, Profiled(beliefs)
 

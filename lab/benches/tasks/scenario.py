@@ -19,7 +19,7 @@ from lab.arena.forms import Duration, Factor
 from lab.arena.loading import Document, Heading, ScenarioForm
 from lab.benches.tasks.run import Conduct, Entry, TaskLog, TaskRun, cluster
 from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
-from lab.benches.tasks.work import ArrivalPace, TaskKind, accuracy_lost_pct, coming, profiled, told
+from lab.benches.tasks.work import Count, TaskArrivals, TaskKindForm, accuracy_lost_pct, coming, profiled, told
 from lab.outcome import (
     About,
     Bench,
@@ -35,7 +35,6 @@ from lab.outcome import (
 )
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ServiceId
-from solvers.domain.value import NAME_PATTERN
 from solvers.models.base import Facts
 from solvers.policies.oltunes.scores import IDLE_W
 from solvers.sim.truth.truth import gpu_truth
@@ -54,12 +53,12 @@ def latencies_s(entries: Sequence[Entry], until_s: float) -> Floats:
     )
 
 
-def metrics(log: TaskLog, kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
+def metrics(log: TaskLog, kinds: Sequence[TaskKindForm]) -> tuple[Metric, ...]:
     entries = list(log.entries.values())
     return (*_service(log, entries, kinds), *_cluster(log, entries))
 
 
-def _service(log: TaskLog, entries: Sequence[Entry], kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
+def _service(log: TaskLog, entries: Sequence[Entry], kinds: Sequence[TaskKindForm]) -> tuple[Metric, ...]:
     latency_s = latencies_s(entries, log.until_s)
     deadline_s = np.array([each.coming.task.deadline_s for each in entries])
     done = np.array([each.ended_s is not None for each in entries], dtype=np.bool_)
@@ -115,7 +114,7 @@ def _mean(numbers: Floats) -> float:
     return float(numbers.mean()) if len(numbers) else 0.0
 
 
-def by_kind(log: TaskLog, kinds: Sequence[TaskKind]) -> tuple[ServiceOutcome, ...]:
+def by_kind(log: TaskLog, kinds: Sequence[TaskKindForm]) -> tuple[ServiceOutcome, ...]:
     """Tasks of every kind, as requests of a service are told; dropped are those that never ended."""
     found = []
     for number, kind in enumerate(kinds):
@@ -149,9 +148,9 @@ class Tasking:
 
     about: About
     facts: Facts
-    kinds: tuple[TaskKind, ...]
+    kinds: tuple[TaskKindForm, ...]
     fleet: tuple[tuple[GpuTypeName, int], ...]
-    pace: ArrivalPace
+    arrivals: TaskArrivals
     count: int
     profile_rows: int
     profiled_on: GpuTypeName
@@ -166,7 +165,7 @@ class Tasking:
         )
         name = contender.planners[0] if contender.planners else ""
         said = {each.name: json.loads(each.value) for each in contender.settings}
-        tasks = coming(self.kinds, self.pace, self.count, seed)
+        tasks = coming(self.kinds, self.arrivals, self.count, seed)
         log = TaskRun(scheduler(name, known, said), self.conduct, tasks, seed, cluster(self.fleet)).go(progress)
         text = f"{len(tasks)} tasks in {log.groups} groups, {log.failed} of which failed"
         return RunOutcome(
@@ -179,8 +178,6 @@ class Tasking:
         )
 
 
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Part = Annotated[float, Field(ge=0, le=1)]
 PROFILED_ON = "a100-40gb"
 
 
@@ -189,54 +186,6 @@ class TaskGpusForm(ScenarioForm):
 
     gpu_type: str
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
-
-
-class TaskKindForm(ScenarioForm):
-    """Tasks of one model."""
-
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    model: str
-    family: str | None = None
-    """Whose most accurate kind accuracy is held against; the model itself where nobody says."""
-    rate_per_s: Annotated[float, Field(gt=0, le=1e6)]
-    """Tasks per second on average, before `rate_scale`."""
-    slo_ms: Annotated[float, Field(gt=0, le=1e9)]
-    """Limit of one batch of `batch` inputs; a task is due after as long for all its batches, one after the other."""
-    inputs: tuple[Count, Count]
-    """Fewest and most inputs of a task; every number between is as likely."""
-    batch: Annotated[int, Field(ge=1, le=256)] = 8
-    """The owner's own batch: what schedulers use that do not tune."""
-    urgent_part: Part = 0.9
-    """Part of these tasks that is latency-critical."""
-    patient_factor: Factor = 1.0
-    """What the deadline of the other ones is multiplied by."""
-    heavy: bool = False
-    """Whether owners ask for a large GPU."""
-    accuracy_pct: Annotated[float, Field(gt=0, le=100)] | None = None
-    compute_memory_ratio: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Eq. 1 of OLTunes; without it, as the simulated GPU tells a profiler."""
-
-
-class TaskUniformForm(ScenarioForm):
-    """Evenly spaced, each kind on its own."""
-
-    pattern: Literal["uniform"]
-
-
-class TaskPoissonForm(ScenarioForm):
-    """At random, at a constant rate."""
-
-    pattern: Literal["poisson"]
-
-
-class TaskBurstsForm(ScenarioForm):
-    """Calm and bursts take turns at random, each kind on its own; factors are of the kind's mean rate."""
-
-    pattern: Literal["bursts"]
-    calm_factor: Annotated[float, Field(ge=0, le=1e3)]
-    burst_factor: Annotated[float, Field(ge=0, le=1e3)]
-    calm: Duration
-    burst: Duration
 
 
 class TaskConductForm(ScenarioForm):
@@ -266,7 +215,7 @@ class TaskingForm(Heading):
     better: Better = Better.LOWER
     fleet: Annotated[tuple[TaskGpusForm, ...], Field(min_length=1)]
     tasks: Annotated[tuple[TaskKindForm, ...], Field(min_length=1)]
-    arrivals: Annotated[TaskUniformForm | TaskPoissonForm | TaskBurstsForm, Field(discriminator="pattern")]
+    arrivals: Annotated[TaskArrivals, Field(discriminator="pattern")]
     count: Count = 1000
     rate_scale: Factor = 1.0
     """Multiplies the rates of all kinds."""
@@ -297,15 +246,8 @@ def build(form: TaskingForm, document: Document) -> Bench:
         Tasking,
         about=form.about(),
         facts=known,
-        kinds=tuple(_kind(each, form.rate_scale) for each in form.tasks),
+        kinds=tuple(each.model_copy(update={"rate_per_s": each.rate_per_s * form.rate_scale}) for each in form.tasks),
         fleet=tuple((GpuTypeName(each.gpu_type), each.count) for each in form.fleet),
-        pace=form.arrivals.made(ArrivalPace),
         profiled_on=GpuTypeName(PROFILED_ON),
         conduct=form.conduct.made(Conduct),
     )
-
-
-def _kind(form: TaskKindForm, rate_scale: float) -> TaskKind:
-    fewest, most = form.inputs
-    family, rate_per_s = form.family or form.model, form.rate_per_s * rate_scale
-    return form.made(TaskKind, family=family, rate_per_s=rate_per_s, inputs_min=fewest, inputs_max=most)

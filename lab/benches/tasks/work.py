@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
+from lab.arena.forms import Duration, Factor
+from lab.arena.loading import ScenarioForm
 from lab.benches.tasks.contract import BATCHES, PROCESS_MIB, InferenceTask
 from lab.world.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, value, within
+from solvers.domain.value import NAME_PATTERN
 from solvers.domain.workload import ModelVariant, QualityClass
-from solvers.errors import FieldError, InputError
+from solvers.errors import InputError
 from solvers.models.base import Facts, Queries, Samples
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
 
@@ -38,54 +41,75 @@ def quality_class(parameters_million: float, family_million: Iterable[float]) ->
     return QualityClass.LOW if parameters_million < _LOW_QUALITY_BELOW * largest else QualityClass.HIGH
 
 
-@value
-class TaskKind:
-    """Tasks of one model. `rate_per_s` is a mean; `inputs` are drawn evenly from a range. A task's deadline is the
-    limit `slo_ms` for each batch of its owner's size, one after the other, times `deadline_factor`.
-    """
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Part = Annotated[float, Field(ge=0, le=1)]
 
-    name: Annotated[str, NAME]
-    model: Annotated[ModelName, NAME]
-    family: str
-    rate_per_s: Annotated[float, POSITIVE]
-    slo_ms: Annotated[float, POSITIVE]
-    inputs_min: Annotated[int, POSITIVE]
-    inputs_max: int
-    batch: Annotated[int, POSITIVE]
-    urgent_part: Annotated[float, within(0.0, 1.0)] = 0.9
-    patient_factor: Annotated[float, POSITIVE] = 1.0
+
+class TaskKindForm(ScenarioForm):
+    """Tasks of one model."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    model: ModelName
+    family: str | None = None
+    """Whose most accurate kind accuracy is held against; the model itself where nobody says."""
+    rate_per_s: Annotated[float, Field(gt=0, le=1e6)]
+    """Tasks per second on average, before `rate_scale`."""
+    slo_ms: Annotated[float, Field(gt=0, le=1e9)]
+    """Limit of one batch of `batch` inputs; a task is due after as long for all its batches, one after the other."""
+    inputs: tuple[Count, Count]
+    """Fewest and most inputs of a task; every number between is as likely."""
+    batch: Annotated[int, Field(ge=1, le=256)] = 8
+    """The owner's own batch: what schedulers use that do not tune."""
+    urgent_part: Part = 0.9
+    """Part of these tasks that is latency-critical."""
+    patient_factor: Factor = 1.0
+    """What the deadline of the other ones is multiplied by."""
     heavy: bool = False
-    accuracy_pct: float | None = None
-    compute_memory_ratio: Annotated[float | None, NOT_NEGATIVE] = None
-    """None: as the truth has it."""
+    """Whether owners ask for a large GPU."""
+    accuracy_pct: Annotated[float, Field(gt=0, le=100)] | None = None
+    compute_memory_ratio: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Eq. 1 of OLTunes; without it, as the simulated GPU tells a profiler."""
 
-    def __post_init__(self) -> None:
-        if self.inputs_max < self.inputs_min:
-            raise FieldError("inputs_max", "inputs_max must not be below inputs_min")
+    @property
+    def known_family(self) -> str:
+        return self.family or self.model
 
 
-@value
-class ArrivalPace:
-    """How tasks follow each other. Bursts take turns with calm for each kind on its own; both factors are of the mean
-    rate.
-    """
+class TaskUniformForm(ScenarioForm):
+    """Evenly spaced, each kind on its own."""
 
-    pattern: str
-    calm_factor: float = 1.0
-    burst_factor: float = 1.0
-    calm_s: float = 1.0
-    burst_s: float = 1.0
+    pattern: Literal["uniform"]
 
-    def of(self, rate_per_s: float) -> Steady | Bursts:
-        if self.pattern == "bursts":
-            return Bursts(
-                rate_rps_calm=rate_per_s * self.calm_factor,
-                rate_rps_burst=rate_per_s * self.burst_factor,
-                calm_s_mean=self.calm_s,
-                burst_s_mean=self.burst_s,
-            )
-        spacing = Spacing.UNIFORM if self.pattern == "uniform" else Spacing.POISSON
-        return Steady(rate_rps=rate_per_s, spacing=spacing)
+
+class TaskPoissonForm(ScenarioForm):
+    """At random, at a constant rate."""
+
+    pattern: Literal["poisson"]
+
+
+class TaskBurstsForm(ScenarioForm):
+    """Calm and bursts take turns at random, each kind on its own; factors are of the kind's mean rate."""
+
+    pattern: Literal["bursts"]
+    calm_factor: Annotated[float, Field(ge=0, le=1e3)]
+    burst_factor: Annotated[float, Field(ge=0, le=1e3)]
+    calm: Duration
+    burst: Duration
+
+
+TaskArrivals = TaskUniformForm | TaskPoissonForm | TaskBurstsForm
+
+
+def pattern_of(arrivals: TaskArrivals, rate_per_s: float) -> Steady | Bursts:
+    """How tasks of this mean rate follow each other."""
+    if not isinstance(arrivals, TaskBurstsForm):
+        return Steady(rate_rps=rate_per_s, spacing=Spacing(arrivals.pattern))
+    return Bursts(
+        rate_rps_calm=rate_per_s * arrivals.calm_factor,
+        rate_rps_burst=rate_per_s * arrivals.burst_factor,
+        calm_s_mean=arrivals.calm,
+        burst_s_mean=arrivals.burst,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +122,13 @@ class Coming:
     luck: float
 
 
-def coming(kinds: Sequence[TaskKind], pace: ArrivalPace, count: int, seed: int) -> tuple[Coming, ...]:
+def coming(kinds: Sequence[TaskKindForm], arrivals: TaskArrivals, count: int, seed: int) -> tuple[Coming, ...]:
     """The first `count` tasks. Raises InputError where so many never come."""
     until_s = 1.2 * count / sum(kind.rate_per_s for kind in kinds) + 1.0
     for _ in range(_TRIES_MAX):
         times = [
-            arrival_times_s(pace.of(kind.rate_per_s), Source(name=kind.name, seed=seed), 0.0, until_s) for kind in kinds
+            arrival_times_s(pattern_of(arrivals, kind.rate_per_s), Source(name=kind.name, seed=seed), 0.0, until_s)
+            for kind in kinds
         ]
         if sum(map(len, times)) >= count:
             break
@@ -124,9 +149,9 @@ def coming(kinds: Sequence[TaskKind], pace: ArrivalPace, count: int, seed: int) 
     )
 
 
-def _task(kind: TaskKind, index: int, draw: np.random.Generator) -> InferenceTask:
+def _task(kind: TaskKindForm, index: int, draw: np.random.Generator) -> InferenceTask:
     urgent = bool(draw.random() < kind.urgent_part)
-    inputs = int(draw.integers(kind.inputs_min, kind.inputs_max + 1))
+    inputs = int(draw.integers(kind.inputs[0], kind.inputs[1] + 1))
     batches = -(-inputs // kind.batch)
     # Lambda lies in the middle of its class' range, as nothing says where else.
     return InferenceTask(
@@ -140,7 +165,7 @@ def _task(kind: TaskKind, index: int, draw: np.random.Generator) -> InferenceTas
     )
 
 
-def told(kinds: Sequence[TaskKind], facts: Facts, profiled_on: GpuTypeName) -> Facts:
+def told(kinds: Sequence[TaskKindForm], facts: Facts, profiled_on: GpuTypeName) -> Facts:
     """What schedulers know of models and GPU types: memory and kernels as the profiler measures them; variants are high
     or low among those that occur here. Raises InputError for a model or type that nobody described.
     """
@@ -176,7 +201,7 @@ def _ratio(model: ModelName, gpu_type: GpuTypeName) -> float:
     return float(0.5 * np.sqrt(max(compute_ms, 1e-3) / max(kernels_ms - compute_ms, 1e-3)))
 
 
-def profiled(kinds: Sequence[TaskKind], gpu_types: Sequence[GpuTypeName], rows: int, seed: int) -> Samples:
+def profiled(kinds: Sequence[TaskKindForm], gpu_types: Sequence[GpuTypeName], rows: int, seed: int) -> Samples:
     """Solo measurements of random configurations, dealt evenly to all models and types."""
     draw = Streams(seed).stream("profiling")
     pairs = [(kind.model, gpu_type) for kind in kinds for gpu_type in sorted(set(gpu_types))]
@@ -201,10 +226,12 @@ def _measured(model: ModelName, gpu_type: GpuTypeName, batch: int, share: int, n
     return execution_ms(gpu, Resident(model=model, share_pct_sm=share, batch=batch), gpu.clock_mhz_sm_max, noise=noise)
 
 
-def accuracy_lost_pct(kinds: Sequence[TaskKind]) -> Mapping[str, float]:
+def accuracy_lost_pct(kinds: Sequence[TaskKindForm]) -> Mapping[str, float]:
     """By kind: how much less accurate than the family's most accurate kind; 0 where nobody knows."""
     best: dict[str, float] = {}
     for kind in kinds:
         if kind.accuracy_pct is not None:
-            best[kind.family] = max(best.get(kind.family, 0.0), kind.accuracy_pct)
-    return {kind.name: 0.0 if kind.accuracy_pct is None else best[kind.family] - kind.accuracy_pct for kind in kinds}
+            best[kind.known_family] = max(best.get(kind.known_family, 0.0), kind.accuracy_pct)
+    return {
+        kind.name: 0.0 if kind.accuracy_pct is None else best[kind.known_family] - kind.accuracy_pct for kind in kinds
+    }

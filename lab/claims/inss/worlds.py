@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
+from lab.arena.contenders import PlannersOf
 from lab.claims.claim import ClaimEvidence, Effort, figure
+from lab.claims.planned import request_of
 from lab.claims.runs import Outcomes, mean_metric, outcomes, varied, world_of
 from lab.learning.evaluating import Score, evaluate
 from lab.learning.settings import setting
@@ -28,10 +29,7 @@ from lab.learning.world import Truth
 from lab.outcome import RunContender, RunOutcome
 from lab.world.scenario import WorldScenario
 from lab.world.world import World
-from solvers.domain.evidence import Reporter
-from solvers.domain.plan import Proposal
 from solvers.engines.base import Limits, create
-from solvers.planners import registry
 from solvers.planners.base import PlanRequest
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
@@ -49,7 +47,7 @@ SECONDS = 100
 BATCHES_MS, ACTOR_MS, PROGRAMME_MS = 10.0, 20.0, 1000.0
 REPEATS = 7
 NODES_MAX = 2000.0
-WORLD_S = 40.0
+WORLD_S, SEED = 40.0, 1000
 
 
 def reached(rewards: Sequence[float]) -> tuple[float, float, int | None]:
@@ -104,26 +102,13 @@ def _score(name: str, effort: Effort) -> Score:
     return evaluate(Truth.of(setting(name)), artefact.actor, penalty, (effort.seeds, SECONDS), 0)
 
 
-@dataclass(slots=True)
-class Watched:
-    planner: Any
-    asked: list[PlanRequest]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.planner, name)
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        self.asked.append(request)
-        proposal: Proposal = self.planner.propose(request, state, reporter)
-        return proposal
-
-
 def picture(scenario: str = "inss-small") -> PlanRequest:
     """What the planner of a running world was asked last."""
-    watched = Watched(registry.create("inss"), [])
     short = World(replace(world_of(scenario).scenario, span_s=WORLD_S))
-    short.run(RunContender(label="inss", planners=("inss",)), 1000, lambda _name, _settings: watched, lambda _: None)
-    return watched.asked[-1]
+    run = short.begin(RunContender(label="inss", planners=("inss",)), SEED, PlannersOf())
+    run.go(lambda _: None)
+    assert run.journal.record is not None
+    return request_of(run.journal.record.snapshot, SEED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ not counted: means are over the second half of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from agents.wire import mirrored
-from lab.world.device import DeviceLoad, Tenant, settle
+from lab.world.device import DeviceLoad, Tenant, TrueDeviceState, settle
 from solvers.control.controllers import Controller, controller
 from solvers.control.records import (
     DeviceEnvelope,
@@ -122,16 +122,17 @@ def govern(
     envelope, drawn = device.envelope, np.random.default_rng(course.seed)
     begun = loop.first(envelope, start) if isinstance(start, Setting) else loop.fitted(envelope, start, start.setting)
     state, periods = begun, list[Period]()
-    known: dict[Setting, _HeldSetting] = {}
+    known: dict[Setting, TrueDeviceState] = {}
     for _ in range(course.periods):
         setting = state.setting
         if setting not in known:
             known[setting] = _settled(device, setting)
         held = known[setting]
-        noise = drawn.standard_normal(len(held.answer_ms) + 1)
+        cycle_ms = [table[-1] for table in held.exec_ms]
+        noise = drawn.standard_normal(len(cycle_ms) + 1)
         latencies = tuple(
-            float(mean * max(0.5, 1.0 + course.latency_noise * each))
-            for mean, each in zip(held.answer_ms, noise, strict=False)
+            float((cycle + shift) * max(0.5, 1.0 + course.latency_noise * each))
+            for cycle, shift, each in zip(cycle_ms, held.answer_shift_ms, noise, strict=False)
         )
         seen_w = float(held.power_w * max(0.5, 1.0 + course.power_noise * noise[-1]))
         readings = tuple(
@@ -139,7 +140,7 @@ def govern(
             for replica, latency in zip(envelope.replicas, latencies, strict=True)
         )
         decision = loop.step(envelope, state, DeviceReading(power_w=seen_w, replicas=readings))
-        rates = tuple(1000.0 * batch / cycle for batch, cycle in zip(setting.batches, held.cycle_ms, strict=True))
+        rates = tuple(1000.0 * batch / cycle for batch, cycle in zip(setting.batches, cycle_ms, strict=True))
         periods.append(
             Period(
                 setting=setting,
@@ -155,32 +156,18 @@ def govern(
 
 def alone_ms(gpu: GpuTruth, part: GovernedPart) -> float:
     """Milliseconds of a part's largest batch with the device to itself at its highest clock: a point of a profile."""
-    tenant = Tenant(model=part.model, share_pct_sm=part.share_pct_sm, batch=part.batch_max, rate_rps=SATURATING_RPS)
-    load = DeviceLoad(gpu=gpu, clock_mhz_sm=gpu.clock_mhz_sm_max, power_limit_w=2.0 * gpu.tdp_w, tenants=(tenant,))
+    tenants = (_tenant(part, part.batch_max),)
+    load = DeviceLoad(gpu=gpu, clock_mhz_sm=gpu.clock_mhz_sm_max, power_limit_w=2.0 * gpu.tdp_w, tenants=tenants)
     return settle(load).exec_ms[0][-1]
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldSetting:
-    """A setting: milliseconds from one of everybody's full batches to the next, of the answers to them, and watts."""
-
-    cycle_ms: tuple[float, ...]
-    answer_ms: tuple[float, ...]
-    power_w: float
+def _tenant(part: GovernedPart, batch: int) -> Tenant:
+    return Tenant(model=part.model, share_pct_sm=part.share_pct_sm, batch=batch, rate_rps=SATURATING_RPS)
 
 
-def _settled(device: GovernedDevice, setting: Setting) -> _HeldSetting:
-    tenants = tuple(
-        Tenant(model=part.model, share_pct_sm=part.share_pct_sm, batch=batch, rate_rps=SATURATING_RPS)
-        for part, batch in zip(device.parts, setting.batches, strict=True)
-    )
-    load = DeviceLoad(
-        gpu=device.gpu, clock_mhz_sm=setting.clock_mhz_sm, power_limit_w=device.gpu.tdp_w, tenants=tenants
-    )
-    found = settle(load)
-    cycle_ms = tuple(table[-1] for table in found.exec_ms)
-    answer_ms = tuple(cycle + shift for cycle, shift in zip(cycle_ms, found.answer_shift_ms, strict=True))
-    return _HeldSetting(cycle_ms=cycle_ms, answer_ms=answer_ms, power_w=found.power_w)
+def _settled(device: GovernedDevice, setting: Setting) -> TrueDeviceState:
+    gpu, tenants = device.gpu, tuple(map(_tenant, device.parts, setting.batches))
+    return settle(DeviceLoad(gpu=gpu, clock_mhz_sm=setting.clock_mhz_sm, power_limit_w=gpu.tdp_w, tenants=tenants))
 
 
 GPU = "rtx-2080ti"
@@ -301,16 +288,28 @@ def tally(contest: Contest, seed: int, periods: int = PERIODS) -> ContenderTally
     second = [(parts, run[periods // 2 :]) for parts, run in runs]
     every = [period for _, run in second for period in run]
     limits, names = contest.limits, contest.networks
-    rates = {name: sum(_mean(parts, run, name, _rate) for parts, run in second) for name in names}
-    drawn = {name: sum(_mean(parts, run, name, _watts(parts)) for parts, run in second) for name in names}
-    waits = {
-        name: [period.latency_ms[place] for parts, run in second for place in _places(parts, name) for period in run]
+    # By network: where its parts are, and what part of the board's watts each answers for, what nobody holds included.
+    seats = {
+        name: [
+            (run, place, part.share_pct_sm / sum(each.share_pct_sm for each in parts))
+            for parts, run in second
+            for place, part in enumerate(parts)
+            if part.model == name
+        ]
         for name in names
+    }
+    rates = {
+        name: sum(fmean(period.rate_rps[place] for period in run) for run, place, _ in seats[name]) for name in names
+    }
+    drawn = {
+        name: sum(fmean(period.power_w for period in run) * held for run, _, held in seats[name]) for name in names
     }
     return ContenderTally(
         rate_rps=rates,
         energy_j={name: drawn[name] / rates[name] for name in names},
-        latency_ms={name: fmean(waits[name]) for name in names},
+        latency_ms={
+            name: fmean(period.latency_ms[place] for run, place, _ in seats[name] for period in run) for name in names
+        },
         power_w=fmean(period.power_w for period in every),
         kept_part=fmean(period.keeps(limits) for period in every),
         hot_part=fmean(period.power_w > limits.power_w_cap for period in every),
@@ -340,29 +339,6 @@ def _run(contest: Contest, parts: tuple[GovernedPart, ...], seed: int, periods: 
     first = Setting(batches=(1,) * len(parts), clock_mhz_sm=contest.clock_fixed or 600)
     loop = controller(contest.controller, contest.settings)
     return govern(device, loop, first, GovernedCourse(periods=periods, seed=seed)).periods
-
-
-_Reading = Callable[[Period, int], float]
-
-
-def _mean(parts: tuple[GovernedPart, ...], run: tuple[Period, ...], network: str, read: _Reading) -> float:
-    """Mean over a run of the sum over a network's parts."""
-    places = _places(parts, network)
-    return fmean(sum(read(period, place) for place in places) for period in run)
-
-
-def _places(parts: tuple[GovernedPart, ...], network: str) -> list[int]:
-    return [place for place, part in enumerate(parts) if part.model == network]
-
-
-def _rate(period: Period, place: int) -> float:
-    return period.rate_rps[place]
-
-
-def _watts(parts: tuple[GovernedPart, ...]) -> _Reading:
-    """A part's watts: the board's by share, what nobody holds included."""
-    held = sum(part.share_pct_sm for part in parts)
-    return lambda period, place: period.power_w * parts[place].share_pct_sm / held
 
 
 def gain_pct(mine: float, theirs: float) -> float:

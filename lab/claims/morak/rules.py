@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from lab.claims.claim import ClaimEvidence, ClaimStatus, Effort
+from lab.claims.claim import ClaimEvidence, ClaimStatus, Effort, found
 from lab.claims.morak.boards import (
     GovernedCourse,
     GovernedDevice,
@@ -257,10 +257,10 @@ def triples(_effort: Effort) -> ClaimEvidence:
 
 
 def knees(_effort: Effort) -> ClaimEvidence:
-    found = knees_2080ti()
+    seen = knees_2080ti()
     return ClaimEvidence(
-        measured=", ".join(f"{model} {share_pct} %" for model, share_pct in found.items()),
-        status=ClaimStatus.PASS if found == KNEES_STATED_PCT else ClaimStatus.FAIL,
+        measured=", ".join(f"{model} {share_pct} %" for model, share_pct in seen.items()),
+        status=ClaimStatus.PASS if seen == KNEES_STATED_PCT else ClaimStatus.FAIL,
         note="on curves of a batch of one; the paper does not say which batch its figure shows",
     )
 
@@ -268,20 +268,14 @@ def knees(_effort: Effort) -> ClaimEvidence:
 def controller_keeps_rules(effort: Effort) -> ClaimEvidence:
     table, periods = table_is_total(), periods_are_sound(board(), effort.examples)
     broken = table.broken + periods.broken
-    return ClaimEvidence(
-        measured=f"{table.checked} states with ends, {periods.checked} checks of periods, {broken} broken",
-        status=ClaimStatus.FAIL if broken else ClaimStatus.PASS,
-        note=table.first or periods.first,
-    )
+    measured = f"{table.checked} states with ends, {periods.checked} checks of periods, {broken} broken"
+    return found(measured, [each.first for each in (table, periods) if each.broken])
 
 
 def settles(effort: Effort) -> ClaimEvidence:
     steady, back, longest = steady_and_back(board(), effort.examples)
-    return ClaimEvidence(
-        measured=(
-            f"{steady.checked - steady.broken} of {steady.checked} settle inside both limits and stay, "
-            f"{back.checked - back.broken} are back within 20 periods after a step (longest {longest})"
-        ),
-        status=ClaimStatus.FAIL if steady.broken or back.broken else ClaimStatus.PASS,
-        note=steady.first or back.first,
+    measured = (
+        f"{steady.checked - steady.broken} of {steady.checked} settle inside both limits and stay, "
+        f"{back.checked - back.broken} are back within 20 periods after a step (longest {longest})"
     )
+    return found(measured, [each.first for each in (steady, back) if each.broken])

@@ -18,6 +18,7 @@ from typing import TypeVar
 from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of, tuned_entries
 from lab.arena.loads import scaled
 from lab.claims.claim import ClaimEvidence, Effort, figure
+from lab.claims.planned import request_of
 from lab.claims.runs import Outcomes, mean_metric, outcomes, world_of
 from lab.outcome import Bench, JobOutcome, RunOutcome
 from lab.world.world import World
@@ -26,7 +27,7 @@ from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
-from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.base import PlanRequest
 from solvers.planners.case import Case
 from solvers.policies.mudi.curves import MudiParameters
 from solvers.policies.mudi.planner import Mudi, Round
@@ -141,12 +142,12 @@ def deciding(scenario: str) -> Deciding:
     standing, coming = jobs[:count], jobs[count : count + COMING]
     planner = Mudi()
     picture = replace(picture, jobs=tuple(sorted(standing, key=lambda job: job.id)))
-    thought = planner.think(_request(picture), planner.first_state(), SilentReporter())
+    thought = planner.think(request_of(picture, SEED), planner.first_state(), SilentReporter())
     assert thought.proposal.plan is not None
     target = next_target(picture.target, thought.proposal.plan, picture.taken_at_s)
     picture = replace(picture, target=target, jobs=tuple(sorted((*standing, *coming), key=lambda job: job.id)))
     state = thought.state or planner.first_state()
-    request = _request(picture)
+    request = request_of(picture, SEED)
     plan_ms, _ = _timed(lambda: planner.think(request, state, SilentReporter()))
     slack, needs = _opened(request, state, {str(job.id) for job in coming})
     decisions, evaluations = list[float](), 0
@@ -172,12 +173,6 @@ def _picture(bench: World) -> tuple[Snapshot, tuple[TrainingJob, ...]]:
     run.observer.report()
     ordered = sorted(bench.scenario.jobs, key=lambda each: (each.at_s, each.job.id))
     return run.observer.observe(), tuple(each.job for each in ordered)
-
-
-def _request(picture: Snapshot) -> PlanRequest:
-    movable = sorted((*(item.id for item in picture.services), *(item.id for item in picture.jobs)))
-    budget = Budget(deadline_s=600.0, work_units=2000)
-    return PlanRequest(snapshot=picture, movable=tuple(map(WorkloadId, movable)), budget=budget, seed=SEED)
 
 
 def _opened(request: PlanRequest, state: bytes, coming: Collection[str]) -> tuple[Slack, dict[WorkloadId, Need]]:

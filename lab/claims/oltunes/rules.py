@@ -21,7 +21,7 @@ from lab.benches.tasks.contract import (
     InferenceTask,
     Launch,
     OltunesBeliefs,
-    Running,
+    PlacedTask,
     SchedulerParameters,
     TaskSeat,
 )
@@ -225,10 +225,9 @@ class Chance:
         names = tuple(each.task.id for each in launch.group)
         self.groups.append(names)
         self.flying.update(dict.fromkeys(names, launch.seat))
-        running = tuple(Running(task=each.task, config=each.config) for each in launch.group)
-        self._seat(launch.seat, running, ())
+        self._seat(launch.seat, launch.group, ())
 
-    def _seat(self, name: DeviceId, more: tuple[Running, ...], less: Sequence[str]) -> None:
+    def _seat(self, name: DeviceId, more: tuple[PlacedTask, ...], less: Sequence[str]) -> None:
         made = []
         for seat in self.seats:
             if seat.id != name:

@@ -16,12 +16,12 @@ from lab.benches.tasks.contract import (
     InferenceTask,
     Launch,
     OltunesBeliefs,
-    Running,
+    PlacedTask,
     SchedulerParameters,
     TaskScheduler,
     TaskSeat,
 )
-from lab.benches.tasks.first_come import FirstCome, OrionRule, ReserveAndPack, SeatRule
+from lab.benches.tasks.first_come import FirstCome, OrionRule, ReserveAndPack
 from lab.benches.tasks.schedulers import AddedLatency
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.errors import InputError
@@ -56,7 +56,7 @@ def solo() -> LearnedSolo:
     return predictor("fm_ftrl", known(), 0).fit(samples)
 
 
-def first_come(rule: Callable[[Facts], SeatRule]) -> FirstCome:
+def first_come(rule: Callable[[Facts], OrionRule | ReserveAndPack]) -> FirstCome:
     return FirstCome(rule(known()), OltunesBeliefs(known(), solo(), SchedulerParameters()))
 
 
@@ -66,7 +66,7 @@ def task(name: str, model: ModelName = COMPUTE, weight: float = 0.8, *, heavy: b
     )
 
 
-def seat(name: str, gpu_type: GpuTypeName = A100, running: tuple[Running, ...] = ()) -> TaskSeat:
+def seat(name: str, gpu_type: GpuTypeName = A100, running: tuple[PlacedTask, ...] = ()) -> TaskSeat:
     memory = sum(each.config.memory_mib for each in running)
     total = float(known().gpu_types[gpu_type].memory_mib)
     return TaskSeat(
@@ -82,12 +82,7 @@ def after(seats: tuple[TaskSeat, ...], launches: tuple[Launch, ...]) -> tuple[Ta
     """The same seats with what was launched running there."""
     made = []
     for each in seats:
-        more = tuple(
-            Running(task=placed.task, config=placed.config)
-            for launch in launches
-            if launch.seat == each.id
-            for placed in launch.group
-        )
+        more = (placed for launch in launches if launch.seat == each.id for placed in launch.group)
         made.append(seat(each.id, each.gpu_type, (*each.running, *more)))
     return tuple(made)
 

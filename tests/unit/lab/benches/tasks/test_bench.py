@@ -17,9 +17,10 @@ from lab.benches.tasks.run import Conduct, TaskLog, TaskRun, cluster
 from lab.benches.tasks.scenario import Tasking
 from lab.benches.tasks.schedulers import SCHEDULERS
 from lab.benches.tasks.work import (
-    ArrivalPace,
     Coming,
-    TaskKind,
+    TaskBurstsForm,
+    TaskPoissonForm,
+    TaskUniformForm,
     accuracy_lost_pct,
     coming,
     profiled,
@@ -195,16 +196,16 @@ def test_settings_reach_the_scheduler_and_strangers_are_refused() -> None:
 def test_tasks_follow_their_pattern_and_are_the_same_for_everybody() -> None:
     kinds = bench("uniform", 1).kinds
     found: tuple[Coming, ...] = ()
-    for pattern in ("uniform", "poisson"):
-        found = coming(kinds, ArrivalPace(pattern=pattern), 400, 3)
-        assert found == coming(kinds, ArrivalPace(pattern=pattern), 400, 3)
+    for arrivals in (TaskUniformForm(pattern="uniform"), TaskPoissonForm(pattern="poisson")):
+        found = coming(kinds, arrivals, 400, 3)
+        assert found == coming(kinds, arrivals, 400, 3)
         assert [each.at_s for each in found] == sorted(each.at_s for each in found)
         assert found[-1].at_s == pytest.approx(400 / sum(kind.rate_per_s for kind in kinds), rel=0.2)
     urgent = sum(each.task.latency_critical for each in found) / len(found)
     assert 0.75 < urgent < 0.92
     assert all(each.task.deadline_s > 0.0 for each in found)
     with pytest.raises(InputError, match="never"):
-        coming(kinds, ArrivalPace(pattern="bursts", calm_factor=0.0, burst_factor=0.0), 10, 1)
+        coming(kinds, TaskBurstsForm(pattern="bursts", calm_factor=0.0, burst_factor=0.0, calm=1.0, burst=1.0), 10, 1)
 
 
 def test_profiles_are_of_all_models_and_variants_are_high_or_low_among_themselves() -> None:
@@ -220,11 +221,7 @@ def test_profiles_are_of_all_models_and_variants_are_high_or_low_among_themselve
     assert lost["yolov5n"] == pytest.approx(22.7)
     assert lost["yolov5x"] == lost["gpt2"] == 0.0
     with pytest.raises(InputError, match="nobody has described"):
-        told([replace(some.kinds[0], model=ModelName("nobody-knows"))], some.facts, A100)
-    with pytest.raises(FieldError):
-        TaskKind(
-            name="x", model=ModelName("x"), family="x", rate_per_s=1, slo_ms=1, inputs_min=2, inputs_max=1, batch=1
-        )
+        told([some.kinds[0].model_copy(update={"model": ModelName("nobody-knows")})], some.facts, A100)
 
 
 def test_names_of_contenders_are_no_planners_of_services() -> None:

@@ -17,7 +17,7 @@ from lab.benches.tasks.contract import (
     InferenceTask,
     Launch,
     OltunesBeliefs,
-    Running,
+    PlacedTask,
     SchedulerParameters,
     TaskChoice,
     TaskSeat,
@@ -54,7 +54,7 @@ def waiting(name: str, *configs: Config, weight: float = 0.8, priority: float = 
     return WaitingTask(task=made, at_s=0.0, order=order, choices=choices, priority=priority, latency_s=0.1)
 
 
-def seat(name: str = "g1", running: tuple[Running, ...] = (), free: float = 40_000.0, busy: float = 0.0) -> TaskSeat:
+def seat(name: str = "g1", running: tuple[PlacedTask, ...] = (), free: float = 40_000.0, busy: float = 0.0) -> TaskSeat:
     return TaskSeat(
         id=DeviceId(name),
         gpu_type=A100,
@@ -138,7 +138,7 @@ def test_groups_take_who_fits_and_gets_on_and_skip_the_others() -> None:
 
 def test_seats_on_offer_are_empty_ones_else_nearly_done_else_the_soonest() -> None:
     def held(name: str, progress: float, inputs: int = 64, busy: float = 90.0) -> TaskSeat:
-        running = Running(task=task(name, inputs=inputs), config=config(), progress=progress)
+        running = PlacedTask(task=task(name, inputs=inputs), config=config(), progress=progress)
         return seat(name, (running,), busy=busy)
 
     empty, done, long, short = seat("e", busy=30.0), held("d", 0.9), held("l", 0.1, 640), held("s", 0.1)
