@@ -6,10 +6,14 @@ with its share of the GPU, so that parts of GPUs are worth what they are there. 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from benchmarks.instances.melange import Slices
-from lab.benches.rolling.problems import GpuKind, Inferno, ServiceWish, inferno_wishes, rented
+from lab.benches.rolling.problems import GpuKind, Inferno, ServiceWish, fleet, inferno_wishes, wished
+from solvers.domain.device import Offer
+from solvers.domain.ids import GpuTypeName
 from solvers.domain.snapshot import Snapshot
 
 RENTED_MAX = 1000
@@ -36,3 +40,11 @@ def inferno_snapshot(case: Inferno, name: str) -> Snapshot:
     """Services on single accelerators."""
     wishes, kinds, counts = inferno_wishes(case)
     return rented(name, kinds, counts, wishes)
+
+
+def rented(name: str, kinds: list[GpuKind], counts: dict[str, int], wishes: list[ServiceWish]) -> Snapshot:
+    bare = fleet(name, kinds, [])
+    offers = tuple(
+        Offer(name=kind, gpu_type=GpuTypeName(kind), count_max=count) for kind, count in sorted(counts.items())
+    )
+    return wished(replace(bare, offers=offers), wishes)

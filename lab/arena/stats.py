@@ -238,27 +238,20 @@ def _row(label: str, values: Values, better: Mapping[str, Better], reference: st
 
 def _corrected(rows: Sequence[Row]) -> list[Row]:
     """Rows with p values corrected within each metric over the contenders."""
-    metrics = sorted({cell.metric for row in rows for cell in row.cells})
-    corrected: dict[tuple[str, str], float] = {}
-    for metric in metrics:
-        cells = [(row.contender, row.cell(metric)) for row in rows]
-        tested = [
-            (name, cell.versus.p_t) for name, cell in cells if cell and cell.versus and cell.versus.p_t is not None
-        ]
-        for (name, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
-            corrected[name, metric] = p
-    return [
-        replace(
-            row, cells=tuple(_corrected_cell(each, corrected.get((row.contender, each.metric))) for each in row.cells)
-        )
-        for row in rows
-    ]
+    tested: dict[str, dict[str, float]] = {}
+    for row in rows:
+        for cell in row.cells:
+            if cell.versus is not None and cell.versus.p_t is not None:
+                tested.setdefault(cell.metric, {})[row.contender] = cell.versus.p_t
+    corrected = {metric: dict(zip(found, holm([*found.values()]), strict=True)) for metric, found in tested.items()}
 
+    def told(cell: MetricCell, contender: str) -> MetricCell:
+        p = corrected.get(cell.metric, {}).get(contender)
+        if cell.versus is None or p is None:
+            return cell
+        return replace(cell, versus=replace(cell.versus, p=p, distinct=p < ALPHA))
 
-def _corrected_cell(cell: MetricCell, p: float | None) -> MetricCell:
-    if cell.versus is None or p is None:
-        return cell
-    return replace(cell, versus=replace(cell.versus, p=p, distinct=p < ALPHA))
+    return [replace(row, cells=tuple(told(cell, row.contender) for cell in row.cells)) for row in rows]
 
 
 def _ranked(rows: Sequence[Row], about: About) -> tuple[Row, ...]:

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
+from solvers.domain.arrays import Floats, Parallel, Whole
 from solvers.domain.device import PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import ReplicaId
@@ -171,15 +171,25 @@ class OracleParameters(TunedRecord):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Partial:
+class _Partial(Parallel):
     """Partial plans over the devices so far, one a row."""
 
     rates: Floats
     """By need: requests/s, no more than is wanted."""
     counts: Floats
     usd: Floats
-    steps: tuple[tuple[int, ...], ...]
+    steps: Whole
     """By row: the filling of every device so far."""
+
+    @staticmethod
+    def of(choices: list[Filling], needs: list[Need]) -> _Partial:
+        """One device alone."""
+        return _Partial(
+            rates=np.minimum([item.rates_rps for item in choices], [need.rate_rps for need in needs]),
+            counts=np.array([item.counts for item in choices], dtype=np.float64),
+            usd=np.array([item.usd_per_h for item in choices]),
+            steps=np.arange(len(choices))[:, None],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +249,7 @@ class Oracle(Stateless):
         ceilings = np.array(
             [need.replicas_max if most[at] > need.replicas_max else np.inf for at, need in enumerate(needs)]
         )
-        listed = [_undominated(choices, needs, ceilings) for choices in whole]
+        listed = [[choices[row] for row in _front(_Partial.of(choices, needs), needs, ceilings)] for choices in whole]
         best = self._best(listed, needs, ceilings)
         for device, at, choices in zip(usable, best, listed, strict=True):
             _write(draft, needs, device, choices[at])
@@ -249,33 +259,27 @@ class Oracle(Stateless):
                 draft.block(settled, ReasonCode.NO_SHARE_LEFT, draft.option(need, 0))
         return fillings.looked_at
 
-    def _best(self, listed: list[list[Filling]], needs: list[Need], ceilings: Floats) -> tuple[int, ...]:
+    def _best(self, listed: list[list[Filling]], needs: list[Need], ceilings: Floats) -> Whole:
         """Of every device the number of its filling."""
-        kinds = len(needs)
-        plans = _Partial(rates=np.zeros((1, kinds)), counts=np.zeros((1, kinds)), usd=np.zeros(1), steps=((),))
+        none, wanted = np.zeros((1, len(needs))), [need.rate_rps for need in needs]
+        plans = _Partial(rates=none, counts=none, usd=np.zeros(1), steps=np.zeros((1, 0), dtype=np.int64))
         for choices in listed:
-            rates = np.array([item.rates_rps for item in choices])
-            counts = np.array([item.counts for item in choices], dtype=np.float64)
+            one = _Partial.of(choices, needs)
             if len(plans.usd) * len(choices) > ROWS_PER_KEPT * self.parameters.partial_plans_max:
                 raise TooManyError
             row, choice = np.divmod(np.arange(len(plans.usd) * len(choices)), len(choices))
-            usd = plans.usd[row] + np.array([item.usd_per_h for item in choices])[choice]
             grown = _Partial(
-                rates=np.minimum(plans.rates[row] + rates[choice], [need.rate_rps for need in needs]),
-                counts=plans.counts[row] + counts[choice],
-                usd=usd,
-                steps=tuple((*plans.steps[before], int(at)) for before, at in zip(row, choice, strict=True)),
+                rates=np.minimum(plans.rates[row] + one.rates[choice], wanted),
+                counts=plans.counts[row] + one.counts[choice],
+                usd=plans.usd[row] + one.usd[choice],
+                steps=np.concatenate([plans.steps[row], choice[:, None]], axis=1),
             )
-            keep = _front(grown.rates, grown.counts, grown.usd, needs, ceilings)
+            keep = _front(grown, needs, ceilings)
             if len(keep) > self.parameters.partial_plans_max:
                 raise TooManyError
-            plans = _Partial(
-                rates=grown.rates[keep],
-                counts=grown.counts[keep],
-                usd=grown.usd[keep],
-                steps=tuple(grown.steps[at] for at in keep),
-            )
-        return plans.steps[_best_row(plans, needs)]
+            plans = grown.take(keep)
+        best: Whole = plans.steps[_best_row(plans, needs)]
+        return best
 
 
 def _best_row(plans: _Partial, needs: list[Need]) -> int:
@@ -291,29 +295,21 @@ def _best_row(plans: _Partial, needs: list[Need]) -> int:
     return int(np.lexsort((np.round(plans.usd, 9), np.round(wanting, 6), np.round(unserved, 6)))[0])
 
 
-def _front(rates: Floats, counts: Floats, usd: Floats, needs: list[Need], ceiling: Floats) -> list[int]:
+def _front(plans: _Partial, needs: list[Need], ceiling: Floats) -> Whole:
     """Rows that no other row serves as much as for as little, the cheapest first; ceilings on replicas kept."""
     floor = np.array([need.replicas_min for need in needs])
     # Replicas count for them up to the floor, and against them where a ceiling can be reached.
-    against = np.where(np.isfinite(ceiling), -counts, 0.0)
-    merits = np.concatenate([np.round(rates, 6), np.minimum(counts, floor), against], axis=1)
-    order = np.lexsort((-merits.sum(axis=1), np.round(usd, 9)))
+    against = np.where(np.isfinite(ceiling), -plans.counts, 0.0)
+    merits = np.concatenate([np.round(plans.rates, 6), np.minimum(plans.counts, floor), against], axis=1)
+    order = np.lexsort((-merits.sum(axis=1), np.round(plans.usd, 9)))
     kept: list[int] = []
     front = np.zeros((0, merits.shape[1]))
     for row in order:
-        if (counts[row] > ceiling).any() or (front >= merits[row]).all(axis=1).any():
+        if (plans.counts[row] > ceiling).any() or (front >= merits[row]).all(axis=1).any():
             continue
         kept.append(int(row))
         front = np.concatenate([front, merits[row][None, :]])
-    return kept
-
-
-def _undominated(fillings: list[Filling], needs: list[Need], ceilings: Floats) -> list[Filling]:
-    """The same rule for one device alone."""
-    rates = np.minimum([item.rates_rps for item in fillings], [need.rate_rps for need in needs])
-    counts = np.array([item.counts for item in fillings], dtype=np.float64)
-    usd = np.array([item.usd_per_h for item in fillings])
-    return [fillings[row] for row in _front(rates, counts, usd, needs, ceilings)]
+    return np.array(kept, dtype=np.int64)
 
 
 def _write(draft: Draft, needs: list[Need], device: int, filling: Filling) -> None:

@@ -318,10 +318,7 @@ def verdict_line(verdict: ContenderVerdict, about: About) -> str:
     guard = f", {about.guard} {'no worse' if verdict.guard_kept else 'WORSE'}" if about.guard is not None else ""
     if verdict.gain_pct is None:
         return f"{verdict.contender} against {verdict.against}: {about.goal} cannot be compared{guard}"
-    interval = ""
-    if verdict.gain_pct_low is not None and verdict.gain_pct_high is not None:
-        interval = f" ({verdict.gain_pct_low:+.1f} to {verdict.gain_pct_high:+.1f})"
-    gain = f"{about.goal} better by {verdict.gain_pct:.1f} %{interval}"
+    gain = f"{about.goal} better by {verdict.gain_pct:.1f} %{_between(verdict.gain_pct_low, verdict.gain_pct_high)}"
     return f"{verdict.contender} against {verdict.against}: {gain}{guard}"
 
 
@@ -394,14 +391,20 @@ def _duel(duel: Duel | None) -> tuple[str, str]:
     if duel is None:
         return "-", "-"
     gain = "-" if duel.gain_pct is None else f"{duel.gain_pct:+.1f} %"
-    if duel.gain_pct_low is not None and duel.gain_pct_high is not None:
-        gain += f" ({duel.gain_pct_low:+.1f} to {duel.gain_pct_high:+.1f})"
+    gain += _between(duel.gain_pct_low, duel.gain_pct_high)
     return f"{duel.against} {_kept(duel.goal, duel.guard)}", f"{gain} {duel.standing.value.replace('_', ' ')}"
 
 
 def _kept(goal: Summary, guard: Summary | None) -> str:
-    half = f" ± {number(goal.high - goal.mean)}" if goal.high is not None else ""
-    return f"{number(goal.mean)}{half}{f' ({number(guard.mean)})' if guard is not None else ''}"
+    return f"{_mean(goal)}{f' ({number(guard.mean)})' if guard is not None else ''}"
+
+
+def _mean(summary: Summary) -> str:
+    return number(summary.mean) + (f" ± {number(summary.high - summary.mean)}" if summary.high is not None else "")
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return f" ({low:+.1f} to {high:+.1f})" if low is not None and high is not None else ""
 
 
 def _line(row: Row, metrics: Sequence[str], compared: Comparison) -> list[object]:
@@ -417,17 +420,14 @@ def _line(row: Row, metrics: Sequence[str], compared: Comparison) -> list[object
 def _figure(cell: MetricCell | None) -> str:
     if cell is None:
         return "-"
-    half = f" ± {number(cell.summary.high - cell.summary.mean)}" if cell.summary.high is not None else ""
-    return f"{number(cell.summary.mean)}{half}{'*' if cell.versus is not None and cell.versus.distinct else ''}"
+    return f"{_mean(cell.summary)}{'*' if cell.versus is not None and cell.versus.distinct else ''}"
 
 
 def _relative(cell: MetricCell | None) -> str:
     if cell is None or cell.versus is None or cell.versus.relative_pct is None:
         return "-"
     told = cell.versus
-    if told.relative_pct_low is None or told.relative_pct_high is None:
-        return f"{told.relative_pct:+.1f} %"
-    return f"{told.relative_pct:+.1f} % ({told.relative_pct_low:+.1f} to {told.relative_pct_high:+.1f})"
+    return f"{told.relative_pct:+.1f} %{_between(told.relative_pct_low, told.relative_pct_high)}"
 
 
 def _rule(about: About) -> str:

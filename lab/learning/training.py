@@ -33,14 +33,6 @@ Tensor = Any
 """torch ships no types that hold here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
-    critics: float
-    actor: float
-    entropy: float
-    temperature: float
-
-
 class InssLearner:
     def __init__(self, hyper: Hyper, state_size: int, heads: Sequence[int], seed: int) -> None:
         self.hyper, self.heads, self.outputs = hyper, tuple(heads), sum(heads)
@@ -78,7 +70,8 @@ class InssLearner:
         noisy = logits + random.gumbel(size=logits.shape)
         return np.stack([np.argmax(noisy[:, low:high], axis=1) for low, high in self.bounds], axis=1)
 
-    def update(self, batch: Batch) -> Losses:
+    def update(self, batch: Batch) -> tuple[float, float]:
+        """The policy's entropy and the temperature after one step."""
         states, actions = torch.from_numpy(batch.states), torch.from_numpy(batch.actions)
         temperature = float(self.log_temperature.detach().exp())
         aims = self._aims(batch, temperature)
@@ -94,7 +87,7 @@ class InssLearner:
         entropy = -(chances * logs).sum(1).mean().detach()
         self._descend(2, self.log_temperature.exp() * (entropy - self.aim))
         self._follow()
-        return Losses(float(wrong.detach()), float(worse.detach()), float(entropy), temperature)
+        return float(entropy), temperature
 
     def _aims(self, batch: Batch, temperature: float) -> Tensor:
         """Eq. 7, with the expectation over the actions."""
@@ -240,9 +233,8 @@ class Training:
             self.replay.put(Batch(states, actions, rewards.astype(np.float32), following))
             states = following
             if len(self.replay) >= self.hyper.minibatch:
-                losses = self.learner.update(self.replay.draw(self.hyper.minibatch, drawn))
+                entropy, temperature = self.learner.update(self.replay.draw(self.hyper.minibatch, drawn))
                 self.updates += 1
-                entropy, temperature = losses.entropy, losses.temperature
         return tuple(_episode(each, entropy, temperature) for each in seen)
 
     def actor(self) -> InssActor:

@@ -135,12 +135,16 @@ class RatePath:
     edges_s: Floats
     rates_rps: Floats
 
+    @property
+    def totals(self) -> Floats:
+        """Mean number of arrivals from 0 until each edge."""
+        return np.concatenate(([0.0], np.cumsum(np.diff(self.edges_s) * self.rates_rps)))
+
     def expected(self, at_s: Floats | float) -> Floats:
         """Mean number of arrivals from 0 until each time."""
-        totals = np.concatenate(([0.0], np.cumsum(np.diff(self.edges_s) * self.rates_rps)))
         asked = np.asarray(at_s, dtype=np.float64)
         beyond = np.maximum(0.0, asked - self.edges_s[-1]) * self.rates_rps[-1]
-        total: Floats = np.interp(asked, self.edges_s, totals) + beyond
+        total: Floats = np.interp(asked, self.edges_s, self.totals) + beyond
         return total
 
     def mean_rps(self, from_s: float, until_s: float) -> float:
@@ -235,8 +239,8 @@ def arrival_times_s(pattern: ArrivalPattern, source: Source, from_s: float, unti
 def _poisson_block(path: RatePath, source: Source, block: int) -> Floats:
     draw = source.stream(f"times/{block}")
     part = path.within(block * BLOCK_S, (block + 1) * BLOCK_S)
-    totals = np.concatenate(([0.0], np.cumsum(np.diff(part.edges_s) * part.rates_rps)))
-    times = _times_of(part, totals, np.sort(draw.random(int(draw.poisson(totals[-1])))) * totals[-1])
+    total = part.totals[-1]
+    times = _times_of(part, np.sort(draw.random(int(draw.poisson(total)))) * total)
     before_the_end: Floats = np.minimum(times, np.nextafter(part.edges_s[-1], 0.0))
     return before_the_end
 
@@ -246,14 +250,13 @@ def _uniform(path: RatePath, source: Source, from_s: float, until_s: float) -> F
     phase = float(source.stream("phase").random())
     first, last = path.expected(np.array([from_s, until_s]))
     wanted = np.arange(np.floor(first - phase), np.ceil(last - phase) + 1.0) + phase
-    totals = path.expected(path.edges_s)
-    return _times_of(path, totals, wanted[(wanted >= 0.0) & (wanted < totals[-1])])
+    return _times_of(path, wanted[(wanted >= 0.0) & (wanted < path.totals[-1])])
 
 
-def _times_of(path: RatePath, totals: Floats, wanted: Floats) -> Floats:
+def _times_of(path: RatePath, wanted: Floats) -> Floats:
     """When the expected number of arrivals reaches each wanted value."""
-    piece = np.searchsorted(totals, wanted, side="right") - 1
-    piece = np.clip(piece, 0, len(path.rates_rps) - 1)
+    totals = path.totals
+    piece = np.clip(np.searchsorted(totals, wanted, side="right") - 1, 0, len(path.rates_rps) - 1)
     rates = np.maximum(path.rates_rps[piece], np.finfo(np.float64).tiny)
     times: Floats = path.edges_s[piece] + (wanted - totals[piece]) / rates
     return times

@@ -10,8 +10,6 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from lab.world.arrivals import ArrivalPattern, Source, rate_path
 from lab.world.ledger import Flow, ServiceBook, Sums, bin_of, over_part
 from lab.world.loads import Load, LoadSeat, WorldLoads
@@ -43,8 +41,7 @@ class Amounts:
     @classmethod
     def of(cls, pattern: ArrivalPattern, source: Source, until_s: float) -> Amounts:
         path = rate_path(pattern, source, until_s)
-        totals = np.concatenate(([0.0], np.cumsum(np.diff(path.edges_s) * path.rates_rps)))
-        return cls(path.edges_s.tolist(), totals.tolist(), path.rates_rps.tolist())
+        return cls(path.edges_s.tolist(), path.totals.tolist(), path.rates_rps.tolist())
 
     def between(self, from_s: float, until_s: float) -> float:
         return self._until(until_s) - self._until(from_s)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
+from operator import attrgetter
+from typing import TypeVar
 
 import numpy as np
 
@@ -43,6 +45,7 @@ from solvers.sim.truth.truth import memory_mib
 # --- What a node of a simulated world tells of itself: replicas, readings of devices and of replicas
 
 
+T = TypeVar("T")
 _NO_ANSWERS = np.zeros(BINS)
 
 
@@ -181,7 +184,7 @@ class WorldObserver:
                 at_s=self.state.now_s,
                 nodes=dict(self._known),
                 demands=tuple(self._demand(lane) for lane in self.state.lanes.values()),
-                statuses=tuple(sorted(statuses, key=lambda each: each.workload)),
+                statuses=_ordered(statuses, "workload"),
             )
         )
 
@@ -200,21 +203,14 @@ class WorldObserver:
             self._still(),
             taken_at_s=now_s,
             node_statuses=tuple(self._status(host, report) for _, host in sorted(self.state.hosts.items())),
-            jobs=tuple(sorted((e.item for e in open_works if isinstance(e.item, TrainingJob)), key=lambda e: e.id)),
-            tasks=tuple(sorted((e.item for e in open_works if isinstance(e.item, OfflineTask)), key=lambda e: e.id)),
+            jobs=_ordered((each.item for each in open_works if isinstance(each.item, TrainingJob)), "id"),
+            tasks=_ordered((each.item for each in open_works if isinstance(each.item, OfflineTask)), "id"),
             job_statuses=report.statuses,
             demands=report.demands,
-            replicas=tuple(
-                sorted((item for each in readings for item in each.replicas), key=lambda item: (item.id, item.device))
-            ),
-            device_telemetry=tuple(
-                sorted((item for each in readings for item in each.devices), key=lambda item: item.device)
-            ),
-            replica_telemetry=tuple(
-                sorted(
-                    {item.replica: item for each in readings for item in each.readings}.values(),
-                    key=lambda item: item.replica,
-                )
+            replicas=_ordered((item for each in readings for item in each.replicas), "id", "device"),
+            device_telemetry=_ordered((item for each in readings for item in each.devices), "device"),
+            replica_telemetry=_ordered(
+                {item.replica: item for each in readings for item in each.readings}.values(), "replica"
             ),
             target=self.state.target,
             policies=self.scenario.policies_at(now_s),
@@ -228,15 +224,15 @@ class WorldObserver:
                 cluster=CLUSTER,
                 taken_at_s=0.0,
                 policy=self.policy,
-                projects=tuple(sorted(scenario.projects, key=lambda each: each.name)),
-                gpu_types=tuple(sorted(scenario.fleet.gpu_types, key=lambda each: each.name)),
-                nodes=tuple(sorted(scenario.fleet.nodes, key=lambda each: each.id)),
-                devices=tuple(sorted(scenario.fleet.devices, key=lambda each: each.id)),
-                power_caps=tuple(sorted(scenario.fleet.power_caps, key=lambda each: (each.scope, each.subject))),
-                models=tuple(sorted(scenario.models, key=lambda each: each.name)),
+                projects=_ordered(scenario.projects, "name"),
+                gpu_types=_ordered(scenario.fleet.gpu_types, "name"),
+                nodes=_ordered(scenario.fleet.nodes, "id"),
+                devices=_ordered(scenario.fleet.devices, "id"),
+                power_caps=_ordered(scenario.fleet.power_caps, "scope", "subject"),
+                models=_ordered(scenario.models, "name"),
                 services=scenario.services,
                 profiles=self.profiles,
-                offers=tuple(sorted(scenario.fleet.offers, key=lambda each: each.name)),
+                offers=_ordered(scenario.fleet.offers, "name"),
             )
         return self._first
 
@@ -272,6 +268,11 @@ class WorldObserver:
         )
 
 
+def _ordered(items: Iterable[T], *fields: str) -> tuple[T, ...]:
+    """In the order of pictures."""
+    return tuple(sorted(items, key=attrgetter(*fields)))
+
+
 def asked_until(lane: ServiceLane, at_s: float) -> float:
     """Requests until a moment, evenly spread within stretches."""
     told = lane.asked_until
@@ -298,12 +299,10 @@ class WorldActuator:
 
     state: State
     spread: Callable[[TargetByDevice, CycleRecord], None]
-    promotions: int = 0
 
     def promote(self, record: CycleRecord, plan: Plan) -> Generation:
         """Compare-and-set on the plan's parent. Raises SupersededError."""
         target = next_target(self.state.target, plan, self.state.now_s)
-        self.promotions += 1
         self.spread(TargetByDevice.of(target, self._leaving(plan, record.snapshot)), record)
         return target.generation
 

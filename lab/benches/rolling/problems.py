@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.domain.device import Device, GpuType, Node, Offer, PriceKind, PriceRow
+from solvers.domain.device import Device, GpuType, Node, PriceKind, PriceRow
 from solvers.domain.ids import ClusterName, DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.profile import Profile, ProfileGrid
@@ -350,14 +350,6 @@ def inferno_wishes(case: Inferno) -> tuple[list[ServiceWish], list[GpuKind], dic
     counts = {name: int(problem.units[case.types.index(name)]) for name in prices}
     kinds = [GpuKind(name=name.lower(), usd_per_h=usd) for name, usd in prices.items()]
     return wishes, kinds, {name.lower(): count for name, count in counts.items()}
-
-
-def rented(name: str, kinds: list[GpuKind], counts: dict[str, int], wishes: list[ServiceWish]) -> Snapshot:
-    bare = fleet(name, kinds, [])
-    offers = tuple(
-        Offer(name=kind, gpu_type=GpuTypeName(kind), count_max=count) for kind, count in sorted(counts.items())
-    )
-    return wished(replace(bare, offers=offers), wishes)
 
 
 def wished(bare: Snapshot, wishes: list[ServiceWish]) -> Snapshot:

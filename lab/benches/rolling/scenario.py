@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -58,80 +58,6 @@ TRACES = {
 """Traces of LLM requests with the lengths of each."""
 Request = tuple[float, int, int]
 """When, tokens in, tokens out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
-    """Requests of like lengths: mean lengths, and rates over equal stretches."""
-
-    name: str
-    input_tokens: float
-    output_tokens: float
-    rates_rps: tuple[float, ...]
-
-
-def dlrm_counts(document: Document, services: int) -> dict[str, list[int]]:
-    """Instances alive hour by hour, of so many services, the largest. Raises InputError where the data is missing."""
-    read = document.rows(("dlrm",), DLRM, "gpu_instances_per_app_hourly.csv")
-    names = [name for name in read[0] if name != "t_h"]
-    alive = {name: [int(row[name]) for row in read] for name in names}
-    largest = sorted(names, key=lambda name: (-sum(alive[name]), name))[:services]
-    return {name: alive[name] for name in largest}
-
-
-def azure_buckets(
-    document: Document, traces: tuple[str, ...], bin_s: float, edges: tuple[tuple[int, ...], tuple[int, ...]]
-) -> list[Bucket]:
-    """Buckets between edges of prompt and answer lengths, the last of each open. Raises InputError."""
-    read = {trace: requests(document, ("azure", "traces"), trace) for trace in traces}
-    last_s = min(max(row[0] for row in each) for each in read.values())
-    return buckets(
-        [row for each in read.values() for row in each], edges, bin_s=bin_s, bins=max(1, int(last_s // bin_s))
-    )
-
-
-def requests(document: Document, where: Where, trace: str) -> list[Request]:
-    """All requests of one of `TRACES`. Raises InputError where the data is missing."""
-    return [
-        (float(row["t_s"]), int(row["in_tokens"]), int(row["out_tokens"]))
-        for row in document.rows(where, *TRACES[trace])
-    ]
-
-
-def buckets(
-    read: list[Request], edges: tuple[tuple[int, ...], tuple[int, ...]], *, bin_s: float, bins: int
-) -> list[Bucket]:
-    """Requests between edges of prompt and answer lengths, the last of each open, over so many stretches."""
-    found: dict[tuple[int, int], list[Request]] = defaultdict(list)
-    for row in read:
-        found[bisect_left(edges[0], row[1]), bisect_left(edges[1], row[2])].append(row)
-    return [
-        Bucket(
-            name=f"in-{key[0]}-out-{key[1]}",
-            input_tokens=max(1.0, sum(row[1] for row in part) / len(part)),
-            output_tokens=max(1.0, sum(row[2] for row in part) / len(part)),
-            rates_rps=_rates(part, bin_s, bins),
-        )
-        for key, part in sorted(found.items())
-    ]
-
-
-def _rates(part: list[Request], bin_s: float, bins: int) -> tuple[float, ...]:
-    counts = [0] * bins
-    for at_s, _, _ in part:
-        if int(at_s // bin_s) < bins:
-            counts[int(at_s // bin_s)] += 1
-    return tuple(count / bin_s for count in counts)
-
-
-def muxserve_rates(document: Document, where: Where, condense: int) -> list[tuple[str, str, float]]:
-    """Services with the LLaMA that their authors gave them and their mean rates. Raises InputError."""
-    read = document.rows(where, MUXSERVE, "rates.csv")
-    found = [(row["service"], row["model"], float(row["rate_rps"])) for row in read if int(row["condense"]) == condense]
-    if not found:
-        known = ", ".join(sorted({row["condense"] for row in read}, key=int))
-        raise document.refusal((*where, "condense"), f"there are only {known}")
-    return sorted(found)
 
 
 class LengthsForm(ScenarioForm):
@@ -183,31 +109,55 @@ class ChatForm(ScenarioForm):
     rates_rps: Annotated[tuple[Rate, ...], Field(min_length=1)]
 
 
-def chat(form: LengthsForm, bucket: Bucket, name: str) -> ChatForm:
-    return ChatForm(
-        name=name,
-        model=form.model,
-        first_token_ms=form.first_token_ms,
-        inter_token_ms=form.inter_token_ms,
-        input_tokens=bucket.input_tokens,
-        output_tokens=bucket.output_tokens,
-        rates_rps=tuple(form.scale * rate for rate in bucket.rates_rps),
-    )
-
-
 def traced_services(form: TracedForm, where: Where, document: Document) -> list[ChatForm]:
     """The buckets of a trace. Raises InputError."""
-    read = requests(document, (*where, "trace"), form.trace)
+    read = _requests(document, (*where, "trace"), form.trace)
     bins = max(1, int(max(row[0] for row in read) // form.bin))
+    return _buckets(form, read, bins, prefix=f"{form.name}-", least_rps=form.rate_rps_least)
+
+
+def _requests(document: Document, where: Where, trace: str) -> list[Request]:
+    """All requests of one of `TRACES`. Raises InputError where the data is missing."""
+    read = document.rows(where, *TRACES[trace])
+    return [(float(row["t_s"]), int(row["in_tokens"]), int(row["out_tokens"])) for row in read]
+
+
+def _buckets(
+    form: LengthsForm, read: list[Request], bins: int, *, prefix: str = "", least_rps: float = 0.0
+) -> list[ChatForm]:
+    """Requests between edges of prompt and answer lengths, the last of each open, over so many stretches."""
+    found: dict[tuple[int, int], list[Request]] = defaultdict(list)
+    for row in read:
+        found[bisect_left(form.input_edges, row[1]), bisect_left(form.output_edges, row[2])].append(row)
     return [
-        chat(form, bucket, f"{form.name}-{bucket.name}")
-        for bucket in buckets(read, (form.input_edges, form.output_edges), bin_s=form.bin, bins=bins)
-        if sum(bucket.rates_rps) / bins >= form.rate_rps_least
+        ChatForm(
+            name=f"{prefix}in-{key[0]}-out-{key[1]}",
+            model=form.model,
+            first_token_ms=form.first_token_ms,
+            inter_token_ms=form.inter_token_ms,
+            input_tokens=max(1.0, sum(row[1] for row in part) / len(part)),
+            output_tokens=max(1.0, sum(row[2] for row in part) / len(part)),
+            rates_rps=tuple(form.scale * rate for rate in rates),
+        )
+        for key, part in sorted(found.items())
+        if sum(rates := _rates(part, form.bin, bins)) / bins >= least_rps
     ]
+
+
+def _rates(part: list[Request], bin_s: float, bins: int) -> list[float]:
+    counts = Counter(int(at_s // bin_s) for at_s, _, _ in part)
+    return [counts[number] / bin_s for number in range(bins)]
 
 
 def muxserve_services(form: MuxserveForm, where: Where, document: Document) -> list[ChatForm]:
     """The services whose LLaMA the form knows. Raises InputError."""
+    read = document.rows(where, MUXSERVE, "rates.csv")
+    found = sorted(
+        (row["service"], row["model"], float(row["rate_rps"])) for row in read if int(row["condense"]) == form.condense
+    )
+    if not found:
+        known = ", ".join(sorted({row["condense"] for row in read}, key=int))
+        raise document.refusal((*where, "condense"), f"there are only {known}")
     return [
         ChatForm(
             name=service,
@@ -218,7 +168,7 @@ def muxserve_services(form: MuxserveForm, where: Where, document: Document) -> l
             output_tokens=form.output_tokens,
             rates_rps=tuple(load * rate for load in form.loads),
         )
-        for service, model, rate in muxserve_rates(document, where, form.condense)
+        for service, model, rate in found
         if model in form.models
     ]
 
@@ -409,21 +359,24 @@ def _with_chats(picture: Snapshot, chats: list[ChatForm]) -> Snapshot:
 
 
 def _dlrm(form: DlrmForm, document: Document) -> list[WishForm]:
-    counts = dlrm_counts(document, form.services)
+    read = document.rows(("dlrm",), DLRM, "gpu_instances_per_app_hourly.csv")
+    alive = {name: [int(row[name]) for row in read] for name in read[0] if name != "t_h"}
+    largest = sorted(alive, key=lambda name: (-sum(alive[name]), name))[: form.services]
     hours = range(form.from_h, form.from_h + form.hours, form.every_h)
     return [
         WishForm(
             name=name.replace("_", "-"),
             whole_rps=form.whole_rps,
-            rates_rps=tuple(form.scale * form.instance_rps * alive[hour] for hour in hours if hour < len(alive)),
+            rates_rps=tuple(form.scale * form.instance_rps * alive[name][hour] for hour in hours if hour < len(read)),
         )
-        for name, alive in counts.items()
+        for name in largest
     ]
 
 
 def _azure(form: AzureForm, document: Document) -> list[ChatForm]:
-    found = azure_buckets(document, form.traces, form.bin, (form.input_edges, form.output_edges))
-    return [chat(form, bucket, bucket.name) for bucket in found]
+    read = [_requests(document, ("azure", "traces"), trace) for trace in form.traces]
+    last_s = min(max(row[0] for row in each) for each in read)
+    return _buckets(form, [row for each in read for row in each], max(1, int(last_s // form.bin)))
 
 
 def _llms(form: RollingForm, document: Document) -> list[ChatForm]:
