@@ -8,14 +8,14 @@ follows light and dark.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean
 
 from lab.arena.running import RunRecord
 from lab.arena.stats import Comparison, MetricCell, Row, Summary
-from lab.outcome import Better, JobOutcome, RunWindow
+from lab.outcome import Better, RunWindow
 
 FIRST_METRICS = 5
 ARROWS = {Better.LOWER: " ↓", Better.HIGHER: " ↑", Better.NEITHER: ""}
@@ -126,7 +126,8 @@ def job_table(records: Sequence[RunRecord], contenders: Sequence[str]) -> str:
     """Training jobs and offline tasks: what was done of them, and in what time."""
     lines = []
     for label in contenders:
-        jobs = [job for each in _outcomes(records, label) for job in each]
+        ran = [each.outcome for each in records if each.contender.label == label and each.outcome is not None]
+        jobs = [job for outcome in ran for job in outcome.jobs]
         if not jobs:
             continue
         done = [job.took_s for job in jobs if job.took_s is not None]
@@ -143,10 +144,6 @@ def job_table(records: Sequence[RunRecord], contenders: Sequence[str]) -> str:
         f"<th>{name}</th>" for name in ("contender", "finished", "work done %", "took s", "waited s", "evicted")
     )
     return f"<h3>Training jobs and offline tasks, all seeds</h3>{_table(head, lines)}" if lines else ""
-
-
-def _outcomes(records: Iterable[RunRecord], label: str) -> list[Sequence[JobOutcome]]:
-    return [each.outcome.jobs for each in records if each.contender.label == label and each.outcome is not None]
 
 
 def _table(head: str, lines: Sequence[str]) -> str:

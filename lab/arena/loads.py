@@ -101,7 +101,7 @@ HOUR_S = 3600.0
 
 
 def trace_pattern(form: TraceForm, where: Where, document: Document) -> Replayed:
-    readers = {"twitter": _twitter, "azure-llm": _azure, "mooncake": _mooncake, "muxserve": _muxserve, "dlrm": _dlrm}
+    readers = {"twitter": _twitter, "azure-llm": _requests, "mooncake": _requests, "muxserve": _muxserve, "dlrm": _dlrm}
     rates, bin_s = readers[form.source](form, where, document)
     return _replayed(rates, bin_s, form, where, document)
 
@@ -142,21 +142,14 @@ def _twitter(form: TraceForm, where: Where, document: Document) -> tuple[Floats,
     return rates[:whole].reshape(-1, joined).mean(axis=1), 10.0 * joined
 
 
-def _azure(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:
-    return _counted(_column(document, where, ("azure-llm-2023", f"{form.part}.csv"), "t_s"), form.bin or 10.0)
-
-
-def _mooncake(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:
-    # Requests come in batches every 3 s, so shorter bins would be bursts that nobody saw.
-    times = _column(document, where, ("mooncake-conversation", "conversation.csv"), "t_s")
-    return _counted(times, form.bin or 15.0)
-
-
-def _counted(times: Floats, bin_s: float) -> tuple[Floats, float]:
+def _requests(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:
+    """Requests of LLMs, counted. Mooncake's come in batches every 3 s: shorter bins would be bursts that nobody saw."""
+    azure = form.source == "azure-llm"
+    path = ("azure-llm-2023", f"{form.part}.csv") if azure else ("mooncake-conversation", "conversation.csv")
+    times, bin_s = _column(document, where, path, "t_s"), form.bin or (10.0 if azure else 15.0)
     # The last bin is not full and would look like a fall of the rate.
     whole = max(1, int(times.max() // bin_s))
-    counts = np.bincount((times // bin_s).astype(np.int64))[:whole]
-    return counts / bin_s, bin_s
+    return np.bincount((times // bin_s).astype(np.int64))[:whole] / bin_s, bin_s
 
 
 def _muxserve(form: TraceForm, where: Where, document: Document) -> tuple[Floats, float]:

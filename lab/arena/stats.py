@@ -142,7 +142,9 @@ def summary(numbers: Sequence[float]) -> Summary:
     n, mean = len(numbers), float(np.mean(numbers))
     if n < 2:
         return Summary(n=n, mean=mean)
-    half = _t_quantile(n - 1) * float(np.std(numbers, ddof=1)) / math.sqrt(n)
+    from scipy.stats import t
+
+    half = float(t.ppf(1.0 - ALPHA / 2.0, n - 1)) * float(np.std(numbers, ddof=1)) / math.sqrt(n)
     return Summary(n=n, mean=mean, low=mean - half, high=mean + half)
 
 
@@ -330,12 +332,6 @@ def gains(told: Versus | None, sign: float) -> tuple[float | None, float | None,
         return None, None, None
     bounds = [sign * bound for bound in (told.relative_pct_low, told.relative_pct_high) if bound is not None]
     return sign * told.relative_pct, min(bounds, default=None), max(bounds, default=None)
-
-
-def _t_quantile(freedom: int) -> float:
-    from scipy.stats import t
-
-    return float(t.ppf(1.0 - ALPHA / 2.0, freedom))
 
 
 def _p_values(differences: Floats) -> tuple[float, float | None]:

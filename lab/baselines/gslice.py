@@ -98,8 +98,10 @@ class GSlice(Recalling):
         for need, wish, home in homeless:
             self._anywhere(draft, need, self._kinds(draft, need, wish.share_pct, wish.batch), home)
         for need, wish in fair:
-            if len(draft.options(need)) and len(draft.open(need).placed) < wish.replicas:
-                self._block(draft, need, wish)
+            settled = draft.open(need)
+            if len(draft.options(need)) and len(settled.placed) < wish.replicas and not settled.blockers:
+                kinds = self._kinds(draft, need, wish.share_pct, wish.batch)
+                draft.block(settled, ReasonCode.NO_SHARE_LEFT, kinds[0])
         reporter.event("gslice.stepped", services=float(len(wishes)))
         reasons = tuple(_reason(item) for item in sorted(wishes, key=lambda item: item.workload))
         ordered = tuple(sorted(wishes, key=lambda item: item.workload))
@@ -165,12 +167,6 @@ class GSlice(Recalling):
             if not self._same_place(draft, need, kinds, home):
                 left.append(home)
         return [*left, *[None] * (wish.replicas - len(homes))]
-
-    def _block(self, draft: Draft, need: Need, wish: GsliceWish) -> None:
-        settled = draft.open(need)
-        if not settled.blockers:
-            kinds = self._kinds(draft, need, wish.share_pct, wish.batch)
-            draft.block(settled, ReasonCode.NO_SHARE_LEFT, kinds[0])
 
     def _kinds(self, draft: Draft, need: Need, share_pct: float, batch: float, over: float = WHOLE_PCT) -> list[Option]:
         """A wish on each class of devices, the cheapest first: the smallest share from the wished one on, the largest

@@ -148,7 +148,9 @@ class _Placing:
             enough = self.carries_rps(need, best) >= rate_rps * (1 - DUST)
             if enough and self.traits.execution_ms(need, best) <= limit / 2:
                 chosen.append(best)
-        return tuple(chosen) or self._most(need, mine)
+        if chosen or not len(mine):
+            return tuple(chosen)
+        return (self.draft.option(need, int(mine[np.argmax(options.capacity_rps[mine])])),)
 
     def best(self, listed: list[Option], need: Need) -> Option:
         """The batch that is counted to serve most, within half the promise where there is one."""
@@ -156,10 +158,6 @@ class _Placing:
         busy = self.parameters.counting is Counting.BUSY
         timely = [option for option in listed if busy and self.traits.execution_ms(need, option) <= half_ms]
         return max(timely or listed, key=lambda option: self.carries_rps(need, option))
-
-    def _most(self, need: Need, mine: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> tuple[Option, ...]:
-        capacity = self.draft.options(need).capacity_rps
-        return (self.draft.option(need, int(mine[np.argmax(capacity[mine])])),) if len(mine) else ()
 
     def place(self, candidates: list[_Resident]) -> None:
         """On the device in use that needs the least extra share; else on an empty one of the cheapest class."""

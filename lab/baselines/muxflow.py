@@ -101,7 +101,11 @@ class JobPairing:
             if seat is not None:
                 self._put(need, job, seat, None)
                 placed.add(row)
-                reasons.append(self._told(job, device, float(weight[row, device])))
+                facts = (
+                    Fact(name="device", value=fleet.devices[device].id),
+                    Fact(name="weight", value=round(float(weight[row, device]), 6)),
+                )
+                reasons.append(Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=job.id, facts=facts))
         for row, (need, job) in enumerate(waiting):
             if row not in placed:
                 facts = (
@@ -169,13 +173,6 @@ class JobPairing:
             else:
                 factor += felt.sensitivity * made.pressure * math.sqrt(share_pct / 100.0)
         return factor
-
-    def _told(self, job: TrainingJob, device: int, weight: float) -> Reason:
-        facts = (
-            Fact(name="device", value=self.draft.fleet.devices[device].id),
-            Fact(name="weight", value=round(weight, 6)),
-        )
-        return Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=job.id, facts=facts)
 
 
 SPEC = PlannerSpec(

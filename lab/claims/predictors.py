@@ -233,17 +233,13 @@ def pair_errors(data: Path, *, sixteen: bool = True) -> PairErrors:
     numbers = _profiled(pairs)
     train = pairs.take_groups(numbers)
     test = pairs.take_groups(np.setdiff1d(np.arange(count), numbers))
-    known = _sixteen(solo) if sixteen else solo
+    batches, shares = solo.queries.batch, solo.queries.share_pct
+    known = solo.take(np.isin(batches, SOLO_BATCHES) & np.isin(shares, SOLO_SHARES_PCT)) if sixteen else solo
     found = {}
     for name in (INSS, BLIND, BELIEF):
         mean = Suite.fresh(name, facts, SEED).fit(known, train).predict_groups(test.groups).mean
         found[name] = 100.0 * float(np.nanmean(np.abs(mean / test.latency_ms - 1.0)))
     return PairErrors(by_name=found, members=len(test.latency_ms))
-
-
-def _sixteen(solo: Samples) -> Samples:
-    queries = solo.queries
-    return solo.take(np.isin(queries.batch, SOLO_BATCHES) & np.isin(queries.share_pct, SOLO_SHARES_PCT))
 
 
 def _profiled(pairs: GroupSamples) -> Whole:

@@ -287,7 +287,7 @@ class CrewSeats:
         """All of them, those who stay first. Who finds no room waits with the others."""
         self.free = {kind: list(devices) for kind, devices in self.read.devices.items()}
         left = crews
-        for homes in (self._all_home, self._homes, self._anywhere):
+        for homes in (self._all_home, self._homes, lambda crew: list(self.free.get(crew.kind, ()))):
             left = [crew for crew in left if not any(self._put(crew, device) for device in homes(crew))]
 
     def _homes(self, crew: JobCrew) -> list[int]:
@@ -298,9 +298,6 @@ class CrewSeats:
     def _all_home(self, crew: JobCrew) -> list[int]:
         homes = self._homes(crew)
         return homes[:1] if len(homes) == len(crew.jobs) and len(set(homes)) == 1 else []
-
-    def _anywhere(self, crew: JobCrew) -> list[int]:
-        return list(self.free.get(crew.kind, ()))
 
     def _put(self, crew: JobCrew, device: int) -> bool:
         each = job_of(self.read)

@@ -56,23 +56,22 @@ _SIX = (
     ServedNetwork(model="mobilenet_v2", limit_ms=60.0, low_rps=100.0, high_rps=450.0),
     ServedNetwork(model="efficientnet_b0", limit_ms=40.0, low_rps=100.0, high_rps=400.0),
 )
-_TWO_MORE = (
+_EIGHT = (
+    *_SIX,
     ServedNetwork(model="resnet18", limit_ms=60.0, low_rps=100.0, high_rps=400.0),
     ServedNetwork(model="vgg19", limit_ms=200.0, low_rps=50.0, high_rps=200.0),
 )
-
-
-def _from_half(served: tuple[ServedNetwork, ...]) -> tuple[ServedNetwork, ...]:
-    """From half the lowest rate on, so that light loads are known as well."""
-    return tuple(replace(one, low_rps=one.low_rps / 2) for one in served)
 
 
 SETTINGS = {
     each.name: each
     for each in (
         TrainingSetting(name="six", served=_SIX, gpus=_GPUS),
-        # At the upper ends eight networks are more than these four GPUs can serve.
-        TrainingSetting(name="eight", served=_from_half(_SIX + _TWO_MORE), gpus=_GPUS),
+        # From half the lowest rates on, so that light loads are known as well; at the upper ends eight networks are
+        # more than these four GPUs can serve.
+        TrainingSetting(
+            name="eight", served=tuple(replace(one, low_rps=one.low_rps / 2) for one in _EIGHT), gpus=_GPUS
+        ),
     )
 }
 

@@ -86,7 +86,9 @@ class InssLearner:
         self._descend(1, worse)
         entropy = -(chances * logs).sum(1).mean().detach()
         self._descend(2, self.log_temperature.exp() * (entropy - self.aim))
-        self._follow()
+        with torch.no_grad():
+            for target, critic in zip(self.targets, self.critics, strict=True):
+                torch._foreach_lerp_(list(target.parameters()), list(critic.parameters()), self.hyper.soft_update)
         return float(entropy), temperature
 
     def _aims(self, batch: Batch, temperature: float) -> Tensor:
@@ -105,11 +107,6 @@ class InssLearner:
         self.optimisers[which].zero_grad()
         loss.backward()
         self.optimisers[which].step()
-
-    def _follow(self) -> None:
-        with torch.no_grad():
-            for target, critic in zip(self.targets, self.critics, strict=True):
-                torch._foreach_lerp_(list(target.parameters()), list(critic.parameters()), self.hyper.soft_update)
 
     def trained(self) -> InssActor:
         linear = [layer for layer in self.actor if isinstance(layer, nn.Linear)]

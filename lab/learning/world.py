@@ -210,8 +210,10 @@ class Deployment:
         for _ in range(PASSES_MAX if len(kept) > 1 else 1):
             before = [self.batches[model] for model in kept]
             for model in kept:
+                used = sum(self.truth.memory_mib(each, self.batches[each]) for each in kept)
                 # What stays free, and what its own batch holds now.
-                self._size(model, kept, self._room(gpu, kept) + self.truth.memory_mib(model, self.batches[model]))
+                room = self.truth.setting.gpus[gpu].memory_mib - used
+                self._size(model, kept, room + self.truth.memory_mib(model, self.batches[model]))
             if [self.batches[model] for model in kept] == before:
                 break
 
@@ -242,10 +244,6 @@ class Deployment:
         others = [(other, self.units[other], self.batches[other]) for other in kept if other != model]
         factor = 1.0 + sum(self.truth.added(model, kind, other) for other in others)
         return factor, len(others) * self.truth.launching_ms(model, kind) if others else 0.0
-
-    def _room(self, gpu: int, kept: list[int]) -> float:
-        used = sum(self.truth.memory_mib(model, self.batches[model]) for model in kept)
-        return self.truth.setting.gpus[gpu].memory_mib - used
 
     def outcome(self) -> Deployed:
         truth, throughput, runs = self.truth, list[float](), list[Runs | None]()

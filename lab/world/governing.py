@@ -63,18 +63,13 @@ class FleetGoverning:
             return
         name = self.governor_of(cell.id)
         if standing is None or standing.envelope != envelope or standing.name != name:
-            planned, loop = _planned(cell, envelope), self._loop(name)
+            planned, loop = _planned(cell, envelope), self.loops.setdefault(name, controller(name))
             if standing is None:
                 begun = loop.first(envelope, planned)
             else:
                 begun = loop.fitted(envelope, standing.state, planned)
             self.governed[cell.id] = _Governed(name, loop, envelope, begun)
         self._apply(cell, self.governed[cell.id])
-
-    def _loop(self, name: str) -> Controller:
-        if name not in self.loops:
-            self.loops[name] = controller(name)
-        return self.loops[name]
 
     def watch(self) -> None:
         for device, governed in self.governed.items():

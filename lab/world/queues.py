@@ -267,20 +267,6 @@ class RequestsOutcome:
     batches: Whole
     carried: tuple[Carried, ...]
 
-    @property
-    def latency_ms(self) -> Floats:
-        """Of each request; nan for what was dropped or still waits."""
-        latency: Floats = 1000.0 * (self.finish_s - self.arrival_s)
-        return latency
-
-    @property
-    def completed(self) -> int:
-        return int(np.count_nonzero(self.batch))
-
-    def late(self, limit_ms: float) -> int:
-        """Answers later than this; dropped requests are not in here."""
-        return int(np.count_nonzero(self.latency_ms > limit_ms * (1.0 + 1e-9)))
-
 
 @lru_cache(maxsize=1)
 def compiled_loop() -> Loop | None:

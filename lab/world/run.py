@@ -149,7 +149,8 @@ class Run:
             kernel.at(self.scenario.warmup_s, Priority.FAULT, self._warm)
         for work in self.state.works.values():
             if work.at_s < self.scenario.span_s:
-                kernel.at(work.at_s, Priority.WORK, _nothing)
+                # A moment at which the world is cut.
+                kernel.at(work.at_s, Priority.WORK, lambda: None)
 
     def _warm(self) -> None:
         self.ledger.forget(lane.book for lane in self.state.lanes.values())
@@ -310,10 +311,6 @@ class Run:
 
 
 _NO_FLOW = Flow()
-
-
-def _nothing() -> None:
-    """A moment at which the world is cut."""
 
 
 def _told(record: CycleRecord, plan: Plan | None) -> str:

@@ -53,13 +53,13 @@ class Faults:
     def plan(self, faults: tuple[ScenarioFault, ...], until_s: float) -> None:
         """Plan all of them. Raises InputError for one whose subject cannot have it."""
         for fault in faults:
-            self._check(fault)
+            if (
+                fault.kind in (FaultKind.NODE_LOST, FaultKind.NODE_SILENT)
+                and NodeId(fault.subject) not in self.state.hosts
+            ):
+                raise InputError(f"{fault.kind.value}: {fault.subject} is no node")
             if fault.at_s < until_s:
                 self.state.kernel.at(fault.at_s, Priority.FAULT, partial(self._begin, fault))
-
-    def _check(self, fault: ScenarioFault) -> None:
-        if fault.kind in (FaultKind.NODE_LOST, FaultKind.NODE_SILENT) and NodeId(fault.subject) not in self.state.hosts:
-            raise InputError(f"{fault.kind.value}: {fault.subject} is no node")
 
     def _begin(self, fault: ScenarioFault) -> None:
         self.tell("fault", f"{fault.kind.value} {fault.subject} for {fault.lasts_s:g} s")
@@ -156,7 +156,7 @@ class World:
             launch_s=lambda model, cell: launch_s(model, cell.truth) * scenario.launch_scale,
             memory_mib=memory_mib,
             queue_of=loads.queue_of,
-            on_change=_unheard if governing is None else governing.take,
+            on_change=(lambda _cell: None) if governing is None else governing.take,
         )
         observer = WorldObserver(scenario, state, loads, policy, profiles_of(scenario, seed))
         run = Run(
@@ -200,10 +200,6 @@ class World:
         run.state.wish = TargetByDevice.of(target)
         for host in run.state.hosts.values():
             run.nodes.hear(host, run.state.wish, instantly=True)
-
-
-def _unheard(cell: WorldDevice) -> None:
-    """Nobody governs."""
 
 
 def _governing(name: str | None, scenario: WorldScenario, state: State, loads: WorldLoads) -> FleetGoverning | None:

@@ -10,10 +10,11 @@ is that of the task. Memory is no free knob here: a batch needs what it needs, r
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Generic, Protocol, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import numpy as np
 
@@ -176,33 +177,6 @@ class Ended:
             raise FieldError("tasks", "somebody must have ended")
 
 
-class TaskScheduler(Protocol):
-    """Puts tasks on seats. Deterministic: the same calls give the same answers."""
-
-    @property
-    def name(self) -> str:
-        """Who it is."""
-
-    @property
-    def wake_s(self) -> float | None:
-        """When `tick` is due, as far as is known by now; None: not before news come."""
-
-    @property
-    def waiting(self) -> int:
-        """How many tasks have no seat."""
-
-    def arrive(self, task: InferenceTask, now_s: float) -> None:
-        """A task is there. Raises InputError when one of its name is known already, or when nobody knows its model."""
-
-    def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
-        """Decide on launches. Seats are all there are, as they are now: whoever runs the scheduler lets what one tick
-        launched stand in the seats of the next, deployed or on its way.
-        """
-
-    def ended(self, outcome: Ended, now_s: float) -> None:
-        """Hear of an ending. Tasks that nobody launched are passed over."""
-
-
 BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
 """Table 3."""
 
@@ -349,8 +323,12 @@ class OltunesBeliefs:
 Flying = TypeVar("Flying")
 
 
-class ArrivalQueue(Generic[Flying]):
-    """Who waits in order of arrival, and who is launched: what all schedulers share."""
+class TaskScheduler(ABC, Generic[Flying]):
+    """Puts tasks on seats. Deterministic: the same calls give the same answers. Keeps who waits, in order of arrival,
+    and who is launched.
+    """
+
+    name: str
 
     def __init__(self, beliefs: OltunesBeliefs) -> None:
         self._beliefs = beliefs
@@ -360,10 +338,27 @@ class ArrivalQueue(Generic[Flying]):
         self._arrivals = 0
 
     @property
+    @abstractmethod
+    def wake_s(self) -> float | None:
+        """When `tick` is due, as far as is known by now; None: not before news come."""
+
+    @abstractmethod
+    def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
+        """Decide on launches. Seats are all there are, as they are now: whoever runs the scheduler lets what one tick
+        launched stand in the seats of the next, deployed or on its way.
+        """
+
+    @abstractmethod
+    def ended(self, outcome: Ended, now_s: float) -> None:
+        """Hear of an ending. Tasks that nobody launched are passed over."""
+
+    @property
     def waiting(self) -> int:
+        """How many tasks have no seat."""
         return len(self._waiting)
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
+        """A task is there. Raises InputError when one of its name is known already, or when nobody knows its model."""
         if task.model not in self._beliefs.facts.models:
             # Its memory would be a guess.
             raise InputError(f"nobody has described the model {task.model} of task {task.id}", model=task.model)

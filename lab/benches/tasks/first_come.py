@@ -13,7 +13,6 @@ from lab.benches.tasks.contract import (
     BATCHES,
     MS_PER_S,
     Arrival,
-    ArrivalQueue,
     Config,
     Ended,
     Ending,
@@ -21,6 +20,7 @@ from lab.benches.tasks.contract import (
     Launch,
     OltunesBeliefs,
     PlacedTask,
+    TaskScheduler,
     TaskSeat,
 )
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -169,7 +169,7 @@ class Profiled:
         return TaskNeed(config=table.config(whole), share_pct=float(table.queries.share_pct[enough[0]]))
 
 
-class ArrivalLine(ArrivalQueue[Arrival]):
+class ArrivalLine(TaskScheduler[Arrival]):
     """Tasks of failed groups first: for schedulers that look at one task after the other."""
 
     _due_s: float | None = None
@@ -205,11 +205,7 @@ class FirstCome(ArrivalLine):
 
     def __init__(self, rule: OrionRule | ReserveAndPack, beliefs: OltunesBeliefs) -> None:
         super().__init__(beliefs)
-        self._rule, self._profiled = rule, Profiled(beliefs)
-
-    @property
-    def name(self) -> str:
-        return self._rule.name
+        self._rule, self._profiled, self.name = rule, Profiled(beliefs), rule.name
 
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:  # noqa: ARG002
         """Everybody who has room goes, each as a launch of its own."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from lab.benches.tasks.contract import (
-    ArrivalQueue,
     Config,
     Ended,
     Ending,
@@ -26,6 +25,7 @@ from lab.benches.tasks.contract import (
     SchedulerParameters,
     SliceWish,
     TaskChoice,
+    TaskScheduler,
     TaskSeat,
 )
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
@@ -224,8 +224,8 @@ class Book:
     """Mean over the seats of the last tick, 0…1."""
 
 
-class OltunesScheduler(ArrivalQueue[Flying]):
-    """A `TaskScheduler`."""
+class OltunesScheduler(TaskScheduler[Flying]):
+    name = "oltunes"
 
     def __init__(self, beliefs: OltunesBeliefs) -> None:
         super().__init__(beliefs)
@@ -233,10 +233,6 @@ class OltunesScheduler(ArrivalQueue[Flying]):
         self._book = Book(pace=WindowPace.first(self.parameters))
         self._queues: Queues[WaitingTask] = Queues()
         self._characters: dict[ModelName, Character] = {}
-
-    @property
-    def name(self) -> str:
-        return "oltunes"
 
     @property
     def book(self) -> Book:

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from lab.benches.tasks.board import Live, Physics, TaskBoard, batches_of, luck_of, resident_on
 from lab.benches.tasks.contract import Ended, Ending, Launch, PlacedTask, SliceWish, TaskScheduler
@@ -78,7 +78,7 @@ class _Group:
 
 @dataclass(slots=True)
 class TaskRun:
-    scheduler: TaskScheduler
+    scheduler: TaskScheduler[Any]
     conduct: Conduct
     tasks: Sequence[Coming]
     seed: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -88,17 +89,13 @@ class BelievedTime:
 
 
 class AddedLatency(ArrivalLine):
-    """A `TaskScheduler`."""
+    name = "added_latency"
 
     def __init__(self, beliefs: OltunesBeliefs) -> None:
         super().__init__(beliefs)
         self._believed: dict[str, BelievedTime] = {}
         self._corrections: dict[tuple[ModelName, GpuTypeName], float] = {}
         self._demands: dict[tuple[ModelName, GpuTypeName, int], float] = {}
-
-    @property
-    def name(self) -> str:
-        return "added_latency"
 
     def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
         """Everybody for whom now is better than later, those of one seat in one launch."""
@@ -250,13 +247,13 @@ class SchedulerInputs:
         return OltunesBeliefs(self.facts, solo, parameters)
 
 
-Maker = Callable[[SchedulerInputs, Mapping[str, Scalar], str], TaskScheduler]
+Maker = Callable[[SchedulerInputs, Mapping[str, Scalar], str], TaskScheduler[Any]]
 """From what is known, the settings, and the name that errors tell."""
 
 
 def _oltunes(
     known: SchedulerInputs, settings: Mapping[str, Scalar], name: str, *, plain: SchedulerParameters
-) -> TaskScheduler:
+) -> TaskScheduler[Any]:
     return OltunesScheduler(known.beliefs(tuned(plain, settings, name)))
 
 
@@ -265,9 +262,9 @@ def _untuned(
     settings: Mapping[str, Scalar],
     name: str,
     *,
-    make: Callable[[OltunesBeliefs], TaskScheduler],
+    make: Callable[[OltunesBeliefs], TaskScheduler[Any]],
     plain: SchedulerParameters,
-) -> TaskScheduler:
+) -> TaskScheduler[Any]:
     tuned(None, settings, name)
     return make(known.beliefs(plain))
 
@@ -291,7 +288,7 @@ SCHEDULERS = tuple(_MAKERS)
 """Names of contenders that only benches of this kind know; none of them is what `headroom` names elsewhere."""
 
 
-def scheduler(name: str, known: SchedulerInputs, settings: Mapping[str, Scalar]) -> TaskScheduler:
+def scheduler(name: str, known: SchedulerInputs, settings: Mapping[str, Scalar]) -> TaskScheduler[Any]:
     """A scheduler by name. Raises EngineError for a name that schedules no tasks, FieldError for a bad setting."""
     if name not in _MAKERS:
         raise EngineError(f"{name or 'nothing'} schedules no tasks; known are {', '.join(SCHEDULERS)}", planner=name)

@@ -27,7 +27,6 @@ from lab.learning.evaluating import Score, evaluate
 from lab.learning.settings import setting
 from lab.learning.world import Truth
 from lab.outcome import RunContender, RunOutcome
-from lab.world.scenario import WorldScenario
 from lab.world.world import World
 from solvers.engines.base import Limits, create
 from solvers.planners.base import PlanRequest
@@ -196,11 +195,11 @@ def _at_once(scenario: str, contender: str) -> RunOutcome:
 @cache
 def _without_spare(contender: str) -> RunOutcome:
     """Rates are planned as they are, with no room for their growth."""
-    return varied(SIX, contender, _bare)
-
-
-def _bare(world: WorldScenario) -> WorldScenario:
-    return replace(world, policy=replace(world.policy, demand_headroom=1.0, demand_noise_sigmas=0.0))
+    return varied(
+        SIX,
+        contender,
+        lambda world: replace(world, policy=replace(world.policy, demand_headroom=1.0, demand_noise_sigmas=0.0)),
+    )
 
 
 def _means(found: Outcomes, name: str, contenders: Sequence[str]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from lab.world.clients import RETRY_S, Clients, compiled_crowd_loop, serve_clien
 from lab.world.queues import Carried, ReplicaServer, RequestsOutcome, Stretch
 from lab.world.scenario import ClientStep, Closed, Routing
 from solvers.errors import FieldError
+from tests.unit.lab.world.answers import completed, latency_ms
 
 ONE = ReplicaServer(exec_ms=(10.0,))
 
@@ -70,7 +71,7 @@ def test_nobody_is_lost_and_nobody_asks_twice(world: tuple[Stretch, Clients], se
     made, who = world
     out, after = serve(made, who, seed)
     waiting = sum(len(state.waiting_s) for state in out.carried)
-    assert out.completed + np.count_nonzero(out.dropped) + waiting == len(out.arrival_s)
+    assert completed(out) + np.count_nonzero(out.dropped) + waiting == len(out.arrival_s)
     counts = [step.clients for step in who.closed.steps]
     assert counts[-1] <= waiting + len(after.asks_s) <= max(counts)
     assert list(after.asks_s) == sorted(after.asks_s)
@@ -84,8 +85,8 @@ def test_nobody_is_lost_and_nobody_asks_twice(world: tuple[Stretch, Clients], se
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 def test_without_thought_one_server_gives_one_over_its_time(count: int) -> None:
     out, _ = serve(stretch(), clients((0.0, count)))
-    settled = out.latency_ms[count : out.completed]
-    assert out.completed == pytest.approx(1000, abs=1)
+    settled = latency_ms(out)[count : completed(out)]
+    assert completed(out) == pytest.approx(1000, abs=1)
     assert settled == pytest.approx(np.full(len(settled), 10.0 * count))
 
 
@@ -93,14 +94,14 @@ def test_the_response_time_law_holds() -> None:
     servers = (ReplicaServer(exec_ms=(10.0, 12.0, 14.0, 16.0)),) * 3
     for count in (5, 30, 120):
         out, _ = serve(stretch(400.0, servers, noise_sigma=0.1), clients((0.0, count), think_s=0.1))
-        rate = out.completed / 400.0
-        assert rate * (np.nanmean(out.latency_ms) / 1000.0 + 0.1) == pytest.approx(count, rel=0.01)
+        rate = completed(out) / 400.0
+        assert rate * (np.nanmean(latency_ms(out)) / 1000.0 + 0.1) == pytest.approx(count, rel=0.01)
 
 
 def test_batches_are_filled_by_those_who_ask_at_once() -> None:
     out, _ = serve(stretch(0.1, (ReplicaServer(exec_ms=(10.0, 11.0, 12.0, 13.0)),)), clients((0.0, 4)))
     assert set(out.batch.tolist()) == {4}
-    assert out.latency_ms == pytest.approx(np.full(len(out.latency_ms), 13.0))
+    assert latency_ms(out) == pytest.approx(np.full(len(latency_ms(out)), 13.0))
 
 
 @settings(max_examples=30, deadline=None)

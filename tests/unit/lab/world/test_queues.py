@@ -23,6 +23,7 @@ from lab.world.queues import (
 )
 from lab.world.scenario import Routing
 from solvers.errors import FieldError
+from tests.unit.lab.world.answers import completed, late, latency_ms
 
 TEN = ReplicaServer(exec_ms=(10.0, 12.0, 14.0, 16.0))
 
@@ -77,7 +78,7 @@ def test_compiled_and_plain_give_identical_bytes(stretch: Stretch, seed: int) ->
 def test_every_request_is_answered_or_dropped_or_waits(stretch: Stretch, seed: int) -> None:
     out = serve(stretch, seed)
     waiting = sum(len(state.waiting_s) for state in out.carried)
-    assert out.completed + np.count_nonzero(out.dropped) + waiting == len(stretch.arrivals_s)
+    assert completed(out) + np.count_nonzero(out.dropped) + waiting == len(stretch.arrivals_s)
     done = ~np.isnan(out.finish_s)
     assert np.array_equal(done, out.batch > 0)
     assert not np.any(done & out.dropped)
@@ -92,7 +93,7 @@ def test_every_request_is_answered_or_dropped_or_waits(stretch: Stretch, seed: i
     assert np.all((out.busy_s >= 0.0) & (out.busy_s <= 3.0 + 1e-9))
     if stretch.limit_ms is not None and stretch.noise_sigma == 0.0:
         could = max(server.exec_ms[-1] for server in stretch.servers)
-        assert could > stretch.limit_ms or out.late(stretch.limit_ms) == 0
+        assert could > stretch.limit_ms or late(out, stretch.limit_ms) == 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -120,7 +121,7 @@ def test_same_seed_same_bytes_and_another_seed_others() -> None:
 def test_a_single_server_waits_as_long_as_theory_says() -> None:
     for load in (0.3, 0.6, 0.8):
         out = serve(at(*poisson(load * 100.0, 3000.0), servers=(ReplicaServer(exec_ms=(10.0,)),), until_s=3000.0))
-        assert np.nanmean(out.latency_ms) == pytest.approx(10.0 + 10.0 * load / (2.0 * (1.0 - load)), rel=0.05)
+        assert np.nanmean(latency_ms(out)) == pytest.approx(10.0 + 10.0 * load / (2.0 * (1.0 - load)), rel=0.05)
         assert out.busy_s[0] / 3000.0 == pytest.approx(load, rel=0.02)
 
 
@@ -137,7 +138,7 @@ def test_hopeless_work_is_dropped_and_hopeless_models_serve_late() -> None:
     assert out.finish_s[2] == pytest.approx(0.020)
     slow = serve(at(0.0, 0.001, limit_ms=5.0))
     assert not slow.dropped.any()
-    assert slow.late(5.0) == 2
+    assert late(slow, 5.0) == 2
 
 
 def test_a_batch_over_the_end_is_finished_there_and_counted_busy_later() -> None:
@@ -197,5 +198,5 @@ def test_impossible_stretches_are_refused() -> None:
         at(until_s=0.0)
     with pytest.raises(FieldError):
         at(carried=(Carried(), Carried()))
-    assert serve(at()).completed == 0
+    assert completed(serve(at())) == 0
     assert serve(at(servers=())).busy_s.tolist() == []

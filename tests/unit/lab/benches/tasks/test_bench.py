@@ -7,12 +7,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lab.arena import loading
 from lab.benches.packing.bench import RULES
-from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, SliceWish, TaskSeat
+from lab.benches.tasks.contract import (
+    Config,
+    Ended,
+    Ending,
+    InferenceTask,
+    Launch,
+    PlacedTask,
+    SliceWish,
+    TaskScheduler,
+    TaskSeat,
+)
 from lab.benches.tasks.run import Conduct, TaskLog, TaskRun, cluster
 from lab.benches.tasks.scenario import Tasking
 from lab.benches.tasks.schedulers import SCHEDULERS
@@ -59,7 +70,7 @@ def number(outcome: RunOutcome, name: str) -> float:
     return found
 
 
-class Scripted:
+class Scripted(TaskScheduler[Any]):
     """Launches what it is told to, when it is told to, and notes what it hears."""
 
     name = "scripted"
@@ -88,9 +99,6 @@ class Scripted:
 
     def ended(self, outcome: Ended, now_s: float) -> None:
         self.heard.append((now_s, outcome))
-
-    def state(self) -> bytes:
-        return b""
 
 
 def launch(tasks: Sequence[Coming], seat: str = "g0001", wish: SliceWish | None = None, mib: float = 4096.0) -> Launch:
