@@ -117,8 +117,12 @@ def tuned_entries(
     """
     wanted: dict[str, list[TuningSetting]] = {}
     for text in settings:
-        name, parameter, said = _parted(text, "planner.parameter=value")
-        wanted.setdefault(name, []).append(TuningSetting(name=parameter, value=said))
+        form = "planner.parameter=value"
+        said = _field(text, form)
+        name, _, parameter = said.name.rpartition(".")
+        if not (name and parameter):
+            raise InputError(f"{text!r} is no setting; write {form}")
+        wanted.setdefault(name, []).append(replace(said, name=parameter))
     fields = tuple(sorted((_field(text) for text in policy), key=lambda item: item.name))
     made = tuple(_tuned(entry, wanted, fields) for entry in entries)
     known = {name for entry in entries for name in (entry.contender.label, entry.contender.planners[0])}
@@ -153,18 +157,10 @@ def _tuned(
     return replace(entry, contender=replace(entry.contender, label=label, settings=settings, policy=overridden))
 
 
-def _parted(text: str, form: str) -> tuple[str, str, str]:
-    name, equals, said = text.partition("=")
-    planner, dot, parameter = name.strip().rpartition(".")
-    if not (equals and dot and planner and parameter):
-        raise InputError(f"{text!r} is no setting; write {form}")
-    return planner, parameter, _json(said)
-
-
-def _field(text: str) -> TuningSetting:
+def _field(text: str, form: str = "field=value") -> TuningSetting:
     name, equals, said = text.partition("=")
     if not (equals and name.strip()):
-        raise InputError(f"{text!r} is no setting; write field=value")
+        raise InputError(f"{text!r} is no setting; write {form}")
     return TuningSetting(name=name.strip(), value=_json(said))
 
 

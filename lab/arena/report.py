@@ -15,6 +15,9 @@ from lab.arena.running import RunRecord
 from lab.arena.stats import OURS, Comparison, ContenderVerdict, Row, comparisons
 from lab.outcome import About, Better
 
+COLOURS = 12
+"""So many classes for contenders the style sheet has."""
+
 
 def page_of(records: Sequence[RunRecord], reference: str | None = None) -> str:
     compared = comparisons(records, reference)
@@ -23,7 +26,7 @@ def page_of(records: Sequence[RunRecord], reference: str | None = None) -> str:
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1"><title>Headroom arena</title>',
-        f"<style>{style()}</style></head><body>",
+        f"<style>\n{Path(__file__).with_name('report.css').read_text(encoding='utf-8')}</style></head><body>",
         f"<h1>Headroom arena</h1>{_head(records, compared, styles)}",
         _matrix(compared, styles),
         *(
@@ -39,7 +42,7 @@ def page_of(records: Sequence[RunRecord], reference: str | None = None) -> str:
 def styles_of(compared: Sequence[Comparison]) -> dict[str, str]:
     """A class for each contender, ours first, the same in all sections."""
     labels = sorted({row.contender for each in compared for row in each.rows}, key=lambda label: (label != OURS, label))
-    return {label: f"k{index % len(COLOURS)}" for index, label in enumerate(labels)}
+    return {label: f"k{index % COLOURS}" for index, label in enumerate(labels)}
 
 
 def _head(records: Sequence[RunRecord], compared: Sequence[Comparison], styles: Mapping[str, str]) -> str:
@@ -148,32 +151,3 @@ def _failures(failed: Sequence[RunRecord]) -> str:
     names = (f"{record.scenario} × {record.contender.label}, seed {record.seed}: {record.error}" for record in failed)
     lines = "".join(f"<li>{escape(name)}</li>" for name in names)
     return f"<section><h2>Failed runs</h2><ul>{lines}</ul></section>"
-
-
-COLOURS = (
-    ("#2563eb", "#6ea8fe"),
-    ("#d9480f", "#ff9f68"),
-    ("#2b8a3e", "#69db7c"),
-    ("#9c36b5", "#da8cf0"),
-    ("#b08900", "#ffd43b"),
-    ("#0b7285", "#4dd0e1"),
-    ("#c2255c", "#faa2c1"),
-    ("#5c5f66", "#adb5bd"),
-    ("#6741d9", "#b197fc"),
-    ("#5c940d", "#a9e34b"),
-    ("#845c2b", "#d8a66a"),
-    ("#1c1c1c", "#f1f3f5"),
-)
-"""For light and for dark, in the order of contenders."""
-
-
-def style() -> str:
-    light = "".join(f"--c{index}:{pair[0]};" for index, pair in enumerate(COLOURS))
-    dark = "".join(f"--c{index}:{pair[1]};" for index, pair in enumerate(COLOURS))
-    classes = "".join(
-        f".k{index} .fill,.swatch.k{index}{{fill:var(--c{index});background:var(--c{index})}}"
-        f".line.k{index}{{stroke:var(--c{index})}}"
-        for index in range(len(COLOURS))
-    )
-    sheet = "\n" + Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    return sheet.replace("LIGHT", light).replace("DARK", dark) + classes

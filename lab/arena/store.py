@@ -99,16 +99,21 @@ class ResultFolder:
     def write_tables(self) -> tuple[Path, ...]:
         """Write the tables anew from the runs: the same runs give the same bytes."""
         records = [record for record in self.records() if record.outcome is not None]
-        rows = {name: [_cells_of(kind, record, part) for record in records] for name, (kind, part) in _TABLES.items()}
-        return tuple(self._write_table(name, [row for some in rows[name] for row in some]) for name in _TABLES)
+        return tuple(self._write_table(name, records) for name in _TABLES)
 
-    def _write_table(self, name: str, rows: list[tuple[Any, ...]]) -> Path:
-        path = self.folder / f"{name}.parquet"
-        schema = pyarrow.schema([*_RUN_COLUMNS, *_columns_of(_TABLES[name][0])])
-        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-        arrays = [pyarrow.array(cells, field.type) for cells, field in zip(columns, schema, strict=True)]
+    def _write_table(self, name: str, records: Sequence[RunRecord]) -> Path:
+        path, (kind, held) = self.folder / f"{name}.parquet", _TABLES[name]
+        hints, names = typing.get_type_hints(kind), [field.name for field in fields(kind)]
+        columns = [(_LONG_FORM.get(each, each), _arrow_name(hints[each])) for each in names]
+        schema = pyarrow.schema([*_RUN_COLUMNS, *columns])
+        rows = [
+            (record.scenario, record.contender.label, record.seed, *(getattr(item, each) for each in names))
+            for record in records
+            for item in _items(record, held)
+        ]
+        found = [dict(zip(schema.names, row, strict=True)) for row in rows]
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        pyarrow.parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), part, compression="zstd")
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found, schema=schema), part, compression="zstd")
         part.replace(path)
         return path
 
@@ -168,11 +173,6 @@ _TABLES: Mapping[str, tuple[type, str]] = {
 _LONG_FORM = {"name": "metric"}
 
 
-def _columns_of(kind: type) -> list[tuple[str, str]]:
-    hints = typing.get_type_hints(kind)
-    return [(_LONG_FORM.get(field.name, field.name), _arrow_name(hints[field.name])) for field in fields(kind)]
-
-
 def _arrow_name(hint: object) -> str:
     named = [each for each in typing.get_args(hint) if each is not type(None)]
     plain = named[0] if named else hint
@@ -183,13 +183,6 @@ def _arrow_name(hint: object) -> str:
     return _ARROW[plain]
 
 
-def _cells_of(kind: type, record: RunRecord, part: str) -> list[tuple[Any, ...]]:
-    names = [field.name for field in fields(kind)]
-    run = (record.scenario, record.contender.label, record.seed)
-    items = getattr(record.outcome, part)
-    ordered = sorted(items, key=lambda item: item.name) if kind is Metric else items
-    return [(*run, *(_cell(getattr(item, name)) for name in names)) for item in ordered]
-
-
-def _cell(item: object) -> object:
-    return item.value if isinstance(item, Enum) else item
+def _items(record: RunRecord, held: str) -> Sequence[Any]:
+    items = getattr(record.outcome, held)
+    return sorted(items, key=lambda item: item.name) if held == "metrics" else items

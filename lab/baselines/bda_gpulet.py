@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from lab.baselines.gpulet import GpuletParameters, Partitions
+from lab.baselines.gpulet import GpuletParameters, PartitionCounting, Partitions
 from solvers.domain.evidence import Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
@@ -31,9 +31,7 @@ SPEC = PlannerSpec(name="bda_gpulet", about="gpulet's partitions with inss' batc
 @value
 class BatchParameters(TunedRecord):
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
-    counting: Annotated[Counting, Tune("what a partition is counted to serve: proven, or busy as printed")] = (
-        Counting.PROVEN
-    )
+    counting: PartitionCounting = Counting.PROVEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,27 +33,20 @@ SPEC = PlannerSpec(
     knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH),
 )
 DUST = 1e-9
+SIZES_PCT = (20, 40, 50, 60, 80, 100)
+PartitionCounting = Annotated[Counting, Tune("what a partition is counted to serve: proven, or busy as printed")]
 
 
 @value
 class GpuletParameters(TunedRecord):
-    sizes_pct: Annotated[tuple[int, ...], Tune("sizes of partitions in percent of a GPU", 1, 100)] = (
-        20,
-        40,
-        50,
-        60,
-        80,
-        100,
-    )
+    sizes_pct: Annotated[tuple[int, ...], Tune("sizes of partitions in percent of a GPU", 1, 100)] = SIZES_PCT
     partitions_max: Annotated[int, Tune("partitions of a GPU", 1, 8)] = 2
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
     gain_min: Annotated[
         float, Tune("a step to a larger partition that gains less throughput than this part is ignored", 0, 1)
     ] = 0.05
     caution: Annotated[float, Tune("estimated latencies are taken so many times", 1, 10)] = 1.1
-    counting: Annotated[Counting, Tune("what a partition is counted to serve: proven, or busy as printed")] = (
-        Counting.PROVEN
-    )
+    counting: PartitionCounting = Counting.PROVEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ never rounded in favour. A judge that breaks is a failed claim that says so. Whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -84,6 +84,10 @@ def figure(measured: str, *, reached: bool, note: str = "", why: Callable[[], st
     told = [note] if reached else [note, why()]
     status = ClaimStatus.PASS if reached else ClaimStatus.NOT_REPRODUCED
     return ClaimEvidence(measured=measured, status=status, note="; ".join(filter(None, told)))
+
+
+def listed(numbers: Mapping[str, float], form: str = "{:.0f}") -> str:
+    return ", ".join(f"{name} {form.format(number)}" for name, number in numbers.items())
 
 
 def judged(chosen: Sequence[Claim], effort: Effort, tell: Callable[[Judged], None]) -> list[Judged]:

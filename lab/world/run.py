@@ -30,7 +30,6 @@ from solvers.domain.ids import CycleId, JobId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
-from solvers.errors import InvariantError
 
 # --- Training jobs and offline tasks: what they get done in a stretch, and that they end
 #
@@ -157,8 +156,7 @@ class Run:
         self.before = self.count()
 
     def _govern(self) -> None:
-        if self.governing is None:
-            raise InvariantError("a period without controllers")
+        assert self.governing is not None
         self.governing.period()
         self.periods += 1
         due_s = (self.periods + 1) * self.scenario.rhythm.governor_s
@@ -166,8 +164,7 @@ class Run:
             self.state.kernel.at(max(due_s, self.state.now_s), Priority.GOVERN, self._govern)
 
     def _cycle(self) -> None:
-        if self.ports is None:
-            raise InvariantError("a run needs ports before its first cycle")
+        assert self.ports is not None, "a run needs ports before its first cycle"
         if self.state.planner_down:
             # Nobody looks at this report any more.
             self.observer.observe()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lab.claims.claim import ClaimStatus, Effort, Judge
-from lab.claims.morak import rules, worlds
+from lab.claims.morak import rules
 from lab.claims.morak.boards import (
     BASELINES,
     NETWORKS,
@@ -137,9 +137,9 @@ def worlds_of(ours: float, over_pct: float) -> Callable[..., dict[str, tuple[Run
 
 
 def test_a_cap_that_morak_breaks_in_the_world_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worlds, "mean_tally", lambda *_: replace(one(100.0), kept_part=1.0, late_part=0.1))
-    monkeypatch.setattr(worlds, "outcomes", worlds_of(100.0, 2.0))
-    evidence = worlds.limits_kept(SMALL)
+    monkeypatch.setattr(rules, "mean_tally", lambda *_: replace(one(100.0), kept_part=1.0, late_part=0.1))
+    monkeypatch.setattr(rules, "outcomes", worlds_of(100.0, 2.0))
+    evidence = rules.limits_kept(SMALL)
     assert (evidence.status, evidence.note) == (
         ClaimStatus.NOT_REPRODUCED,
         "in the world 2.0 % of the time above the cap",
@@ -147,14 +147,14 @@ def test_a_cap_that_morak_breaks_in_the_world_is_told(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("ours", "status"), [(240.0, ClaimStatus.PASS), (160.0, ClaimStatus.NOT_REPRODUCED)])
-@pytest.mark.parametrize("judge", [worlds.throughput, worlds.energy])
+@pytest.mark.parametrize("judge", [rules.throughput, rules.energy])
 def test_figures_pass_only_when_they_are_reached(
     judge: Judge, ours: float, status: ClaimStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        worlds, "mean_tally", lambda asked, *_: one(ours if asked.controller not in BASELINES else 100.0)
+        rules, "mean_tally", lambda asked, *_: one(ours if asked.controller not in BASELINES else 100.0)
     )
-    monkeypatch.setattr(worlds, "outcomes", worlds_of(ours, 0.0))
+    monkeypatch.setattr(rules, "outcomes", worlds_of(ours, 0.0))
     assert judge(SMALL).status is status
 
 
@@ -169,9 +169,9 @@ def test_figures_pass_only_when_they_are_reached(
 def test_limits_must_be_kept_by_morak_and_broken_by_baselines(
     kept: float, late: float, status: ClaimStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worlds, "mean_tally", lambda *_: replace(one(100.0), kept_part=kept, late_part=late))
-    monkeypatch.setattr(worlds, "outcomes", worlds_of(100.0, 0.0))
-    assert worlds.limits_kept(SMALL).status is status
+    monkeypatch.setattr(rules, "mean_tally", lambda *_: replace(one(100.0), kept_part=kept, late_part=late))
+    monkeypatch.setattr(rules, "outcomes", worlds_of(100.0, 0.0))
+    assert rules.limits_kept(SMALL).status is status
 
 
 GPU = board()

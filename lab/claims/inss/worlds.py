@@ -20,7 +20,7 @@ from statistics import fmean
 import numpy as np
 
 from lab.arena.contenders import PlannersOf
-from lab.claims.claim import ClaimEvidence, Effort, figure
+from lab.claims.claim import ClaimEvidence, Effort, figure, listed
 from lab.claims.planned import request_of
 from lab.claims.runs import Outcomes, mean_metric, outcomes, varied, world_of
 from lab.learning.evaluating import Score, evaluate
@@ -210,10 +210,6 @@ def gains_pct(found: Mapping[str, float], over: Sequence[str]) -> dict[str, floa
     return {name: 100.0 * (found[OURS] / found[name] - 1.0) for name in over}
 
 
-def _told(numbers: Mapping[str, float], form: str = "{:.0f}") -> str:
-    return ", ".join(f"{name} {form.format(number)}" for name, number in numbers.items())
-
-
 def _number(outcome: RunOutcome, name: str) -> float:
     found = outcome.metric(name)
     assert found is not None
@@ -226,8 +222,8 @@ def capacity_gained(effort: Effort) -> ClaimEvidence:
     capacity, served = _means(found, CAPACITY, ALL), _means(found, SERVED, ALL)
     gains, goods = gains_pct(capacity, tuple(STATED_PCT)), gains_pct(served, tuple(STATED_PCT))
     measured = (
-        f"capacity {capacity[OURS]:.0f} requests/s: {_told(gains, '{:+.1f} %')}; served {served[OURS]:.0f} requests/s: "
-        f"{_told(goods, '{:+.1f} %')}"
+        f"capacity {capacity[OURS]:.0f} requests/s: {listed(gains, '{:+.1f} %')}; "
+        f"served {served[OURS]:.0f} requests/s: {listed(goods, '{:+.1f} %')}"
     )
 
     def why() -> str:
@@ -235,7 +231,7 @@ def capacity_gained(effort: Effort) -> ClaimEvidence:
         return (
             "all size for 1.2 times the busiest moment here, so baselines that give what is asked and no more still "
             "carry more than the rates; ablation without spare for growth on seed 0: capacity "
-            f"{_told(bare)}, gains {_told(gains_pct(bare, tuple(STATED_PCT)), '{:+.1f} %')}; deaf to neighbours InSS "
+            f"{listed(bare)}, gains {listed(gains_pct(bare, tuple(STATED_PCT)), '{:+.1f} %')}; deaf to neighbours InSS "
             f"carries {capacity[BLIND]:.0f}"
         )
 
@@ -256,7 +252,7 @@ def violations(effort: Effort) -> ClaimEvidence:
         )
 
     reached = found[OURS] < VIOLATION_PCT and fewest
-    return figure(_told(found, "{:.2f} %"), note=effort.told, reached=reached, why=why)
+    return figure(listed(found, "{:.2f} %"), note=effort.told, reached=reached, why=why)
 
 
 def gpulet_with_our_batches(effort: Effort) -> ClaimEvidence:
@@ -264,7 +260,7 @@ def gpulet_with_our_batches(effort: Effort) -> ClaimEvidence:
     capacity, violation = (_means(runs, name, (GPULET, BDA_GPULET)) for name in (CAPACITY, VIOLATION))
     gain = 100.0 * (capacity[BDA_GPULET] / capacity[GPULET] - 1.0)
     apart = abs(violation[BDA_GPULET] - violation[GPULET])
-    measured = f"capacity {_told(capacity)} requests/s ({gain:+.1f} %); violations {_told(violation, '{:.2f} %')}"
+    measured = f"capacity {listed(capacity)} requests/s ({gain:+.1f} %); violations {listed(violation, '{:.2f} %')}"
 
     def why() -> str:
         bare = {name: _without_spare(name) for name in (GPULET, BDA_GPULET)}
@@ -273,7 +269,7 @@ def gpulet_with_our_batches(effort: Effort) -> ClaimEvidence:
         return (
             "Gpulet's own rule, twice the cautious execution within the limit, already finds batches near the largest "
             "in time, and Eq. 2 counts the filling of a batch, for which no server waits here; ablation without spare "
-            f"for growth on seed 0: {_told(capacities)} ({more:+.1f} %)"
+            f"for growth on seed 0: {listed(capacities)} ({more:+.1f} %)"
         )
 
     return figure(measured, note=effort.told, reached=gain >= GAIN_PCT and apart <= WITHIN_POINTS, why=why)
@@ -283,7 +279,7 @@ def blind_to_neighbours(effort: Effort) -> ClaimEvidence:
     runs = outcomes(SIX, ALL, effort)
     capacity, violation = (_means(runs, name, (OURS, BLIND)) for name in (CAPACITY, VIOLATION))
     apart = 100.0 * (capacity[BLIND] / capacity[OURS] - 1.0)
-    measured = f"capacity {_told(capacity)} requests/s ({apart:+.1f} %); violations {_told(violation, '{:.2f} %')}"
+    measured = f"capacity {listed(capacity)} requests/s ({apart:+.1f} %); violations {listed(violation, '{:.2f} %')}"
 
     def why() -> str:
         at_once = {name: _at_once(SIX, name) for name in (OURS, BLIND)}
@@ -291,7 +287,7 @@ def blind_to_neighbours(effort: Effort) -> ClaimEvidence:
         carried = {name: _number(outcome, CAPACITY) for name, outcome in at_once.items()}
         return (
             "who counts on neighbours that are always busy leaves room that who counts on none gives away; ablation on "
-            f"seed 0, processes ready at once: violations {_told(told, '{:.2f} %')}, capacity {_told(carried)}"
+            f"seed 0, processes ready at once: violations {listed(told, '{:.2f} %')}, capacity {listed(carried)}"
         )
 
     reached = abs(apart) <= WITHIN_PCT and violation[BLIND] > violation[OURS]
@@ -311,12 +307,12 @@ def heavy_load(effort: Effort) -> ClaimEvidence:
             theirs.values()
         )
         told.append(
-            f"{name}: InSS {mine[4]:.0f} on four GPUs, {mine[5]:.0f} on five; on five {_told(theirs)}; on six "
-            f"{_told(more)}"
+            f"{name}: InSS {mine[4]:.0f} on four GPUs, {mine[5]:.0f} on five; on five {listed(theirs)}; on six "
+            f"{listed(more)}"
         )
     violation = {"four": mean_metric(four[OURS], VIOLATION), "five": mean_metric(five[OURS], VIOLATION)}
     kept = max(violation.values()) < VIOLATION_PCT
-    measured = "; ".join([*told, f"violations of InSS: {_told(violation, '{:.2f} %')}"])
+    measured = "; ".join([*told, f"violations of InSS: {listed(violation, '{:.2f} %')}"])
 
     def why() -> str:
         at_once = {number: _number(_at_once(EIGHT.format(gpus=number), OURS), VIOLATION) for number in (4, 5)}

@@ -1,4 +1,4 @@
-"""Morak's printed numbers and knees, and what must hold of its controller whatever it meets.
+"""Morak's printed numbers and knees, what must hold of its controller whatever it meets, and its evaluation.
 
 Morak prints GoogLeNet's throughput and latency for the same state, and one time cannot meet both: 64 inputs in 38.4 ms
 are 1,667 a second, not 1,600 (+4.2 %), four times 16 in 35.2 ms are 1,818, not 1,860 (-2.2 %). Our reading, which the
@@ -9,17 +9,28 @@ one; the paper does not say which.
 
 Properties are checked on random devices, readings and limits drawn from a seed, each with what was seen and what went
 wrong; a check that found too little to check says so and fails.
+
+Throughput, limits and energy are seen on simulated boards and in simulated worlds. Baselines are counted as the paper
+counts them, with everything they serve, also while they break a limit; the notes tell as well what was served within
+both limits. Where a stated figure is not reached, ablations say what each knob is worth.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from lab.claims.claim import ClaimEvidence, ClaimStatus, Effort, found
+from lab.claims.claim import ClaimEvidence, ClaimStatus, Effort, figure, found, listed
 from lab.claims.morak.boards import (
+    BASELINES,
+    NETWORKS,
+    PERIODS,
+    BoardCut,
+    ContenderTally,
+    Contest,
     GovernedCourse,
     GovernedDevice,
     GovernedLimits,
@@ -29,7 +40,9 @@ from lab.claims.morak.boards import (
     gain_pct,
     govern,
     knee_pct,
+    mean_tally,
 )
+from lab.claims.runs import mean_metric, outcomes
 from solvers.control.controllers import controller
 from solvers.control.governor import TABLE, Ends, wish_of
 from solvers.control.records import (
@@ -45,7 +58,7 @@ from solvers.control.records import (
 from solvers.sim.truth.truth import GpuTruth, Resident, answer_shift_ms, board_power_w, execution_ms
 
 KNEES_STATED_PCT = {"mobilenet": 20, "googlenet": 30, "resnet101": 30}
-NETWORKS = ("googlenet", "mobilenet", "resnet101", "resnet50", "vgg19", "inception-v3")
+DRAWN_FROM = ("googlenet", "mobilenet", "resnet101", "resnet50", "vgg19", "inception-v3")
 READINGS = 40
 SETTLED_AFTER = 240
 STEADY = 60
@@ -160,8 +173,8 @@ def steady_and_back(gpu: GpuTruth, examples: int) -> tuple[PropertiesSeen, Prope
 
 def _device(gpu: GpuTruth, drawn: np.random.Generator) -> GovernedDevice:
     count = int(drawn.integers(1, 5))
-    names = drawn.choice(len(NETWORKS), count)
-    parts = tuple(GovernedPart(model=NETWORKS[name], share_pct_sm=100 // count, batch_max=64) for name in names)
+    names = drawn.choice(len(DRAWN_FROM), count)
+    parts = tuple(GovernedPart(model=DRAWN_FROM[name], share_pct_sm=100 // count, batch_max=64) for name in names)
     return GovernedDevice(gpu=gpu, parts=parts, limits=_limits(drawn), clocks_mhz_sm=gpu.clocks_mhz_sm)
 
 
@@ -279,3 +292,161 @@ def settles(effort: Effort) -> ClaimEvidence:
         f"{back.checked - back.broken} are back within 20 periods after a step (longest {longest})"
     )
     return found(measured, [each.first for each in (steady, back) if each.broken])
+
+
+THROUGHPUT, ENERGY = "morak-150w-100ms", "morak-150w-300ms"
+CAPS_AND_LIMITS = (THROUGHPUT, ENERGY, "morak-110w-100ms", "morak-200w-100ms", "morak-150w-50ms")
+UNPARTITIONED = "whole_gpu@morak"
+"""Morak's controller on whole GPUs."""
+
+
+def in_worlds(scenario: str, metric: str, effort: Effort, contenders: Sequence[str] = ()) -> dict[str, float]:
+    """Means over seeds of Morak, of its baselines and of further contenders."""
+    runs = outcomes(scenario, ("morak", *BASELINES, *contenders), effort)
+    return {name: mean_metric(some, metric) for name, some in runs.items()}
+
+
+def over_cap_pct(effort: Effort) -> dict[str, float]:
+    """The worst of all scenarios: how much of the time of devices was above their caps, by contender."""
+    every = [in_worlds(scenario, "power_over_cap_pct", effort) for scenario in CAPS_AND_LIMITS]
+    return {name: max(found[name] for found in every) for name in every[0]}
+
+
+GAINS_PCT = {"clipper_l": 130.9, "clipper_p": 110.3, "dfs": 67.7, "batchdvfs": 70.5}
+"""The paper gives four figures and no names; they are read in the order in which it introduces the baselines."""
+SAVED_PCT_LEAST, SAVED_PCT_MOST = 22.2, 50.2
+KEPT_PART = 0.99
+CAPS_W = tuple(range(110, 201, 10))
+LIMITS_MS = tuple(range(50, 301, 50))
+PARTS_OF_LIMITS = (0.8, 0.9, 0.95)
+"""What alpha and beta are tried at: the paper states neither."""
+SWEEP_PERIODS = 240
+PERCENT = "{:+.1f} %"
+HOSTED = ("resnet50-tfs", "inception-v3-tfs", "ssd-resnet50-tfs")
+"""Served by a stack that leaves the GPU idle for much of the time: a world in which sharing pays more."""
+
+
+def _baselines(limits: GovernedLimits, effort: Effort, periods: int = PERIODS) -> dict[str, ContenderTally]:
+    contests = {name: Contest(controller=name, cut=BoardCut.WHOLE, limits=limits) for name in BASELINES}
+    return {name: mean_tally(contest, effort.seeds, periods) for name, contest in contests.items()}
+
+
+def throughput(effort: Effort) -> ClaimEvidence:
+    limits = GovernedLimits(power_w_cap=150.0, latency_ms=100.0)
+    ours = Contest(controller="morak", cut=BoardCut.SAME, limits=limits)
+    mine, others = mean_tally(ours, effort.seeds), _baselines(limits, effort)
+    gains = {name: gain_pct(mine.total_rps, found.total_rps) for name, found in others.items()}
+    kept = {name: gain_pct(mine.kept_rps, found.kept_rps) for name, found in others.items()}
+    world = in_worlds(THROUGHPUT, "throughput_rps", effort, contenders=(UNPARTITIONED,))
+    in_world = {name: gain_pct(world["morak"], number) for name, number in world.items() if name != "morak"}
+    reached = all(min(gains[name], in_world[name]) >= wanted for name, wanted in GAINS_PCT.items())
+    note = (
+        f"{in_world[UNPARTITIONED]:+.1f} % over the same controller on whole GPUs; on boards alone "
+        f"{mine.total_rps:.0f} requests/s, over {listed(gains, PERCENT)}; "
+        f"counting what is served within both limits alone: {listed(kept, PERCENT)}. "
+        f"{_ablations(ours, mine, effort)}. "
+        "The paper's own triples bound what sharing adds on GoogLeNet at 16.25 % for 2.6 % more power, where DFS "
+        "already runs it at batch 64 within 2 W of this cap; of the other networks it prints no shared state: "
+        "the truth's are estimates"
+    )
+    measured = f"{world['morak']:.0f} requests/s in the world; over {listed(in_world, PERCENT)}"
+    return figure(measured, reached=reached, note=note)
+
+
+def _ablations(ours: Contest, mine: ContenderTally, effort: Effort) -> str:
+    """What is lost with each knob off, and what changes with what the paper leaves open or the truth estimates."""
+    knobs = {
+        "no partitioning": replace(ours, cut=BoardCut.WHOLE),
+        "three networks on each board": replace(ours, cut=BoardCut.MIXED),
+        "batch fixed at 8": replace(ours, batch_fixed=8),
+        "clock fixed at its highest": replace(ours, clock_fixed=ours.gpu.clock_mhz_sm_max),
+    }
+    told = []
+    for name, contest in knobs.items():
+        found = mean_tally(contest, effort.seeds)
+        told.append(f"{name} {gain_pct(found.total_rps, mine.total_rps):+.1f} % (kept {100 * found.kept_part:.0f} %)")
+    gpu = ours.gpu
+    truths = {
+        "twice the memory bandwidth": replace(gpu, memory_bandwidth_gb_per_s=2.0 * gpu.memory_bandwidth_gb_per_s),
+        "half the power of SMs": replace(gpu, tdp_w=0.5 * (gpu.tdp_w + gpu.idle_w + gpu.context_w)),
+    }
+    for name, truth in truths.items():
+        told.append(f"{name}: {_against_best(replace(ours, gpu=truth), effort):+.1f} % over the best baseline")
+    hosted = replace(ours, networks=HOSTED)
+    told.append(f"networks that wait for their host: {_against_best(hosted, effort):+.1f} % over the best baseline")
+    swept = [
+        mean_tally(replace(ours, settings=GovernorSettings(power_low_part=alpha, latency_low_part=beta)), 1)
+        for alpha, beta in product(PARTS_OF_LIMITS, PARTS_OF_LIMITS)
+    ]
+    changes = [gain_pct(found.total_rps, mine.total_rps) for found in swept]
+    return (
+        f"Ablations: {', '.join(told)}; alpha and beta in 0.8, 0.9, 0.95: {min(changes):+.1f} to "
+        f"{max(changes):+.1f} %, kept in {100 * min(found.kept_part for found in swept):.1f} % of periods at least"
+    )
+
+
+def _against_best(ours: Contest, effort: Effort) -> float:
+    mine = mean_tally(ours, effort.seeds)
+    others = (mean_tally(replace(ours, controller=name, cut=BoardCut.WHOLE), effort.seeds) for name in BASELINES)
+    return gain_pct(mine.total_rps, max(found.total_rps for found in others))
+
+
+def limits_kept(effort: Effort) -> ClaimEvidence:
+    worst, broken = 1.0, []
+    hot: dict[str, float] = dict.fromkeys(BASELINES, 0.0)
+    late: dict[str, float] = dict.fromkeys(BASELINES, 0.0)
+    for cap_w, limit_ms in product(CAPS_W, LIMITS_MS):
+        limits = GovernedLimits(power_w_cap=float(cap_w), latency_ms=float(limit_ms))
+        for cut in (BoardCut.MIXED, BoardCut.SAME):
+            mine = mean_tally(Contest(controller="morak", cut=cut, limits=limits), effort.seeds, SWEEP_PERIODS)
+            worst = min(worst, mine.kept_part)
+            if mine.kept_part < KEPT_PART:
+                broken.append(f"{cut} {cap_w} W {limit_ms} ms {100 * mine.kept_part:.1f} %")
+        for name, theirs in _baselines(limits, effort, SWEEP_PERIODS).items():
+            hot[name], late[name] = max(hot[name], theirs.hot_part), max(late[name], theirs.late_part)
+    over = over_cap_pct(effort)
+    if over["morak"] > 100.0 * (1.0 - KEPT_PART):
+        broken.append(f"in the world {over['morak']:.1f} % of the time above the cap")
+    contrast = min(hot["clipper_l"], over["clipper_l"]) > 0.0 and all(
+        late[name] > 0.0 for name in ("clipper_p", "dfs", "batchdvfs")
+    )
+    parts = ", ".join(f"{name} {100 * hot[name]:.0f}/{100 * late[name]:.0f}" for name in BASELINES)
+    return figure(
+        (
+            f"Morak keeps both in {100 * worst:.1f} % of periods at worst of {len(CAPS_W) * len(LIMITS_MS)} settings; "
+            f"baselines break power/latency in at worst (% of periods) {parts}; in the world, time above the cap at "
+            f"worst: {', '.join(f'{name} {part:.1f} %' for name, part in over.items())}"
+        ),
+        reached=not broken and contrast,
+        note="; ".join(broken),
+    )
+
+
+def energy(effort: Effort) -> ClaimEvidence:
+    limits = GovernedLimits(power_w_cap=150.0, latency_ms=300.0)
+    others = _baselines(limits, effort)
+    best = {name: min(found.energy_j[name] for found in others.values()) for name in NETWORKS}
+    saved = {}
+    for cut in (BoardCut.SAME, BoardCut.MIXED, BoardCut.WHOLE):
+        mine = mean_tally(Contest(controller="morak", cut=cut, limits=limits), effort.seeds)
+        saved[cut] = {name: 100.0 * (1.0 - mine.energy_j[name] / best[name]) for name in NETWORKS}
+    found = saved[BoardCut.SAME]
+    world = in_worlds(ENERGY, "energy_j_per_request", effort)
+    least = min(number for name, number in world.items() if name != "morak")
+    in_world = 100.0 * (1.0 - world["morak"] / least)
+    reached = (
+        in_world >= SAVED_PCT_LEAST and min(found.values()) >= SAVED_PCT_LEAST and max(found.values()) >= SAVED_PCT_MOST
+    )
+    return figure(
+        (
+            f"saved per request against the best baseline: {in_world:+.1f} % in the world ({world['morak']:.4f} J); on "
+            f"boards alone {listed(found, PERCENT)}"
+        ),
+        reached=reached,
+        note=(
+            "boards cut for copies of one network, as the paper's one bar per network; "
+            f"boards shared by three networks, energy by share: {listed(saved[BoardCut.MIXED], PERCENT)}; "
+            f"without partitioning: {listed(saved[BoardCut.WHOLE], PERCENT)}. "
+            "The paper's own triples give 11.7 % for GoogLeNet (0.0950 to 0.0839 J)"
+        ),
+    )

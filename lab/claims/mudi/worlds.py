@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of, tuned_entries
 from lab.arena.loads import scaled
-from lab.claims.claim import ClaimEvidence, Effort, figure
+from lab.claims.claim import ClaimEvidence, Effort, figure, listed
 from lab.claims.planned import request_of
 from lab.claims.runs import Outcomes, mean_metric, outcomes, world_of
 from lab.outcome import Bench, JobOutcome, RunOutcome
@@ -107,10 +107,6 @@ def loads_borne(effort: Effort) -> dict[str, float]:
 
 def selectors(scenario: str, effort: Effort, names: Sequence[str]) -> Outcomes:
     return outcomes(scenario, tuple(selecting(name) for name in names), effort, SIX)
-
-
-def told(found: Mapping[str, float], digits: int = 2) -> str:
-    return ", ".join(f"{name} {value:.{digits}f}" for name, value in found.items())
 
 
 SEED = 1000
@@ -221,7 +217,7 @@ def violations(effort: Effort) -> ClaimEvidence:
     parts, missed = [], []
     for scenario in LOADS:
         late = violation_pct(measured(scenario, effort))
-        parts.append(f"{scenario}: {told(late)} %")
+        parts.append(f"{scenario}: {listed(late, '{:.2f}')} %")
         worst = max(late[name] for name in BASELINES)
         if late["mudi"] > SMALL_PCT:
             missed.append(f"{late['mudi']:.2f} % on {scenario}")
@@ -242,7 +238,7 @@ def completion(effort: Effort) -> ClaimEvidence:
     }
     best = max(ratios, key=lambda pair: ratios[pair])
     means = {name: fmean(found[name] for found in by_load.values()) for name in ("mudi", *BASELINES)}
-    seen = "; ".join(f"{scenario}: {told(found, 0)} s" for scenario, found in by_load.items())
+    seen = "; ".join(f"{scenario}: {listed(found)} s" for scenario, found in by_load.items())
     missed = [f"mean over loads longer than {name}'s" for name in BASELINES if means["mudi"] > means[name] * (1 + 1e-9)]
     if ratios[best] < TIMES_SHORTER:
         missed.insert(0, f"at best {ratios[best]:.2f} times shorter ({best})")
@@ -250,7 +246,7 @@ def completion(effort: Effort) -> ClaimEvidence:
         return _evidence(f"{seen}; at best {ratios[best]:.2f} times shorter ({best})", [])
     blind = completion_s(outcomes(MANY_JOBS, (selecting("random"), selecting("slope")), effort), MANY_JOBS)
     ablation = (
-        f"ablation on {MANY_JOBS}: {told(blind, 0)} s, which is what choosing devices is worth; the rest is that three "
+        f"ablation on {MANY_JOBS}: {listed(blind)} s, which is what choosing devices is worth; the rest is that three "
         "jobs share a device instead of waiting. All planners here give training whatever services leave"
     )
     return _evidence(seen, missed, ablation)
@@ -281,12 +277,12 @@ def utilisation(effort: Effort) -> ClaimEvidence:
         by_load = [measured(scenario, effort) for scenario in LOADS]
         found = {name: fmean(mean_metric(runs[name], metric) for runs in by_load) for name in ("mudi", *BASELINES)}
         gains[metric] = 100.0 * (found["mudi"] / fmean(found[name] for name in BASELINES) - 1.0)
-        parts.append(f"{metric} {told(found, 1)}: {gains[metric]:+.0f} % over the mean")
+        parts.append(f"{metric} {listed(found, '{:.1f}')}: {gains[metric]:+.0f} % over the mean")
         if gains[metric] < wanted_pct:
             missed.append(f"{metric} {gains[metric]:+.0f} % instead of {wanted_pct:+.0f} %")
     borne = loads_borne(effort)
     more_pct = 100.0 * (borne["mudi"] / min(borne[name] for name in BASELINES) - 1.0)
-    parts.append(f"load borne on {RISING}, in first loads: {told(borne)}: up to {more_pct:+.0f} %")
+    parts.append(f"load borne on {RISING}, in first loads: {listed(borne, '{:.2f}')}: up to {more_pct:+.0f} %")
     if more_pct < LOAD_MORE_PCT:
         missed.append(f"load {more_pct:+.0f} % instead of {LOAD_MORE_PCT:+.0f} %")
     ablation = "all planners here give training whatever services leave, which keeps the baselines busy too"
