@@ -18,6 +18,7 @@ from lab.world.queues import ReplicaServer, Stretch, serve_requests
 from solvers.sim.serving.serving import serve as fluid_serve
 from solvers.sim.truth.catalogue import GPUS, MODELS
 from solvers.sim.truth.truth import Resident, answer_shift_ms, execution_curve_ms
+from tests.unit.lab.world import answers
 
 V100 = GPUS["v100"]
 VISION = Tenant(model="resnet50", share_pct_sm=50, batch=8, rate_rps=250.0)
@@ -128,7 +129,7 @@ def compare(device: DeviceLoad, draw: np.random.Generator) -> list[Compared]:
         # The rate that really came, so that only the modes differ.
         came = replace(tenant, rate_rps=len(times) / span_s)
         fluid = fluid_serve(0.0, came.rate_rps * span_s, span_s, table, limit_ms)
-        late = single.late(limit_ms) + np.count_nonzero(single.dropped)
+        late = answers.late(single, limit_ms) + np.count_nonzero(single.dropped)
         found.append(
             Compared(
                 load=came.rate_rps * table[-1] / 1000.0 / tenant.batch,
