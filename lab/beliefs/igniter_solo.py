@@ -47,7 +47,9 @@ def learn(rows: Rows) -> IgniterWork:
     """Least squares over all coefficients; the best k4 by search."""
     from scipy.optimize import minimize_scalar
 
-    usual = _usual(rows)
+    # Where rows are too few to tell: most of the time is work in proportion to batch over share.
+    work = float(np.median(rows.value * rows.share_pct / 100.0 / rows.batch))
+    usual = np.array([0.0, 0.8 * work, 0.0, 0.1 * float(rows.value.min()), 0.0])
 
     def fitted(shift: float) -> tuple[Floats, float]:
         design = _design(rows.batch, rows.share_pct, rows.cycle, shift) / rows.value[:, None]
@@ -60,12 +62,6 @@ def learn(rows: Rows) -> IgniterWork:
     found = minimize_scalar(lambda shift: fitted(shift)[1], bounds=bounds, method="bounded", options={"maxiter": 12})
     shift = float(found.x) if found.fun < wrong[best] else SHIFTS[best]
     return IgniterWork(factors=fitted(shift)[0], shift=shift)
-
-
-def _usual(rows: Rows) -> Floats:
-    """Where rows are too few to tell: most of the time is work in proportion to batch over share."""
-    work = float(np.median(rows.value * rows.share_pct / 100.0 / rows.batch))
-    return np.array([0.0, 0.8 * work, 0.0, 0.1 * float(rows.value.min()), 0.0])
 
 
 MODEL = CurveModel(spec=SPEC, learn=learn)

@@ -110,16 +110,11 @@ def part_of(table: ThroughputTable, classes: Whole, number: int) -> tuple[Throug
     that it has.
     """
     counts = np.bincount(classes, minlength=len(table.count)).astype(np.int64)
-    mine = np.flatnonzero(counts)
-    return _part(table, counts, mine, number), mine
-
-
-def _part(table: ThroughputTable, counts: Whole, mine: Whole, number: int) -> ThroughputTable:
+    mine, ends = np.flatnonzero(counts), table.pairs
     place = np.full(len(counts), -1, dtype=np.int64)
     place[mine] = np.arange(len(mine))
-    ends = table.pairs
     able = (place[ends] >= 0).all(axis=1) & ((ends[:, 0] != ends[:, 1]) | (counts[ends[:, 0]] >= 2))
-    return replace(
+    part = replace(
         table,
         speed=table.speed[mine],
         gpus=table.gpus[mine],
@@ -129,6 +124,7 @@ def _part(table: ThroughputTable, counts: Whole, mine: Whole, number: int) -> Th
         pairs=place[ends[able]],
         pair_speed=table.pair_speed[able],
     )
+    return part, mine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,9 +43,7 @@ class Span:
         return self.streams.stream(f"{purpose}/{self.index}")
 
 
-@lru_cache(maxsize=65536)
-def _server(exec_ms: tuple[float, ...], weight: float) -> ReplicaServer:
-    return ReplicaServer(exec_ms=exec_ms, weight=weight)
+_server = lru_cache(maxsize=65536)(ReplicaServer)
 
 
 def serve_lane(lane: ServiceLane, span: Span, arrivals_s: Floats, weights: list[float]) -> Flow:
@@ -80,11 +78,12 @@ def serve_clients_of(lane: ServiceLane, clients: Clients, span: Span, weights: l
 
 def _stretch(lane: ServiceLane, span: Span, arrivals_s: Floats, weights: list[float]) -> Stretch:
     processes = lane.processes
+    servers = (_server(exec_ms=each.exec_ms, weight=of) for each, of in zip(processes, weights, strict=True))
     return Stretch(
         from_s=span.from_s,
         until_s=span.until_s,
         arrivals_s=arrivals_s,
-        servers=tuple(_server(each.exec_ms, weight) for each, weight in zip(processes, weights, strict=True)),
+        servers=tuple(servers),
         carried=tuple(each.carried for each in processes),
         router=lane.traffic.routing,
         limit_ms=lane.drop_limit_ms,

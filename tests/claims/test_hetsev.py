@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from lab.claims.claim import ClaimStatus, Effort
+from lab.claims.claim import ClaimStatus, Effort, Outcomes
 from lab.claims.hetsev import rules, worlds
 from lab.claims.hetsev.rules import Farm
-from lab.claims.runs import Outcomes
 from lab.outcome import Better, RunOutcome, RunWindow, ServiceOutcome, metric
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import AntiAffinity

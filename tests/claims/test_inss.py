@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.claims.claim import ClaimStatus, Effort
+from lab.claims.claim import ClaimStatus, Effort, Outcomes, varied
 from lab.claims.inss import rules, worlds
-from lab.claims.runs import Outcomes, varied
 from lab.learning.evaluating import Score
 from lab.outcome import RunOutcome, metric
 from lab.world.scenario import WorldScenario

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from lab.claims.catalogue import claims
-from lab.claims.claim import ClaimStatus, Effort, Judge
+from lab.claims.claim import ClaimStatus, Effort, Judge, Outcomes
 from lab.claims.oltunes import rules, worlds
-from lab.claims.runs import Outcomes
 from lab.outcome import Better, RunOutcome, metric
 from solvers.policies.oltunes.queues import WindowPace
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.claims.claim import Effort
-from lab.claims.runs import mean_metric, outcomes, run_kept, scenarios
+from lab.claims.claim import Effort, mean_metric, outcomes, run_kept, scenarios
 from solvers.errors import EngineError, InputError
 from tests.unit.lab.arena.fake import LOADER, scenario
 

@@ -117,7 +117,11 @@ class Rolling:
                 id=CycleId(f"step-{number:04d}"), lane=Lane.ACT, seed=seed + number, software_version=VERSION
             )
             record = run_cycle(ports, order)
-            _count_changes(sums, record)
+            if record.generation is None or record.transition is None:
+                sums.held += 1
+            else:
+                sums.starts += record.transition.process_starts
+                sums.stops += record.transition.process_stops
             self._account(sums, course, rates_rps)
             progress((number + 1) / len(self.rates_rps))
         sums.refuted += counting.counts.get("plan.refuted", 0)
@@ -168,7 +172,7 @@ class Rolling:
         assert plan is not None
         cost = usd_per_h(Picture.of(picture, plan, movable))
         devices = len({item.device for item in plan.assignments})
-        short = dict(_shortages(verify(picture, plan, movable)))
+        short = _shortages(verify(picture, plan, movable))
         lost = 0.0
         for service, rate in zip(picture.services, rates_rps, strict=True):
             missing = min(rate, short.get(str(service.id), 0.0))
@@ -218,21 +222,10 @@ def _at_rate(service: Service, rate_rps: float) -> Service:
     return replace(service, slo=replace(service.slo, throughput_rps_min=asked), rate_rps_declared=asked)
 
 
-def _shortages(findings: tuple[Finding, ...]) -> list[tuple[str, float]]:
-    found = []
-    for finding in findings:
-        if finding.code is FindingCode.CAPACITY_SHORT:
-            facts = {fact.name: fact.value for fact in finding.facts}
-            found.append((finding.subject, float(facts["rate_rps"]) - float(facts["capacity_rps"])))
-    return found
-
-
-def _count_changes(sums: _Sums, record: CycleRecord) -> None:
-    if record.generation is None or record.transition is None:
-        sums.held += 1
-        return
-    sums.starts += record.transition.process_starts
-    sums.stops += record.transition.process_stops
+def _shortages(findings: tuple[Finding, ...]) -> dict[str, float]:
+    short = [finding for finding in findings if finding.code is FindingCode.CAPACITY_SHORT]
+    facts = {finding.subject: {fact.name: fact.value for fact in finding.facts} for finding in short}
+    return {subject: float(each["rate_rps"]) - float(each["capacity_rps"]) for subject, each in facts.items()}
 
 
 def _outcome(service: ServiceId, sums: _Sums) -> ServiceOutcome:

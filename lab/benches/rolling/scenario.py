@@ -281,9 +281,7 @@ def build(form: RollingForm, document: Document) -> Bench:
 
 
 def _bench(form: RollingForm, picture: Snapshot, rates: list[list[float]]) -> Rolling:
-    return Rolling(
-        about=form.about(), picture=picture, rates_rps=tuple(tuple(step) for step in rates), step_s=form.step
-    )
+    return form.made(Rolling, about=form.about(), picture=picture, rates_rps=tuple(map(tuple, rates)))
 
 
 def _policy(form: RollingForm, document: Document) -> Policy:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from agents.wire import mirrored
 from lab.benches.tasks.contract import Config, InferenceTask, PlacedTask, TaskSeat
@@ -38,21 +39,9 @@ class Speeds:
     power_w: float
 
 
-class Physics:
-    """The truth of companies on devices, remembered: the same few come again and again."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, Company, int], Speeds] = {}
-
-    def speeds(self, gpu: GpuTruth, company: Company, held: int) -> Speeds:
-        """Of running residents, while so many processes (running or not) hold the device."""
-        key = (gpu.name, company, min(held, 1))
-        if key not in self._known:
-            self._known[key] = _speeds(gpu, company, held)
-        return self._known[key]
-
-
-def _speeds(gpu: GpuTruth, company: Company, held: int) -> Speeds:
+@lru_cache(maxsize=65536)
+def speeds_of(gpu: GpuTruth, company: Company, *, held: bool) -> Speeds:
+    """Of running residents, the same few again and again. `held`: whether any process, running or not, is there."""
     idle = Resident(model="resnet18", share_pct_sm=1, busy=0.0)
     if not company:
         return Speeds((), 0.0, board_power_w(gpu, (idle,) if held else (), gpu.clock_mhz_sm_max, gpu.tdp_w))
@@ -96,7 +85,6 @@ class TaskBoard:
     id: DeviceId
     gpu_type: GpuTypeName
     gpu: GpuTruth
-    physics: Physics
     sm_part: float = 1.0
     live: dict[str, Live] = field(default_factory=dict)
     at_s: float = 0.0
@@ -117,7 +105,7 @@ class TaskBoard:
     def speeds(self) -> Speeds:
         if self._speeds is None:
             residents = tuple(each.resident for each in self.company())
-            self._speeds = self.physics.speeds(self.gpu, residents, len(self.live))
+            self._speeds = speeds_of(self.gpu, residents, held=bool(self.live))
         return self._speeds
 
     def advance(self, now_s: float, memory_s: float) -> None:

@@ -201,13 +201,6 @@ class Flying:
     group: int
 
 
-def put_back(failed: Sequence[Flying], queues: Queues[WaitingTask]) -> None:
-    """Ahead of everybody who waits."""
-    boost = queues.boost_max + 1
-    for each in sorted(failed, key=lambda item: item.waiting.order):
-        queues.push(replace(each.waiting, boost=boost, failures=each.waiting.failures + 1))
-
-
 @value
 class Book:
     """What lasts between ticks, the queues and the predictor apart."""
@@ -268,7 +261,10 @@ class OltunesScheduler(TaskScheduler[Flying]):
     def ended(self, outcome: Ended, now_s: float) -> None:  # noqa: ARG002
         known = self._landed(outcome)
         if outcome.ending is Ending.FAILED and known:
-            put_back(known, self._queues)
+            # Ahead of everybody who waits.
+            boost = self._queues.boost_max + 1
+            for task in sorted((each.waiting for each in known), key=lambda task: task.order):
+                self._queues.push(replace(task, boost=boost, failures=task.failures + 1))
             self._waiting |= {each.waiting.task.id for each in known}
             pace = self._book.pace.after_failure(self.parameters)
             self._book = replace(self._book, pace=pace, failures=self._book.failures + 1)

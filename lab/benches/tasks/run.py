@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from lab.benches.tasks.board import Live, Physics, TaskBoard, batches_of, luck_of, resident_on
+from lab.benches.tasks.board import Live, TaskBoard, batches_of, luck_of, resident_on
 from lab.benches.tasks.contract import Ended, Ending, Launch, PlacedTask, SliceWish, TaskScheduler
 from lab.benches.tasks.work import Coming
 from solvers.domain.arrays import Streams
@@ -248,7 +248,6 @@ class TaskRun:
                 id=DeviceId(f"{board.id}/{name}"),
                 gpu_type=board.gpu_type,
                 gpu=gpu,
-                physics=board.physics,
                 sm_part=gpu.sm_count / board.gpu.sm_count,
                 at_s=self.now_s,
                 recent=board.recent,
@@ -298,7 +297,6 @@ def _slice(gpu: GpuTruth, part: float) -> GpuTruth:
 
 def cluster(fleet: Sequence[tuple[GpuTypeName, int]]) -> dict[DeviceId, TaskBoard]:
     """Boards of a fleet, in its order. Raises EngineError for a type that the truth does not know."""
-    physics = Physics()
     boards: dict[DeviceId, TaskBoard] = {}
     for gpu_type, count in fleet:
         gpu = gpu_truth(gpu_type)
@@ -306,5 +304,5 @@ def cluster(fleet: Sequence[tuple[GpuTypeName, int]]) -> dict[DeviceId, TaskBoar
             raise EngineError(f"no simulated GPU is called {gpu_type}")
         for _ in range(count):
             name = DeviceId(f"g{len(boards) + 1:04d}")
-            boards[name] = TaskBoard(id=name, gpu_type=gpu_type, gpu=gpu, physics=physics)
+            boards[name] = TaskBoard(id=name, gpu_type=gpu_type, gpu=gpu)
     return boards

@@ -16,8 +16,7 @@ from statistics import fmean
 
 import numpy as np
 
-from lab.claims.claim import ClaimEvidence, Effort, figure, found
-from lab.claims.runs import Outcomes, mean_metric, outcomes, scenarios
+from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, found, mean_metric, outcomes, scenarios
 from lab.outcome import RunOutcome, RunWindow
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, wanted

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from lab.claims.claim import ClaimEvidence, Effort, found
-from lab.claims.runs import world_of
+from lab.claims.claim import ClaimEvidence, Effort, found, world_of
 from lab.world.nodes import WorldNodes
 from lab.world.state import State, TargetByDevice
 from lab.world.world import World, state_of

@@ -20,9 +20,8 @@ from statistics import fmean
 import numpy as np
 
 from lab.arena.contenders import PlannersOf
-from lab.claims.claim import ClaimEvidence, Effort, figure, listed
+from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, listed, mean_metric, outcomes, varied, world_of
 from lab.claims.planned import request_of
-from lab.claims.runs import Outcomes, mean_metric, outcomes, varied, world_of
 from lab.learning.evaluating import Score, evaluate
 from lab.learning.settings import setting
 from lab.learning.world import Truth

@@ -23,7 +23,7 @@ from itertools import product
 
 import numpy as np
 
-from lab.claims.claim import ClaimEvidence, ClaimStatus, Effort, figure, found, listed
+from lab.claims.claim import ClaimEvidence, ClaimStatus, Effort, figure, found, listed, mean_metric, outcomes
 from lab.claims.morak.boards import (
     BASELINES,
     NETWORKS,
@@ -42,7 +42,6 @@ from lab.claims.morak.boards import (
     knee_pct,
     mean_tally,
 )
-from lab.claims.runs import mean_metric, outcomes
 from solvers.control.controllers import controller
 from solvers.control.governor import TABLE, Ends, wish_of
 from solvers.control.records import (

@@ -17,9 +17,8 @@ from typing import TypeVar
 
 from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of, tuned_entries
 from lab.arena.loads import scaled
-from lab.claims.claim import ClaimEvidence, Effort, figure, listed
+from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, listed, mean_metric, outcomes, world_of
 from lab.claims.planned import request_of
-from lab.claims.runs import Outcomes, mean_metric, outcomes, world_of
 from lab.outcome import Bench, JobOutcome, RunOutcome
 from lab.world.world import World
 from solvers.cycle.target import next_target

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
 
-from lab.claims.claim import ClaimEvidence, Effort, figure
-from lab.claims.runs import Outcomes, mean_metric, outcomes
+from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, mean_metric, outcomes
 
 OURS, BASELINES = "oltunes", ("orion", "mlaas")
 PATTERNS = ("uniform", "poisson", "real")

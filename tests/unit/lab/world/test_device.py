@@ -133,7 +133,7 @@ def compare(device: DeviceLoad, draw: np.random.Generator) -> list[Compared]:
         found.append(
             Compared(
                 load=came.rate_rps * table[-1] / 1000.0 / tenant.batch,
-                completed_off=abs(single.completed - fluid.completed) / len(times),
+                completed_off=abs(answers.completed(single) - fluid.completed) / len(times),
                 violations_off=abs(late - fluid.violated - fluid.dropped) / len(times),
                 busy_off=abs(single.busy_s[0] / span_s - state.busy[index]),
             )
