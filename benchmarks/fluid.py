@@ -28,11 +28,11 @@ from lab.world.scenario import (
     Rhythm,
     Routing,
     ScenarioFleet,
-    ScenarioStanding,
     Traffic,
     WorldScenario,
 )
 from lab.world.world import World
+from solvers.domain.change import Target
 from solvers.domain.device import Device, Node
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
@@ -153,7 +153,7 @@ def world(case: Case) -> WorldScenario:
         policy=Policy(name=PolicyName("none"), work_units=1),
         rhythm=Rhythm(cycle_s=10.0 * SPAN_S),
         profiling=Profiling(batches=BATCHES, shares_pct_sm=(SHARE_PCT,)),
-        standing=ScenarioStanding(
+        standing=Target(
             assignments=tuple(_standing(name, batch, device) for device in devices for name, batch in batches.items())
         ),
     )

@@ -194,7 +194,6 @@ class Score:
     programme: float
     bound: float
     actor_violated: float
-    seconds: int
 
 
 def evaluate(truth: Truth, actor: InssActor, penalty: float, span: tuple[int, int], seed: int) -> Score:
@@ -224,7 +223,6 @@ def evaluate(truth: Truth, actor: InssActor, penalty: float, span: tuple[int, in
         programme=_mean([there.reward for _, there, *_ in rows]),
         bound=_mean([bound for *_, bound, _ in rows]),
         actor_violated=_mean([here.violated for here, *_ in rows]),
-        seconds=len(rows),
     )
 
 

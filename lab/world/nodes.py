@@ -249,11 +249,12 @@ class WorldNodes:
         waiting = sorted((replica for replica in wanted if replica not in found.keep), key=growth)
         started = 0
         for replica in waiting:
-            short_mib = cell.memory_mib_held + wanted[replica].memory_mib_limit - cell.device.memory_mib
-            if short_mib > 0 and wanted[replica].kind is not WorkloadKind.JOB and share_fits(cell, wanted[replica]):
+            item = wanted[replica]
+            short_mib = cell.memory_mib_held + item.memory_mib_limit - cell.device.memory_mib
+            if short_mib > 0 and item.kind is not WorkloadKind.JOB and share_fits(cell, item):
                 self.memory.make_room(cell, short_mib)
-            if has_room(cell, wanted[replica]):
-                self._launch(cell, wanted[replica], instantly=instantly)
+            if cell.memory_mib_held + item.memory_mib_limit <= cell.device.memory_mib and share_fits(cell, item):
+                self._launch(cell, item, instantly=instantly)
                 started += 1
         stuck = bool(waiting) and not started and not found.under_way
         if stuck and found.retiring:
@@ -350,13 +351,8 @@ class WorldNodes:
         )
 
 
-def has_room(cell: WorldDevice, item: Assignment) -> bool:
-    """Whether a process may start next to what stands on a device."""
-    return cell.memory_mib_held + item.memory_mib_limit <= cell.device.memory_mib and share_fits(cell, item)
-
-
 def share_fits(cell: WorldDevice, item: Assignment) -> bool:
-    """The same, memory aside."""
+    """Whether a process may start next to what stands on a device, memory aside."""
     if cell.mode is DeviceMode.DEDICATED:
         return not cell.processes
     return cell.mode is DeviceMode.TIME_SLICED or cell.share_pct_held + item.share_pct_sm <= 100

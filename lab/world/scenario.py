@@ -11,9 +11,9 @@ from typing import Annotated
 
 from lab.outcome import About
 from lab.world.arrivals import ArrivalPattern
+from solvers.domain.change import Target
 from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap
 from solvers.domain.ids import DeviceId, NodeId, ServiceId
-from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
 from solvers.domain.value import NOT_NEGATIVE, POSITIVE, Limit, check_range, distinct, each, rising, text, value, within
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
@@ -194,14 +194,6 @@ class Rhythm:
 
 
 @value
-class ScenarioStanding:
-    """What holds before the first cycle, ready and warm."""
-
-    assignments: tuple[Assignment, ...] = ()
-    settings: tuple[DeviceSetting, ...] = ()
-
-
-@value
 class WorldScenario:
     """A world to be run for `span_s`; the first `warmup_s` of it count in no number."""
 
@@ -227,7 +219,8 @@ class WorldScenario:
     """Whether boards take the power limits that plans set. If not, boards run up to their own limit, and a power cap is
     a goal that plans and controllers keep or miss."""
     faults: tuple[ScenarioFault, ...] = ()
-    standing: ScenarioStanding = ScenarioStanding()
+    standing: Target = Target()
+    """What holds before the first cycle, ready and warm."""
     warm_start: bool = True
     """Whether what the first cycle wants is ready at once: fleets are compared at work, not at their first start."""
     latency_noise: Annotated[float, within(0, 1)] = 0.03

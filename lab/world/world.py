@@ -25,7 +25,6 @@ from lab.world.scenario import FaultKind, Level, ScenarioFault, WorldScenario
 from lab.world.state import Kernel, Priority, ServiceLane, State, TargetByDevice, Work, WorldDevice, WorldNode, may_swap
 from solvers.control import controllers
 from solvers.cycle.ports import Ports
-from solvers.domain.change import Target
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.ids import DeviceId, Generation, NodeId
@@ -144,7 +143,12 @@ class World:
         return outcome_of(run, contender)
 
     def begin(self, contender: RunContender, seed: int, planners: Planners) -> Run:
-        scenario = _counted(self.scenario)
+        changes = self.scenario.policy_changes
+        scenario = replace(
+            self.scenario,
+            policies=tuple(map(_counted, self.scenario.policies)),
+            policy_changes=tuple(replace(each, policies=tuple(map(_counted, each.policies))) for each in changes),
+        )
         # An unknown planner shall end the run here, not be a failed attempt in every cycle of it.
         planners(contender.planners[0], contender.settings)
         policy = policy_of(scenario.policy, contender)
@@ -192,7 +196,8 @@ class World:
         standing = self.scenario.standing
         if not standing.assignments and not standing.settings:
             return
-        target = Target(
+        target = replace(
+            standing,
             generation=Generation(1),
             assignments=tuple(sorted(standing.assignments, key=lambda each: each.replica)),
             settings=tuple(sorted(standing.settings, key=lambda each: each.device)),
@@ -222,19 +227,9 @@ def _governing(name: str | None, scenario: WorldScenario, state: State, loads: W
     return FleetGoverning(state, loads, governor_of)
 
 
-def _counted(scenario: WorldScenario) -> WorldScenario:
+def _counted(policy: Policy) -> Policy:
     """Whoever plans counts work, so that the same seed gives the same bytes on every machine."""
-
-    def counted(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-        return tuple(
-            replace(each, work_units=each.work_units or WORK_UNITS, deadline_s=max(each.deadline_s, DEADLINE_S))
-            for each in policies
-        )
-
-    if not scenario.policies and not scenario.policy_changes:
-        return scenario
-    changes = (replace(change, policies=counted(change.policies)) for change in scenario.policy_changes)
-    return replace(scenario, policies=counted(scenario.policies), policy_changes=tuple(changes))
+    return replace(policy, work_units=policy.work_units or WORK_UNITS, deadline_s=max(policy.deadline_s, DEADLINE_S))
 
 
 def policy_of(policy: Policy, contender: RunContender) -> Policy:
@@ -246,13 +241,7 @@ def policy_of(policy: Policy, contender: RunContender) -> Policy:
         if setting.name not in plain:
             raise FieldError("policy", f"a policy has no field {setting.name}")
         plain[setting.name] = json.loads(setting.value)
-    made = from_plain(Policy, plain)
-    return replace(
-        made,
-        planners=contender.planners,
-        work_units=made.work_units or WORK_UNITS,
-        deadline_s=max(made.deadline_s, DEADLINE_S),
-    )
+    return replace(_counted(from_plain(Policy, plain)), planners=contender.planners)
 
 
 def state_of(scenario: WorldScenario, policy: Policy) -> State:

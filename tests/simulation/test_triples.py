@@ -11,8 +11,9 @@ import pytest
 
 from lab.claims.morak.rules import Triple, morak_triples
 from lab.outcome import RunOutcome
-from lab.world.scenario import Level, Rhythm, Saturating, ScenarioFleet, ScenarioStanding, Traffic, WorldScenario
+from lab.world.scenario import Level, Rhythm, Saturating, ScenarioFleet, Traffic, WorldScenario
 from lab.world.world import World
+from solvers.domain.change import Target
 from solvers.domain.device import Node
 from solvers.domain.ids import GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.plan import Envelope
@@ -62,7 +63,7 @@ def state_of(triple: Triple, level: Level, limit_ms: float) -> WorldScenario:
         models=(model("googlenet"),),
         traffic=(Traffic(service=asked, load=Saturating()),),
         rhythm=Rhythm(cycle_s=1000.0),
-        standing=ScenarioStanding(assignments=items),
+        standing=Target(assignments=items),
     )
 
 

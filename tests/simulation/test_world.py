@@ -20,11 +20,11 @@ from lab.world.scenario import (
     Rhythm,
     Saturating,
     ScenarioFault,
-    ScenarioStanding,
     TaskEntry,
     Traffic,
     WorldScenario,
 )
+from solvers.domain.change import Target
 from solvers.domain.device import Device, MigProfile, MigSlice, PowerCap, PowerScope
 from solvers.domain.ids import DeviceId, JobId, ModelName, NodeId, ProjectName, ReplicaId, WorkloadId
 from solvers.domain.plan import Envelope
@@ -261,7 +261,7 @@ def test_a_controller_keeps_a_device_near_its_cap(controller: str) -> None:
         envelope=Envelope(batch_min=1, batch_max=16, clock_mhz_sm_min=clocks[0], clock_mhz_sm_max=clocks[-1]),
     )
     cap = PowerCap(scope=PowerScope.DEVICE, subject=cell.id, limit_w=200.0)
-    made = replace(made, fleet=replace(made.fleet, power_caps=(cap,)), standing=ScenarioStanding(assignments=(item,)))
+    made = replace(made, fleet=replace(made.fleet, power_caps=(cap,)), standing=Target(assignments=(item,)))
     free = number(made, "power_over_cap_pct", planners=("keep-target",))
     held = number(made, "power_over_cap_pct", planners=("keep-target",), governor=controller)
     assert free == 100.0
@@ -286,7 +286,7 @@ def test_what_stands_before_serves_from_the_first_moment() -> None:
     made = scenario(traffic=(traffic("resnet50", 100.0),), rhythm=Rhythm(cycle_s=1000.0))
     bare = checked_run(made, contender("keep-target"))
     assert (bare.metric("completed_rps"), bare.metric("violation_pct")) == (0.0, 100.0)
-    standing = replace(made, standing=ScenarioStanding(assignments=(replica(device=made.fleet.devices[3].id),)))
+    standing = replace(made, standing=Target(assignments=(replica(device=made.fleet.devices[3].id),)))
     found = checked_run(standing, contender("keep-target"))
     assert found.metric("completed_rps") == pytest.approx(100.0, rel=0.03)
     assert (found.metric("promotions"), found.metric("violation_pct"), found.metric("gpus_peak")) == (0.0, 0.0, 1.0)

@@ -143,13 +143,6 @@ class Targets:
     inter_token_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    through_per_ms: float
-    first_token_ms: float
-    inter_token_ms: float
-
-
 class _RollingQueue:
     def __init__(self, replica: QueueReplica) -> None:
         self.replica = replica
@@ -161,7 +154,8 @@ class _RollingQueue:
         self.sizes = np.arange(replica.batch_max + 1)
         self.rates = sizes / ((1 + tokens_out) * (replica.alpha + sizes * self.delta_ms))
 
-    def at(self, rate: float) -> _Seen:
+    def at(self, rate: float) -> tuple[float, Targets]:
+        """Requests per ms that get through, and what these wait for tokens."""
         weight = np.concatenate([[0.0], np.cumsum(np.log(rate / self.rates))])
         part: Floats = np.exp(weight - weight.max())
         part /= part.sum()
@@ -170,7 +164,7 @@ class _RollingQueue:
         beside_ms = max(0.0, self.replica.alpha + (inside - 1) * self.delta_ms)
         prefill_ms = beside_ms + self.own_prefill_ms
         token_ms = (inside / through - prefill_ms) / self.replica.tokens_out
-        return _Seen(through_per_ms=through, first_token_ms=prefill_ms + token_ms, inter_token_ms=token_ms)
+        return through, Targets(first_token_ms=prefill_ms + token_ms, inter_token_ms=token_ms)
 
 
 def rate_rps(replica: QueueReplica, targets: Targets) -> float | None:
@@ -181,7 +175,7 @@ def rate_rps(replica: QueueReplica, targets: Targets) -> float | None:
     low, high = float(queue.rates[0]) * EDGE, float(queue.rates[-1]) * (1 - EDGE)
 
     def keeps(rate: float) -> bool:
-        seen = queue.at(rate)
+        _, seen = queue.at(rate)
         return seen.first_token_ms <= targets.first_token_ms and seen.inter_token_ms <= targets.inter_token_ms
 
     if not keeps(low):
@@ -191,7 +185,7 @@ def rate_rps(replica: QueueReplica, targets: Targets) -> float | None:
             middle = (low + high) / 2
             low, high = (middle, high) if keeps(middle) else (low, middle)
         high = low
-    return 1000 * queue.at(high).through_per_ms
+    return 1000 * queue.at(high)[0]
 
 
 # --- The sample problem of the Inferno optimiser (llm-d workload variant autoscaler), as counts
@@ -217,15 +211,12 @@ class Inferno:
 
     covers: Covers
     services: tuple[str, ...]
-    accelerators: tuple[str, ...]
-    """By option."""
     types: tuple[str, ...]
     priorities: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InfernoOption:
-    accelerator: str
     rate_rps: float
     usd: float
     gpu_type: str
@@ -270,7 +261,6 @@ def inferno(files: Mapping[str, Row], case: InfernoCase) -> Inferno:
             units=np.array([math.floor(counts[name] * copies * case.capacity + 1e-9) for name in types]),
         ),
         services=tuple(f"{servers[number % len(servers)]['name']}-{number // len(servers)}" for number in range(total)),
-        accelerators=tuple(option.accelerator for option in options),
         types=types,
         priorities=tuple(priorities),
     )
@@ -298,7 +288,6 @@ def _inferno_options(server: Row, models: list[Row], accelerators: Row, service_
             gang = accelerators[row["acc"]]
             found.append(
                 _InfernoOption(
-                    accelerator=row["acc"],
                     rate_rps=rate,
                     usd=row["accCount"] * gang["cost"],
                     gpu_type=gang["type"],

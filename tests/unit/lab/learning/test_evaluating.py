@@ -71,6 +71,5 @@ def test_an_actor_is_judged_by_its_likeliest_choices(small: Truth) -> None:
     score = evaluate(small, actor, 100.0, (1, 12), 5)
     again = evaluate(small, actor, 100.0, (1, 12), 5)
     assert score == again
-    assert score.seconds == 12
     assert score.actor <= score.actor_places <= score.bound
     assert score.programme <= score.bound
