@@ -202,7 +202,11 @@ def plots(records: Sequence[RunRecord], contenders: Sequence[str], styles: Mappi
     for label, windows in seen.items():
         parts.append(f'<span class="name"><span class="swatch {styles[label]}"></span>{escape(label)}</span>')
         for title, lines in panels:
-            drawn = [_line(windows, read, style or styles[label]) for style, read in lines]
+            at_s = [(at.from_s + at.until_s) / 2 for at in windows]
+            drawn = [
+                Line(at_s=at_s, values=[read(at) for at in windows], style=style or styles[label])
+                for style, read in lines
+            ]
             picture = chart(f"{label}: {title}", drawn, frames[title])
             parts.append(f'<span><span class="caption">{escape(title)}</span>{picture}</span>')
     return f'<h3>Over time, mean over seeds</h3><div class="plots" style="--plots:{len(panels)}">{"".join(parts)}</div>'
@@ -216,19 +220,10 @@ def mean_windows(records: Sequence[RunRecord], contender: str) -> list[RunWindow
             continue
         for window in record.outcome.windows:
             found.setdefault((window.from_s, window.until_s), []).append(window)
-    return [_mean(found[span]) for span in sorted(found)]
-
-
-def _mean(windows: Sequence[RunWindow]) -> RunWindow:
-    if len(windows) == 1:
-        return windows[0]
-    return RunWindow(
-        **{field: fmean(getattr(each, field) for each in windows) for field in RunWindow.__dataclass_fields__}
-    )
-
-
-def _line(windows: Sequence[RunWindow], read: Reading, style: str) -> Line:
-    return Line(at_s=[(at.from_s + at.until_s) / 2 for at in windows], values=[read(at) for at in windows], style=style)
+    names = tuple(RunWindow.__dataclass_fields__)
+    return [
+        RunWindow(**{name: fmean(getattr(at, name) for at in found[span]) for name in names}) for span in sorted(found)
+    ]
 
 
 BAR_HEIGHT, BAR_GAP, LABEL_WIDTH, BARS_WIDTH, FIGURE_WIDTH = 18, 8, 150, 580, 130

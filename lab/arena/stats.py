@@ -258,10 +258,11 @@ def _corrected(rows: Sequence[Row]) -> list[Row]:
 
 def _ranked(rows: Sequence[Row], about: About) -> tuple[Row, ...]:
     """Best first: the eligible by the goal, then the others by the guard, then those without an outcome."""
-    judged = [
-        replace(row, eligible=bool(row.cells) and not row.failed and not row.left_out and _guarded(row, about))
-        for row in rows
-    ]
+    judged = []
+    for row in rows:
+        guard = row.cell(about.guard) if about.guard is not None else None
+        kept = guard is None or no_worse(guard.versus, guard.better)
+        judged.append(replace(row, eligible=bool(row.cells) and not row.failed and not row.left_out and kept))
 
     def order(row: Row) -> tuple[bool, float, float, str]:
         goal, guard = row.cell(about.goal), row.cell(about.guard or about.goal)
@@ -284,16 +285,10 @@ def _badness(cell: MetricCell | None, better: Better) -> float:
     return -cell.summary.mean if direction is Better.HIGHER else cell.summary.mean
 
 
-def _guarded(row: Row, about: About) -> bool:
-    """Whether the guard is no worse than the reference's by more than noise says: the interval of the paired
-    difference reaches no difference. A single seed knows no noise.
-    """
-    cell = row.cell(about.guard) if about.guard is not None else None
-    return cell is None or no_worse(cell.versus, cell.better)
-
-
 def no_worse(versus: Versus | None, better: Better, dust: float = DUST) -> bool:
-    """Whether the interval of the paired difference reaches no difference, but for `dust`; without any pair, yes."""
+    """Whether it is worse by no more than noise says: the interval of the paired difference reaches no difference, but
+    for `dust`. A single seed knows no noise; without any pair, yes.
+    """
     if versus is None:
         return True
     sign = -1.0 if better is Better.HIGHER else 1.0

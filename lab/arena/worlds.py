@@ -6,7 +6,7 @@ Owns the assembly and the checks across parts of a file: models and GPU types th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from lab.arena.forms import CapForm, FleetForm, JobStreamForm, OfferForm, Servic
 from lab.arena.loading import Document, Where
 from lab.arena.loads import load_of, mean_rps, philly_jobs, scaled
 from lab.outcome import Bench
-from lab.world.arrivals import JobPattern, Source, job_arrivals
+from lab.world.arrivals import JobArrival, JobPattern, Source, job_arrivals
 from lab.world.ports import CLUSTER
 from lab.world.scenario import JobEntry, PolicyChange, ScenarioFault, ScenarioFleet, TaskEntry, Traffic, WorldScenario
 from solvers.domain.device import Device, GpuType, MigSlice, Node, Offer, PowerCap, PowerScope, PriceRow
@@ -166,15 +166,6 @@ def _caps(form: CapForm, fleet: ScenarioFleet, index: int, document: Document) -
 # same jobs.
 
 
-@dataclass(frozen=True, slots=True)
-class _Coming:
-    """A job before it has a template: its length in iterations, or in seconds of its reference GPU."""
-
-    at_s: float
-    iterations: int = 0
-    takes_s: float = 0.0
-
-
 def stream_entries(form: JobStreamForm, where: Where, span_s: float, document: Document) -> tuple[JobEntry, ...]:
     """The jobs of a stream within the run, by time. Raises InputError."""
     source = Source(name=f"jobs/{form.name}", seed=form.seed)
@@ -188,24 +179,27 @@ def stream_entries(form: JobStreamForm, where: Where, span_s: float, document: D
     )
 
 
-def _drawn(form: JobStreamForm, where: Where, span_s: float, source: Source, document: Document) -> list[_Coming]:
+def _drawn(
+    form: JobStreamForm, where: Where, span_s: float, source: Source, document: Document
+) -> Sequence[JobArrival]:
     if form.jobs_per_h is None or form.iterations_median is None:
         raise document.refusal(where, "say jobs_per_h and iterations_median, or `trace: philly`")
     with document.placing(*where):
         pattern = form.made(JobPattern)
-    return [_Coming(each.at_s, iterations=each.iterations) for each in job_arrivals(pattern, source, span_s)]
+    return job_arrivals(pattern, source, span_s)
 
 
-def _traced(form: JobStreamForm, where: Where, span_s: float, document: Document) -> list[_Coming]:
+def _traced(form: JobStreamForm, where: Where, span_s: float, document: Document) -> Sequence[JobArrival]:
     for name in ("jobs_per_h", "iterations_median"):
         if getattr(form, name) is not None:
             raise document.refusal((*where, name), "a trace says itself when jobs come and how long they are")
     length_scale = form.time_scale if form.length_scale is None else form.length_scale
     found = philly_jobs(document, (*where, "trace"), form.begin, form.begin + span_s / form.time_scale)
-    return [_Coming(at_s * form.time_scale, takes_s=took_s * length_scale) for at_s, took_s, gpus in found if gpus == 1]
+    scaled_s = [(at_s * form.time_scale, took_s * length_scale) for at_s, took_s, gpus in found if gpus == 1]
+    return tuple(JobArrival(at_s=at_s, takes_s=takes_s) for at_s, takes_s in scaled_s)
 
 
-def _job(form: JobStreamForm, number: str, template: TemplateForm, coming: _Coming) -> TrainingJob:
+def _job(form: JobStreamForm, number: str, template: TemplateForm, coming: JobArrival) -> TrainingJob:
     iterations = coming.iterations or round(1000.0 * coming.takes_s / template.iteration_ms_reference)
     name = f"{form.name}-{number}"
     return template.made(TrainingJob, project=form.project, name=name, iterations_total=max(1, iterations))

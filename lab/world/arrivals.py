@@ -273,10 +273,11 @@ class JobPattern:
 
 @value
 class JobArrival:
-    """One training job: when it comes and how long it is."""
+    """One training job: when it comes and how long it is, in iterations or in seconds of its reference GPU."""
 
     at_s: float
-    iterations: int
+    iterations: int = 0
+    takes_s: float = 0.0
 
 
 def job_arrivals(pattern: JobPattern, source: Source, until_s: float) -> tuple[JobArrival, ...]:

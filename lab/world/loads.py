@@ -177,7 +177,10 @@ class WorldLoads:
             load.example = next(iter(load.cells.values()))
 
     def _join(self, cell: WorldDevice) -> None:
-        cell.actors = _actors(cell)
+        working = [] if cell.gone else [each for each in cell.processes if each.working]
+        cell.actors = tuple(
+            sorted(working, key=lambda each: (each.item.kind is WorkloadKind.JOB, each.item.workload, each.serial))
+        )
         tenants = [each for each in cell.actors if each.item.kind is not WorkloadKind.JOB]
         base = self._base(cell, tenants, cell.actors[len(tenants) :])
         number = self._numbers.setdefault(base, len(self._numbers))
@@ -229,14 +232,6 @@ class WorldLoads:
             gpu_reference=reference,
             swapped_mib=swapped_mib(job, process.item.memory_mib_limit),
         )
-
-
-def _actors(cell: WorldDevice) -> tuple[Process, ...]:
-    """What executes on a device: tenants by name, then training jobs."""
-    working = [] if cell.gone else [each for each in cell.processes if each.working]
-    return tuple(
-        sorted(working, key=lambda each: (each.item.kind is WorkloadKind.JOB, each.item.workload, each.serial))
-    )
 
 
 def _seat(process: Process) -> LoadSeat:

@@ -257,7 +257,10 @@ class WorldObserver:
             from_s = max(now_s - lookback_s, until_s - DEMAND_BIN_S)
             busiest = max(busiest, (asked_until(lane, until_s) - asked_until(lane, from_s)) / (until_s - from_s))
             until_s = from_s
-        _forget(lane, now_s - lookback_s)
+        # What no demand looks back to any more.
+        index = bisect_right(lane.asked_until, (now_s - lookback_s, float("inf"))) - 1
+        if index > 64:
+            del lane.asked_until[:index]
         return Demand(
             service=service.id,
             rate_rps_mean=round(mean, 6),
@@ -284,13 +287,6 @@ def asked_until(lane: ServiceLane, at_s: float) -> float:
         return before
     after_s, after = told[index + 1]
     return before + (after - before) * (at_s - before_s) / (after_s - before_s)
-
-
-def _forget(lane: ServiceLane, before_s: float) -> None:
-    """What no demand looks back to any more."""
-    index = bisect_right(lane.asked_until, (before_s, float("inf"))) - 1
-    if index > 64:
-        del lane.asked_until[:index]
 
 
 @dataclass(slots=True)

@@ -236,13 +236,15 @@ class Requests:
         return {lane.id: self._serve(lane, span, arrivals.get(lane.id, _NOBODY)) for lane in self.state.lanes.values()}
 
     def account(self, sums: Sums, span: Span) -> None:
-        """Which of the processes that executed took longer than they may."""
+        """Which of the processes that executed in the last stretch took longer than they may, with answers' ways."""
         for lane in self.state.lanes.values():
             if lane.limit_ms is None:
                 continue
             for process in lane.processes:
-                mean_ms = executed_ms(process)
-                if mean_ms is not None:
+                busy_s, batches = process.lately
+                count = process.report.batches - batches
+                if count > 0.0:
+                    mean_ms = 1000.0 * (process.report.busy_s - busy_s) / count + process.answer_shift_ms
                     sums.limits_s += span.seconds
                     sums.limits_over_s += span.seconds * (mean_ms > lane.limit_ms * (1.0 + 1e-9))
 
@@ -284,12 +286,3 @@ class Requests:
             if process.routed:
                 total.add(serve_full(process, lane, span))
         return total
-
-
-def executed_ms(process: Process) -> float | None:
-    """Mean time of the answers to batches of the last stretch; None when there were none."""
-    busy_s, batches = process.lately
-    count = process.report.batches - batches
-    if count <= 0.0:
-        return None
-    return 1000.0 * (process.report.busy_s - busy_s) / count + process.answer_shift_ms

@@ -69,13 +69,10 @@ class Kernel:
             raise InvariantError(f"time cannot go from {self.now_s:g} s to {now_s:g} s")
         self.now_s = now_s
 
-    def happen(self) -> int:
-        """Let everything happen that is planned for now, what it plans for now included; how many events that were."""
-        count = 0
+    def happen(self) -> None:
+        """Let everything happen that is planned for now, what it plans for now included."""
         while self._heap and self._heap[0][0] <= self.now_s:
             heapq.heappop(self._heap)[3]()
-            count += 1
-        return count
 
 
 # --- What stands
@@ -199,7 +196,7 @@ class WorldDevice:
     wanted: RepartitionWish | None = None
     """What its controller asks planners for."""
     actors: tuple[Process, ...] = ()
-    """What executes, in the order in which its load names it."""
+    """What executes, in the order in which its load names it: tenants by name, then training jobs."""
 
     @property
     def id(self) -> DeviceId:

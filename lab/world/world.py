@@ -162,6 +162,8 @@ class World:
             queue_of=loads.queue_of,
             on_change=(lambda _cell: None) if governing is None else governing.take,
         )
+        moves = any(map(may_swap, state.works.values()))
+        memory_mib_all = sum(cell.device.memory_mib for cell in state.cells.values()) if moves else 0
         observer = WorldObserver(scenario, state, loads, policy, profiles_of(scenario, seed))
         run = Run(
             scenario=scenario,
@@ -170,7 +172,7 @@ class World:
             nodes=nodes,
             observer=observer,
             ledger=Ledger(
-                fleet_gpus=sum(cell.gpu_part for cell in state.cells.values()), fleet_memory_mib=_memory_mib(state)
+                fleet_gpus=sum(cell.gpu_part for cell in state.cells.values()), fleet_memory_mib=float(memory_mib_all)
             ),
             serving=(Fluid if scenario.level is Level.FLUID else Requests).of(scenario, state, loads, seed),
             governing=governing,
@@ -292,12 +294,6 @@ def truth_of(device: Device) -> GpuTruth:
     """How a device behaves: a whole GPU, or its slice of one. Raises InputError for unknown hardware."""
     whole = known_truth(device.gpu_type)
     return whole if device.mig is None else mig_truth(whole, device.sm_count, device.memory_mib)
-
-
-def _memory_mib(state: State) -> float:
-    """Of all devices, where any job's memory may move."""
-    moves = any(map(may_swap, state.works.values()))
-    return float(sum(cell.device.memory_mib for cell in state.cells.values())) if moves else 0.0
 
 
 def _domains(caps: tuple[PowerCap, ...], device: Device, node: Node) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from agents.wire import mirrored
 from lab.benches.tasks.contract import Config, InferenceTask, PlacedTask, TaskSeat
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.sim.truth.truth import (
-    LATENCY_NOISE,
     GpuTruth,
     Resident,
     board_power_w,
@@ -173,8 +172,3 @@ def batches_of(gpu: GpuTruth, resident: Resident, inputs: int) -> float:
     last = Resident(model=resident.model, share_pct_sm=resident.share_pct_sm, batch=rest)
     clock = gpu.clock_mhz_sm_max
     return full + execution_ms(gpu, last, clock) / execution_ms(gpu, resident, clock)
-
-
-def luck_of(number: float) -> float:
-    """Factor on a task's times that follows from a standard normal number."""
-    return max(0.5, 1.0 + LATENCY_NOISE * number)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from lab.benches.tasks.board import Live, TaskBoard, batches_of, luck_of, resident_on
+from lab.benches.tasks.board import Live, TaskBoard, batches_of, resident_on
 from lab.benches.tasks.contract import Ended, Ending, Launch, PlacedTask, SliceWish, TaskScheduler
 from lab.benches.tasks.work import Coming
 from solvers.domain.arrays import Streams
@@ -22,7 +22,7 @@ from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.domain.value import NOT_NEGATIVE, POSITIVE, value, within
 from solvers.errors import EngineError
 from solvers.sim.truth.catalogue import model_truth
-from solvers.sim.truth.truth import GpuTruth, gpu_truth, memory_mib, mig_truth, swap_s
+from solvers.sim.truth.truth import LATENCY_NOISE, gpu_truth, memory_mib, mig_truth, swap_s
 
 END, BEGIN, ARRIVE, TICK = range(4)
 SLICES = 7
@@ -178,7 +178,7 @@ class TaskRun:
             group=group,
             resident=resident,
             batches=batches_of(board.gpu, resident, placed.task.inputs),
-            luck=luck_of(entry.coming.luck),
+            luck=max(0.5, 1.0 + LATENCY_NOISE * entry.coming.luck),
             launched_s=self.now_s,
         )
 
@@ -243,7 +243,9 @@ class TaskRun:
         self._whole[board.id] = self.boards.pop(board.id)
         self.log.sliced += 1
         for name, size in (("a", parts), ("b", SLICES - parts)):
-            gpu = _slice(board.gpu, size / SLICES)
+            whole, unit = board.gpu, board.gpu.sm_granularity
+            sms = max(1, int(whole.sm_count * (size / SLICES)) // unit) * unit
+            gpu = mig_truth(whole, sms, int(whole.memory_mib * (size / SLICES)))
             made = TaskBoard(
                 id=DeviceId(f"{board.id}/{name}"),
                 gpu_type=board.gpu_type,
@@ -287,12 +289,6 @@ class TaskRun:
             self._join(parent, [self.boards[DeviceId(f"{parent}/{name}")] for name in ("a", "b")])
         self.log.boards = list(self.boards.values())
         self.log.until_s = self.now_s
-
-
-def _slice(gpu: GpuTruth, part: float) -> GpuTruth:
-    unit = gpu.sm_granularity
-    sms = max(1, int(gpu.sm_count * part) // unit) * unit
-    return mig_truth(gpu, sms, int(gpu.memory_mib * part))
 
 
 def cluster(fleet: Sequence[tuple[GpuTypeName, int]]) -> dict[DeviceId, TaskBoard]:

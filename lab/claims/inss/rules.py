@@ -17,7 +17,7 @@ from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, create
 from solvers.policies.inss.actor import project
-from solvers.policies.inss.batching import BatchAnswer, BatchQuestion, bisect_batch
+from solvers.policies.inss.batching import BatchQuestion, bisect_batch
 from solvers.policies.inss.belief import task_latency_ms
 from solvers.policies.inss.placing import exact
 from solvers.problems.knapsack import Knapsack
@@ -78,12 +78,11 @@ def worked_examples(_effort: Effort) -> ClaimEvidence:
     return found(f"5 latencies, {len(traces)} traces of at most {probes} probes, the knapsack toy by 3 engines", wrong)
 
 
-def scan_batches(question: BatchQuestion) -> BatchAnswer:
+def scan_batches(question: BatchQuestion) -> int | None:
     """Try every size and take the one with the highest throughput, the smaller of two."""
     sizes = range(question.batch_min, question.batch_max + 1)
     able = [size for size in sizes if question.holds(size) and question.throughput_rps(size) >= question.rate_rps]
-    best = max(able, key=lambda size: (question.throughput_rps(size), -size), default=None)
-    return BatchAnswer(batch=best, timeout_ms=0.0, probes=tuple(sizes))
+    return max(able, key=lambda size: (question.throughput_rps(size), -size), default=None)
 
 
 def question(latency_ms: Callable[[int], float], rate_rps: float = 0.0) -> BatchQuestion:
@@ -209,7 +208,7 @@ def batches_and_shares(effort: Effort) -> ClaimEvidence:
                 wrong.append(f"question {number}: batch {answer.batch} breaks a limit")
         if rising:
             monotone += 1
-            same += answer.batch == scan_batches(asked).batch
+            same += answer.batch == scan_batches(asked)
         wanted = drawn.uniform(0, 60, int(drawn.integers(1, 9)))
         units = int(drawn.integers(len(wanted), 101))
         given = project(list(wanted), units, spread=bool(number % 2))

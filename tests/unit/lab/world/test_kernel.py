@@ -15,13 +15,15 @@ def test_ties_are_settled_by_kind_and_then_by_order() -> None:
     kernel.at(1.0, Priority.READY, lambda: seen.append("first ready"))
     kernel.at(1.0, Priority.READY, lambda: seen.append("second ready"))
     kernel.at(1.0, Priority.FAULT, lambda: seen.append("fault"))
-    assert kernel.happen() == 0
+    kernel.happen()
+    assert not seen
     assert kernel.next_s() == 1.0
     kernel.move(1.0)
-    assert kernel.happen() == 4
+    kernel.happen()
     assert seen == ["fault", "first ready", "second ready", "cycle"]
     kernel.move(2.0)
-    assert kernel.happen() == 1
+    kernel.happen()
+    assert seen[4:] == ["later"]
     assert kernel.next_s() == float("inf")
 
 
@@ -29,7 +31,7 @@ def test_what_an_event_plans_for_now_happens_now() -> None:
     kernel, seen = Kernel(), list[str]()
     kernel.at(0.0, Priority.APPLY, lambda: kernel.at(0.0, Priority.READY, lambda: seen.append("ready")))
     kernel.at(0.0, Priority.CYCLE, lambda: seen.append("cycle"))
-    assert kernel.happen() == 3
+    kernel.happen()
     assert seen == ["ready", "cycle"]
 
 
