@@ -116,7 +116,6 @@ SCORE = Score(
     programme=9.0,
     bound=10.0,
     actor_violated=0.0,
-    seconds=1,
 )
 TIMES = worlds.DecisionTimes(batches=9.0, actor=19.0, programme=900.0, models=8, gpus=4)
 
