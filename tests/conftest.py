@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations
@@ -44,3 +46,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if runs_programs and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN:
         os.environ["TMPDIR"] = str(MEMORY)
         tempfile.tempdir = None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Rewrite a worker's part of the assertions in a fresh checkout: all workers collect in the same order, and each
+    would rewrite every file otherwise.
+    """
+    config, given = session.config, getattr(session.config, "workerinput", None)
+    if given is None or sys.dont_write_bytecode:
+        return
+    own, workers = int(given["workerid"].removeprefix("gw")), int(given["workercount"])
+    files = sorted({file for folder in config.args for file in Path(folder).resolve().rglob("test_*.py")})
+    for file in files[own::workers]:
+        kept = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+        if not kept.exists() and rewrite.try_makedirs(kept.parent):
+            source_hash, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, kept)
