@@ -48,9 +48,11 @@ class Server:
         return f"postgresql://{SUPERUSER}@/{database}?host={self.sockets}&port=5432"
 
     def create(self, database: str, template: str = "template1") -> str:
-        """Make a database and return its URL."""
+        """Make a database and return its URL. Copying files takes half as long as logging every block of them."""
         self._execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(database), sql.Identifier(template))
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(
+                sql.Identifier(database), sql.Identifier(template)
+            )
         )
         return self.url(database)
 

@@ -1,4 +1,7 @@
-"""A planner that kills itself with SIGKILL at one moment of its first cycle; run as a script with the moment's name.
+"""Planners that kill themselves with SIGKILL at one moment of their first cycle; run as a script.
+
+Each line on standard input orders one, with the moment's name and its environment; the exit code comes back as a line.
+They are forked from a process that has imported everything, and so are the children that plan for them.
 
 The moments are the cycle's steps, each before it begins, and the two inside actuation: after the draft is stored, and
 after the plan has become the target.
@@ -6,22 +9,27 @@ after the plan has become the target.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+from functools import partial
 
-from app.bootstrap import build_planner
+from app import bootstrap
 from app.logs import configure_logs
 from app.services.planning import planning
 from app.services.planning.planning import LeaderJournal
 from app.services.planning.rollout import StoreActuator
 from app.settings import load_settings
+from app.workers.solve_pool import SolvePool, load_planners
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
 
 DRAFTED = "drafted"
 PROMOTED = "promoted"
+LIFE_S_MAX = 60
+"""Whoever does not come to its moment ends by another signal."""
 MOMENTS = (*(step.value for step in CycleStep), DRAFTED, PROMOTED)
 
 
@@ -51,8 +59,25 @@ def die_at(moment: str) -> None:
     planning.StoreActuator = DyingActuator  # type: ignore[misc]
 
 
-if __name__ == "__main__":
-    settings = load_settings(os.environ)
+def live(moment: str, environment: dict[str, str]) -> None:
+    """One planner's life."""
+    signal.alarm(LIFE_S_MAX)
+    settings = load_settings(environment)
     configure_logs(settings.log_level)
-    die_at(sys.argv[1])
-    build_planner(settings).run()
+    die_at(moment)
+    bootstrap.build_planner(settings).run()
+
+
+if __name__ == "__main__":
+    load_planners()
+    bootstrap.SolvePool = partial(SolvePool, start="fork")  # type: ignore[misc,assignment]
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            # What it says belongs to no answer.
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+            live(*json.loads(line))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()

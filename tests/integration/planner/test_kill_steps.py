@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,14 +25,13 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
 AFTER_PROMOTION = (PROMOTED, "record")
-Launch = Callable[..., subprocess.Popen[bytes]]
+Launch = Callable[[], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def launch(database_url: str, tmp_path: Path) -> Iterator[Launch]:
-    """Start a planner process; with a moment, one that dies then."""
-    started: list[subprocess.Popen[bytes]] = []
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")} | {
+def environment(database_url: str, tmp_path: Path) -> dict[str, str]:
+    """Of a planner process."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")} | {
         "HEADROOM_DATABASE_URL": database_url,
         "HEADROOM_HOME": str(tmp_path),
         "HEADROOM_LEASE_TTL_S": "60",
@@ -39,12 +39,33 @@ def launch(database_url: str, tmp_path: Path) -> Iterator[Launch]:
         "PYTHONPATH": str(ROOT),
     }
 
-    def launch(moment: str | None = None) -> subprocess.Popen[bytes]:
-        command = ["-m", "app", "planner"] if moment is None else [str(dying_planner.__file__), moment]
-        with (tmp_path / f"planner-{len(started)}.log").open("wb") as log:
-            process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stdout=log, stderr=log)
-        started.append(process)
-        return process
+
+@pytest.fixture(scope="module")
+def dying() -> Iterator[subprocess.Popen[str]]:
+    """Makes planners that die."""
+    program = Path(str(dying_planner.__file__))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def launch(environment: dict[str, str], tmp_path: Path) -> Iterator[Launch]:
+    """Start a planner process."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "app", "planner"]
+        with (tmp_path / "planner.log").open("wb") as log:
+            started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log))
+        return started[-1]
 
     yield launch
     for process in started:
@@ -73,10 +94,14 @@ def expire_lease(world: World) -> None:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_next_planner_goes_on(world: World, planning: Planning, launch: Launch, moment: str) -> None:
+def test_the_next_planner_goes_on(
+    world: World, planning: Planning, dying: subprocess.Popen[str], environment: dict[str, str], moment: str
+) -> None:
     token_first = build(world, planning)
-    dying = launch(moment)
-    assert dying.wait(60.0) == -signal.SIGKILL
+    assert dying.stdin
+    assert dying.stdout
+    print(json.dumps([moment, environment]), file=dying.stdin, flush=True)
+    assert int(dying.stdout.readline()) == -signal.SIGKILL
     (dead,) = world.rows("SELECT id, step, fencing_token FROM cycles WHERE state = 'running'")
     assert dead[2] == token_first + 1
     (standing,) = world.column("SELECT generation FROM cluster_state")
