@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import sys
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+BYTES_MAX = 10**9
 STANDARD = "-"
 """Names standard input or output."""
 FAULTS_SHOWN = 200
@@ -221,9 +223,12 @@ def _readable(file: str, read: Callable[[bytes], Sheet]) -> Sheet:
 
 def read_plain(file: str) -> Any:
     """The JSON in a file. Raises InputError naming the file and what is wrong with it."""
-    body = read_bytes(file)
+    text = read_bytes(file)
     try:
-        text = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
+        if text.startswith(b"\x1f\x8b"):
+            text = gzip.GzipFile(fileobj=io.BytesIO(text)).read(BYTES_MAX)
+        if len(text) >= BYTES_MAX:
+            raise InputError(f"{file}: more than {BYTES_MAX // 10**6} MB of text")
         return json.loads(text, parse_constant=_refuse)
     except (OSError, EOFError, zlib.error):
         raise InputError(f"{file}: damaged gzip data") from None

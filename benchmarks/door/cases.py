@@ -27,10 +27,10 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 
 FAMILY = ((8, 5, 1.0), (64, 20, 2.0), (256, 60, 5.0), (1000, 200, 10.0))
-LARGE = ((5000, 1000, 60.0), (20000, 3000, 120.0))
+LARGE = ((5000, 1000, 60.0), (20000, 3000, 180.0))
 DEADLINES = (1.0, 5.0, 10.0)
 BUSY = 4
-COUNTED_S = 600.0
+COUNTED_S, COUNTED_LARGE_S = 600.0, 3600.0
 """So long that the work ends a plan and not the deadline, however busy the machine is."""
 UNITS_PER_S = 1000
 """Counted work of a second of deadline: about a millisecond of processor time each."""
@@ -40,6 +40,8 @@ INFERNO = (
     (InfernoCase(copies=10, capacity=0.15), "other draw: MILP 60 s, gap 0.21 %"),
     (InfernoCase(copies=40, capacity=0.3, load=1.35), "other draw: MILP 60 s, gap 1.15 %"),
 )
+INFERNO_S = 60.0
+"""As the other system's programme was given."""
 MELANGE = ((36, 6, 8), (25, 4, 8), (36, 6, 4))
 PARVAGPU_GPUS = {1: 2, 2: 3, 3: 5, 4: 7}
 FGD_PCT = "95.2 % given out when 100 % has arrived (FGD)"
@@ -83,9 +85,12 @@ def changed(seeds: tuple[int, ...]) -> Iterator[Case]:
 
 
 def large(seeds: tuple[int, ...]) -> Iterator[Case]:
-    """Fleets that take a minute and more."""
+    """Fleets that take a minute and more: until the deadline, and with counted work."""
     for gpus, services, deadline_s in LARGE:
-        yield replace(_family(gpus, services, seeds[0], deadline_s), group="large")
+        case = replace(_family(gpus, services, seeds[0], deadline_s), group="large")
+        yield case
+        units = int(UNITS_PER_S * deadline_s)
+        yield replace(case, name=f"{case.name}, counted", units=units, deadline_s=COUNTED_LARGE_S)
 
 
 def busy(seeds: tuple[int, ...]) -> Iterator[Case]:
@@ -99,12 +104,21 @@ def busy(seeds: tuple[int, ...]) -> Iterator[Case]:
 
 
 def peers(_seeds: tuple[int, ...]) -> Iterator[Case]:
-    """Other systems' problems, as they published them or of the same form."""
+    """Other systems' problems, as they published them or of the same form; what does not count devices by a clock of
+    its own is asked for with counted work, too.
+    """
     data = data_folder()
-    for case, peer in INFERNO:
-        name = f"Inferno x {case.copies}, capacity {case.capacity:g}, load {case.load:g}"
-        picture = partial(_inferno, data, case)
-        yield Case(group="peers", name=name, picture=picture, deadline_s=9.0, peer=peer)
+    for asked, peer in INFERNO:
+        name = f"Inferno x {asked.copies}, capacity {asked.capacity:g}, load {asked.load:g}"
+        picture = partial(_inferno, data, asked)
+        yield Case(group="peers", name=name, picture=picture, deadline_s=INFERNO_S, peer=peer)
+    for case in _peers(data):
+        yield case
+        units = int(UNITS_PER_S * case.deadline_s)
+        yield replace(case, name=f"{case.name}, counted", units=units, deadline_s=COUNTED_S)
+
+
+def _peers(data: Path) -> Iterator[Case]:
     for buckets, types, slices in MELANGE:
         name = f"Melange {buckets} x {types} x {slices}"
         picture = partial(_melange, buckets, types, slices)

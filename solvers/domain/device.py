@@ -22,6 +22,9 @@ from solvers.domain.value import (
 )
 from solvers.errors import FieldError
 
+USD_PER_H_MAX = 1e6
+"""Beyond it a price is a slip of the pen."""
+
 
 class PriceKind(StrEnum):
     """How the GPU is paid for; the price of an `owned` one is what its owner writes off. Energy is paid beside the
@@ -39,7 +42,7 @@ class PriceRow:
     """Price of one whole GPU of a type, US dollars per hour."""
 
     kind: PriceKind
-    usd_per_h: Annotated[float, NOT_NEGATIVE]
+    usd_per_h: Annotated[float, NOT_NEGATIVE, within(0, USD_PER_H_MAX)]
     region: Annotated[str, TEXT] = "default"
     interruptions_per_h: Annotated[float, NOT_NEGATIVE] = 0.0
     source: Annotated[str, TEXT] = "operator"

@@ -15,6 +15,7 @@ from solvers.domain.value import (
     NOT_NEGATIVE,
     POSITIVE,
     TEXT,
+    check_range,
     rising,
     value,
     within,
@@ -28,6 +29,7 @@ LATENCY_MS_MIN, LATENCY_MS_MAX = 1e-6, 1e9
 THROUGHPUT_RPS_MIN, THROUGHPUT_RPS_MAX = 1e-9, 1e12
 POWER_W_MAX = 1e6
 MEMORY_MIB_MIN, MEMORY_MIB_MAX = 1e-3, 1e9
+CELLS_MAX = 100_000
 """Measurements beyond these are slips of the pen: no GPU gives them, and arithmetic about them overflows."""
 
 
@@ -98,6 +100,7 @@ class ProfileGrid:
 
     def __post_init__(self) -> None:
         cells = len(self.clocks_mhz_sm) * len(self.shares_pct_sm) * len(self.batches)
+        check_range("cells", cells, 1, CELLS_MAX)
         sizes = (
             ("latency_ms", cells),
             ("latency_ms_p99", cells),
@@ -112,6 +115,8 @@ class ProfileGrid:
                 raise FieldError(field, f"{field} must list {size} values, not {len(numbers)}")
             if not (min(numbers) >= 0 and max(numbers) <= LATENCY_MS_MAX):
                 raise FieldError(field, f"{field} must list numbers from 0 to {LATENCY_MS_MAX:g}")
+            if field.startswith("latency") and any(0 < number < LATENCY_MS_MIN for number in numbers):
+                raise FieldError(field, f"{field} must list 0 or at least {LATENCY_MS_MIN:g} ms")
         if self.latency_ms_p99 and any(
             tail < mean for tail, mean in zip(self.latency_ms_p99, self.latency_ms, strict=True)
         ):

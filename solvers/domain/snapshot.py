@@ -26,8 +26,9 @@ from solvers.domain.part import Along, Axis, Cut, FieldRule, cut_by
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, TokenProfile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
-from solvers.domain.value import late, value
+from solvers.domain.value import distinct, late, value, within
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
+from solvers.errors import FieldError
 
 SCHEMA_VERSION = 1
 
@@ -80,23 +81,23 @@ class Snapshot:
 
     # Beside each field stands what a part of the picture keeps of it.
 
-    schema_version: Annotated[int, FieldRule.WHOLE] = SCHEMA_VERSION
+    schema_version: Annotated[int, FieldRule.WHOLE, within(0, SCHEMA_VERSION)] = SCHEMA_VERSION
     cluster: Annotated[ClusterName, FieldRule.WHOLE]
     taken_at_s: Annotated[float, FieldRule.WHOLE]
     policy: Annotated[Policy, FieldRule.SAID]
     projects: Annotated[tuple[Project, ...], FieldRule.SAID] = ()
-    gpu_types: Annotated[tuple[GpuType, ...], FieldRule.WHOLE] = ()
-    nodes: Annotated[tuple[Node, ...], Along(Axis.NODES, "id")] = ()
+    gpu_types: Annotated[tuple[GpuType, ...], FieldRule.WHOLE, distinct("name")] = ()
+    nodes: Annotated[tuple[Node, ...], Along(Axis.NODES, "id"), distinct("id")] = ()
     node_statuses: Annotated[tuple[NodeStatus, ...], Along(Axis.NODES, "node")] = ()
-    devices: Annotated[tuple[Device, ...], Along(Axis.DEVICES, "id")] = ()
+    devices: Annotated[tuple[Device, ...], Along(Axis.DEVICES, "id"), distinct("id")] = ()
     power_caps: Annotated[tuple[PowerCap, ...], FieldRule.SAID] = ()
-    models: Annotated[tuple[ModelVariant, ...], FieldRule.WHOLE] = ()
-    services: Annotated[tuple[Service, ...], Along(Axis.WORKLOADS, "id")] = ()
-    jobs: Annotated[tuple[TrainingJob, ...], Along(Axis.WORKLOADS, "id")] = ()
-    tasks: Annotated[tuple[OfflineTask, ...], Along(Axis.WORKLOADS, "id")] = ()
+    models: Annotated[tuple[ModelVariant, ...], FieldRule.WHOLE, distinct("name")] = ()
+    services: Annotated[tuple[Service, ...], Along(Axis.WORKLOADS, "id"), distinct("id")] = ()
+    jobs: Annotated[tuple[TrainingJob, ...], Along(Axis.WORKLOADS, "id"), distinct("id")] = ()
+    tasks: Annotated[tuple[OfflineTask, ...], Along(Axis.WORKLOADS, "id"), distinct("id")] = ()
     job_statuses: Annotated[tuple[JobStatus, ...], Along(Axis.WORKLOADS, "workload")] = ()
-    profiles: Annotated[tuple[Profile, ...], Along(Axis.GPU_TYPES, "gpu_type")] = ()
-    demands: Annotated[tuple[Demand, ...], Along(Axis.WORKLOADS, "service")] = ()
+    profiles: Annotated[tuple[Profile, ...], Along(Axis.GPU_TYPES, "gpu_type"), distinct("model", "gpu_type")] = ()
+    demands: Annotated[tuple[Demand, ...], Along(Axis.WORKLOADS, "service"), distinct("service")] = ()
     replicas: Annotated[tuple[Replica, ...], Along(Axis.DEVICES, "device")] = ()
     device_telemetry: Annotated[tuple[DeviceTelemetry, ...], Along(Axis.DEVICES, "device")] = ()
     replica_telemetry: Annotated[tuple[ReplicaTelemetry, ...], Along(Axis.REPLICAS, "replica")] = ()
@@ -105,6 +106,13 @@ class Snapshot:
     token_profiles: Annotated[tuple[TokenProfile, ...], Along(Axis.GPU_TYPES, "gpu_type")] = ()
     policies: Annotated[tuple[Policy, ...], FieldRule.SAID] = late(())
     """Those that have a pool of devices, by name; `policy` decides on all the rest."""
+
+    def __post_init__(self) -> None:
+        nodes, types = {node.id for node in self.nodes}, {item.name for item in self.gpu_types}
+        for number, device in enumerate(self.devices):
+            for name, known in (("node", nodes), ("gpu_type", types)):
+                if getattr(device, name) not in known:
+                    raise FieldError(f"devices/{number}/{name}", f"there is no {name} {getattr(device, name)}")
 
     def part(self, cut: Cut) -> Snapshot:
         """The picture of some devices and workloads alone, by the rule that stands beside each field."""

@@ -48,7 +48,7 @@ def late(default: T) -> T:
 
 def check_finite(field: str, number: float | None) -> None:
     """Refuse NaN and infinities."""
-    if number is not None and not math.isfinite(number):
+    if number is not None and not abs(number) < math.inf:
         raise FieldError(field, f"{field} must be a finite number")
 
 

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define WHOLE 100 /* percent of share, and most members of a device */
-#define BATCHES_MAX 64
+#define BATCHES_MAX 256
 #define RESOURCES 3 /* pressure, memory, and memory that must be lacking */
 #define TOLERANCE 1e-9
 #define BUSY_MIN 0.05 /* `promise.UTILISATION_MIN` */

@@ -21,7 +21,7 @@ from solvers.engines.compiled import CompilerError, loaded
 from solvers.errors import EngineError
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 
-BATCHES_MAX = 64
+BATCHES_MAX = 256
 FOUND_MAX = 64
 """Contents that one question returns at most."""
 UNIT_STEPS = 400_000

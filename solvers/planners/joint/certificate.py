@@ -141,7 +141,8 @@ class Certificate:
         outside_usd = sum(cost_by_device(picture, self.problem.fleet, outside, settings).values())
         cost = plan.objective.cost_usd_per_h
         # What a plan disproves was never true of it: its own numbers are not those that the prices are about.
-        for proofs in (self.proofs, self.at_a_glance):
+        for given in (self.proofs, None):
+            proofs = self.at_a_glance if given is None else given
             values = [outside_usd + max(0.0, lagrangian(least, item.duals, item.worth)) for item in proofs]
             true = [value for value in values if value <= cost * (1 + DUST)]
             if true:

@@ -1,7 +1,7 @@
 """Problems that are too large to be solved whole, dealt out to groups, with devices and limits in proportion.
 
 Every kind of device has enough partners in each group, so little is lost, and time grows as the number of groups. Their
-layouts add up, and the duals of all together prove a bound of the whole.
+layouts add up; one programme over the patterns of all of them proves a bound of the whole.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.judge import Patterns
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Standing
 
-WORKLOADS_EACH = 500
+WORKLOADS_EACH = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,11 @@ class Group:
             for item in patterns
             if all(member in place for member in item.variants)
         )
+
+    def whole(self, rows: Patterns) -> Patterns:
+        """Patterns of this group in the whole problem's numbers."""
+        variants = np.where(rows.variants >= 0, self.variants[np.maximum(rows.variants, 0)], -1)
+        return replace(rows, variants=variants)
 
     def standing(self, standing: tuple[Standing, ...]) -> tuple[Standing, ...]:
         """What stands of this group."""
@@ -131,38 +136,3 @@ def _whole_rate_usd(problem: JointProblem) -> Floats:
     cheapest = np.full(len(problem.workloads), np.inf)
     np.minimum.at(cheapest, problem.variant_workload, per_rps.min(axis=0))
     return np.where(np.isfinite(cheapest), cheapest, 0.0) * problem.rate_rps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartDuals:
-    """Rows of a part of a problem with their duals, and which workloads they are about."""
-
-    rows: Rows
-    duals: Floats
-    workloads: Whole
-
-
-def gathered(rows: Rows, parts: list[PartDuals]) -> Floats:
-    """Duals for a whole problem from those of its parts: a workload's own as they are, those of what all share as the
-    mean by devices.
-    """
-    duals = np.zeros(rows.count)
-    devices = np.zeros(len(rows.problem.pools))
-    cap_usd = np.zeros(len(rows.problem.caps))
-    quotas = slice(rows.quota_at, rows.quota_at + len(rows.problem.quotas))
-    total = max(float(sum(item.rows.problem.pool_devices.sum() for item in parts)), 1.0)
-    for item in parts:
-        part, own, workloads = item.rows, item.duals, item.workloads
-        duals[workloads] = own[: part.pool_at]
-        for name in ("fewest", "most", "money"):
-            there, here = getattr(part, name), getattr(rows, name)[workloads]
-            both = (there >= 0) & (here >= 0)
-            duals[here[both]] = own[there[both]]
-        devices += part.problem.pool_devices
-        duals[rows.pool_at : rows.cap_at] += part.problem.pool_devices * own[part.pool_at : part.cap_at]
-        weight = float(part.problem.pool_devices.sum()) / total
-        cap_usd[part.cap_number] += weight * own[part.cap_at : part.quota_at] / part.cap_unit
-        duals[quotas] += weight * own[part.quota_at : part.quota_at + len(rows.problem.quotas)]
-    duals[rows.pool_at : rows.cap_at] /= np.maximum(devices, 1.0)
-    duals[rows.cap_at : rows.quota_at] = cap_usd[rows.cap_number] * rows.cap_unit
-    return duals

@@ -17,6 +17,9 @@ import numpy as np
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.generate import (
+    CUT_ROUNDS,
+    DIVE_PCT,
+    REPEATS_MAX,
     Bound,
     Depth,
     Dive,
@@ -26,12 +29,10 @@ from solvers.planners.joint.solve.generate import (
     Scene,
     fitted,
     generate,
-    lagrangian,
-    proven_at,
     singles,
 )
-from solvers.planners.joint.solve.groups import Group, GroupLayout, PartDuals, gathered, groups_of, together
-from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.groups import Group, GroupLayout, groups_of, together
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.repair import repair
@@ -69,8 +70,15 @@ END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GAP_LAST = 2e-4
 """Of the relaxed optimum: no bound need be nearer."""
-GROUPS_UNTIL = 0.15
-GROUPS_MEND_PART = 0.4
+GROUPS_UNTIL = 0.35
+"""Of the deadline, kept from groups for what is about all of them."""
+GROUPS_MEND_PART = 0.3
+GROUP_COLUMNS = 1500
+"""Patterns of each that the whole begins with."""
+WHOLE_REPEATS = 64
+"""Contents that have no workload in common, of all groups: so many are worth adding at once."""
+GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, finest_pct=DIVE_PCT, cut_rounds=CUT_ROUNDS)
+"""Nothing is proven of a group alone, so nobody looks closely there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +128,8 @@ class Phases:
     order: SolveOrder
     deadline: Deadline
     first: Layout
+    pace: Pace | None = None
+    """Of the first programme; None: to the end."""
     found: Layout | None = None
     facts: dict[str, float] = field(default_factory=dict)
     columns: tuple[Pattern, ...] = ()
@@ -138,7 +148,7 @@ class Phases:
             list_patterns(master, deadline)
         master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
-        relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
+        relaxation = generate(master, pricing, deadline, self.pace or Pace.of(problem, GENERATE_UNTIL))
         self.facts |= {"columns": float(master.size), "generate_s": deadline.elapsed_s - begun_s}
         if relaxation is not None:
             found = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
@@ -369,22 +379,24 @@ def _proven(phases: Phases, search: Generation, deadline: Deadline) -> Bound | N
 def _grouped(
     problem: JointProblem, order: SolveOrder, first: Layout, groups: tuple[Group, ...], deadline: Deadline
 ) -> Layout:
-    done: list[GroupLayout] = []
-    priced: list[PartDuals] = []
+    done = [GroupLayout(group=group, layout=first_layout(group.problem)) for group in groups]
+    patterns: list[Patterns] = []
     for place, group in enumerate(groups):
         part = (1 - GROUPS_UNTIL / max(deadline.left_part, GROUPS_UNTIL)) / (len(groups) - place)
+        if part <= 0.0:
+            break
         inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm), better=None)
-        own = Layout(patterns=(), counts=())
         within = portion(deadline, part)
-        phases = Phases(problem=group.problem, order=inside, deadline=within, first=own)
+        phases = Phases(problem=group.problem, order=inside, deadline=within, first=done[place].layout, pace=GROUP_PACE)
         layout = phases.run()
         charge(deadline, within)
-        layout = replace(layout, columns=phases.columns, facts=phases.facts)
-        done.append(GroupLayout(group=group, layout=layout))
+        done[place] = GroupLayout(group=group, layout=replace(layout, columns=phases.columns, facts=phases.facts))
+        if order.better is not None:
+            order.better(together(done))
         if phases.search is not None:
-            workloads = np.unique(problem.variant_workload[group.variants])
-            rows, duals = phases.search.master.rows, phases.search.relaxed.row_duals
-            priced.append(PartDuals(rows=rows, duals=duals, workloads=workloads))
+            master, relaxed = phases.search.master, phases.search.relaxed
+            uncut = replace(relaxed, row_duals=fitted(relaxed.row_duals, master.rows.count))
+            patterns.append(group.whole(master.judged.take(master.promising(uncut, GROUP_COLUMNS)).rows))
     merged = together(done)
     if merged.missing(problem)[problem.must_serve].any() and not deadline.over:
         rng = np.random.default_rng(order.seed)
@@ -393,10 +405,21 @@ def _grouped(
         if fixed.judged_usd(problem) < merged.judged_usd(problem):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
         charge(deadline, within)
-    if order.proof and len(priced) == len(groups):
-        rows = Rows(problem)
-        duals = gathered(rows, priced)
-        worth = proven_at(rows, Judge(problem), duals, deadline, END)
-        bound = None if worth is None else lagrangian(rows, duals, worth)
-        merged = replace(merged, bound_usd_per_h=bound, prices=rows.prices(duals, worth))
-    return merged
+    proven = order.proof and deadline.left_part > END
+    return _proven_together(problem, merged, patterns, deadline) if proven else merged
+
+
+def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patterns], deadline: Deadline) -> Layout:
+    """With a bound: one programme over the patterns of all groups, for devices had a price of their own in each."""
+    judge = Judge(problem)
+    master = Master(problem, judge)
+    for some in patterns:
+        master.offer(some)
+    pace = Pace(until_part=END, gap=GAP_LAST, repeats=WHOLE_REPEATS)
+    found = generate(master, Pricing(judge, master.rows, master.width), deadline, pace)
+    if found is None:
+        return merged
+    facts, bound = merged.facts | {"relaxed_usd_per_h": found.best.value}, found.bound
+    duals, worth = (found.best.row_duals, None) if bound is None else (bound.duals, bound.worth)
+    usd_per_h, prices = None if bound is None else bound.usd_per_h, master.rows.prices(duals, worth)
+    return replace(merged, bound_usd_per_h=usd_per_h, prices=prices, facts=facts)
