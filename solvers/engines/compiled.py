@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
@@ -29,8 +30,16 @@ def library(source: Path) -> Path:
     told = " ".join((*FLAGS, os.uname().machine)).encode()
     digest = hashlib.sha256(told + source.read_bytes()).hexdigest()[:12]
     made = source.with_name(f"_{source.stem}.{digest}.so")  # with the dot it is no name of a Python module
-    if made.exists():
-        return made
+    if not made.exists():
+        _compile(source, made)
+    for other in source.parent.glob(f"_{source.stem}[-.]*.so"):
+        if other != made:
+            with suppress(OSError):
+                other.unlink()
+    return made
+
+
+def _compile(source: Path, made: Path) -> None:
     unfinished = made.with_name(f"{made.name}.{os.getpid()}")
     command = ["cc", *FLAGS, "-o", str(unfinished), str(source), "-lm"]
     try:
@@ -43,10 +52,6 @@ def library(source: Path) -> Path:
             " and let its folder be written to"
         )
     unfinished.replace(made)
-    for other in source.parent.glob(f"_{source.stem}[-.]*.so"):
-        if other != made:
-            other.unlink(missing_ok=True)
-    return made
 
 
 def loaded(name: str) -> ctypes.CDLL:

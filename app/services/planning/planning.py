@@ -21,7 +21,7 @@ from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
 from app.services.planning.rollout import Author, StoreActuator, outdated, promote
 from app.services.planning.snapshots import StoreObserver, read_policy
-from app.services.whatif.made import failures_of
+from app.services.whatif.made import no_plan
 from app.store import cycles, documents, plans, targets
 from app.store.cycles import NewCycle
 from app.store.engine import Database
@@ -316,7 +316,7 @@ class Planning:
             order = replace(self._order(new, seed), promote=False)
             record = self._run(journal, Author(name=actor), order, self._pass())
         if record.plan_digest is None:
-            raise EngineError(f"no planner gave a plan ({failures_of(record.attempts)})", cycle=record.id)
+            raise EngineError(no_plan(record.snapshot, record.attempts), cycle=record.id)
         return record.plan_digest
 
     def apply(self, plan_id: str, actor: str) -> int:

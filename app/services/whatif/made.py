@@ -8,7 +8,7 @@ of its own. Nothing is stored or promoted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -101,7 +101,7 @@ def planned_beside(known: Plan, picture: Snapshot, wish: Wish, asking: Asking) -
 
 def _made(picture: Snapshot, chosen: ChosenPlan) -> Made:
     if chosen.plan is None:
-        raise EngineError(f"no planner gave a plan ({failures_of(chosen.attempts)})")
+        raise EngineError(no_plan(picture, chosen.attempts))
     return Made(picture=picture, plan=chosen.plan, chosen=chosen)
 
 
@@ -141,9 +141,11 @@ def _judged_anew(known: Plan, picture: Snapshot, wish: Wish, asking: Asking) -> 
     return replace(chosen, proposal=replace(chosen.proposal, plan=plan), findings=findings)
 
 
-def failures_of(attempts: Iterable[Attempt]) -> str:
-    """What each planner of a chain ended with."""
-    return "; ".join(f"{each.planner}: {each.error or each.status}" for each in attempts)
+def no_plan(picture: Snapshot, attempts: Sequence[Attempt]) -> str:
+    """What each planner of a chain ended with, or whose chain is empty."""
+    told = "; ".join(f"{each.planner}: {each.error or each.status}" for each in attempts)
+    empty = ", ".join(item.name for item in (picture.policy, *picture.policies) if not item.planners)
+    return f"no planner gave a plan ({told or f'policy {empty} names no planners'})"
 
 
 def standing_on(picture: Snapshot, before: Plan) -> Snapshot:

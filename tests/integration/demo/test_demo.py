@@ -35,6 +35,11 @@ def test_a_newcomer_watches_a_fleet_being_planned(machine: Machine) -> None:
     assert cost["by"] == "service"
 
     assert "created" in machine.do("apply", "-f", str(EXAMPLES / "vision.yaml"))
+    # Work ends this plan, on however busy a machine: one that the clock ends cannot be repeated.
+    policy = json.loads(machine.do("get", "policy", "default", "-o", "json"))
+    patient = machine.home / "policy.json"
+    patient.write_text(json.dumps({"kind": "policy", **policy, "deadline_s": 100.0}))
+    machine.do("apply", "-f", str(patient))
     plan = json.loads(machine.do("plan", "-o", "json"))
     assert plan["id"].startswith("sha256:")
     machine.do("verify", "--plan", plan["id"])

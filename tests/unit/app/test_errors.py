@@ -16,7 +16,9 @@ _ON_THE_CALLERS_SIDE = {"app.cli", "app.client", "app.demo", "app.routing", "app
 def _all_modules() -> None:
     for package in (solvers, app):
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            if not any(info.name.startswith(prefix) for prefix in _ON_THE_CALLERS_SIDE):
+            # What is left of libraries that an earlier version compiled is no module.
+            compiled = not info.name.rpartition(".")[2].isidentifier()
+            if not compiled and not any(info.name.startswith(prefix) for prefix in _ON_THE_CALLERS_SIDE):
                 importlib.import_module(info.name)
 
 

@@ -20,6 +20,10 @@ def test_a_changed_source_is_compiled_anew_and_its_old_library_goes(tmp_path: Pa
     second = compiled.library(source)
     assert ctypes.CDLL(str(second)).answer() == 2
     assert list(tmp_path.glob("_sums*")) == [second]
+    # A library that an earlier version left under a module's name goes, too, where nothing has to be compiled.
+    (tmp_path / "_sums-abc.so").touch()
+    assert compiled.library(source) == second
+    assert list(tmp_path.glob("_sums*")) == [second]
 
 
 @pytest.mark.parametrize("what", ["no compiler", "no C"])

@@ -175,6 +175,9 @@ def test_offline_asks_what_a_cycle_of_the_lane_asks() -> None:
 def test_no_plan_is_an_engine_error_and_no_question_none() -> None:
     with pytest.raises(EngineError, match="no planner gave a plan"):
         asked(PICTURE, question(TRIPLE, planner="prophet"))
+    idle = replace(PICTURE, policy=replace(PICTURE.policy, planners=()))
+    with pytest.raises(EngineError, match=r"no planner gave a plan \(policy default names no planners\)"):
+        asked(idle, question(TRIPLE))
     with pytest.raises(FieldError, match="nothing to simulate"):
         WhatIfQuestion()
 
