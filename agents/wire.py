@@ -207,17 +207,6 @@ class Join:
 
 @_message
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """Answer to Join: the node's own token and its intervals."""
-
-    node: str
-    token: str
-    report_interval_s: float
-    generation: int
-
-
-@_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
     """One device over one interval."""
 

@@ -90,7 +90,6 @@ def _imported(source: str, place: str) -> ModuleType:
 
 
 def _line(error: Exception, place: str) -> str:
-    """Where in the file it failed."""
     at = error.lineno if isinstance(error, SyntaxError) else None
     step = error.__traceback__
     while step is not None:

@@ -51,7 +51,6 @@ class Presence:
 
     @property
     def held(self) -> bool:
-        """Whether the helper is there now."""
         return self._connection is not None
 
     def close(self) -> None:

@@ -194,7 +194,6 @@ class Desk:
         return failed
 
     def owes(self) -> bool:
-        """Whether something is not as it was."""
         return bool(self._originals.all())
 
     def _carry_out(self, request: HelperRequest) -> HelperAnswer:

@@ -211,7 +211,6 @@ class ProtocolTwo:
         return ""
 
     def terminate(self, control: MpsControl, client: MpsClient) -> None:
-        """Take a client off its server."""
         _say(control, f"terminate_client {client.server} {client.pid}")
 
     def quit(self, control: MpsControl) -> None:

@@ -118,7 +118,6 @@ def run(bench: ProfilingBench, errand: Errand) -> str:
 
 
 def sentence(item: Measured, took_s: float) -> str:
-    """A result in one line."""
     point = item.point
     clock = f", {point.clock_mhz_sm} MHz" if point.clock_mhz_sm else ""
     where = f"batch {point.batch}, {point.share_pct_sm} %{clock}"

@@ -70,7 +70,6 @@ class Rule:
     agents: tuple[Purpose, ...] = ()
 
     def admits(self, actor: Actor) -> bool:
-        """Whether the rule lets this actor in."""
         if actor.role is Role.AGENT:
             return actor.purpose in self.agents
         if not self.shared and actor.project is not None:

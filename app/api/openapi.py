@@ -44,7 +44,6 @@ def json_body(kind: Any) -> dict[str, Any]:
 
 
 def request_body(content: dict[str, Any]) -> dict[str, Any]:
-    """`openapi_extra` of a route with this body."""
     return {"requestBody": {"required": True, "content": content}}
 
 

@@ -56,7 +56,6 @@ def install(app: FastAPI) -> None:
 
 
 def request_id_of(scope: Mapping[str, Any]) -> str:
-    """The id that the middleware gave this request."""
     return str(scope.get("state", {}).get("request_id", NO_STATE))
 
 

@@ -269,7 +269,6 @@ def number(amount: float) -> str:
 
 
 def short(amount: float | None) -> str:
-    """A number, or nothing."""
     return number(float(amount)) if amount is not None else ""
 
 

@@ -178,7 +178,6 @@ def split_question(asked: str) -> tuple[str, str]:
 
 
 def why_not_lines(found: Document) -> list[str]:
-    """The answer for people."""
     forced = [forced_line(found["forced"])] if found["forced"] is not None else []
     return _titled(f"why not {found['workload']} on {found['gpu_type']}", [found["sentence"], *forced])
 

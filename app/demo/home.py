@@ -94,7 +94,6 @@ class Home:
         (self.path / "state.json").unlink(missing_ok=True)
 
     def read_secret(self, name: str) -> str | None:
-        """A stored token, or None."""
         try:
             return (self.path / f"{name}.token").read_text(encoding="utf-8").strip() or None
         except FileNotFoundError:

@@ -51,11 +51,6 @@ def backends(services: Iterable[ServiceRoutes], style: HaproxyStyle) -> str:
     return HEADER + "".join("\n" + "\n".join(_section(routes, style)) + "\n" for routes in services)
 
 
-def slot_names(slots: int) -> tuple[str, ...]:
-    """Names of a backend's servers."""
-    return tuple(f"slot{number}" for number in range(1, slots + 1))
-
-
 def _section(routes: ServiceRoutes, style: HaproxyStyle) -> Iterator[str]:
     if len(routes.servers) > style.slots:
         raise InputError(f"{routes.service} has {len(routes.servers)} servers, but --slots is {style.slots}")
@@ -74,7 +69,7 @@ def _section(routes: ServiceRoutes, style: HaproxyStyle) -> Iterator[str]:
         yield f"    http-check send meth GET uri {_quoted(routes.ready_path)}"
         yield "    http-check expect status 200-299"
     yield "    default-server check inter 1s fastinter 250ms fall 2 rise 1 init-addr last,libc,none"
-    for position, name in enumerate(slot_names(style.slots)):
+    for position, name in enumerate(f"slot{number}" for number in range(1, style.slots + 1)):
         yield f"    {_line(name, routes.servers[position] if position < len(routes.servers) else None)}"
 
 
@@ -201,7 +196,8 @@ def changes(wanted: Iterable[RouteServer], slots: Sequence[Slot]) -> SlotChanges
             spare.append(slot)
     commands: list[Command] = []
     homeless = []
-    free = sorted(spare, key=_reluctance)
+    # Even a used one may be filled: requests that it carries keep their connections.
+    free = sorted(spare, key=lambda slot: (not slot.in_maintenance, slot.ready, slot.used))
     taken = set()
     for place, server in by_place.items():
         if place in held:
@@ -217,11 +213,6 @@ def changes(wanted: Iterable[RouteServer], slots: Sequence[Slot]) -> SlotChanges
         if slot.name not in taken:
             commands += _empty(slot)
     return SlotChanges(tuple(commands), tuple(homeless))
-
-
-def _reluctance(slot: Slot) -> tuple[bool, bool, int]:
-    """Which slots are filled last. Even a used one may be: requests that it carries keep their connections."""
-    return not slot.in_maintenance, slot.ready, slot.used
 
 
 def _keep(slot: Slot, server: RouteServer) -> Iterator[Command]:

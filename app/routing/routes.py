@@ -154,7 +154,6 @@ class NewestRoutes:
         self.news.set()
 
     def routes(self) -> Mapping[str, ServiceRoutes]:
-        """What was told last."""
         with self._lock:
             return self._routes
 

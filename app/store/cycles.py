@@ -158,12 +158,7 @@ def page(
     session: Session, order: PageOrder, *, lane: Lane | None = None, state: CycleState | None = None
 ) -> StoredPage[CycleSummary]:
     """Cycles, newest first."""
-    query = select(*_SUMMARY)
-    if lane is not None:
-        query = query.where(cycles.c.lane == lane)
-    if state is not None:
-        query = query.where(cycles.c.state == state)
-    return read_page(session, _LISTING, query, order)
+    return read_page(session, _LISTING, select(*_SUMMARY), order, {cycles.c.lane: lane, cycles.c.state: state})
 
 
 def pack(record: CycleRecord) -> bytes:

@@ -87,10 +87,8 @@ def page(session: Session, kind: Kind, order: PageOrder, project: str | None = N
     Raises FieldError for a foreign cursor.
     """
     columns = _key_columns(kind)
-    query = select(*_selected(kind))
-    if project is not None:
-        query = query.where(columns[0] == project)
-    return read_page(session, Listing(name=kind.plural, by=columns, made=partial(_stored, kind)), query, order)
+    listing = Listing(name=kind.plural, by=columns, made=partial(_stored, kind))
+    return read_page(session, listing, select(*_selected(kind)), order, {columns[0]: project})
 
 
 def all_specs(session: Session, kind: Kind) -> list[Stored]:

@@ -57,9 +57,5 @@ def page(
     session: Session, order: PageOrder, *, subject: str | None = None, project: str | None = None
 ) -> StoredPage[EventLine]:
     """Events, newest first, of one subject or project where named."""
-    query = select(events)
-    if subject is not None:
-        query = query.where(events.c.subject == subject)
-    if project is not None:
-        query = query.where(events.c.project == project)
-    return read_page(session, _LISTING, query, order)
+    where = {events.c.subject: subject, events.c.project: project}
+    return read_page(session, _LISTING, select(events), order, where)

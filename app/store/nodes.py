@@ -165,12 +165,8 @@ def receipts_page(
     session: Session, order: PageOrder, *, node: str | None = None, generation: int | None = None
 ) -> StoredPage[ReceiptLine]:
     """Receipts, newest first, of one node or generation where named."""
-    query = select(receipts)
-    if node is not None:
-        query = query.where(receipts.c.node_id == node)
-    if generation is not None:
-        query = query.where(receipts.c.generation == generation)
-    return read_page(session, _LISTING, query, order)
+    where = {receipts.c.node_id: node, receipts.c.generation: generation}
+    return read_page(session, _LISTING, select(receipts), order, where)
 
 
 def delete_older_receipts(session: Session, days: float) -> int:

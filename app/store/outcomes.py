@@ -122,7 +122,18 @@ def belief_mark(session: Session) -> str:
 
 def put_points(session: Session, points: Sequence[Point]) -> None:
     """Store points, each in its configuration's row."""
-    rows = [_point_row(point) for point in points]
+    rows = [
+        {
+            **_key(point.configuration),
+            "batch": point.first.batch,
+            "latency_ms": point.latency_ms,
+            "outcomes": point.outcomes,
+            "values_kept": len(point.values),
+            "state": to_plain(point),
+            "seen_at": datetime.fromtimestamp(point.seen_s, UTC),
+        }
+        for point in points
+    ]
     for start in range(0, len(rows), ROWS_PER_STATEMENT):
         session.execute(put_over(outcome_points, rows[start : start + ROWS_PER_STATEMENT], _KEY))
 
@@ -181,15 +192,3 @@ def _ordered() -> Select[Any]:
 
 def _key(configuration: Configuration) -> dict[str, Any]:
     return {**{name: getattr(configuration, name) for name in _KEY}, "neighbours": list(configuration.neighbours)}
-
-
-def _point_row(point: Point) -> dict[str, Any]:
-    return {
-        **_key(point.configuration),
-        "batch": point.first.batch,
-        "latency_ms": point.latency_ms,
-        "outcomes": point.outcomes,
-        "values_kept": len(point.values),
-        "state": to_plain(point),
-        "seen_at": datetime.fromtimestamp(point.seen_s, UTC),
-    }

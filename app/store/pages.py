@@ -9,7 +9,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -52,9 +52,18 @@ class Listing(Generic[T]):
     newest_first: bool = False
 
 
-def read_page(session: Session, listing: Listing[T], query: Select[Any], order: PageOrder) -> StoredPage[T]:
-    """A page of what a query finds. Raises FieldError for a cursor of another list."""
+def read_page(
+    session: Session,
+    listing: Listing[T],
+    query: Select[Any],
+    order: PageOrder,
+    where: Mapping[Any, object] | None = None,
+) -> StoredPage[T]:
+    """A page of what a query finds; `where`: columns with the value wanted, None for any. Raises FieldError for a
+    cursor of another list.
+    """
     by, down = listing.by, listing.newest_first
+    query = query.where(*(column == value for column, value in (where or {}).items() if value is not None))
     query = query.order_by(*(column.desc() if down else column for column in by)).limit(order.limit + 1)
     if order.cursor is not None:
         kinds = [column.type.python_type for column in by]

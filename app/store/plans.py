@@ -168,12 +168,7 @@ def page(
     session: Session, order: PageOrder, *, lane: Lane | None = None, state: PlanState | None = None
 ) -> StoredPage[PlanSummary]:
     """Plans, newest first."""
-    query = select(*_SUMMARY)
-    if lane is not None:
-        query = query.where(plans.c.lane == lane)
-    if state is not None:
-        query = query.where(plans.c.state == state)
-    return read_page(session, _LISTING, query, order)
+    return read_page(session, _LISTING, select(*_SUMMARY), order, {plans.c.lane: lane, plans.c.state: state})
 
 
 def decide(

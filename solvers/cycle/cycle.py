@@ -154,7 +154,6 @@ def _judge_part(ports: Ports, order: CycleOrder, part: Part, chosen: ChosenPlan)
 
 
 def _case(ports: Ports, order: CycleOrder, request: PlanRequest) -> GateCase:
-    """What a plan is to be judged against."""
     standing = KeepTarget().propose(request, b"", ports.reporter).plan
     return GateCase(
         order=order,

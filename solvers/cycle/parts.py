@@ -89,11 +89,6 @@ def merged(whole: Snapshot, settled: tuple[SettledPart, ...], seed: int, *, wait
     )
 
 
-def waits_elsewhere(settled: tuple[SettledPart, ...]) -> bool:
-    """Whether anything stays on a device of another policy only because it has no place of its own yet."""
-    return any(_left(item, waiting=True) != _left(item, waiting=False) for item in settled)
-
-
 def _own(item: SettledPart) -> list[Assignment]:
     return [each for each in item.plan.assignments if each.replica not in item.part.strangers]
 
@@ -277,7 +272,8 @@ def whole_plan(asking: Asking, request: PlanRequest, settled: tuple[SettledPart,
         return found
     movable = moved_by(plan, whole, request.movable)
     found = replace(found, findings=asking.verify(whole, plan, movable))
-    if found.sound or not waits_elsewhere(settled):
+    waits = any(_left(item, waiting=True) != _left(item, waiting=False) for item in settled)
+    if found.sound or not waits:
         return found
     stricter = merged(whole, settled, seed, waiting=False)
     if stricter.plan is None:

@@ -184,7 +184,6 @@ _FACTORIES = {
 
 
 def names() -> tuple[str, ...]:
-    """All engines for programmes."""
     return tuple(sorted(_FACTORIES))
 
 

@@ -74,7 +74,6 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether to stop now."""
         return self.left_s <= 0.0
 
 

@@ -288,7 +288,6 @@ class ColumnMaster:
         self.rows += len(lower)
 
     def bound_row(self, row: int, lower: float, upper: float) -> None:
-        """Replace the sides of a row."""
         self._believe(self._highs.changeRowBounds(row, lower, upper))
 
     def solve(self, time_s: float | None = None, *, primal: bool = True) -> Relaxed | None:

@@ -77,7 +77,6 @@ class Appraisal:
         assignments: Iterable[Assignment],
         settings: Mapping[DeviceId, DeviceSetting],
     ) -> Appraisal:
-        """Of everything that stands together under these settings."""
         made = Appraisal(policy=policy, fleet=fleet, profiles=profiles, settings=settings, tables=Tables(profiles))
         on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
         for item in assignments:
@@ -159,7 +158,6 @@ class Appraisal:
         return margin * (1 + known.sensitivity * others)
 
     def running(self, device: DeviceId) -> int:
-        """The clock a device runs at."""
         setting = self.settings.get(device)
         clock = None if setting is None else setting.clock_mhz_sm
         return clock or self.fleet.class_at(self.fleet.index[device]).clock_mhz_sm

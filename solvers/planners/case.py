@@ -192,15 +192,12 @@ def with_last_resort(case: Case, settled: Settled, let_go: Collection[ReplicaId]
             continue
         option, alone = case.assess(fleet, need, assignment)
         if option is None:
-            seat = replace(seat, press=_unpromising(case.beliefs.press_of(assignment, fleet.class_at(seat.device))))
+            # One that promises nothing bears anybody, and still slows its neighbours as much as it does.
+            press = case.beliefs.press_of(assignment, fleet.class_at(seat.device))
+            seat = replace(seat, press=Press(pressure=press.pressure))
         else:
             seat = _standing_seat(need, option, seat.device, alone=alone)
         item = Placed(seat=seat, option=option, standing=assignment)
         if fleet.fits(search_of(need, seat), seat.device) and affordable(settled, item):
             settled.add(item)
     return settled
-
-
-def _unpromising(press: Press) -> Press:
-    """Of a replica that promises nothing: it bears anybody, and still slows its neighbours as much as it does."""
-    return Press(pressure=press.pressure)

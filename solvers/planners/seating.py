@@ -81,7 +81,6 @@ class Settled:
 
     @property
     def usd_per_h(self) -> float:
-        """The bill by share."""
         return sum(self.fleet.class_at(item.seat.device).usd_per_h * item.seat.share_pct / 100 for item in self.placed)
 
     @property

@@ -271,7 +271,6 @@ def iterations_per_s(job: TrainingJob, types: dict[GpuTypeName, GpuType], gpu_ty
 
 
 def job_memory_mib(job: TrainingJob) -> int:
-    """The limit to set for a job."""
     return _in_steps(job.memory_mib)
 
 

@@ -96,7 +96,6 @@ def _neighbours(problem: JointProblem, cells: Floats, share_pct: float) -> tuple
 
 
 def promises_of(works: Sequence[Workload]) -> Promises:
-    """Of several workloads, as arrays."""
     return Promises(
         limit_ms=np.array([work.limit_ms for work in works], dtype=np.float64),
         burst=np.array([work.burst for work in works], dtype=np.float64),

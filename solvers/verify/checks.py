@@ -202,7 +202,6 @@ def check_rising(picture: Picture) -> Iterator[Finding]:
 
 
 def _counted(picture: Picture, term: Term) -> Iterator[tuple[Assignment, Device]]:
-    """Replicas on known devices that count for a term."""
     for item in picture.plan.assignments:
         host = picture.host(item)
         mine = item.workload in picture.movable and picture.known(item.kind, item.workload)

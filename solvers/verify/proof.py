@@ -62,9 +62,6 @@ class Column:
             [self.power_w[place] for place in places],
         )
 
-    def readings_w(self, at: int) -> list[float]:
-        return [item for item in self.power_w[: at + 1] if item is not None]
-
 
 @dataclass(slots=True)
 class ColumnProof:
@@ -125,7 +122,7 @@ class ColumnProof:
 
 def _power_of(below: Sequence[tuple[int, Column, int]], batch: int) -> tuple[float | None, int]:
     measured_share = max((column.shares_pct[at] for _, column, at in below), default=0)
-    readings = [(size, power) for size, column, at in below for power in column.readings_w(at)]
+    readings = [(size, power) for size, column, at in below for power in column.power_w[: at + 1] if power is not None]
     if not readings:
         return None, measured_share
     # Below the smallest measured batch nothing is proven; the smallest one is the nearest that is known.

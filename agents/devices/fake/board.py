@@ -144,10 +144,6 @@ class Worker:
         self.inflow += requests
         self.inflow_rps = self.inflow / (INFLOW_STRETCH * over_s)
 
-    def inflow_ends_in_s(self) -> float | None:
-        """Seconds until everything announced has arrived."""
-        return self.inflow / self.inflow_rps if self.inflow > 0.0 else None
-
     def arrive(self, seconds: float) -> float:
         arrived = min(self.inflow, self.inflow_rps * seconds)
         self.inflow -= arrived
@@ -281,7 +277,7 @@ class FakeBoard:
             for worker in self.workers.values():
                 if worker.state is WorkerState.STARTING and worker.ready_at_s > self._now_s:
                     until_s = min(until_s, worker.ready_at_s)
-                ends_in_s = worker.inflow_ends_in_s()
+                ends_in_s = worker.inflow / worker.inflow_rps if worker.inflow > 0.0 else None
                 if ends_in_s is not None:
                     until_s = min(until_s, self._now_s + max(ends_in_s, 1e-4))
             self._run(until_s - self._now_s)

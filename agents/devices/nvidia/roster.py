@@ -107,7 +107,6 @@ class Roster:
         return WorkerPart(order=order, mode=self._modes.mode(reading.uuid))
 
     def end(self, worker: str) -> None:
-        """Begin to end a worker, once."""
         known = self._known.setdefault(worker, _KnownWorker())
         if not known.ending:
             self._end(self.reading(worker))

@@ -51,10 +51,6 @@ def _no_filter() -> None:
     return None
 
 
-def _page_model(model: Any) -> Any:
-    return Page.__class_getitem__(model)
-
-
 def documents_router() -> APIRouter:
     router = APIRouter()
     for kind in kinds.KINDS:
@@ -88,7 +84,7 @@ def _add_reads(router: APIRouter, kind: Kind) -> None:
         f"/v1/{kind.plural}",
         operation_id=f"list_{kind.table}",
         summary=f"List {kind.plural.replace('-', ' ')}",
-        response_model=_page_model(kind.domain),
+        response_model=Page.__class_getitem__(kind.domain),
     )
     def list_documents(
         request: Request,

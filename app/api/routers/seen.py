@@ -133,7 +133,6 @@ def window(
     end: Annotated[Moment, Query(alias="to", description="Default: now.")] = None,
     step_s: Annotated[float, Query(ge=1, le=86_400, allow_inf_nan=False, description="Seconds per step.")] = 60.0,
 ) -> TelemetryWindow:
-    """What of a series is wanted."""
     until = utc("to", end) or context_of(request).clock.now()
     try:
         return TelemetryWindow(since=utc("from", start) or until - SERIES_SPAN, until=until, step_s=step_s)

@@ -45,7 +45,6 @@ class Evidence:
     groups: GroupSamples
 
     def __len__(self) -> int:
-        """Rows of measurements."""
         return len(self.samples) + len(self.groups.groups) // 2
 
     def nothing(self) -> Evidence:

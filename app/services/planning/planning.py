@@ -79,7 +79,9 @@ class LeaderJournal:
         """Keep the finished record and settle the plan's state."""
         with self._database.transaction() as session:
             cycles.close(session, record)
-            if record.plan is not None and record.generation is None and _is_news(record):
+            # One that changes nothing lives on in the record alone, or such plans would bury the others.
+            news = record.decision is None or HoldReason.NOTHING_TO_CHANGE not in record.decision.reasons
+            if record.plan is not None and record.generation is None and news:
                 self._settle(session, record, record.plan)
 
     def _settle(self, session: Session, record: CycleRecord, plan: Plan) -> None:
@@ -127,11 +129,6 @@ def _new_plan(record: CycleRecord, plan: Plan, state: PlanState, created_by: str
         policy=record.snapshot.policy.name,
         insight=record.proposal.insight if record.proposal is not None else None,
     )
-
-
-def _is_news(record: CycleRecord) -> bool:
-    """Whether the plan differs from what stands; others live on in the record alone, or they would bury those."""
-    return record.decision is None or HoldReason.NOTHING_TO_CHANGE not in record.decision.reasons
 
 
 def _end_state(record: CycleRecord) -> PlanState:

@@ -211,7 +211,6 @@ class WorkloadChange:
 
     @property
     def differs(self) -> bool:
-        """Whether anything about it changed."""
         return self.fate is not Fate.KEPT or self.before != self.after
 
 

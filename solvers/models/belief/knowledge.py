@@ -152,7 +152,6 @@ class Knowledge:
 
 
 def studied(background: Background, samples: Samples, seed: int) -> Knowledge:
-    """Learn everything from samples alone."""
     clocks = intake.references(background.clocks, samples, {})
     gathered = intake.gathered(samples, clocks)
     known = Knowledge(clocks=clocks, tails={key: Tail().after(ratios) for key, ratios in gathered.tails.items()})

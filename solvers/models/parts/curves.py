@@ -71,7 +71,6 @@ class Ridge:
         return Ridge(offset=offset, centre=centre, scale=scale, coefficients=best[1], error_left_out=best[0])
 
     def __call__(self, features: Floats) -> Floats:
-        """Value of every row."""
         return np.asarray(self.offset + (features - self.centre) / self.scale @ self.coefficients)
 
 

@@ -271,7 +271,6 @@ class Disturbed:
         return float(np.sqrt(squares / count)) if count else otherwise
 
     def predict(self, groups: Groups, solo: SoloModel) -> Answer:
-        """Slowdown of every member."""
         length = len(groups)
         single = groups.count_of_others() == 0
         table = self.company.table if self.company else None

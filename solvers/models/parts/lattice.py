@@ -179,7 +179,6 @@ class _Bracket:
     inside: Flags
 
     def side(self, upper: int) -> tuple[Whole, Floats]:
-        """One neighbour and its weight."""
         return (self.high, self.weight) if upper else (self.low, 1.0 - self.weight)
 
     def nearest(self) -> Whole:

@@ -63,7 +63,6 @@ class Static:
         return self.fit(self.seen.joined(samples))
 
     def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
-        """Look every row up."""
         refuse_quantity(self.spec, quantity)
         if self.lattice is None:
             return Answer.unknown(len(queries))
@@ -71,7 +70,6 @@ class Static:
         return answered(queries, places, self.value(queries, quantity, places), self.noise, self.errors)
 
     def value(self, queries: Queries, quantity: Quantity, places: Places) -> Floats:
-        """The quantity at places already found."""
         assert self.lattice is not None
         if quantity is Quantity.POWER_W:
             return self.lattice.column(places, "power")
@@ -114,7 +112,6 @@ def answered(
 
 
 def of_keys(queries: Queries, values: Mapping[tuple[str, str], float], otherwise: float) -> Floats:
-    """The value of every row's key."""
     table = [[values.get((model, gpu), otherwise) for gpu in queries.gpu_types] for model in queries.models]
     shape = len(queries.models), len(queries.gpu_types)
     return np.asarray(np.array(table, dtype=np.float64).reshape(shape)[queries.model, queries.gpu_type])

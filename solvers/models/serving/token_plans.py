@@ -66,7 +66,6 @@ class TokenPromise:
         )
 
     def told(self, profile: TokenProfile, sequences: int, rate_rps: float) -> TokenLatency:
-        """Latencies of a replica at a rate."""
         return token_latency(costs_of(profile), mix_of(self.lengths), rate_rps, sequences, self.percentile)
 
     def kept_by(self, latency: TokenLatency) -> bool:

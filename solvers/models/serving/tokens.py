@@ -118,7 +118,6 @@ class TokenMix:
         check_distinct("buckets", ((bucket.in_tokens, bucket.out_tokens) for bucket in self.buckets))
 
     def shares(self) -> tuple[tuple[LengthBucket, float], ...]:
-        """Buckets with their part of all requests."""
         total = sum(bucket.weight for bucket in self.buckets)
         return tuple((bucket, bucket.weight / total) for bucket in self.buckets)
 

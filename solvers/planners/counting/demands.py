@@ -47,7 +47,6 @@ class Covers:
         return np.asarray(rate >= self.demand * (1 - 1e-7), dtype=np.bool_)
 
     def usd(self, counts: Whole) -> float:
-        """Cost of all replicas."""
         return float(self.option_usd @ counts)
 
     def objective(self, counts: Whole) -> float:

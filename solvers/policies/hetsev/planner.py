@@ -153,7 +153,6 @@ class _HetsevCycle:
     models_on: dict[int, set[ModelName]] = field(default_factory=dict)
 
     def note_models(self) -> None:
-        """Who holds which device, by model."""
         for settled in self.draft.settled.values():
             for item in settled.placed:
                 self.models_on.setdefault(item.seat.device, set()).add(settled.need.model)

@@ -197,7 +197,7 @@ def _start_clock(
         return top
     measured = {clock for need in needs for clock in _measured_mhz(snapshot, need, gpu_type)}
     wanted = {parameters.clock_mhz_start, *(clock for clock in measured if clock > parameters.clock_mhz_start)}
-    tried = sorted({_supported(gpu_type, clock) for clock in wanted} | {top})
+    tried = sorted({next((each for each in gpu_type.clocks_mhz_sm if each >= clock), top) for clock in wanted} | {top})
     classes = [replace(kind, clock_mhz_sm=clock) for clock in tried]
     cutter = Cutter(parameters=parameters, beliefs=Beliefs.of(snapshot, classes))
     reach = [[_reach(cutter.cut(need, number)) for need in needs] for number in range(len(tried))]
@@ -207,11 +207,6 @@ def _start_clock(
 
 def _reach(virtual: Virtual | None) -> int:
     return 0 if virtual is None else virtual.option.batch_max
-
-
-def _supported(gpu_type: GpuType, clock_mhz: int) -> int:
-    """The lowest clock of the table that is not below the wanted one."""
-    return next((clock for clock in gpu_type.clocks_mhz_sm if clock >= clock_mhz), gpu_type.clock_mhz_sm_max)
 
 
 def _measured_mhz(snapshot: Snapshot, need: Need, gpu_type: GpuType) -> set[int]:

@@ -227,7 +227,6 @@ class MudiCurves:
 
 
 def _fitted(grid: Grid, kind: DeviceClass) -> dict[int, Piecewise]:
-    """A curve for every measured batch."""
     share = grid.shares_pct / 100.0 / kind.sm_part
     found = {}
     for column, batch in enumerate(grid.batches):

@@ -130,7 +130,8 @@ class Slack:
         if self._short_mib(device, job) > self.parameters.host_mib_per_device:
             return False
         fleet.put(seat)
-        if not self._bear(device, self.company(device, job)):
+        company = self.company(device, job)
+        if not all(self._needed(device, host, company) for host in self.hosts.get(device, [])):
             fleet.lift(seat)
             return False
         guest = Guest(need=need, job=job, seat=seat, standing=standing)
@@ -151,10 +152,6 @@ class Slack:
 
     def _full(self, device: int) -> bool:
         return bool(self.jobs_on[device] >= self.parameters.jobs_per_device)
-
-    def _bear(self, device: int, company: Company) -> bool:
-        """Whether the services here can be made fast enough beside these jobs in the share that jobs leave."""
-        return all(self._needed(device, host, company) for host in self.hosts.get(device, []))
 
     def _needed(self, device: int, host: CoordinatedReplica, company: Company) -> bool:
         if host.placed.option is None:

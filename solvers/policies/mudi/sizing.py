@@ -65,7 +65,6 @@ class MudiMemory:
         return {item.batch: item.late for item in self.readings if item.workload == workload}
 
     def heard(self, snapshot: Snapshot, heed: float) -> MudiMemory:
-        """With what the replicas tell now."""
         services: set[str] = {service.id for service in snapshot.services}
         known = {(item.workload, item.batch): item.late for item in self.readings if item.workload in services}
         standing = {item.replica: item for item in snapshot.target.assignments if item.workload in services}

@@ -98,7 +98,6 @@ class TaskAffinity:
 
     @property
     def total(self) -> float:
-        """Mean of the two."""
         return (self.workload + self.variant) / 2.0
 
 
