@@ -28,7 +28,7 @@ from solvers.domain.plan import Plan
 
 DRAFTED = "drafted"
 PROMOTED = "promoted"
-LIFE_S_MAX = 60
+LIFE_S_MAX = 300
 """Whoever does not come to its moment ends by another signal."""
 MOMENTS = (*(step.value for step in CycleStep), DRAFTED, PROMOTED)
 
