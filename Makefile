@@ -91,10 +91,10 @@ down: ## Stop what `make up` started; the data stays
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_ARGS=...)
 	@# Four at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
-	@# then those that measure what happens within seconds, all of which are in tests/integration, a file on each core.
+	@# then those that measure what happens within seconds, with the machine to themselves, all of which are in tests/integration.
 	@rm -f $(DURATIONS)
 	$(BIN)/pytest -n 4 --durations-kept $(DURATIONS) --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
-	$(BIN)/pytest -n 2 --durations-kept $(DURATIONS) --dist loadfile -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),tests/integration) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),tests/integration) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 coverage: COVER_TOGETHER = --cov --cov-report=
 coverage: COVER_ALONE = --cov --cov-append --cov-report=term

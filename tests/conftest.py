@@ -39,7 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     kernel, so no disk need be waited for. A database of hundreds of files is copied there for nearly every integration
     test.
     """
-    config.pluginmanager.register(Durations(config.getoption("--durations-kept")))
+    # Whatever workers count reaches the process that started them, which alone may add it to what is kept.
+    works = hasattr(config, "workerinput")
+    config.pluginmanager.register(Durations(None if works else config.getoption("--durations-kept")))
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
         return
     runs_programs = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
