@@ -3,8 +3,9 @@
 Independent of the planner's search: patterns are listed one by one and judged by `problems.patterns.judge`, and an
 integer number of devices of every node and pool carries each, so that caps of nodes and racks, failure domains, quotas,
 budgets, floors and ceilings are rows of their own and exact. First the least unserved, as the objective weighs it, then
-the least cost. Only what another pattern with the same workloads beats in every sum that counts is left out. What it
-shares with the planner is the reading of the picture: which devices are alike, and what replicas serve and draw.
+the least cost, what jobs that may wait do not earn counted in. Only what another pattern with the same workloads beats
+in every sum that counts is left out. What it shares with the planner is the reading of the picture: which devices are
+alike, and what replicas serve and draw.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from solvers.domain.ids import DeviceId, NodeId, WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.reading.formulation import Reading, read
+from solvers.problems.jobs import job_worth, must_run
 from solvers.problems.joint import JointProblem
 from solvers.problems.needs import Need
 from solvers.problems.patterns import Pattern, judge
@@ -41,6 +43,7 @@ class Optimum:
 
     unserved: float
     usd_per_h: float
+    """With what jobs do not earn."""
     bound_usd_per_h: float
     proven: bool
     spread: bool
@@ -117,8 +120,21 @@ class Programme:
     def hopeless(self) -> float:
         """Unserved of those that nothing can serve: the same in every plan."""
         inside = {work.id for work in self.problem.workloads}
-        outside = (need for need in self.reading.needs if need.workload not in inside)
+        outside = (
+            item for item in self.reading.needs if item.workload not in inside and item.workload not in self.worth
+        )
         return sum((need.weight * (need.rate_rps_least + need.replicas_min) for need in outside), start=0.0)
+
+    @cached_property
+    def worth(self) -> dict[WorkloadId, float]:
+        """What jobs that may wait are worth, $/h."""
+        snapshot, fleet = self.reading.snapshot, self.reading.fleet
+        jobs = {WorkloadId(job.id): job for job in snapshot.jobs if not must_run(snapshot.policy)}
+        return {
+            need.workload: job_worth(snapshot, fleet, need, jobs[need.workload]).usd_per_h
+            for need in self.reading.needs
+            if need.workload in jobs
+        }
 
     @cached_property
     def places(self) -> dict[tuple[NodeId, int], int]:
@@ -160,15 +176,20 @@ class Programme:
 
     @cached_property
     def usd(self) -> Floats:
-        """What each column costs."""
-        return np.array([item.pattern.usd_per_h for item in self.columns] + [0.0] * (self.size - len(self.columns)))
+        """What each column costs; of a job that may wait, what it does not earn."""
+        found = np.array([item.pattern.usd_per_h for item in self.columns] + [0.0] * (self.size - len(self.columns)))
+        for number, work in enumerate(self.problem.workloads):
+            if work.id in self.worth:
+                found[self.at("short", number)] = work.unserved_usd / work.rate_rps
+        return found
 
     @cached_property
     def unserved(self) -> Floats:
         """What each column counts as unserved."""
         weights = np.zeros(self.size)
         for number, need in enumerate(self.needs):
-            weights[[self.at("short", number), self.at("missing", number)]] = need.weight
+            if need.workload not in self.worth:
+                weights[[self.at("short", number), self.at("missing", number)]] = need.weight
         return weights
 
     @cached_property
@@ -200,8 +221,9 @@ class Programme:
             for column, _, rate_rps in self._members(number):
                 rates[column] += rate_rps
                 counts[column] += 1
-            if need.kind is not WorkloadKind.JOB:
-                yield _Row(of={**rates, self.at("short", number): 1.0}, least=need.rate_rps_least * (1 - DUST))
+            asked_rps = self.problem.workloads[number].rate_rps if need.workload in self.worth else need.rate_rps_least
+            if need.kind is not WorkloadKind.JOB or need.workload in self.worth:
+                yield _Row(of={**rates, self.at("short", number): 1.0}, least=asked_rps * (1 - DUST))
             yield _Row(of={**counts, self.at("missing", number): 1.0}, least=need.replicas_min)
             yield _Row(of=counts, most=self.problem.workloads[number].replicas_max)
 
@@ -289,10 +311,13 @@ class Programme:
     def answer(self, found: _Found, unserved: float) -> Optimum:
         """In the planner's terms."""
         counts = np.round(found.values[: len(self.columns)]).astype(int)
+        # What a job could earn only where it may not be planned is lost in every plan.
+        planned = sum(work.unserved_usd for work in self.problem.workloads if work.id in self.worth)
+        lost_usd = sum(self.worth.values()) - planned
         return Optimum(
             unserved=unserved + self.hopeless,
-            usd_per_h=float(self.usd @ found.values),
-            bound_usd_per_h=found.bound,
+            usd_per_h=float(self.usd @ found.values) + lost_usd,
+            bound_usd_per_h=found.bound + lost_usd,
             proven=found.proven,
             spread=self.spread,
             chosen=tuple(

@@ -90,6 +90,8 @@ def held(seed: int, units: int = UNITS, exact_s: float = EXACT_S) -> Held | None
     if best is None:
         return None
     objective = made.plan.objective
+    # What is left for the devices of a plan that earns as much as this one.
+    earning_usd = best.usd_per_h - objective.waiting_usd_per_h
     return Held(
         seed=seed,
         rule=rule_of(seed),
@@ -97,7 +99,7 @@ def held(seed: int, units: int = UNITS, exact_s: float = EXACT_S) -> Held | None
         unserved=objective.unserved,
         unserved_least=best.unserved,
         usd_per_h=objective.cost_usd_per_h,
-        optimum_usd_per_h=best.usd_per_h,
+        optimum_usd_per_h=earning_usd,
         stated_gap_pct=made.plan.gap_pct,
         bound_usd_per_h=made.plan.bound_usd_per_h,
         refused=not made.chosen.sound,

@@ -233,6 +233,7 @@ def _jobs(draw: Draw) -> Snapshot:
             gpu_type_reference=GpuTypeName(sorted(names)[0]),
             share_pct_sm_min=int(draw.rng.choice([20, 40, 60])),
             share_pct_sm_max=100,
+            value_usd_per_h=float(draw.rng.choice([0.0, 0.5, 1.0, 1.6])),
         )
         for number in range(int(draw.rng.integers(1, 3)))
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -90,6 +91,8 @@ class Workload:
     per_device_max: int = 1
     dedicated: bool = False
     domains_min: int = 1
+    domains_held: frozenset[int] = frozenset()
+    """Failure domains where replicas of it stay that are no part of the problem."""
     budget_usd_per_h: float = float("inf")
     avoids: tuple[int, ...] = ()
     """Workloads (by number) that must not stand beside it."""
@@ -107,7 +110,7 @@ class Workload:
     @property
     def replicas_floor(self) -> int:
         """Replicas that it needs at least: as asked, and for as many failure domains as asked."""
-        return max(self.replicas_min, self.domains_min if self.domains_min > 1 else 0)
+        return max(self.replicas_min, self.domains_min - len(self.domains_held) if self.domains_min > 1 else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +122,80 @@ class Variant:
     launch_s: float = 10.0
     batch_max: int = 0
     """Its largest batch, where a network is several variants by batch; 0: all its batches are one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """Least replicas of workloads on devices of some pools, by workload: first its own in all pools. To be in so many
+    failure domains is to have so many replicas, and enough outside any fewer domains.
+    """
+
+    workload: Whole
+    pools: Flags
+    """floor x pool: whose replicas count."""
+    least: Floats
+    start: Whole
+    """Of each workload's; one element more."""
+
+    @staticmethod
+    def of(problem: JointProblem) -> Floors:
+        """A workload's domains are those of the pools that may host it."""
+        domain = np.array([pool.failure_domain for pool in problem.pools], dtype=np.int64)
+        workload, pools, least = list[int](), list[Flags](), list[int]()
+        for number, work in enumerate(problem.workloads):
+            rows = [(work.replicas_floor, np.ones(len(domain), dtype=np.bool_))]
+            if work.domains_min > 1:
+                mine = problem.allowed[:, problem.variant_workload == number].any(axis=1) & (problem.pool_devices > 0)
+                rows += _outside(work, domain, np.unique(domain[mine]).tolist())
+            some = [row for row in rows if row[0] > 0]
+            workload += [number] * len(some)
+            least += [count for count, _ in some]
+            pools += [inside for _, inside in some]
+        return Floors(
+            workload=np.array(workload, dtype=np.int64),
+            pools=np.array(pools, dtype=np.bool_).reshape(len(pools), len(domain)),
+            least=np.array(least, dtype=np.float64),
+            start=np.searchsorted(np.array(workload, dtype=np.int64), np.arange(len(problem.workloads) + 1)),
+        )
+
+    @property
+    def own(self) -> Whole:
+        """By workload the floor of all its replicas; -1: none."""
+        return np.where(np.diff(self.start) > 0, self.start[:-1], -1)
+
+    def entries(self, workload: Whole, pool: Whole) -> tuple[Whole, Whole]:
+        """Which replicas, of these workloads on devices of these pools, count for which floors."""
+        size = np.diff(self.start)[workload]
+        replica = np.repeat(np.arange(len(workload)), size)
+        floor = np.repeat(self.start[workload] - np.cumsum(size) + size, size) + np.arange(len(replica))
+        inside = self.pools[floor, pool[replica]]
+        return replica[inside], floor[inside]
+
+    def counted(self, workload: Whole, pool: Whole, replicas: Whole | Floats) -> Floats:
+        """How many replicas there are for each floor, of these workloads on devices of these pools."""
+        replica, floor = self.entries(workload, pool)
+        counts = np.bincount(floor, weights=replicas[replica], minlength=len(self.least))
+        return np.asarray(counts, dtype=np.float64)
+
+
+LISTED_MAX = 60_000
+"""Patterns, lawful or not, up to which all are listed."""
+SPREAD_ROWS_MAX = 64
+
+
+def _outside(work: Workload, domain: Whole, domains: list[int]) -> list[tuple[int, Flags]]:
+    """How many replicas must be outside every few of the domains, fewest of these first, as long as that is few rows:
+    replicas and pools.
+    """
+    rows: list[tuple[int, Flags]] = []
+    needed = min(work.domains_min, len(domains))
+    for fewer in range(1, needed):
+        if comb(len(domains), fewer) > SPREAD_ROWS_MAX:
+            break
+        for gone in combinations(domains, fewer):
+            stays = len(work.domains_held.difference(gone))
+            rows.append((needed - fewer - stays, ~np.isin(domain, gone)))
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +255,11 @@ class JointProblem:
         return np.array([not item.may_wait for item in self.workloads], dtype=np.bool_)
 
     @cached_property
+    def floors(self) -> Floors:
+        """Least replicas."""
+        return Floors.of(self)
+
+    @cached_property
     def replicas_floor(self) -> Whole:
         return np.array([item.replicas_floor for item in self.workloads], dtype=np.int64)
 
@@ -201,6 +283,11 @@ class JointProblem:
         steps, variants = WHOLE_PCT // max(1, self.share_step_pct), len(self.variants)
         sizes = range(1, self.members_max + 1)
         return self.kinds * sum(comb(variants + size - 1, size) * comb(steps, size) for size in sizes)
+
+    @cached_property
+    def few_patterns(self) -> bool:
+        """Whether all of them can be listed."""
+        return self.patterns_most <= LISTED_MAX
 
     @cached_property
     def only_whole(self) -> bool:

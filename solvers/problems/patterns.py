@@ -286,12 +286,14 @@ class Layout:
         return np.where(missing > SHORT, missing, 0.0)
 
     def fewer(self, problem: JointProblem) -> Floats:
-        """Part of each workload's least replicas that is not there."""
-        replicas = np.zeros(len(problem.workloads))
-        for pattern, count in zip(self.patterns, self.counts, strict=True):
-            np.add.at(replicas, problem.variant_workload[list(pattern.variants)], count)
-        floor = problem.replicas_floor
-        return np.asarray(np.maximum(0.0, floor - replicas) / np.maximum(floor, 1.0))
+        """Part of each workload's least replicas that is not there, those for its failure domains beside."""
+        size = [len(item.variants) for item in self.patterns]
+        variant = np.array([each for item in self.patterns for each in item.variants], dtype=np.int64)
+        kind = np.repeat(np.array([item.kind for item in self.patterns], dtype=np.int64), size)
+        count, floors = np.repeat(np.array(self.counts, dtype=np.int64), size), problem.floors
+        there = floors.counted(problem.variant_workload[variant], problem.kind_pool[kind], count)
+        missing = np.maximum(0.0, floors.least - there) / np.maximum(floors.least, 1.0)
+        return np.bincount(floors.workload, weights=missing, minlength=len(problem.workloads))
 
     def value(self, problem: JointProblem) -> float:
         """Cost with unserved demand priced in."""

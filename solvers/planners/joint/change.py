@@ -216,6 +216,11 @@ class _Rows:
         """By workload, by share, as budgets count."""
         return self._sum(self.devices * self.problem.pool_usd[self.pool] * self.share_pct / 100)
 
+    def domains(self, workload: int) -> frozenset[int]:
+        """Failure domains where some of a workload stands."""
+        pools = np.unique(self.pool[self.workload == workload]).tolist()
+        return frozenset(self.problem.pools[pool].failure_domain for pool in pools)
+
     def gpus(self) -> dict[str, float]:
         """By project, as quotas count."""
         part = np.array([item.gpu_part for item in self.problem.pools])
@@ -348,7 +353,7 @@ def _residual(problem: JointProblem, rows: _Rows) -> list[Workload | None]:
     dearest = max((pool.usd_per_h for pool in problem.pools), default=0.0)
     held = zip(rows.served_rps().tolist(), rows.replicas().tolist(), rows.usd_per_h().tolist(), strict=True)
     found: list[Workload | None] = []
-    for work, (served_rps, replicas, usd_per_h) in zip(problem.workloads, held, strict=True):
+    for number, (work, (served_rps, replicas, usd_per_h)) in enumerate(zip(problem.workloads, held, strict=True)):
         rate = work.rate_rps - served_rps
         fewest, most = max(0, work.replicas_min - replicas), work.replicas_max - replicas
         if most <= 0 or (rate <= RESIDUE * work.rate_rps and not fewest):
@@ -362,6 +367,7 @@ def _residual(problem: JointProblem, rows: _Rows) -> list[Workload | None]:
             unserved_usd=max(work.unserved_usd * rate / work.rate_rps, min(work.unserved_usd, SHORT_LEAST * dearest)),
             replicas_min=fewest,
             replicas_max=most,
+            domains_held=work.domains_held | rows.domains(number),
             budget_usd_per_h=max(0.0, work.budget_usd_per_h - usd_per_h),
         )
         found.append(left)

@@ -265,15 +265,19 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
 
 def bounded(found: Found, plan: Plan) -> Plan:
     """The plan with the best of what prices, the solve and counting proved; the latter two hold for plans that serve
-    everybody, where nothing is pinned.
+    everybody, where nothing is pinned. Theirs counts what jobs do not earn, which is no part of a plan's cost.
     """
     bound, loose, cost = found.certificate.bound(plan), found.certificate.problem, plan.objective.cost_usd_per_h
-    usd_per_h = [item.bound_usd_per_h or 0.0 for item in (found.solved.found, found.counted) if item is not None]
-    if any(usd_per_h) and not (loose.pinned or plan.unplaced):
+    works, short = loose.problem.workloads, {item.workload for item in plan.unplaced}
+    proven = [item.bound_usd_per_h or 0.0 for item in (found.solved.found, found.counted) if item is not None]
+    if any(proven) and not loose.pinned and short.isdisjoint(item.id for item in works if not item.may_wait):
         served: dict[WorkloadId, float] = defaultdict(float)
         for item in plan.assignments:
             served[item.workload] += item.capacity_rps
-        if all(served[item.id] >= item.rate_rps * (1 - DUST) for item in loose.problem.workloads):
+        if all(item.may_wait or served[item.id] >= item.rate_rps * (1 - DUST) for item in works):
+            parts = ((item, min(1.0, served[item.id] / item.rate_rps)) for item in works if item.may_wait)
+            waiting_usd = sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)
+            usd_per_h = [usd - waiting_usd for usd in proven]
             bound = max([bound, *(min(usd, cost) for usd in usd_per_h if usd <= cost * (1 + DUST))])
     return replace(plan, bound_usd_per_h=bound)
 

@@ -11,7 +11,8 @@ token, the mean is what makes the utilisation granted the rate that was found, a
 Where memory is what is paid, a network is a variant for every batch that may be worth it: a larger batch serves more
 and uses more memory, and which is cheaper depends on what one replica more costs. Limits of memory cost nothing, and a
 batch is changed in place while the limit bears it, so all have the limit of the largest, as far as a device full of
-replicas would bear it. Where shares or whole devices are paid the batch that serves most is right.
+replicas would bear it. A larger batch also draws more, so that small problems have such variants where watts count.
+Elsewhere the batch that serves most is right.
 
 Pinned replicas stay to the letter. A job that was evicted as often as it bears stays as if it were pinned, and movable
 replicas beside either stay too, as long as today's rules allow it, they keep their promise and their owner can pay:
@@ -74,6 +75,8 @@ class Left:
     replicas_min: int
     replicas_max: int
     budget_usd_per_h: float
+    domains_held: frozenset[int] = frozenset()
+    """Failure domains where some of it stays."""
 
 
 def left_of(need: Need, kept: int, capacity_rps: float, usd_per_h: float) -> Left:
@@ -128,6 +131,7 @@ def workloads_of(
             per_device_max=1 if alone else policy.replicas_per_device_max,
             dedicated=need.affinity.dedicated,
             domains_min=need.affinity.failure_domains_min,
+            domains_held=item.domains_held,
             budget_usd_per_h=item.budget_usd_per_h,
             avoids=tuple(sorted(number[foe] for foe in foes.get(need.workload, ()) if foe in number)),
             priority=need.priority,
@@ -291,7 +295,9 @@ def staying_of(
             good = list(books.let_stay(need, mine))
         kept.extend(item for item, _ in good)
         usd_per_h = sum(books.usd_per_h(item) for item, _ in good)
-        left.append(left_of(need, len(good), sum(capacity for _, capacity in good), usd_per_h))
+        rest = left_of(need, len(good), sum(capacity for _, capacity in good), usd_per_h)
+        domains = frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good)
+        left.append(replace(rest, domains_held=domains))
     return Staying(
         pinned=tuple(sorted(pinned, key=lambda item: item.replica)),
         kept=tuple(sorted(kept, key=lambda item: item.replica)),
@@ -365,9 +371,9 @@ class _Books:
 
 def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
     """The same problem with a variant for every batch worth choosing: batches up to that one. `used_mib`: table x
-    variant x batch, what is used with it.
+    variant x batch, what is used with it. Where watts count, a small problem alone is split: all of it can be listed.
     """
-    if not problem.by_memory or not len(problem.variants):
+    if not len(problem.variants) or not (problem.by_memory or problem.caps or problem.usd_per_wh):
         return problem
     most = max(1, VARIANTS_MAX // len(problem.variants))
     ceilings = [_ceilings(problem, number, used_mib[:, number], most) for number in range(len(problem.variants))]
@@ -375,15 +381,15 @@ def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
     columns = np.array([column for found in ceilings for column in found], dtype=np.int64)
     largest = np.array([found[-1] for found in ceilings for _ in found], dtype=np.int64)
     wide, every = problem.of_variants(chosen), np.arange(len(chosen))
+    if not problem.by_memory and (len(chosen) == len(problem.variants) or not wide.few_patterns):
+        return problem
     beyond = np.arange(len(problem.batches))[None, :] > columns[:, None]
 
     def below(cells: Floats) -> Floats:
         return np.where(beyond[None, :, None, :], np.inf, cells)
 
     mean_ms = below(wide.mean_ms)
-    billed = used_mib[:, chosen][:, every, columns]
-    ample = np.minimum(wide.memory_mib[:, every, largest], _full_mib(problem)[:, None])
-    return replace(
+    split = replace(
         wide,
         variants=tuple(
             replace(item, batch_max=int(problem.batches[column]))
@@ -392,9 +398,13 @@ def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
         mean_ms=mean_ms,
         tail_ms=mean_ms if wide.tail_ms is wide.mean_ms else below(wide.tail_ms),
         power_w=below(wide.power_w),
-        memory_mib=np.maximum(wide.memory_mib, ample[:, :, None]),
-        billed_mib=np.where(np.isfinite(billed), billed, 0.0),
     )
+    if not problem.by_memory:
+        return split
+    billed = used_mib[:, chosen][:, every, columns]
+    ample = np.minimum(wide.memory_mib[:, every, largest], _full_mib(problem)[:, None])
+    memory_mib = np.maximum(wide.memory_mib, ample[:, :, None])
+    return replace(split, memory_mib=memory_mib, billed_mib=np.where(np.isfinite(billed), billed, 0.0))
 
 
 def _full_mib(problem: JointProblem) -> Floats:

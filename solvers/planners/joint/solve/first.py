@@ -310,7 +310,7 @@ def first_layout(problem: JointProblem) -> Layout:
     size_table, rules = SizeTable(judge), Rules(judge)
     packing = Packing(size_table, rules)
     wanted = problem.rate_rps.copy()
-    wanted[rules.floored] = np.maximum(wanted[rules.floored], _LEAST_RPS)
+    wanted[rules.floors.workload] = np.maximum(wanted[rules.floors.workload], _LEAST_RPS)
     offers = _offers(size_table, wanted)
     parts = _assign(problem, offers, wanted, _FULL_PART * problem.pool_devices.astype(np.float64))
     for lot in _lots(size_table, packing, parts):

@@ -26,7 +26,7 @@ from solvers.engines.contents import ContentPrices, Effort
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.planners.joint.solve.master import PART_LEAST, Master, Rows
+from solvers.planners.joint.solve.master import PART_LEAST, ItemPrices, Master, Rows
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
@@ -63,7 +63,7 @@ class Pricing:
 
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
         """The best patterns at these duals."""
-        prices, contents = self._prices(duals), self._judge.contents
+        items, contents = self._rows.item_prices(duals), self._judge.contents
         ceilings = np.where(self._judge.problem.pool_devices > 0, np.inf, 0.0)
         found = [Patterns.none(self._width)]
         pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
@@ -75,7 +75,7 @@ class Pricing:
             effort = Effort(
                 floor=-tolerance, tolerance=tolerance, step_pct=look.step_pct, units=units, repeats=look.repeats
             )
-            best = contents.price(prices, pool, effort)
+            best = contents.price(self._prices(items, pool), pool, effort)
             deadline.spend(best.units)
             ceilings[pool] = best.ceiling
             size = self._width
@@ -84,11 +84,10 @@ class Pricing:
             )
         return Found(rows=Patterns.chained(found), ceilings=ceilings)
 
-    def _prices(self, duals: Floats) -> ContentPrices:
-        items = self._rows.item_prices(duals)
+    def _prices(self, items: ItemPrices, pool: int) -> ContentPrices:
         return ContentPrices(
             pi=items.pi,
-            replica=items.replica,
+            replica=items.replica[pool],
             rate_rps=np.maximum(self._rows.rate, 1e-12),
             watt=items.watt,
             share=items.share,

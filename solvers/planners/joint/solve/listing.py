@@ -18,6 +18,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import EngineAnswer, EngineStatus, Program
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
+from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, ordered
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import Rules, Solution
@@ -25,7 +26,7 @@ from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Layout, Standing, promises_of
 from solvers.problems.promise import bearable
 
-ROWS_PER_UNIT = 600
+ROWS_PER_UNIT, RELAXED_ENTRIES_PER_UNIT = 600, 5_000
 SAME = 1e-9
 ENTRIES_PER_UNIT, NODE_PART = 60, 0.05
 """Of work: a programme's first node with all that comes before it, and what another one takes of that."""
@@ -33,6 +34,8 @@ PART = 0.5
 """Of what is left: the other ways need the rest, should this not come to an end."""
 GAP = 1e-6
 COLUMNS_KEPT = 400
+COLUMNS_FIRST = 300
+"""Of patterns: the best of them are nearly always among these."""
 SERVED = 1e-7
 """Part of a rate below which nothing is missing."""
 
@@ -40,10 +43,12 @@ SERVED = 1e-7
 def solved_whole(
     problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline
 ) -> Layout | None:
-    """The best layout, proven; None without a proof in a part of what is left."""
+    """The best layout found in a part of what is left, with its bound, and whether it is proven;
+    None without any.
+    """
     rules = Rules(Judge(problem))
     master = Master(problem, rules.judge)
-    spared = list_patterns(master, deadline)
+    list_patterns(master, deadline)
     master.keep_standing(tuple(standing), launch_usd_per_s)
     relaxed = master.programme.solve()
     if relaxed is None:
@@ -52,26 +57,32 @@ def solved_whole(
     priced = programmes.best(programmes.priced)
     if priced is None or priced.values is None:
         return None
-    values = priced.values if not programmes.short(priced.values) else programmes.fairest()
-    if values is None:
+    bound = priced.bound
+    answer = programmes.fairest() if programmes.short(priced.values) else priced
+    if answer is None or answer.values is None:
         return None
+    least = _drawing_least(master.judge, master.judged)
+    if (least.draw_w < master.judged.draw_w).any():
+        bound = programmes.bound(least, priced.bound)
     kept = master.promising(relaxed, COLUMNS_KEPT)
-    counts = np.rint(values[programmes.slacks :]).astype(np.int64)
+    counts = np.rint(answer.values[programmes.slacks :]).astype(np.int64)
+    proven = answer.status is EngineStatus.OPTIMAL
     return replace(
         Solution.of_rows(rules, master.judged.rows, counts).layout(),
-        bound_usd_per_h=priced.bound * (1 - spared),
+        bound_usd_per_h=bound,
         prices=master.rows.prices(relaxed.row_duals),
         columns=tuple(master.judge.patterns(master.judged.take(kept))),
-        facts={"columns": float(master.size), "listed": 1.0, "relaxed_usd_per_h": relaxed.value},
+        facts={"columns": float(master.size), "listed": float(proven), "relaxed_usd_per_h": relaxed.value},
     )
 
 
-def _spared_part(problem: JointProblem, judged: Judged) -> float:
-    """The most of what any of these costs that their replicas could save with batches that draw less: patterns have
-    those that serve most.
+def _drawing_least(judge: Judge, judged: Judged) -> Judged:
+    """These with the least that their replicas could draw with batches that keep their promises, serving as much:
+    patterns have the batches that serve most, and plans may have others.
     """
-    if problem.by_replica or not problem.usd_per_wh or not len(judged):
-        return 0.0
+    problem = judge.problem
+    if not (problem.caps or problem.usd_per_wh) or not len(judged):
+        return judged
     promises = promises_of([problem.workloads[item.workload] for item in problem.variants])
     load = bearable(
         promises.take(np.arange(len(problem.variants))[:, None]), problem.batches.astype(np.float64), problem.tail_ms
@@ -79,13 +90,13 @@ def _spared_part(problem: JointProblem, judged: Judged) -> float:
     able = load.kept & np.isfinite(problem.mean_ms)
     least = np.where(able, problem.power_w, np.inf).min(axis=3)
     least_w = np.minimum.accumulate(np.where(np.isfinite(least), least, 0.0)[..., ::-1], axis=2)[..., ::-1]
-    rows, grid = judged.rows, problem.shares_pct
+    rows, pool = judged.rows, problem.kind_pool[judged.rows.kind]
     row, place = np.nonzero(rows.variants >= 0)
-    variant, share = rows.variants[row, place], rows.shares_pct[row, place]
-    lower = np.maximum(np.searchsorted(grid, share, side="right") - 1, 0)
-    spared_w = judged.power_w[row, place] - least_w[problem.kind_table[rows.kind[row]], variant, lower]
-    spared = np.bincount(row, weights=np.maximum(spared_w, 0.0), minlength=len(judged)) * problem.usd_per_wh
-    return float((spared / np.maximum(judged.usd_per_h, spared)).max(initial=0.0, where=spared > 0))
+    lower = np.maximum(np.searchsorted(problem.shares_pct, rows.shares_pct[row, place], side="right") - 1, 0)
+    each = least_w[problem.kind_table[rows.kind[row]], rows.variants[row, place], lower]
+    drawn = judge.idle_w[pool] + np.bincount(row, weights=each, minlength=len(judged))
+    draw_w = np.minimum(judged.draw_w, drawn)
+    return replace(judged, draw_w=draw_w, usd_per_h=judge.price(rows, draw_w))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +116,11 @@ class _Programmes:
     @property
     def priced(self) -> Program:
         """Money, and what is unserved at its price."""
+        return self._priced(self.master.columns)
+
+    def _priced(self, columns: Columns) -> Program:
         master = self.master
-        columns, demand = master.columns, int(master.rows.wanted.sum())
+        demand = int(master.rows.wanted.sum())
         works = [work for work, wanted in zip(master.problem.workloads, master.rows.wanted, strict=True) if wanted]
         spare = np.array([1 - work.rate_least_rps / work.rate_rps for work in works], dtype=np.float64)
         ends = int(columns.start[demand])
@@ -124,6 +138,21 @@ class _Programmes:
             row_upper=master.rows.upper,
         )
 
+    def bound(self, least: Judged, most_usd: float) -> float:
+        """What nothing costs less than if all patterns draw as little as these, and no more than so much."""
+        master = self.master
+        saved_usd = np.append(np.zeros(master.slacks), master.judged.usd_per_h - least.usd_per_h)
+        slack = master.rows.slack()
+        drawing = Columns.joined([slack, master.rows.columns(least)])
+        drawing = replace(drawing, cost=master.columns.cost - saved_usd, upper=master.columns.upper)
+        found = self.best(self._priced(drawing))
+        if found is not None:
+            return min(found.bound, most_usd)
+        relaxed = ColumnMaster(master.rows.lower, master.rows.upper)
+        relaxed.add(drawing)
+        answer = relaxed.solve()
+        return 0.0 if answer is None else min(answer.value, most_usd)
+
     @property
     def unserved(self) -> Floats:
         """By column: what the objective counts."""
@@ -132,9 +161,10 @@ class _Programmes:
         demand = np.flatnonzero(master.rows.wanted)
         weight = np.array([max(1, work.priority) for work in works], dtype=np.float64)
         rate = np.array([work.rate_rps for work in works])
-        floored = np.flatnonzero(master.rows.fewest >= 0)
+        own = master.rows.floors.own
         found[len(demand) : 2 * len(demand)] = (weight * rate)[demand]
-        found[2 * len(demand) :] = weight[floored]
+        # Failure domains are no demand: what they cost is in the price of what they lack.
+        found[2 * len(demand) + own[own >= 0]] = weight[own >= 0]
         return np.concatenate([found, np.zeros(len(master.columns) - master.slacks)])
 
     def short(self, values: Floats) -> bool:
@@ -142,7 +172,7 @@ class _Programmes:
         first = int(self.master.rows.wanted.sum())
         return bool((values[first : self.slacks] > SERVED).any())
 
-    def fairest(self) -> Floats | None:
+    def fairest(self) -> EngineAnswer | None:
         """The cheapest that leaves as little unserved as can be."""
         priced, unserved = self.priced, self.unserved
         least = self.best(replace(priced, cost=unserved))
@@ -160,27 +190,72 @@ class _Programmes:
             row_upper=np.append(priced.row_upper, (most + SERVED * max(1.0, most)) / max(1.0, most)),
         )
         answer = self.best(bounded)
-        return least.values if answer is None else answer.values
+        if answer is None or answer.values is None:
+            return replace(least, status=EngineStatus.FEASIBLE)
+        return answer if least.status is EngineStatus.OPTIMAL else replace(answer, status=EngineStatus.FEASIBLE)
 
     def best(self, program: Program) -> EngineAnswer | None:
-        """Proven, or None."""
-        first = 1 + program.rows * program.columns // ENTRIES_PER_UNIT
+        """The best over the columns that promise most, and then over all that could be better; None without any."""
+        columns = Columns(
+            cost=program.cost, upper=program.upper, start=program.start, row=program.row, value=program.value
+        )
+        master = ColumnMaster(program.row_lower, program.row_upper)
+        master.add(columns)
+        self.deadline.spend(1 + program.rows * program.columns // RELAXED_ENTRIES_PER_UNIT)
+        relaxed = master.solve()
+        if relaxed is None:
+            return None
+        worth = np.bincount(
+            columns.number, weights=columns.value * relaxed.row_duals[columns.row], minlength=len(columns)
+        )
+        reduced = program.cost - worth
+        order = np.argsort(np.where(program.integer, reduced, -np.inf), kind="stable")
+        chosen = np.sort(order[: self.slacks + COLUMNS_FIRST])
+        found = self._over(program, columns, chosen)
+        if found is None:
+            return None
+        # What is dearer than all that could be gained is in no better answer.
+        near = np.flatnonzero((reduced <= found.objective - relaxed.value + SAME) | ~program.integer)
+        if not np.isin(near, chosen).all():
+            second = self._over(program, columns, near)
+            bound = -np.inf if second is None else second.bound
+            found = found if second is None or second.objective > found.objective else second
+            found = replace(found, bound=bound)
+        bound = max(relaxed.value, min(found.bound, found.objective))
+        proven = found.objective - bound <= GAP * abs(found.objective)
+        return replace(found, bound=bound, status=EngineStatus.OPTIMAL if proven else EngineStatus.FEASIBLE)
+
+    def _over(self, program: Program, columns: Columns, chosen: Whole) -> EngineAnswer | None:
+        """Over some of the columns; None where nothing was found."""
+        some = columns.take(chosen)
+        small = replace(
+            program,
+            cost=some.cost,
+            lower=program.lower[chosen],
+            upper=some.upper,
+            integer=program.integer[chosen],
+            start=some.start,
+            row=some.row,
+            value=some.value,
+        )
+        first = 1 + small.rows * small.columns // ENTRIES_PER_UNIT
         effort = ProgrammeWork(part=PART, first_units=first, node_units=NODE_PART * first, gap=GAP)
-        answer = programme_answer(program, effort, self.deadline)
-        return answer if answer is not None and answer.status is EngineStatus.OPTIMAL else None
+        answer = programme_answer(small, effort, self.deadline)
+        if answer is None or answer.values is None:
+            return None
+        values = np.zeros(program.columns)
+        values[chosen] = answer.values
+        return replace(answer, values=values)
 
 
-def list_patterns(master: Master, deadline: Deadline) -> float:
-    """Give the master all patterns worth having; the part of what they cost that smaller batches could save."""
-    spared = 0.0
+def list_patterns(master: Master, deadline: Deadline) -> None:
+    """Give the master all patterns worth having."""
     for count in range(1, master.width + 1):
         rows = Patterns.chained([Patterns.none(master.width), *_of_size(master.problem, count, master.width)])
         deadline.spend(1 + len(rows) // ROWS_PER_UNIT)
         judged = master.judge.judge(rows)
         judged = judged.take(np.flatnonzero(judged.lawful))
-        spared = max(spared, _spared_part(master.problem, judged))
         master.adopt(judged.take(_worth_having(master.judge, judged)))
-    return spared
 
 
 def _of_size(problem: JointProblem, count: int, width: int) -> Iterator[Patterns]:
@@ -212,7 +287,7 @@ def _splits(count: int, steps: int) -> Iterator[tuple[int, ...]]:
 def _worth_having(judge: Judge, judged: Judged) -> Whole:
     """Those that no other one of the same workloads and pool beats in every sum."""
     problem = judge.problem
-    sums, group = _sums(problem, judged), _groups(problem, judged)
+    sums, group = _sums(judge, judged), _groups(problem, judged)
     order = np.lexsort((*sums.T[::-1], group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     kept = []
@@ -233,11 +308,11 @@ def _groups(problem: JointProblem, judged: Judged) -> Whole:
     return np.asarray(np.unique(key, axis=0, return_inverse=True)[1]).ravel()
 
 
-def _sums(problem: JointProblem, judged: Judged) -> Floats:
-    """What had better be little, row x sum: cost, draw where caps count it, by workload what of its rate is not served,
-    and its share where anybody counts that.
+def _sums(judge: Judge, judged: Judged) -> Floats:
+    """What had better be little, row x sum: cost, draw where caps count it, both with the batches that serve most and
+    with those that draw least, by workload what of its rate is not served, and its share where anybody counts that.
     """
-    rows, works = judged.rows, problem.workloads
+    problem, rows, works = judge.problem, judged.rows, judge.problem.workloads
     row, place = np.nonzero(rows.variants >= 0)
     work = problem.variant_workload[rows.variants[row, place]]
     served, share = (np.zeros((len(rows), len(works))) for _ in range(2))
@@ -247,6 +322,6 @@ def _sums(problem: JointProblem, judged: Judged) -> Floats:
     counted = [
         number for number, item in enumerate(works) if item.project in limited or np.isfinite(item.budget_usd_per_h)
     ]
-    draw = judged.draw_w if problem.caps else np.zeros(len(rows))
-    parts = (judged.usd_per_h, draw)
+    least = _drawing_least(judge, judged)
+    parts = [judged.usd_per_h, least.usd_per_h, *((judged.draw_w, least.draw_w) if problem.caps else ())]
     return np.hstack([np.stack(parts, axis=1), -np.minimum(served, problem.rate_rps), share[:, counted]])

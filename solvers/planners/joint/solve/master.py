@@ -34,9 +34,9 @@ CUT_LEAST = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemPrices:
-    """What duals make of one replica: its value is pi[workload] x (part of the rate it serves) + replica[workload] -
-    watt[pool] x power - share[pool, workload] x share_pct - what its memory is billed, where it is; a pattern is worth
-    adding when that exceeds fixed[pool].
+    """What duals make of one replica: its value is pi[workload] x (part of the rate it serves) +
+    replica[pool, workload] - watt[pool] x power - share[pool, workload] x share_pct - what its memory is billed, where
+    it is; a pattern is worth adding when that exceeds fixed[pool].
     """
 
     pi: Floats
@@ -68,12 +68,14 @@ class Rows:
         quotas = [self.quota_at + projects[work.project] if work.project in projects else -1 for work in works]
         self._quota = np.array(quotas, dtype=np.int64)
         after = self.quota_at + len(projects)
-        fewest, most, money = (
+        most, money = (
             np.array([getattr(work, name) for work in works], dtype=np.float64)
-            for name in ("replicas_min", "replicas_max", "budget_usd_per_h")
+            for name in ("replicas_max", "budget_usd_per_h")
         )
-        self.fewest, after = _numbered(fewest > 0, after)
-        self.most, after = _numbered(most < NO_LIMIT, after)
+        self.floors = problem.floors
+        self.floor_at, floors_end = after, after + len(self.floors.least)
+        self.fewest = np.where(self.floors.own >= 0, self.floor_at + self.floors.own, -1)
+        self.most, after = _numbered(most < NO_LIMIT, floors_end)
         self.money, after = _numbered(np.isfinite(money), after)
         self.count = self.base = after
         self.cut_work = np.zeros(0, dtype=np.int64)
@@ -85,16 +87,14 @@ class Rows:
         self.upper[self.cap_at : self.quota_at] = self.cap_room / self.cap_unit
         for name, gpus in problem.quotas:
             self.upper[self.quota_at + projects[name]] = max(0.0, gpus)
-        self.lower[self.fewest[self.fewest >= 0]] = fewest[self.fewest >= 0]
+        self.lower[self.floor_at : floors_end] = self.floors.least
         self.upper[self.most[self.most >= 0]] = most[self.most >= 0]
         self.upper[self.money[self.money >= 0]] = money[self.money >= 0]
         if taken is not None:
             after_pools = slice(self.pool_at, None)
             self.upper[after_pools] = np.maximum(0.0, self.upper[after_pools] - taken[after_pools])
             self.lower[after_pools] = np.maximum(0.0, self.lower[after_pools] - taken[after_pools])
-        self.floored = self.fewest >= 0
-        """Workloads that must have replicas whatever their demand."""
-        self._missing_usd = problem.unserved_usd / np.maximum(1.0, fewest)
+        self._missing_usd = problem.unserved_usd[self.floors.workload] / self.floors.least
         self._pool_usd = np.array([pool.usd_per_h for pool in pools], dtype=np.float64)
         self._part = np.array([pool.gpu_part for pool in pools], dtype=np.float64)
         self._idle_w = np.array([pool.idle_w for pool in pools], dtype=np.float64)
@@ -125,9 +125,8 @@ class Rows:
         served, see `cut`.
         """
         demand = np.flatnonzero(self.wanted)
-        floor = np.flatnonzero(self.fewest >= 0)
-        row = np.concatenate([demand, self.fewest[floor]])
-        cost = np.concatenate([self.unserved_usd[demand], self._missing_usd[floor]])
+        row = np.concatenate([demand, self.floor_at + np.arange(len(self._missing_usd))])
+        cost = np.concatenate([self.unserved_usd[demand], self._missing_usd])
         return Columns.of(cost, column=np.arange(len(row)), row=row, value=np.ones(len(row)))
 
     def columns(self, judged: Judged) -> Columns:
@@ -145,7 +144,9 @@ class Rows:
             parts.append((hit, np.full(len(hit), self.cap_at + index), dynamic[hit] / self.cap_unit[index]))
         gpus, usd = share * self._part[pool[column]], share * self._pool_usd[pool[column]]
         ones = np.ones(len(column))
-        for number, amount in ((self._quota, gpus), (self.money, usd), (self.fewest, ones), (self.most, ones)):
+        replica, floor = self.floors.entries(work, pool[column])
+        parts.append((column[replica], self.floor_at + floor, ones[replica]))
+        for number, amount in ((self._quota, gpus), (self.money, usd), (self.most, ones)):
             owing = np.flatnonzero(number[work] >= 0)
             parts.append((column[owing], number[work[owing]], amount[owing]))
         parts += self.cut_entries(judged, 0)
@@ -207,12 +208,20 @@ class Rows:
         idle = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
         return ItemPrices(
             pi=np.where(self.wanted, duals[: self.pool_at], 0.0),
-            replica=_at(duals, self.fewest) + _at(duals, self.most),
+            replica=self._present(duals),
             watt=np.asarray(watt),
             share=share,
             fixed=idle - duals[self.pool_at : self.cap_at],
             steps=self._steps(duals),
         )
+
+    def _present(self, duals: Floats) -> Floats:
+        """pool x workload: what it is worth that a replica is there."""
+        floors = self.floors
+        usd = np.tile(_at(duals, self.most)[:, None], len(self.problem.pools))
+        each = duals[self.floor_at : self.floor_at + len(floors.least), None] * floors.pools
+        np.add.at(usd, floors.workload, each)
+        return usd.T.copy()
 
     def prices(self, duals: Floats, worth: Floats | None = None) -> Prices:
         """Duals in words, and by pool what no pattern is worth above its device's price at them, where it was shown."""

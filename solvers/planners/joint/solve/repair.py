@@ -138,7 +138,7 @@ class Ruin:
     room: Floats
     """Of every rule."""
     floors: Floats
-    """Replicas that the rest lacks, by floored workload."""
+    """Replicas that the rest lacks, by floor."""
     usd: float
     """What the devices cost, and what of these workloads lacks while they stand."""
 
@@ -157,7 +157,7 @@ def ruin_of(solution: Solution, devices: Whole, lacking: Whole) -> Ruin:
     workloads = np.union1d(rules.judge.workload[variants], lacking)
     usage = rules.usage(rest.judged, counts)
     lack = solution.lacking()
-    looked_after = np.union1d(workloads, rules.floored)
+    looked_after = np.union1d(workloads, rules.floors.workload)
     limit = np.maximum(rules.upper, rules.usage(solution.judged, solution.counts))
     return Ruin(
         rest=rest,
@@ -165,7 +165,7 @@ def ruin_of(solution: Solution, devices: Whole, lacking: Whole) -> Ruin:
         workloads=workloads,
         asked=part[workloads],
         room=limit - usage,
-        floors=np.maximum(0.0, rules.floor - rest.replicas()[rules.floored]),
+        floors=np.maximum(0.0, rules.floors.least - rest.replicas()),
         usd=float(solution.judged.usd_per_h[devices].sum() + lack[looked_after] @ problem.unserved_usd[looked_after]),
     )
 
@@ -267,7 +267,7 @@ class Recreation:
         demands, floors = len(ruin.workloads), len(ruin.floors)
         lower = np.concatenate([ruin.asked, np.full(rules.size, -np.inf), ruin.floors])
         upper = np.concatenate([np.full(demands, np.inf), ruin.room, np.full(floors, np.inf)])
-        short = problem.unserved_usd[rules.floored] / np.maximum(rules.floor, 1.0)
+        short = problem.unserved_usd[rules.floors.workload] / rules.floors.least
         row = np.concatenate([np.arange(demands), demands + rules.size + np.arange(floors)])
         cost = np.concatenate([problem.unserved_usd[ruin.workloads], short])
         slack = Columns.of(cost, column=np.arange(len(row)), row=row, value=np.ones(len(row)))
@@ -300,7 +300,7 @@ def _less(rules: Rules, ruin: Ruin, picked: Judged, times: Whole) -> Ruin:
         ruin,
         asked=np.where(asked > SERVED, asked, 0.0),
         room=ruin.room - rules.usage(picked, times),
-        floors=np.maximum(0.0, ruin.floors - part.replicas()[rules.floored]),
+        floors=np.maximum(0.0, ruin.floors - part.replicas()),
     )
 
 

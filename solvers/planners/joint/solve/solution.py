@@ -63,8 +63,7 @@ class Rules:
         budget_usd = np.array([item.budget_usd_per_h for item in work], dtype=np.float64)
         most = np.array([item.replicas_max for item in work], dtype=np.float64)
         budgeted, few = np.flatnonzero(budget_usd < np.inf), np.flatnonzero(most < _UNLIMITED)
-        self.floored = np.flatnonzero(problem.replicas_floor > 0)
-        self.floor = problem.replicas_floor[self.floored].astype(np.float64)
+        self.floors = problem.floors
         quotas = np.array([limit for _, limit in problem.quotas], dtype=np.float64)
         uppers = (problem.pool_devices.astype(np.float64), cap_w, quotas, budget_usd[budgeted], most[few])
         start = np.cumsum([0, *(len(item) for item in uppers)])
@@ -72,9 +71,8 @@ class Rules:
         self.size = len(self.upper)
         self._cap_at = start[1]
         self._quota = np.where(self.project >= 0, start[2] + self.project, -1)
-        self._budget, self._few, self._floor = (
-            _numbered(len(work), chosen, first)
-            for chosen, first in ((budgeted, start[3]), (few, start[4]), (self.floored, self.size))
+        self._budget, self._few = (
+            _numbered(len(work), chosen, first) for chosen, first in ((budgeted, start[3]), (few, start[4]))
         )
 
     def entries(self, judged: Judged) -> Entries:
@@ -86,13 +84,13 @@ class Rules:
         at, place = np.nonzero(rows.variants >= 0)
         work = judge.workload[rows.variants[at, place]]
         share, ones = rows.shares_pct[at, place] / 100, np.ones(len(at))
-        row, pattern = [pool, self._cap_at + cap], [np.arange(len(pool)), of]
-        value = [np.ones(len(pool)), above_idle[of]]
+        replica, floor = self.floors.entries(work, pool[at])
+        row, pattern = [pool, self._cap_at + cap, self.size + floor], [np.arange(len(pool)), of, at[replica]]
+        value = [np.ones(len(pool)), above_idle[of], np.ones(len(replica))]
         for number, amount in (
             (self._quota, share * self._gpu_part[pool[at]]),
             (self._budget, share * judge.usd_per_h[pool[at]]),
             (self._few, ones),
-            (self._floor, ones),
         ):
             some = number[work] >= 0
             row.append(number[work[some]])
@@ -171,13 +169,20 @@ class Solution:
         return np.asarray(np.bincount(work, weights=weights, minlength=size), dtype=np.float64)
 
     def replicas(self) -> Floats:
+        """Those that count for each floor."""
         at, _, work = self.members()
-        size = len(self.rules.judge.problem.workloads)
-        return np.asarray(np.bincount(work, weights=self.counts[at], minlength=size), dtype=np.float64)
+        pool = self.rules.judge.problem.kind_pool[self.judged.rows.kind]
+        return self.rules.floors.counted(work, pool[at], self.counts[at])
 
     def lacking(self) -> Floats:
         """By workload: part of the rate, plus part of the least replicas, that is not there."""
-        return lack(self.rules, self.served_rps(), self.replicas())
+        problem, floors = self.rules.judge.problem, self.rules.floors
+        rate = problem.rate_rps
+        part = np.maximum(0.0, 1 - self.served_rps() / np.where(rate > 0, rate, 1.0))
+        part = np.where((rate > 0) & (part > SERVED), part, 0.0)
+        missing = np.maximum(0.0, floors.least - self.replicas()) / np.maximum(floors.least, 1.0)
+        np.add.at(part, floors.workload, missing)
+        return np.asarray(part)
 
     def usd_per_h(self) -> float:
         """Of the devices in use."""
@@ -190,16 +195,6 @@ class Solution:
     def kept(self) -> bool:
         """Whether every rule over the whole layout is kept."""
         return self.rules.kept(self.rules.usage(self.judged, self.counts))
-
-
-def lack(rules: Rules, served_rps: Floats, replicas: Floats) -> Floats:
-    """Part of each workload's rate, plus part of its least replicas, that is not there."""
-    rate = rules.judge.problem.rate_rps
-    part = np.maximum(0.0, 1 - served_rps / np.where(rate > 0, rate, 1.0))
-    part = np.where((rate > 0) & (part > SERVED), part, 0.0)
-    missing = np.maximum(0.0, rules.floor - replicas[rules.floored]) / np.maximum(rules.floor, 1.0)
-    part[rules.floored] += missing
-    return np.asarray(part)
 
 
 def neighbours(problem: JointProblem, rows: Patterns, steps_pct: tuple[int, ...]) -> tuple[Patterns, Whole]:
@@ -269,7 +264,7 @@ class LocalProgramme:
         self.devices_max = solution.counts.astype(np.float64)
         self._rule_at = self.demands + self.groups
         self._floor_at = self._rule_at + self.rules.size
-        floors = np.where(self.rules.floor > 0, 1.0, 0.0)
+        floors = np.ones(len(self.rules.floors.least))
         wanted = np.where(problem.rate_rps > 0, 1.0, 0.0)
         # What already breaks a rule must not be made worse; it need not be made better.
         limit = np.maximum(self.rules.upper, self.rules.usage(solution.judged, solution.counts))
@@ -359,9 +354,9 @@ class LocalProgramme:
         """What may lack, at its price."""
         usd = self.problem.unserved_usd
         demand = np.flatnonzero(self.problem.rate_rps > 0)
-        floored = np.arange(len(self.rules.floored))
-        row = np.concatenate([demand, self._floor_at + floored])
-        cost, every = np.concatenate([usd[demand], usd[self.rules.floored]]), np.arange(len(row))
+        floored = self.rules.floors.workload
+        row = np.concatenate([demand, self._floor_at + np.arange(len(floored))])
+        cost, every = np.concatenate([usd[demand], usd[floored]]), np.arange(len(row))
         self._programme.add(Columns.of(cost, column=every, row=row, value=np.ones(len(row))))
         return len(row)
 
@@ -376,7 +371,7 @@ class LocalProgramme:
             pattern=np.concatenate([at[asked], np.arange(len(group))]),
             value=np.concatenate([judged.capacity_rps[at, place][asked] / rate[asked], np.ones(len(group))]),
         )
-        return rules.columns(judged, own, self._rule_at, np.maximum(rules.floor, 1.0))
+        return rules.columns(judged, own, self._rule_at, rules.floors.least)
 
 
 def _keys(rows: Patterns, group: Whole) -> Whole:

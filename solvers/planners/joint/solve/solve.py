@@ -62,8 +62,6 @@ URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
 WORKLOADS_MAX = 700
 """Solved whole."""
-LISTED_MAX = 60_000
-"""Patterns, lawful or not, up to which all are listed."""
 PROOF_PART = 0.25
 """Of the deadline, kept for the bound: to serve every rate comes before proving anything."""
 END = 0.02
@@ -144,7 +142,7 @@ class Phases:
         master = Master(problem, exact)
         pricing = Pricing(exact, master.rows, master.width)
         master.offer(singles(problem, master.width))
-        if problem.patterns_most <= LISTED_MAX:
+        if problem.few_patterns:
             list_patterns(master, deadline)
         master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
@@ -324,17 +322,22 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    if problem.patterns_most <= LISTED_MAX:
+    proven_usd = None
+    if problem.few_patterns:
         listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
-        if listed is not None:
+        if listed is not None and listed.facts["listed"]:
             return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
+        if listed is not None:
+            proven_usd = listed.bound_usd_per_h
+            first = min(first, listed, key=lambda item: item.judged_usd(problem))
     groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
     found = _grouped(problem, order, first, groups, deadline) if groups else _whole(problem, order, first, deadline)
     best = min(found, first, key=lambda item: item.judged_usd(problem) - kept_usd(problem, order, item))
+    bounds = [usd for usd in (found.bound_usd_per_h, proven_usd) if usd is not None]
     return Layout(
         patterns=best.patterns,
         counts=best.counts,
-        bound_usd_per_h=found.bound_usd_per_h,
+        bound_usd_per_h=max(bounds, default=None),
         prices=found.prices,
         columns=found.columns,
         facts=facts | found.facts | {"first_won": float(best is first), "groups": float(len(groups) or 1)},
