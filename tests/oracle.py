@@ -20,7 +20,7 @@ from solvers.problems.patterns import Layout, Pattern, judge
 
 COMBINATIONS_MAX = 2_000_000
 SLACK = 1e-9
-_SUMS = ("usd", "served", "replicas", "bills", "quotas", "watts")
+_SUMS = ("usd", "served", "replicas", "domains", "bills", "quotas", "watts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class _Choices:
     usd: Floats
     served: Floats
     replicas: Floats
+    domains: Floats
+    """Choice x (workload, failure domain): replicas there."""
     bills: Floats
     quotas: Floats
     watts: Floats
@@ -55,17 +57,14 @@ def patterns(problem: JointProblem) -> list[Pattern]:
 
 def worth(problem: JointProblem, layout: Layout) -> float:
     """What layouts are compared by: cost, and for each workload its price for the part of its rate and of its least
-    replicas that is missing.
+    replicas that is missing, and for every failure domain without which it would have none.
     """
-    served = np.zeros(len(problem.workloads))
-    replicas = np.zeros(len(problem.workloads))
-    usd = 0.0
-    for pattern, count in zip(layout.patterns, layout.counts, strict=True):
-        usd += count * pattern.usd_per_h
-        for variant, rate in zip(pattern.variants, pattern.capacity_rps, strict=True):
-            served[problem.variants[variant].workload] += count * rate
-            replicas[problem.variants[variant].workload] += count
-    return usd + float(_missing_usd(problem, served[None, :], replicas[None, :])[0])
+    sums = [
+        tuple(count * part for part in _sums(problem, item))
+        for item, count in zip(layout.patterns, layout.counts, strict=True)
+    ]
+    usd, served, replicas, domains, *_ = (sum(part) for part in zip(_sums(problem, None), *sums, strict=True))
+    return float(usd) + float(_missing_usd(problem, served[None, :], replicas[None, :], domains[None, :])[0])
 
 
 def optimum(problem: JointProblem) -> Optimum:
@@ -78,7 +77,7 @@ def optimum(problem: JointProblem) -> Optimum:
     choices = _of_devices(problem, every, 0)
     for pool in range(1, len(pools)):
         choices = _crossed(choices, _of_devices(problem, every, pool))
-    objective = choices.usd + _missing_usd(problem, choices.served, choices.replicas)
+    objective = choices.usd + _missing_usd(problem, choices.served, choices.replicas, choices.domains)
     objective[~_kept(problem, choices)] = np.inf
     best = int(np.argmin(objective))
     chosen = [int(number) for number in choices.picked[best] if number < len(every)]
@@ -111,7 +110,7 @@ def _of_devices(problem: JointProblem, every: list[Pattern], pool: int) -> _Choi
     picked = np.array(chosen, dtype=np.int64).reshape(len(chosen), devices)
     sums = [_sums(problem, item) for item in every]
     sums.append(tuple(np.zeros_like(part) for part in _sums(problem, None)))
-    parts = [np.array([item[column] for item in sums])[picked].sum(axis=1) for column in range(6)]
+    parts = [np.array([item[column] for item in sums])[picked].sum(axis=1) for column in range(len(_SUMS))]
     choices = _Choices(picked, *parts)
     # Nothing another pool adds makes room again.
     return _taken(choices, np.flatnonzero(_kept(problem, choices)))
@@ -122,20 +121,22 @@ def _sums(problem: JointProblem, pattern: Pattern | None) -> tuple[Floats, ...]:
     works = len(problem.workloads)
     served, replicas, bills = np.zeros(works), np.zeros(works), np.zeros(works)
     quotas, watts = np.zeros(len(problem.quotas)), np.zeros(len(problem.caps))
+    domains = np.zeros((works, 1 + max(pool.failure_domain for pool in problem.pools)))
     if pattern is None:
-        return np.zeros(()), served, replicas, bills, quotas, watts
+        return np.zeros(()), served, replicas, domains.ravel(), bills, quotas, watts
     number = int(problem.kind_pool[pattern.kind])
     pool = problem.pools[number]
     for variant, share, rate in zip(pattern.variants, pattern.shares_pct, pattern.capacity_rps, strict=True):
         work = problem.variants[variant].workload
         served[work] += rate
         replicas[work] += 1
+        domains[work, pool.failure_domain] += 1
         bills[work] += share / 100 * pool.usd_per_h
         for place, (project, _) in enumerate(problem.quotas):
             quotas[place] += share / 100 * pool.gpu_part * (project == problem.workloads[work].project)
     for place, cap in enumerate(problem.caps):
         watts[place] += (pattern.draw_w - pool.idle_w) * (cap.devices[number] > 0)
-    return np.array(pattern.usd_per_h), served, replicas, bills, quotas, watts
+    return np.array(pattern.usd_per_h), served, replicas, domains.ravel(), bills, quotas, watts
 
 
 def _crossed(one: _Choices, other: _Choices) -> _Choices:
@@ -151,12 +152,18 @@ def _taken(choices: _Choices, rows: Whole) -> _Choices:
     return _Choices(choices.picked[rows], *(getattr(choices, name)[rows] for name in _SUMS))
 
 
-def _missing_usd(problem: JointProblem, served: Floats, replicas: Floats) -> Floats:
+def _missing_usd(problem: JointProblem, served: Floats, replicas: Floats, domains: Floats) -> Floats:
     rate = problem.rate_rps
     part = np.where(rate > 0, np.maximum(0.0, 1 - served / np.where(rate > 0, rate, 1.0)), 0.0)
     part = np.where(part > SLACK, part, 0.0)
+    several = np.array([work.domains_min > 1 for work in problem.workloads])
+    assert all(work.domains_min <= 2 for work in problem.workloads), "not tiny"
     floor = np.array([work.replicas_min for work in problem.workloads], dtype=np.float64)
+    floor = np.where(several, np.maximum(floor, 2), floor)
     part = part + np.maximum(0.0, floor - replicas) / np.maximum(floor, 1.0)
+    there = domains.reshape(len(domains), len(floor), -1)
+    without = there.sum(axis=2, keepdims=True) - there
+    part = part + np.where(several[None, :], (without <= 0).sum(axis=2), 0)
     return np.asarray(part @ problem.unserved_usd)
 
 

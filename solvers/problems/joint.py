@@ -334,6 +334,11 @@ class JointProblem:
         """Whether cost is what replicas hold, so that neither devices nor energy cost anything themselves."""
         return self.by_share or self.by_memory
 
+    @property
+    def counts_watts(self) -> bool:
+        """Whether it matters what devices draw."""
+        return bool(self.caps) or (self.usd_per_wh > 0 and not self.by_replica)
+
     @cached_property
     def pool_usd(self) -> Floats:
         """Price of a device of each pool, $/h."""

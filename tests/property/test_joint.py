@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
@@ -13,7 +14,7 @@ from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from tests.oracle import Optimum, optimum, worth
-from tests.property.tiny import apart, tiniest, tiny
+from tests.property.tiny import apart, spread, tiniest, tiny
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout
 
 pytestmark = pytest.mark.no_cover
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.no_cover
 
 SEEDS = range(16)
 BILLED_SEEDS = range(24)
+SPREAD_SEEDS = range(8)
 WORK_UNITS = 500
 CENT = 1e-5
 """$/h that rounding may make out of equal answers."""
@@ -62,6 +64,27 @@ def test_it_is_near_the_truth() -> None:
     over = [worth(problem, answered(seed)) / truth(seed).usd_per_h - 1 for seed, problem in problems.items()]
     assert sum(part <= 1e-6 for part in over) >= len(SEEDS) // 2
     assert max(over) <= 0.15
+
+
+@pytest.mark.parametrize("seed", SPREAD_SEEDS)
+def test_failure_domains_and_jobs_are_in_the_programme(seed: int) -> None:
+    problem = spread(seed)
+    best, found = optimum(problem).usd_per_h, answer(problem, 2 * WORK_UNITS)
+    assert best - CENT <= worth(problem, found) <= best * 1.005 + CENT
+    assert found.bound_usd_per_h is not None
+    assert best * 0.98 - CENT <= found.bound_usd_per_h <= best + CENT
+
+
+def test_domains_and_jobs_make_a_difference() -> None:
+    problems = [spread(seed) for seed in SPREAD_SEEDS]
+    found = [optimum(problem).layout for problem in problems]
+    ran = [bool(layout.served_rps(problem)[2]) for layout, problem in zip(found, problems, strict=True)]
+    assert any(ran) and not all(ran)
+    alone = [replace(item, workloads=tuple(replace(w, domains_min=1) for w in item.workloads)) for item in problems]
+    dearer = [
+        optimum(own).usd_per_h > optimum(free).usd_per_h + CENT for own, free in zip(problems, alone, strict=True)
+    ]
+    assert any(dearer)
 
 
 @pytest.mark.parametrize("seed", BILLED_SEEDS)

@@ -70,6 +70,18 @@ def tiniest(seed: int) -> JointProblem:
     return replace(made, pools=pools, caps=caps)
 
 
+def spread(seed: int) -> JointProblem:
+    """With a device of each pool in a failure domain of its own, demands that ask for two, and a training job."""
+    made, rng = tiny(seed), np.random.default_rng(seed + 1000)
+    pools = tuple(replace(item, failure_domain=place) for place, item in enumerate(made.pools))
+    both = replace(made.workloads[0], domains_min=2, replicas_max=50, budget_usd_per_h=np.inf)
+    value_usd = float(rng.choice([0.05, 0.4, 1.5]))
+    job = replace(made.workloads[2], rate_least_rps=0.0, unserved_usd=value_usd, replicas_min=0, replicas_max=1)
+    works = (both, made.workloads[1], replace(job, may_wait=True, burst=0.0, end_to_end=False))
+    allowed = made.allowed | (made.variant_workload == 0)
+    return replace(made, pools=pools, workloads=works, allowed=allowed)
+
+
 def billed(seed: int) -> JointProblem:
     """One whose memory grows with the batch and is paid."""
     return replace(tiniest(seed), by_share=False, by_memory=True)

@@ -22,7 +22,6 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan
-from solvers.domain.policy import CostBasis
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
 from solvers.planners.joint.certificate import Certificate, loosened
@@ -31,8 +30,8 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.write import Seated, write
-from solvers.problems.jobs import must_run, trains_first
-from solvers.problems.joint import WHOLE_PCT, JointProblem
+from solvers.problems.jobs import trains_first
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern, Prices
 
 KEPT_MAX = 20_000
@@ -266,32 +265,22 @@ class Attempt:
 
     @cached_property
     def terms(self) -> Terms:
-        """What seating is bound to. A job may grow to its owner's bound; where cost counts before how fast jobs run, no
-        farther than in the first plan if shares are paid, and not to the whole device if memory is.
-        """
+        """What seating is bound to."""
         snapshot = self.reading.snapshot
-        policy, jobs_first = snapshot.policy, trains_first(snapshot.policy)
-        given = {item.workload: item.share_pct_sm for item in (() if self.first is None else self.first.assignments)}
+        number = {work.id: place for place, work in enumerate(self.reading.problem.workloads)}
         done = {item.workload: item.done for item in snapshot.job_statuses}
-        jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
         most_pct, left_s = dict[int, int](), dict[int, float]()
-        for number, work in enumerate(self.reading.problem.workloads):
-            if work.id not in jobs:
-                continue
-            job = jobs[work.id]
-            left_s[number] = (job.iterations_total - done.get(work.id, 0)) * job.iteration_ms_reference / 1000
-            most_pct[number] = job.share_pct_sm_max
-            if policy.cost_basis is CostBasis.SHARE and not jobs_first:
-                most_pct[number] = given.get(work.id, job.share_pct_sm_min)
-            elif policy.cost_basis is CostBasis.MEMORY and not jobs_first:
-                most_pct[number] = max(job.share_pct_sm_min, min(job.share_pct_sm_max, WHOLE_PCT - 1))
+        for job in snapshot.jobs:
+            name = WorkloadId(job.id)
+            if name in number:
+                most_pct[number[name]] = job.share_pct_sm_max
+                left_s[number[name]] = (job.iterations_total - done.get(name, 0)) * job.iteration_ms_reference / 1000
         return Terms(
             deadline=Deadline(max(self.clock.left_s, SEATING_PART_MIN * self.request.budget.deadline_s)),
-            launch_usd_per_s=policy.launch_usd_per_s,
+            launch_usd_per_s=snapshot.policy.launch_usd_per_s,
             job_most_pct=most_pct,
             job_left_s=left_s,
-            jobs_first=jobs_first,
-            jobs_wait=not must_run(policy),
+            jobs_first=trains_first(snapshot.policy),
         )
 
     def written(self, seats: Seats, *, eager: bool = False) -> Plan:

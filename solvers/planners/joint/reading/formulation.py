@@ -43,7 +43,7 @@ from solvers.planners.joint.reading.work import (
 )
 from solvers.planners.writer import rounded_rps
 from solvers.problems.fleet import Fleet, open_fleet
-from solvers.problems.jobs import job_worth
+from solvers.problems.jobs import job_worth, must_run, trains_first
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Variant, Workload
 from solvers.problems.needs import Need, needs_of, open_ended_services
 from solvers.problems.patterns import Standing, judge
@@ -399,7 +399,9 @@ def _workloads(
 
 
 def _job(draft: _Draft, made: Workload, job: TrainingJob, need: Need, most_rps: float) -> Workload:
-    """With all that it can do where it may be planned, and what that is worth."""
+    """With all that it can do where it may be planned, and what that is worth; or as one replica that must be there."""
+    if must_run(draft.picture.policy) and not trains_first(draft.picture.policy):
+        return replace(made, replicas_min=1)
     worth = job_worth(draft.picture, draft.fleet, need, job)
     usd_per_h = worth.usd_per_h * most_rps / worth.best_per_s
     return replace(made, rate_rps=most_rps, unserved_usd=usd_per_h, may_wait=True)

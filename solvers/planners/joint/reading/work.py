@@ -373,7 +373,7 @@ def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
     """The same problem with a variant for every batch worth choosing: batches up to that one. `used_mib`: table x
     variant x batch, what is used with it. Where watts count, a small problem alone is split: all of it can be listed.
     """
-    if not len(problem.variants) or not (problem.by_memory or problem.caps or problem.usd_per_wh):
+    if not len(problem.variants) or not (problem.by_memory or problem.counts_watts):
         return problem
     most = max(1, VARIANTS_MAX // len(problem.variants))
     ceilings = [_ceilings(problem, number, used_mib[:, number], most) for number in range(len(problem.variants))]
@@ -425,7 +425,7 @@ def _ceilings(problem: JointProblem, number: int, used_mib: Floats, most: int) -
     used: Floats = used_mib.min(axis=0)
     found: list[int] = []
     for column in range(len(rate)):
-        if rate[column] > (1 + GAIN_PART_MIN) * max((rate[item] for item in found), default=0.0):
+        if rate[column] > (1 + GAIN_PART_MIN * problem.by_memory) * max((rate[item] for item in found), default=0.0):
             found.append(column)
     if problem.workloads[problem.variants[number].workload].limit_fixed or not found:
         return found[-1:] or [len(rate) - 1]

@@ -1,15 +1,9 @@
-"""Training jobs beside services that are seated already, in one of two orders.
+"""Training jobs where training counts before cost; elsewhere the layout has them.
 
-Where cost counts first (`seat_jobs`), the layout holds the jobs already; one that waits gets a place where it takes
-nothing from any other, on a device in use before an idle one, and a seated one grows into what is spare beside it: both
-only where that is worth what it costs, unless jobs must run.
-
-Where training counts first (`spread_jobs`), what stands stays while its room is there; waiting jobs, the one with least
-left to do first, go where all jobs together become fastest: an idle device, what services leave over, or half of what
-another job has. Part of a device is believed to do more than that part of the work.
-
-Either way a standing job moves or grows only if that makes up for its restart several times. Services are not moved,
-nothing that they need is taken, and no GPU is opened that would have to be rented first.
+What stands stays while its room is there; waiting jobs, the one with least left to do first, go where all jobs together
+become fastest: an idle device, what services leave over, or half of what another job has. Part of a device is believed
+to do more than that part of the work. A standing job moves or grows only if that makes up for its restart several
+times. Services are not moved, nothing that they need is taken, and no GPU is opened that would have to be rented first.
 """
 
 from __future__ import annotations
@@ -55,21 +49,8 @@ class _Option:
     halves: bool = False
 
 
-def seat_jobs(seats: Seats, terms: Terms) -> None:
-    """Seat what waits and widen what is seated, where cost counts first."""
-    jobs = _Jobs(seats=seats, terms=terms)
-    order = sorted(terms.job_most_pct, key=lambda job: (-seats.floor.problem.workloads[job].priority, job))
-    for job in order:
-        if terms.deadline.over:
-            return
-        if not seats.replicas[job]:
-            jobs.seat(job)
-    for job in order:
-        jobs.widen(job)
-
-
 def spread_jobs(seats: Seats, terms: Terms) -> None:
-    """Seat all jobs anew, starting from where they stand, where training counts first."""
+    """Seat all jobs anew, starting from where they stand."""
     works = seats.floor.problem.workloads
     order = sorted(terms.job_most_pct, key=lambda job: (-works[job].priority, terms.job_left_s.get(job, 0.0), job))
     jobs = _Jobs(seats=seats, terms=terms)
@@ -107,50 +88,6 @@ class _Jobs:
                 job = self._problem.variants[item.variant].workload
                 if job in self.terms.job_most_pct:
                     self.stood[job] = _Place(device=device, share_pct=item.share_pct)
-
-    # Where cost counts first.
-
-    def seat(self, job: int) -> None:
-        """A place in what is spare, if there is one."""
-        seats, home = self.seats, self.stood.get(job)
-        spare = [self._most(job, device) for device in range(len(seats.patterns))]
-        order = sorted(
-            range(len(spare)),
-            key=lambda device: (
-                home is None or device != home.device,
-                seats.patterns[device] is None,
-                -spare[device],
-                self._problem.pools[int(seats.floor.pool_of[device])].usd_per_h,
-                device,
-            ),
-        )
-        for device in order:
-            steps = self._steps(job, device, spare[device])
-            for share_pct in dict.fromkeys((steps[-1], steps[0])) if steps else ():
-                if self._put(job, _Place(device=device, share_pct=share_pct)):
-                    return
-
-    def widen(self, job: int) -> None:
-        """More share for a seated job."""
-        seats, problem, most_pct = self.seats, self._problem, self.terms.job_most_pct[job]
-        for device, pattern in enumerate(seats.patterns):
-            if pattern is None or self._variant(job) not in pattern.variants:
-                continue
-            place = pattern.variants.index(self._variant(job))
-            share_pct = pattern.shares_pct[place]
-            most = min(most_pct, share_pct + seats.spare_pct(device))
-            steps = [int(step) for step in problem.shares_pct if share_pct < step <= most]
-            saved_s = self.terms.job_left_s.get(job, 0.0) * (100 / share_pct - 100 / steps[-1]) if steps else 0.0
-            worth_s = RESTARTS_WORTH * problem.variants[pattern.variants[place]].launch_s
-            stands = self.stood.get(job) == _Place(device=device, share_pct=share_pct)
-            if not steps or (stands and saved_s < worth_s):
-                continue
-            after = judged(problem, pattern.kind, reshared(pattern, {place: steps[-1]}))
-            move = Move(device=device, after=after)
-            if after is not None and seats.accepts(move, job) and (not self.terms.jobs_wait or seats.pays(move)):
-                seats.make(move)
-
-    # Where training counts first.
 
     def clear(self, device: int) -> None:
         """Take a device's jobs off; what stays presses least where only known neighbours may come."""
@@ -286,8 +223,6 @@ class _Jobs:
         self.seats.put(home, before)
         return False
 
-    # Whichever counts first.
-
     @property
     def _problem(self) -> JointProblem:
         return self.seats.floor.problem
@@ -297,7 +232,7 @@ class _Jobs:
         members = [*members_of(self.seats.patterns[place.device]), (self._variant(job), place.share_pct)]
         after = judged(self._problem, self._careful_kind(place.device), members)
         move = Move(device=place.device, after=after)
-        if after is None or not self.seats.accepts(move, job) or (self.terms.jobs_wait and not self.seats.pays(move)):
+        if after is None or not self.seats.accepts(move, job):
             return False
         self.seats.make(move)
         self.at[job] = place

@@ -1,9 +1,9 @@
 """Counts of patterns become named devices, so that the fewest replicas start and every single node bears its power.
 
-A layout knows power only as sums over like nodes, no failure domains, and may put a floor of replicas above a budget;
-all are made exact, in the order of `seat`. In each pool equal contents come first, then an assignment of most launch
+A layout knows power only as sums over like nodes, and may put a floor of replicas above a budget; both are made exact,
+in the order of `seat`. In each pool equal contents come first, then an assignment of most launch
 seconds saved, exact while that is small and greedy beyond. What may go anywhere is packed by draw, largest first, where
-most power is left. What is still missing (failure domains, replicas, rates that power took) a small local search makes
+most power is left. What is still missing (replicas, rates that power took) a small local search makes
 up: one replica more, or one share larger, on the device where a dollar serves most, with room for it under every rule,
 promise and cap. What no move here can serve stays short, and no workload loses anything to another.
 """
@@ -11,19 +11,18 @@ promise and cap. What no move here can serve stays short, and no workload loses 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import product
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from solvers.domain.arrays import Whole
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.seat.jobs import seat_jobs, spread_jobs
+from solvers.planners.joint.seat.jobs import spread_jobs
 from solvers.planners.joint.seat.seats import (
     DUST,
-    DUST_USD,
     DUST_W,
     Floor,
     Held,
@@ -31,7 +30,6 @@ from solvers.planners.joint.seat.seats import (
     Move,
     Seats,
     Terms,
-    judged,
     members_of,
 )
 from solvers.planners.joint.seat.standing import (
@@ -57,15 +55,16 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     place(seats, matching.loose)
     # What is served is known only now, and with it which workload has more than it needs.
     snap(seats, sorted(matching.seated), terms.launch_usd_per_s)
-    make_before_break(seats, terms.job_most_pct)
+    seated_last = terms.job_most_pct if terms.jobs_first else ()
+    make_before_break(seats, seated_last)
     take_spare_devices(seats)
     within_budgets(seats)
-    spread(seats, terms.deadline)
     within_power(seats)
     mend(seats, terms.deadline)
     seats.kept = replaced(seats, terms.job_most_pct)
-    (spread_jobs if terms.jobs_first else seat_jobs)(seats, terms)
-    widen(seats, terms.job_most_pct)
+    if terms.jobs_first:
+        spread_jobs(seats, terms)
+    widen(seats, seated_last)
     return seats
 
 
@@ -233,8 +232,6 @@ def place(seats: Seats, loose: Iterable[Copies]) -> None:
             free[pool] = [some[some != device] for some in free[pool]]
 
 
-EXCHANGED_MAX = 24
-"""Devices of each pool that are tried for an exchange."""
 REPLICAS_ADDED_MAX = 64
 """To one workload: layouts are wrong by little."""
 USED_MAX = 48
@@ -255,94 +252,11 @@ def mend(seats: Seats, deadline: Deadline) -> None:
                 break
 
 
-def spread(seats: Seats, deadline: Deadline) -> None:
-    """Bring workloads that ask for several failure domains into as many: patterns change places with equals elsewhere,
-    else one replica is added.
-    """
-    for workload, item in enumerate(seats.floor.problem.workloads):
-        if item.domains_min < 2:
-            continue
-        for _ in range(item.domains_min):
-            homes = [device for device, there in enumerate(seats.patterns) if workload in _workloads(seats, there)]
-            used = Counter(_domain(seats, device) for device in homes)
-            if deadline.over or not homes or len(used) >= item.domains_min:
-                break
-            if not _exchange(seats, homes, used) and not add(seats, workload, shunned=used):
-                break
-
-
-def _domain(seats: Seats, device: int) -> int:
-    return seats.floor.problem.pools[int(seats.floor.pool_of[device])].failure_domain
-
-
-def _workloads(seats: Seats, pattern: Pattern | None) -> set[int]:
-    return (
-        set() if pattern is None else {seats.floor.problem.variants[variant].workload for variant in pattern.variants}
-    )
-
-
-def _exchange(seats: Seats, homes: list[int], used: Counter[int]) -> bool:
-    """Exchange one of several replicas in a domain against what stands on a device elsewhere, or nothing."""
-    spreading = {number for number, item in enumerate(seats.floor.problem.workloads) if item.domains_min > 1}
-    crowded = (item for item in homes if used[_domain(seats, item)] > 1)
-    for device, other in ((item, other) for item in crowded for other in _elsewhere(seats, item, used)):
-        here, there = seats.patterns[device], seats.patterns[other]
-        if spreading & _workloads(seats, there):
-            continue
-        new_there, new_here = _at(seats, here, other), _at(seats, there, device)
-        if new_there is None or (there is not None and new_here is None):
-            continue
-        seats.put(device, new_here)
-        seats.put(other, new_there)
-        if min(seats.left_at(device), seats.left_at(other)) >= -DUST_W and _still_affordable(seats, {device, other}):
-            return True
-        seats.put(other, there)
-        seats.put(device, here)
-    return False
-
-
-def _still_affordable(seats: Seats, devices: set[int]) -> bool:
-    """Whether the workloads on two devices, which were exchanged, are within their bounds there."""
-    problem = seats.floor.problem
-    pools = [problem.pools[int(seats.floor.pool_of[device])] for device in devices]
-    if len({(pool.usd_per_h, pool.gpu_part) for pool in pools}) == 1:
-        return True
-    moved = {workload for device in devices for workload in _workloads(seats, seats.patterns[device])}
-    spent = seats.spent_usd()
-    if any(spent[number] > problem.workloads[number].budget_usd_per_h + DUST_USD for number in moved):
-        return False
-    projects = {problem.workloads[number].project for number in moved}
-    return all(seats.gpus_of(name) <= seats.quotas[name] + DUST for name in projects if name in seats.quotas)
-
-
-def _elsewhere(seats: Seats, device: int, used: Collection[int]) -> Iterator[int]:
-    """Devices in domains not used yet, of the same type: empty ones first, a few of each pool."""
-    problem, floor = seats.floor.problem, seats.floor
-    mine = problem.pools[int(floor.pool_of[device])]
-    for wanted_empty in (True, False):
-        for number, pool in enumerate(problem.pools):
-            if pool.failure_domain not in used and pool.gpu_type == mine.gpu_type:
-                found = (item for item in floor.devices(number) if (seats.patterns[item] is None) is wanted_empty)
-                yield from islice(found, EXCHANGED_MAX)
-
-
-def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
-    """The same members on another device, at the clock they have."""
-    problem = seats.floor.problem
-    if pattern is None:
-        return None
-    kinds = problem.like(int(seats.floor.pool_of[device]), int(problem.kind_clock_mhz[pattern.kind]))
-    found = (judged(problem, kind, members_of(pattern)) for kind in kinds)
-    return next((item for item in found if item is not None), None)
-
-
-def add(seats: Seats, workload: int, shunned: Collection[int] = ()) -> bool:
-    """One replica more, or a larger one, where a dollar serves most; outside the shunned failure domains."""
+def add(seats: Seats, workload: int) -> bool:
+    """One replica more, or a larger one, where a dollar serves most."""
     # No replica ends before it is replaced where anything else serves too.
-    for move in sorted(_offers(seats, workload, shunned), key=lambda item: _interrupts(seats, item)):
-        grown = len(members_of(move.after)) > len(members_of(seats.patterns[move.device]))
-        gains = seats.loss_usd(move) < -DUST
-        if (gains or (shunned and grown)) and seats.accepts(move, workload):
+    for move in sorted(_offers(seats, workload), key=lambda item: _interrupts(seats, item)):
+        if seats.loss_usd(move) < -DUST and seats.accepts(move, workload):
             seats.make(move)
             return True
     return False
@@ -398,11 +312,11 @@ class _Drafts:
         return Patterns(kind=np.array(self.kind, dtype=np.int64), variants=made[:, :, 0], shares_pct=made[:, :, 1])
 
 
-def _offers(seats: Seats, workload: int, shunned: Collection[int]) -> Iterator[Move]:
-    """Lawful moves for a workload outside the shunned failure domains; the cheapest per rate served first."""
+def _offers(seats: Seats, workload: int) -> Iterator[Move]:
+    """Lawful moves for a workload; the cheapest per rate served first."""
     judge = seats.floor.judge
     mine = np.flatnonzero(seats.floor.problem.variant_workload == workload)
-    drafts = _drafts(seats, mine, shunned)
+    drafts = _drafts(seats, mine)
     if not drafts.device:
         return
     verdicts = judge.judge(drafts.rows(judge.width))
@@ -426,12 +340,12 @@ def _served(seats: Seats, pattern: Pattern | None, workload: int) -> float:
     return sum((capacity for variant, capacity in members if of[variant] == workload), start=0.0)
 
 
-def _drafts(seats: Seats, mine: Whole, shunned: Collection[int]) -> _Drafts:
+def _drafts(seats: Seats, mine: Whole) -> _Drafts:
     problem, drafts = seats.floor.problem, _Drafts(allowed=[], replicas_max=0)
     for pool, item in enumerate(problem.pools):
         drafts.allowed = [int(variant) for variant in mine if problem.allowed[pool, variant]]
         drafts.replicas_max = min(seats.floor.judge.width, item.clients)
-        if drafts.allowed and item.failure_domain not in shunned:
+        if drafts.allowed:
             for device in _few(seats, seats.floor.devices(pool), drafts.allowed):
                 drafts.draft(seats, device)
     return drafts

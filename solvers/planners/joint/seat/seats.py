@@ -150,8 +150,6 @@ class Terms:
     """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
     jobs_first: bool = False
     """Whether how fast jobs run counts before what devices cost."""
-    jobs_wait: bool = False
-    """Whether jobs run only where that is worth what it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,11 +295,6 @@ class Seats:
             then_lack = max(0, work.replicas_min - self.replicas[workload] - delta.replicas)
             loss += work.unserved_usd * (then_lack - lack) / max(1, work.replicas_min)
         return loss
-
-    def pays(self, move: Move) -> bool:
-        """Whether what it serves more is worth what the device costs more."""
-        usd = (0.0 if item is None else item.usd_per_h for item in (move.after, self.patterns[move.device]))
-        return next(usd) - next(usd) + self.loss_usd(move) < 0
 
     def accepts(self, move: Move, workload: int) -> bool:
         """Whether everything bears a move that gives this workload more, and no other one misses what it needs."""

@@ -28,7 +28,7 @@ from solvers.problems.promise import bearable
 
 ROWS_PER_UNIT, RELAXED_ENTRIES_PER_UNIT = 600, 5_000
 SAME = 1e-9
-ENTRIES_PER_UNIT, NODE_PART = 60, 0.05
+ENTRIES_PER_UNIT, NODE_PART = 120, 0.1
 """Of work: a programme's first node with all that comes before it, and what another one takes of that."""
 PART = 0.5
 """Of what is left: the other ways need the rest, should this not come to an end."""
@@ -53,17 +53,17 @@ def solved_whole(
     relaxed = master.programme.solve()
     if relaxed is None:
         return None
-    programmes = _Programmes(master=master, deadline=deadline)
-    priced = programmes.best(programmes.priced)
+    promise = master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
+    programmes = _Programmes(master=master, deadline=deadline, promise=promise)
+    priced = programmes.best(programmes.priced, served=True)
     if priced is None or priced.values is None:
         return None
-    bound = priced.bound
     answer = programmes.fairest() if programmes.short(priced.values) else priced
     if answer is None or answer.values is None:
         return None
-    least = _drawing_least(master.judge, master.judged)
+    least, bound = _drawing_least(master.judge, master.judged), max(priced.bound, answer.bound)
     if (least.draw_w < master.judged.draw_w).any():
-        bound = programmes.bound(least, priced.bound)
+        bound = programmes.bound(least, bound)
     kept = master.promising(relaxed, COLUMNS_KEPT)
     counts = np.rint(answer.values[programmes.slacks :]).astype(np.int64)
     proven = answer.status is EngineStatus.OPTIMAL
@@ -78,10 +78,10 @@ def solved_whole(
 
 def _drawing_least(judge: Judge, judged: Judged) -> Judged:
     """These with the least that their replicas could draw with batches that keep their promises, serving as much:
-    patterns have the batches that serve most, and plans may have others.
+    patterns have the batches that serve most, and plans may have others. Where each batch is a variant, they have not.
     """
     problem = judge.problem
-    if not (problem.caps or problem.usd_per_wh) or not len(judged):
+    if not problem.counts_watts or not len(judged) or problem.variants[0].batch_max:
         return judged
     promises = promises_of([problem.workloads[item.workload] for item in problem.variants])
     load = bearable(
@@ -107,6 +107,8 @@ class _Programmes:
 
     master: Master
     deadline: Deadline
+    promise: Floats
+    """By pattern, the less the more: for whom nothing else speaks."""
 
     @property
     def slacks(self) -> int:
@@ -191,11 +193,13 @@ class _Programmes:
         )
         answer = self.best(bounded)
         if answer is None or answer.values is None:
-            return replace(least, status=EngineStatus.FEASIBLE)
+            return replace(least, status=EngineStatus.FEASIBLE, bound=-np.inf)
         return answer if least.status is EngineStatus.OPTIMAL else replace(answer, status=EngineStatus.FEASIBLE)
 
-    def best(self, program: Program) -> EngineAnswer | None:
-        """The best over the columns that promise most, and then over all that could be better; None without any."""
+    def best(self, program: Program, *, served: bool = False) -> EngineAnswer | None:
+        """The best over the columns that promise most, and then over all that could be better; None without any.
+        `served`: it is to serve everybody, so if the first does not it is not looked at any further.
+        """
         columns = Columns(
             cost=program.cost, upper=program.upper, start=program.start, row=program.row, value=program.value
         )
@@ -209,14 +213,17 @@ class _Programmes:
             columns.number, weights=columns.value * relaxed.row_duals[columns.row], minlength=len(columns)
         )
         reduced = program.cost - worth
-        order = np.argsort(np.where(program.integer, reduced, -np.inf), kind="stable")
+        promise = np.append(np.zeros(self.slacks), self.promise)
+        order = np.lexsort((promise, np.where(program.integer, reduced.round(9), -np.inf)))
         chosen = np.sort(order[: self.slacks + COLUMNS_FIRST])
         found = self._over(program, columns, chosen)
         if found is None:
             return None
         # What is dearer than all that could be gained is in no better answer.
         near = np.flatnonzero((reduced <= found.objective - relaxed.value + SAME) | ~program.integer)
-        if not np.isin(near, chosen).all():
+        if served and found.values is not None and self.short(found.values):
+            return replace(found, bound=relaxed.value, status=EngineStatus.FEASIBLE)
+        if found.objective > relaxed.value + SAME and not np.isin(near, chosen).all():
             second = self._over(program, columns, near)
             bound = -np.inf if second is None else second.bound
             found = found if second is None or second.objective > found.objective else second

@@ -322,17 +322,23 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    proven_usd = None
+    proven_usd: float | None = None
     if problem.few_patterns:
         listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
         if listed is not None and listed.facts["listed"]:
             return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
         if listed is not None:
             proven_usd = listed.bound_usd_per_h
-            first = min(first, listed, key=lambda item: item.judged_usd(problem))
+            first = min(first, listed, key=lambda item: (_unserved(problem, item), item.judged_usd(problem)))
     groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
     found = _grouped(problem, order, first, groups, deadline) if groups else _whole(problem, order, first, deadline)
-    best = min(found, first, key=lambda item: item.judged_usd(problem) - kept_usd(problem, order, item))
+    best = min(
+        (found, first),
+        key=lambda item: (
+            0.0 if proven_usd is None else _unserved(problem, item),
+            item.judged_usd(problem) - kept_usd(problem, order, item),
+        ),
+    )
     bounds = [usd for usd in (found.bound_usd_per_h, proven_usd) if usd is not None]
     return Layout(
         patterns=best.patterns,
@@ -342,6 +348,13 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         columns=found.columns,
         facts=facts | found.facts | {"first_won": float(best is first), "groups": float(len(groups) or 1)},
     )
+
+
+def _unserved(problem: JointProblem, layout: Layout) -> float:
+    """As objectives count it, but for replicas."""
+    served, works = layout.served_rps(problem), problem.workloads
+    short = (max(0.0, work.rate_least_rps - float(rate)) for work, rate in zip(works, served, strict=True))
+    return round(sum(max(1, work.priority) * rate for work, rate in zip(works, short, strict=True)), 3)
 
 
 def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline) -> Layout:

@@ -97,10 +97,18 @@ def test_smaller_batches_pay_for_some() -> None:
     pytest.fail("they never do")
 
 
-@pytest.mark.parametrize("basis", [CostBasis.SHARE, CostBasis.DEVICE])
-def test_nothing_is_split_where_memory_costs_nothing(basis: CostBasis) -> None:
-    problem = read(replace(picture(50.0), policy=replace(POLICY, cost_basis=basis)), ("demo/vision",)).problem
+@pytest.mark.parametrize(("basis", "usd_per_kwh"), [(CostBasis.SHARE, 0.4), (CostBasis.DEVICE, 0.0)])
+def test_nothing_is_split_where_neither_memory_nor_watts_cost_anything(basis: CostBasis, usd_per_kwh: float) -> None:
+    policy = replace(POLICY, cost_basis=basis, energy_usd_per_kwh=usd_per_kwh)
+    problem = read(replace(picture(50.0), policy=policy), ("demo/vision",)).problem
     assert [item.batch_max for item in problem.variants] == [0]
+
+
+def test_batches_are_a_choice_where_watts_cost() -> None:
+    policy = replace(POLICY, cost_basis=CostBasis.DEVICE, energy_usd_per_kwh=0.4)
+    problem = read(replace(picture(50.0), policy=policy), ("demo/vision",)).problem
+    assert [item.batch_max for item in problem.variants] == [1, 4, 16]
+    assert problem.billed_mib is None
 
 
 def test_what_stands_is_known_by_its_batch() -> None:

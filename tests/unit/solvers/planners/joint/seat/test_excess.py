@@ -14,12 +14,11 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
-from solvers.planners.joint.seat.seating import seat
 from solvers.planners.joint.seat.seats import Seats, Terms
 from solvers.planners.joint.seat.standing import within_budgets
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern
+from solvers.problems.patterns import Pattern
 from solvers.verify.checks import verify
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import floor, pattern, problem, workload
@@ -61,18 +60,6 @@ def test_who_keeps_to_his_budget_keeps_his_replicas() -> None:
     seats = seats_of(of, *patterns)
     within_budgets(seats)
     assert seats.patterns[:2] == list(patterns)
-
-
-def test_failure_domains_are_not_bought_beyond_the_budget() -> None:
-    """The other domain's devices cost three times as much."""
-    of = problem(1, devices=(3, 2), workloads=(workload(0, 40.0, domains_min=2, budget_usd_per_h=0.5),))
-    dear = replace(of, pools=(of.pools[0], replace(of.pools[1], usd_per_h=3.0)))
-    for made, spread in ((of, {0, 1}), (dear, {0})):
-        one = pattern(made, (0, 20))
-        seats = seat(floor(made), Layout(patterns=(one,), counts=(2,)), TERMS)
-        homes = {int(seats.floor.pool_of[device]) for device, item in enumerate(seats.patterns) if item is not None}
-        assert homes == spread
-        assert seats.spent_usd()[0] <= 0.5
 
 
 def planned(picture: Snapshot) -> Plan:

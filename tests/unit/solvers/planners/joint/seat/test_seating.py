@@ -1,4 +1,4 @@
-"""Seats keep every node's power, spread, mend what is short and give jobs what is spare."""
+"""Seats keep every node's power and mend what is short."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from solvers.domain.ids import ProjectName
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.seating import seat
-from solvers.planners.joint.seat.seats import Floor, Seats, Terms
-from solvers.problems.joint import JointProblem
+from solvers.planners.joint.seat.seats import Seats, Terms
 from solvers.problems.patterns import Layout, Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
 
@@ -159,83 +158,3 @@ class TestMending:
         made = problem(1, workloads=(workload(0, 300.0),), quotas=((ProjectName("demo"), 1.4),))
         seats = seat(floor(made), layout(pattern(made, (0, 80))), terms())
         assert 100.0 < seats.served_rps[0] <= 140.0 + 1e-6
-
-
-class TestSpreading:
-    def test_a_pattern_moves_to_the_other_domain(self) -> None:
-        made = problem(1, devices=(3, 2), workloads=(workload(0, 40.0, domains_min=2),))
-        seats = seat(floor(made), layout(pattern(made, (0, 20)), pattern(made, (0, 20))), terms())
-        assert self.domains(seats, 0) == {0, 1}
-        assert seats.replicas == [2]
-
-    def test_it_changes_places_with_somebody_who_does_not_mind(self) -> None:
-        works = (workload(0, 40.0, domains_min=2), workload(1, 100.0))
-        made = problem(2, devices=(2, 1), workloads=works)
-        other = pattern(made, (1, 100), kind=3)
-        seats = seat(floor(made), layout(pattern(made, (0, 20)), pattern(made, (0, 20)), other), terms())
-        assert self.domains(seats, 0) == {0, 1}
-        assert self.domains(seats, 1) == {0}
-
-    def test_a_single_replica_gets_a_second_one(self) -> None:
-        made = problem(1, devices=(1, 1), workloads=(workload(0, 20.0, domains_min=2),))
-        seats = seat(floor(made), layout(pattern(made, (0, 20))), terms())
-        assert self.domains(seats, 0) == {0, 1}
-
-    def domains(self, seats: Seats, workload: int) -> set[int]:
-        pools = seats.floor.problem.pools
-        return {
-            pools[int(seats.floor.pool_of[device])].failure_domain
-            for device, item in enumerate(seats.patterns)
-            if item is not None and workload in item.variants
-        }
-
-
-class TestJobs:
-    def made(self) -> JointProblem:
-        job = workload(1, 100.0, rate_least_rps=0.0, unserved_usd=0.001)
-        return problem(2, devices=(3,), workloads=(workload(0, 40.0), job))
-
-    def seated(self, on: Floor, most_pct: int) -> Seats:
-        return seat(on, layout(pattern(on.problem, (0, 40))), terms(job_most_pct={1: most_pct}))
-
-    def test_a_job_fills_what_is_spare_on_a_device_in_use(self) -> None:
-        seats = self.seated(floor(self.made()), 100)
-        assert sorted(contents(seats, device) for device in range(3)) == [(), (), ((0, 40), (1, 60))]
-
-    def test_it_takes_no_more_than_it_may(self) -> None:
-        seats = self.seated(floor(self.made()), 20)
-        assert ((0, 40), (1, 20)) in [contents(seats, device) for device in range(3)]
-
-    def test_it_goes_back_where_it_stood(self) -> None:
-        seats = self.seated(floor(self.made(), {2: [held(1, 60)]}), 60)
-        assert contents(seats, 2) == ((1, 60),)
-
-    def test_it_takes_nothing_from_services(self) -> None:
-        slow = replace(self.made(), crowd=np.full((2, 2), 1.3))
-        seats = self.seated(floor(slow), 100)
-        assert not seats.short_rps(0)
-        assert sorted(contents(seats, device) for device in range(3)) == [(), ((0, 40),), ((1, 100),)]
-
-    def jobs(self, devices: int = 1) -> JointProblem:
-        """Two jobs and nobody else."""
-        asked = (workload(number, 100.0, rate_least_rps=0.0, unserved_usd=0.001, per_device_max=1) for number in (0, 1))
-        return problem(2, devices=(devices,), workloads=tuple(asked))
-
-    def shared(self, on: Floor, **changes: object) -> Seats:
-        return seat(on, layout(pattern(on.problem, (0, 100))), terms(job_most_pct={0: 100, 1: 100}, **changes))
-
-    def test_nobody_is_halved_beside_a_service(self) -> None:
-        asked = (workload(number, 100.0, rate_least_rps=0.0, unserved_usd=0.001, per_device_max=1) for number in (1, 2))
-        of = problem(3, devices=(1,), workloads=(workload(0, 20.0), *asked))
-        seats = seat(floor(of), layout(pattern(of, (0, 20), (1, 80))), terms(job_most_pct={1: 100, 2: 100}))
-        assert contents(seats, 0) == ((0, 20), (1, 80))
-
-    def test_nobody_is_halved_while_anything_is_idle(self) -> None:
-        seats = self.shared(floor(self.jobs(2)))
-        assert sorted(contents(seats, device) for device in range(2)) == [((0, 100),), ((1, 100),)]
-
-    @pytest.mark.parametrize(("left_s", "share_pct"), [(20.0, 40), (1000.0, 100)])
-    def test_one_that_stands_grows_where_it_is_worth_a_restart(self, left_s: float, share_pct: int) -> None:
-        on = floor(problem(1, devices=(1,), workloads=(self.jobs().workloads[0],)), {0: [held(0, 40)]})
-        seats = seat(on, layout(pattern(on.problem, (0, 40))), terms(job_most_pct={0: 100}, job_left_s={0: left_s}))
-        assert contents(seats, 0) == ((0, share_pct),)

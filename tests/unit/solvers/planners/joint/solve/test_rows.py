@@ -28,7 +28,7 @@ def test_reduced_costs_are_fixed_prices_less_the_members_values(seed: int, basis
         for place in np.flatnonzero(stands.variants[row] >= 0).tolist():
             work = int(problem.variant_workload[stands.variants[row, place]])
             served[work] += judged.capacity_rps[row, place] / problem.rate_rps[work]
-            worth += prices.replica[work] - prices.watt[pool] * judged.power_w[row, place]
+            worth += prices.replica[pool, work] - prices.watt[pool] * judged.power_w[row, place]
             worth -= prices.share[pool, work] * stands.shares_pct[row, place]
             if basis == "memory":
                 worth -= problem.held_usd(stands.kind[row], stands.variants[row, place], stands.shares_pct[row, place])
