@@ -59,10 +59,8 @@ def worth(problem: JointProblem, layout: Layout) -> float:
     """What layouts are compared by: cost, and for each workload its price for the part of its rate and of its least
     replicas that is missing, and for every failure domain without which it would have none.
     """
-    sums = [
-        tuple(count * part for part in _sums(problem, item))
-        for item, count in zip(layout.patterns, layout.counts, strict=True)
-    ]
+    held = zip(layout.patterns, layout.counts, strict=True)
+    sums = [tuple(count * part for part in _sums(problem, item)) for item, count in held]
     usd, served, replicas, domains, *_ = (sum(part) for part in zip(_sums(problem, None), *sums, strict=True))
     return float(usd) + float(_missing_usd(problem, served[None, :], replicas[None, :], domains[None, :])[0])
 

@@ -293,7 +293,7 @@ class Layout:
         count, floors = np.repeat(np.array(self.counts, dtype=np.int64), size), problem.floors
         there = floors.counted(problem.variant_workload[variant], problem.kind_pool[kind], count)
         missing = np.maximum(0.0, floors.least - there) / np.maximum(floors.least, 1.0)
-        return np.bincount(floors.workload, weights=missing, minlength=len(problem.workloads))
+        return np.bincount(floors.workload, weights=missing, minlength=len(problem.workloads)).astype(np.float64)
 
     def value(self, problem: JointProblem) -> float:
         """Cost with unserved demand priced in."""

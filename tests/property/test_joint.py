@@ -22,7 +22,7 @@ pytestmark = pytest.mark.no_cover
 
 SEEDS = range(16)
 BILLED_SEEDS = range(24)
-SPREAD_SEEDS = range(8)
+SPREAD_SEEDS = range(7)
 WORK_UNITS = 500
 CENT = 1e-5
 """$/h that rounding may make out of equal answers."""
@@ -79,12 +79,10 @@ def test_domains_and_jobs_make_a_difference() -> None:
     problems = [spread(seed) for seed in SPREAD_SEEDS]
     found = [optimum(problem).layout for problem in problems]
     ran = [bool(layout.served_rps(problem)[2]) for layout, problem in zip(found, problems, strict=True)]
-    assert any(ran) and not all(ran)
+    assert 0 < sum(ran) < len(ran)
     alone = [replace(item, workloads=tuple(replace(w, domains_min=1) for w in item.workloads)) for item in problems]
-    dearer = [
-        optimum(own).usd_per_h > optimum(free).usd_per_h + CENT for own, free in zip(problems, alone, strict=True)
-    ]
-    assert any(dearer)
+    pairs = zip(problems, alone, strict=True)
+    assert any(optimum(own).usd_per_h > optimum(free).usd_per_h + CENT for own, free in pairs)
 
 
 @pytest.mark.parametrize("seed", BILLED_SEEDS)

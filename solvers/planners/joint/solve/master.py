@@ -66,17 +66,17 @@ class Rows:
         self.quota_at = self.cap_at + len(self.cap_room)
         projects = {name: index for index, (name, _) in enumerate(problem.quotas)}
         quotas = [self.quota_at + projects[work.project] if work.project in projects else -1 for work in works]
-        self._quota = np.array(quotas, dtype=np.int64)
+        self.quota = np.array(quotas, dtype=np.int64)
         after = self.quota_at + len(projects)
         most, money = (
             np.array([getattr(work, name) for work in works], dtype=np.float64)
             for name in ("replicas_max", "budget_usd_per_h")
         )
         self.floors = problem.floors
-        self.floor_at, floors_end = after, after + len(self.floors.least)
+        self.most, after = _numbered(most < NO_LIMIT, after)
+        self.money, self.floor_at = _numbered(np.isfinite(money), after)
         self.fewest = np.where(self.floors.own >= 0, self.floor_at + self.floors.own, -1)
-        self.most, after = _numbered(most < NO_LIMIT, floors_end)
-        self.money, after = _numbered(np.isfinite(money), after)
+        after = self.floor_at + len(self.floors.least)
         self.count = self.base = after
         self.cut_work = np.zeros(0, dtype=np.int64)
         self.cut_steps = np.zeros(0, dtype=np.int64)
@@ -87,7 +87,7 @@ class Rows:
         self.upper[self.cap_at : self.quota_at] = self.cap_room / self.cap_unit
         for name, gpus in problem.quotas:
             self.upper[self.quota_at + projects[name]] = max(0.0, gpus)
-        self.lower[self.floor_at : floors_end] = self.floors.least
+        self.lower[self.floor_at :] = self.floors.least
         self.upper[self.most[self.most >= 0]] = most[self.most >= 0]
         self.upper[self.money[self.money >= 0]] = money[self.money >= 0]
         if taken is not None:
@@ -146,7 +146,7 @@ class Rows:
         ones = np.ones(len(column))
         replica, floor = self.floors.entries(work, pool[column])
         parts.append((column[replica], self.floor_at + floor, ones[replica]))
-        for number, amount in ((self._quota, gpus), (self.money, usd), (self.most, ones)):
+        for number, amount in ((self.quota, gpus), (self.money, usd), (self.most, ones)):
             owing = np.flatnonzero(number[work] >= 0)
             parts.append((column[owing], number[work[owing]], amount[owing]))
         parts += self.cut_entries(judged, 0)
@@ -201,7 +201,7 @@ class Rows:
         energy = 0.0 if problem.by_replica else problem.usd_per_wh
         caps = duals[self.cap_at : self.quota_at] / self.cap_unit
         watt = energy - caps @ self.cap_pools if len(caps) else np.full(len(problem.pools), energy)
-        quota = _at(duals, self._quota)
+        quota = _at(duals, self.quota)
         money = _at(duals, self.money)
         base = self._pool_usd / 100 if problem.by_share else np.zeros(len(problem.pools))
         share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(self._pool_usd, money) / 100

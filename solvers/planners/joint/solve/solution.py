@@ -23,10 +23,10 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 
-_UNLIMITED = 100_000
 SERVED = 1e-9
 """Part of a rate that may lack for the sake of rounding."""
 _ENTRIES_PER_UNIT = 600_000
@@ -43,60 +43,23 @@ class Entries:
 
 
 class Rules:
-    """`usage <= upper` of every rule; `usage` by patterns. Rows behind the rules count replicas of workloads that must
-    have a number of them.
+    """`usage <= upper` of every rule, the rows of the master behind the demands; `usage` by patterns. Rows behind the
+    rules count replicas of workloads that must have a number of them.
     """
 
     def __init__(self, judge: Judge) -> None:
-        problem = judge.problem
-        self.judge = judge
-        work = problem.workloads
-        projects = {project: number for number, (project, _) in enumerate(problem.quotas)}
-        self.project = np.array([projects.get(item.project, -1) for item in work], dtype=np.int64)
+        self.judge, self.rows = judge, Rows(judge.problem)
+        self.floors = judge.problem.floors
+        self.project = np.where(self.rows.quota >= 0, self.rows.quota - self.rows.quota_at, -1)
         """Quota of each workload; -1 for none."""
-        self._gpu_part = np.array([item.gpu_part for item in problem.pools], dtype=np.float64)
-        inside = np.array([cap.devices for cap in problem.caps], dtype=np.float64).reshape(-1, len(problem.pools))
-        self._inside = inside > 0
-        outside = np.maximum(problem.pool_devices - inside, 0.0) * self._inside
-        cap_w = np.array([cap.limit_w for cap in problem.caps]) - inside @ judge.idle_w
-        cap_w = np.maximum(cap_w, 0.0) + outside @ (judge.limit_w - judge.idle_w)
-        budget_usd = np.array([item.budget_usd_per_h for item in work], dtype=np.float64)
-        most = np.array([item.replicas_max for item in work], dtype=np.float64)
-        budgeted, few = np.flatnonzero(budget_usd < np.inf), np.flatnonzero(most < _UNLIMITED)
-        self.floors = problem.floors
-        quotas = np.array([limit for _, limit in problem.quotas], dtype=np.float64)
-        uppers = (problem.pool_devices.astype(np.float64), cap_w, quotas, budget_usd[budgeted], most[few])
-        start = np.cumsum([0, *(len(item) for item in uppers)])
-        self.upper: Floats = np.concatenate(uppers)
+        self.upper: Floats = self.rows.upper[self.rows.pool_at : self.rows.floor_at]
         self.size = len(self.upper)
-        self._cap_at = start[1]
-        self._quota = np.where(self.project >= 0, start[2] + self.project, -1)
-        self._budget, self._few = (
-            _numbered(len(work), chosen, first) for chosen, first in ((budgeted, start[3]), (few, start[4]))
-        )
 
     def entries(self, judged: Judged) -> Entries:
         """What each pattern uses of each row."""
-        rows, judge = judged.rows, self.judge
-        pool = judge.problem.kind_pool[rows.kind]
-        above_idle = judged.draw_w - judge.idle_w[pool]
-        cap, of = np.nonzero(self._inside[:, pool] * above_idle[None, :])
-        at, place = np.nonzero(rows.variants >= 0)
-        work = judge.workload[rows.variants[at, place]]
-        share, ones = rows.shares_pct[at, place] / 100, np.ones(len(at))
-        replica, floor = self.floors.entries(work, pool[at])
-        row, pattern = [pool, self._cap_at + cap, self.size + floor], [np.arange(len(pool)), of, at[replica]]
-        value = [np.ones(len(pool)), above_idle[of], np.ones(len(replica))]
-        for number, amount in (
-            (self._quota, share * self._gpu_part[pool[at]]),
-            (self._budget, share * judge.usd_per_h[pool[at]]),
-            (self._few, ones),
-        ):
-            some = number[work] >= 0
-            row.append(number[work[some]])
-            pattern.append(at[some])
-            value.append(amount[some])
-        return Entries(row=np.concatenate(row), pattern=np.concatenate(pattern), value=np.concatenate(value))
+        found = self.rows.columns(judged)
+        some = np.flatnonzero(found.row >= self.rows.pool_at)
+        return Entries(row=found.row[some] - self.rows.pool_at, pattern=found.number[some], value=found.value[some])
 
     def columns(self, judged: Judged, own: Entries, first: int, floor_unit: Floats) -> Columns:
         """Patterns as columns of a programme: the caller's own rows, from `first` on the rules, and then the least
@@ -120,13 +83,6 @@ class Rules:
     def kept(self, usage: Floats) -> bool:
         """Whether nothing is over its limit."""
         return bool(np.all(usage <= self.upper + 1e-6 * np.maximum(1.0, np.abs(self.upper))))
-
-
-def _numbered(size: int, chosen: Whole, first: int) -> Whole:
-    """Rows from `first` on for what is chosen, -1 elsewhere."""
-    row = np.full(size, -1, dtype=np.int64)
-    row[chosen] = first + np.arange(len(chosen))
-    return row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
