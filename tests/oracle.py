@@ -161,7 +161,9 @@ def _missing_usd(problem: JointProblem, served: Floats, replicas: Floats, domain
     part = part + np.maximum(0.0, floor - replicas) / np.maximum(floor, 1.0)
     there = domains.reshape(len(domains), len(floor), -1)
     without = there.sum(axis=2, keepdims=True) - there
-    part = part + np.where(several[None, :], (without <= 0).sum(axis=2), 0)
+    # A domain too few counts three devices, or the whole rate.
+    few = np.minimum(1.0, 3 * problem.dearest_usd / np.maximum(problem.unserved_usd, 1e-9))
+    part = part + np.where(several[None, :], (without <= 0).sum(axis=2) * few, 0)
     return np.asarray(part @ problem.unserved_usd)
 
 

@@ -134,6 +134,8 @@ class Floors:
     pools: Flags
     """floor x pool: whose replicas count."""
     least: Floats
+    weight: Floats
+    """Part of what leaving the workload unserved counts: being in few domains counts some devices, and no more."""
     start: Whole
     """Of each workload's; one element more."""
 
@@ -141,7 +143,8 @@ class Floors:
     def of(problem: JointProblem) -> Floors:
         """A workload's domains are those of the pools that may host it."""
         domain = np.array([pool.failure_domain for pool in problem.pools], dtype=np.int64)
-        workload, pools, least = list[int](), list[Flags](), list[int]()
+        workload, pools, least, weight = list[int](), list[Flags](), list[int](), list[float]()
+        spread_usd = SPREAD_DEVICES * problem.dearest_usd
         for number, work in enumerate(problem.workloads):
             rows = [(work.replicas_floor, np.ones(len(domain), dtype=np.bool_))]
             if work.domains_min > 1:
@@ -150,11 +153,14 @@ class Floors:
             some = [row for row in rows if row[0] > 0]
             workload += [number] * len(some)
             least += [count for count, _ in some]
+            others = spread_usd / max(work.unserved_usd, spread_usd, 1e-9)
+            weight += [others if place else 1.0 for place in range(len(some))]
             pools += [inside for _, inside in some]
         return Floors(
             workload=np.array(workload, dtype=np.int64),
             pools=np.array(pools, dtype=np.bool_).reshape(len(pools), len(domain)),
             least=np.array(least, dtype=np.float64),
+            weight=np.array(weight, dtype=np.float64),
             start=np.searchsorted(np.array(workload, dtype=np.int64), np.arange(len(problem.workloads) + 1)),
         )
 
@@ -180,7 +186,7 @@ class Floors:
 
 LISTED_MAX = 60_000
 """Patterns, lawful or not, up to which all are listed."""
-SPREAD_ROWS_MAX = 64
+SPREAD_ROWS_MAX, SPREAD_DEVICES = 64, 3.0
 
 
 def _outside(work: Workload, domain: Whole, domains: list[int]) -> list[tuple[int, Flags]]:

@@ -292,7 +292,7 @@ class Layout:
         kind = np.repeat(np.array([item.kind for item in self.patterns], dtype=np.int64), size)
         count, floors = np.repeat(np.array(self.counts, dtype=np.int64), size), problem.floors
         there = floors.counted(problem.variant_workload[variant], problem.kind_pool[kind], count)
-        missing = np.maximum(0.0, floors.least - there) / np.maximum(floors.least, 1.0)
+        missing = floors.weight * np.maximum(0.0, floors.least - there) / floors.least
         return np.bincount(floors.workload, weights=missing, minlength=len(problem.workloads)).astype(np.float64)
 
     def value(self, problem: JointProblem) -> float:

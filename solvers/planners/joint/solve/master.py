@@ -94,7 +94,7 @@ class Rows:
             after_pools = slice(self.pool_at, None)
             self.upper[after_pools] = np.maximum(0.0, self.upper[after_pools] - taken[after_pools])
             self.lower[after_pools] = np.maximum(0.0, self.lower[after_pools] - taken[after_pools])
-        self._missing_usd = problem.unserved_usd[self.floors.workload] / self.floors.least
+        self._missing_usd = problem.unserved_usd[self.floors.workload] * self.floors.weight / self.floors.least
         self._pool_usd = np.array([pool.usd_per_h for pool in pools], dtype=np.float64)
         self._part = np.array([pool.gpu_part for pool in pools], dtype=np.float64)
         self._idle_w = np.array([pool.idle_w for pool in pools], dtype=np.float64)

@@ -267,7 +267,7 @@ class Recreation:
         demands, floors = len(ruin.workloads), len(ruin.floors)
         lower = np.concatenate([ruin.asked, np.full(rules.size, -np.inf), ruin.floors])
         upper = np.concatenate([np.full(demands, np.inf), ruin.room, np.full(floors, np.inf)])
-        short = problem.unserved_usd[rules.floors.workload] / rules.floors.least
+        short = problem.unserved_usd[rules.floors.workload] * rules.floors.weight / rules.floors.least
         row = np.concatenate([np.arange(demands), demands + rules.size + np.arange(floors)])
         cost = np.concatenate([problem.unserved_usd[ruin.workloads], short])
         slack = Columns.of(cost, column=np.arange(len(row)), row=row, value=np.ones(len(row)))

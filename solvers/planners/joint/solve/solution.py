@@ -136,7 +136,7 @@ class Solution:
         rate = problem.rate_rps
         part = np.maximum(0.0, 1 - self.served_rps() / np.where(rate > 0, rate, 1.0))
         part = np.where((rate > 0) & (part > SERVED), part, 0.0)
-        missing = np.maximum(0.0, floors.least - self.replicas()) / np.maximum(floors.least, 1.0)
+        missing = floors.weight * np.maximum(0.0, floors.least - self.replicas()) / floors.least
         np.add.at(part, floors.workload, missing)
         return np.asarray(part)
 
@@ -310,9 +310,10 @@ class LocalProgramme:
         """What may lack, at its price."""
         usd = self.problem.unserved_usd
         demand = np.flatnonzero(self.problem.rate_rps > 0)
-        floored = self.rules.floors.workload
-        row = np.concatenate([demand, self._floor_at + np.arange(len(floored))])
-        cost, every = np.concatenate([usd[demand], usd[floored]]), np.arange(len(row))
+        floors = self.rules.floors
+        floor_usd = usd[floors.workload] * floors.weight
+        row = np.concatenate([demand, self._floor_at + np.arange(len(floor_usd))])
+        cost, every = np.concatenate([usd[demand], floor_usd]), np.arange(len(row))
         self._programme.add(Columns.of(cost, column=every, row=row, value=np.ones(len(row))))
         return len(row)
 
