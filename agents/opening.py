@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from agents.config import AgentConfig, NvidiaConfig
 from agents.crew import CrewOptions, open_crew
@@ -77,17 +77,13 @@ def _mps(
         control_binary=binary,
         protocol=options.mps_protocol,
         sm_counts={device.uuid: device.sm_count for device in boards.inventory()},
-        client_slots=_client_slots(boards),
+        client_slots={
+            facts.uuid: client_slots(facts.cuda_version, device_part=MIG_PART_LEAST if facts.sliced else 1.0)
+            for facts in boards.devices()
+        },
         probe_command=PROBE_COMMAND,
     )
     return MpsSharing(mps, now_s), ""
-
-
-def _client_slots(boards: NvmlBoards) -> Mapping[str, int]:
-    return {
-        facts.uuid: client_slots(facts.cuda_version, device_part=MIG_PART_LEAST if facts.sliced else 1.0)
-        for facts in boards.devices()
-    }
 
 
 def _ask_for_sm_counts(boards: NvmlBoards) -> None:

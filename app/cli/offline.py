@@ -45,7 +45,7 @@ from solvers.cycle.attempts import Asking
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest, from_plain
-from solvers.domain.evidence import Insight, Reason, SilentReporter
+from solvers.domain.evidence import Insight, SilentReporter
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Plan, Unplaced
@@ -218,15 +218,15 @@ def _short(unplaced: Sequence[Unplaced]) -> list[Any]:
         return []
     worst = sorted(unplaced, key=lambda item: (-item.rate_rps_short, item.workload))
     lines = [
-        (item.workload, item.rate_rps_short or None, ", ".join(dict.fromkeys(_spoken(item.reasons))))
+        (
+            item.workload,
+            item.rate_rps_short or None,
+            ", ".join(dict.fromkeys(each.code.value.replace("_", " ") for each in item.reasons)),
+        )
         for item in worst[:SHORT_SHOWN]
     ]
     more = len(worst) - len(lines)
     return [rows(("short", ">rps", "what blocks it"), lines), *([f"and {more} more"] if more else [])]
-
-
-def _spoken(reasons: Sequence[Reason]) -> list[str]:
-    return [reason.code.value.replace("_", " ") for reason in reasons]
 
 
 def _found(outcome: Outcome) -> list[str]:
@@ -241,11 +241,11 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
     name = name_in(picture, workload)
     with planner_child() as asking:
         made = planned(picture, wish, asking)
-    plan = made.plan
+    plan, outcome = made.plan, outcome_of(made)
     types = {str(device.id): str(device.gpu_type) for device in picture.with_offers().devices}
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     answer = {
-        "summary": {**_summary(plan), **_who(outcome_of(made))},
+        "summary": {**_summary(plan), "answered": outcome.answered, "stood_in": outcome.stood_in},
         "assignments": plain(choices(plan, types, name)),
         "unplaced": plain(gaps(plan, name)),
         "waiting": None,
@@ -302,10 +302,6 @@ def name_in(picture: Snapshot, workload: str) -> str:
     if workload not in names:
         raise CommandError(f"there is no workload {workload}", Exit.NOT_FOUND)
     return workload
-
-
-def _who(outcome: Outcome) -> Document:
-    return {"answered": outcome.answered, "stood_in": outcome.stood_in}
 
 
 def _summary(plan: Plan) -> Document:

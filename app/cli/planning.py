@@ -275,7 +275,8 @@ def plan(
             made["why_not"] = why_not_online(client, made["id"], why_not)
         if apply:
             made["generation"] = client.apply_plan(made["id"])["generation"]
-    show(made, output, [*plan_head(made), *([] if quiet else _tables(explained)), *_why_not(made)])
+    told = why_not_lines(made["why_not"]) if "why_not" in made else []
+    show(made, output, [*plan_head(made), *([] if quiet else _tables(explained)), *told])
     if made["unplaced_count"] and output is Format.TABLE:
         typer.echo(f"headroom: {made['unplaced_count']} workloads found no place, or too little of it", err=True)
 
@@ -285,10 +286,6 @@ def _tables(explained: Document) -> list[Any]:
     insight = explained["insight"]
     table = candidate_table(insight["candidates"]) or [choice_table(explained)]
     return [*table, *binding_lines(insight), *gap_table(explained), *way_lines(insight)]
-
-
-def _why_not(made: Document) -> list[str]:
-    return why_not_lines(made["why_not"]) if "why_not" in made else []
 
 
 CHANGES = "changes"

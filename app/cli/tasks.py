@@ -111,10 +111,6 @@ def _key(text: str) -> tuple[str, str]:
     return project, name
 
 
-def _done(item: Document) -> str:
-    return number(min(100.0, 100.0 * item["inputs_done"] / item["inputs_total"]))
-
-
 def _place(item: Document) -> str:
     group = item["group"]
     if group is None:
@@ -130,7 +126,7 @@ _COLUMNS: Mapping[str, Cell] = {
     "task": "id",
     "state": "state",
     "model": "model",
-    ">done %": _done,
+    ">done %": lambda item: number(min(100.0, 100.0 * item["inputs_done"] / item["inputs_total"])),
     ">priority": "priority",
     "place": _place,
     "deadline": lambda item: _moment(item["deadline_at"]),

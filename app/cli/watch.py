@@ -130,10 +130,6 @@ def _ready(item: Document) -> str:
     return f"{item['replicas_ready']}/{item['replicas_planned']}"
 
 
-def _state(node: Document) -> str:
-    return "up" if node["up"] else "silent" if node["age_s"] is not None else "never seen"
-
-
 def _bar(share_pct: float) -> str:
     filled = min(_BAR_WIDTH, round(share_pct * _BAR_WIDTH / 100))
     return "█" * filled + "·" * (_BAR_WIDTH - filled)
@@ -173,7 +169,7 @@ _NODES: Mapping[str, Cell] = {
     "node": "id",
     "rack": "rack",
     "failure domain": "failure_domain",
-    "state": _state,
+    "state": lambda node: "up" if node["up"] else "silent" if node["age_s"] is not None else "never seen",
     ">last report s": "age_s",
     ">generation": "generation_applied",
     ">devices": "devices",

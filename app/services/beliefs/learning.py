@@ -132,7 +132,12 @@ def _outcomes(
             seconds=max(row.held_s, 1e-3),
             at_s=(row.minute + MINUTE).timestamp(),
             neighbours=tuple(
-                _neighbour(each, _share_of_type(each, device, gpu_type))
+                Neighbour(
+                    model=each.model,
+                    batch=max(1.0, each.batch_mean if each.executions > 0.0 else float(each.batch)),
+                    share_pct_sm=_share_of_type(each, device, gpu_type),
+                    busy=min(1.0, each.executed_ms / (1000.0 * max(each.held_s, 1e-3))),
+                )
                 for each in others
                 if each.kind != WorkloadKind.JOB
             ),
@@ -151,15 +156,6 @@ def _outcomes(
 def _share_of_type(row: ReplicaMinute, device: Device, gpu_type: GpuType) -> int:
     """Its share in percent of a whole GPU of the type; shares on a slice are reported in percent of the slice."""
     return min(100, max(1, round(row.share_pct_sm * device.sm_count / gpu_type.sm_count)))
-
-
-def _neighbour(row: ReplicaMinute, share_pct_sm: int) -> Neighbour:
-    return Neighbour(
-        model=row.model,
-        batch=max(1.0, row.batch_mean if row.executions > 0.0 else float(row.batch)),
-        share_pct_sm=share_pct_sm,
-        busy=min(1.0, row.executed_ms / (1000.0 * max(row.held_s, 1e-3))),
-    )
 
 
 def _nearest(clocks_mhz: Sequence[int], clock_mhz: float) -> int:

@@ -337,11 +337,10 @@ class _Partition:
 
     def _score(self, need: Need) -> Score:
         if self.parameters.goal is VirtualGpuGoal.THROUGHPUT:
-            return self.draft.at_home(need, self._most_free)
+            return self.draft.at_home(
+                need, lambda places: np.asarray(-self.draft.fleet.share_free[places], dtype=np.float64)
+            )
         return self._first_fit
-
-    def _most_free(self, places: Places) -> Floats:
-        return np.asarray(-self.draft.fleet.share_free[places], dtype=np.float64)
 
     def _first_fit(self, places: Places) -> Floats:
         return np.asarray((self.draft.fleet.occupants[places] == 0) * 1e9 + places, dtype=np.float64)

@@ -174,8 +174,11 @@ class MudiCurves:
             factor = 1.0 + self.slowing(need, kind, company)
             measured = self._measured(need, kind, company) if company else {}
             alone = self._curves(need, number)
+            # Company slows every execution alike, so slopes grow as latency does.
             self._beside[key] = {
-                batch: measured.get(batch) or _steepened(curve, factor) for batch, curve in alone.items()
+                batch: measured.get(batch)
+                or replace(each, k1=each.k1 * factor, k2=each.k2 * factor, l0=each.l0 * factor)
+                for batch, each in alone.items()
             }
         return self._beside[key]
 
@@ -234,11 +237,6 @@ def _fitted(grid: Grid, kind: DeviceClass) -> dict[int, Piecewise]:
         if rows.any():
             found[int(batch)] = fitted(share[rows], grid.latency_ms_tail[rows, column])
     return found
-
-
-def _steepened(curve: Piecewise, factor: float) -> Piecewise:
-    """Company slows every execution alike, so slopes grow as latency does."""
-    return replace(curve, k1=curve.k1 * factor, k2=curve.k2 * factor, l0=curve.l0 * factor)
 
 
 def _predicted(known: Mapping[ModelName, float], models: Mapping[ModelName, ModelVariant]) -> dict[ModelName, float]:

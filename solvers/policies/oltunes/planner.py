@@ -83,16 +83,6 @@ def waits_told(waiting: WaitingWork) -> Reason:
     return Reason(code=ReasonCode.WAITS_IN_LINE, subject=waiting.need.workload, facts=facts)
 
 
-def cycle_told(pace: WindowPace, memory: OltunesMemory) -> tuple[Fact, ...]:
-    """Window, size of groups, and what was learned so far."""
-    return (
-        Fact(name="window_ms", value=pace.window_ms),
-        Fact(name="group_max", value=float(pace.group_max)),
-        Fact(name="lessons", value=float(memory.lessons.lessons)),
-        Fact(name="retrainings", value=float(memory.lessons.retrainings)),
-    )
-
-
 def slice_told(draft: Draft, joined: Sequence[JoinedReplica], spare_mib: float) -> Iterable[Reason]:
     """Devices that were empty, and of which a new group leaves so much that the rest would do as a MIG slice of its
     own. Nobody cuts a GPU for a plan: that is its host's administrator, so the plan can only say so.
@@ -395,7 +385,13 @@ def _proposal(cycle: _Cycle, memory: OltunesMemory) -> Proposal:
     proposal = draft.proposal(SPEC, wishes)
     assert proposal.plan is not None
     summary, *others = proposal.reasons
-    summary = replace(summary, facts=(*summary.facts, *cycle_told(cycle.pace, memory)))
+    learned = (
+        Fact(name="window_ms", value=cycle.pace.window_ms),
+        Fact(name="group_max", value=float(cycle.pace.group_max)),
+        Fact(name="lessons", value=float(memory.lessons.lessons)),
+        Fact(name="retrainings", value=float(memory.lessons.retrainings)),
+    )
+    summary = replace(summary, facts=(*summary.facts, *learned))
     flights = {item.task: item.flight for item in memory.known if item.flight is not None}
     assignments = tuple(
         told(item, joined.get((item.workload, item.device)), rated.get(item.workload), flights.get(item.workload))
