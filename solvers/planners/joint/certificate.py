@@ -88,6 +88,8 @@ def loosened(snapshot: Snapshot, movable: tuple[WorkloadId, ...], reading: Readi
 DUST = 1e-6
 SINGLES_MAX = 30_000
 """Replicas looked at one by one at every percent; of more, at shares that are"""
+FAR = 0.5
+"""Of the cost: a bound below says that prices are no good, and single replicas may prove more."""
 APART = 1.15
 """times as large as the one before."""
 
@@ -141,13 +143,14 @@ class Certificate:
         outside_usd = sum(cost_by_device(picture, self.problem.fleet, outside, settings).values())
         cost = plan.objective.cost_usd_per_h
         # What a plan disproves was never true of it: its own numbers are not those that the prices are about.
+        bound = outside_usd
         for given in (self.proofs, None):
             proofs = self.at_a_glance if given is None else given
             values = [outside_usd + max(0.0, lagrangian(least, item.duals, item.worth)) for item in proofs]
-            true = [value for value in values if value <= cost * (1 + DUST)]
-            if true:
-                return min(cost, max(true))
-        return min(cost, outside_usd)
+            bound = max([bound, *(value for value in values if value <= cost * (1 + DUST))])
+            if bound > outside_usd and bound >= FAR * cost:
+                break
+        return min(cost, bound)
 
     def _served(self, plan: Plan) -> Rows:
         """The rows, asking for no more than the plan gives."""
