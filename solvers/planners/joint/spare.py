@@ -41,6 +41,8 @@ from solvers.problems.patterns import Layout, Pattern, Standing, judge
 MEMBERS_MAX = 4
 JUDGED_MAX = 4000
 """Contents that are looked at, over all kinds of a pool."""
+EXCHANGED_MAX = 1_000_000
+"""Devices times workloads: one look at more would take longer than any deadline."""
 PAIRS_MAX = 8
 """Devices of a pool up to which two are exchanged at a time."""
 KEPT_MAX = 250
@@ -86,7 +88,7 @@ def fill(
             for device in seats.floor.devices(pool)
             if device not in seats.floor.held and _all_of(problem, seats.patterns[device], mine)
         ]
-        if devices:
+        if 0 < len(devices) * len(problem.workloads) <= EXCHANGED_MAX:
             table = _Table.of(seats, _contents(seats.floor.judge, pool, sorted(mine), deadline))
             while not deadline.over and _improve(seats, table, devices):
                 changed = True
