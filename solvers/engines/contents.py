@@ -8,9 +8,11 @@ have the order of the C ones; arrays live as long as the record that points to t
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,10 @@ from solvers.problems.joint import WHOLE_PCT, JointProblem
 BATCHES_MAX = 256
 FOUND_MAX = 64
 """Contents that one question returns at most."""
-UNIT_STEPS = 400_000
+UNIT_STEPS = 700_000
 """Elementary steps in about a millisecond."""
+PROCESSORS = min(8, len(os.sched_getaffinity(0)))
+"""Pools searched at a time; the answers are the same with any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,12 @@ class _Record:
 
 
 @cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Of this process: a forked one has none of its parent's."""
+    return ThreadPoolExecutor(PROCESSORS, thread_name_prefix=f"contents-{process}")
+
+
+@cache
 def _library() -> ctypes.CDLL:
     try:
         return loaded("contents")
@@ -170,10 +180,15 @@ class Contents:
             memory_mib=memory, draw_w=draw,
         )  # fmt: skip
 
-    def price(self, prices: ContentPrices, pool: int, effort: Effort) -> Priced:
-        """See the module. Ends when nothing can be worth much more than what was found, or the work is done."""
+    def price(self, prices: Mapping[int, ContentPrices], efforts: Mapping[int, Effort]) -> list[Priced]:
+        """By pool: see the module. Ends when nothing can be worth much more than what was found, or the work is done.
+        As many at a time as there are processors; no answer depends on another.
+        """
+        answer = partial(self._priced, self._prepared())
+        return list(_threads(os.getpid()).map(answer, efforts, prices.values(), efforts.values()))
+
+    def _priced(self, tables: _Record, pool: int, prices: ContentPrices, effort: Effort) -> Priced:
         problem = self.problem
-        tables = self._prepared()
         held = problem.kind_usd if problem.by_memory else None
         asked = _Record(
             prices.pi, prices.replica, prices.rate_rps, prices.watt, prices.share, prices.fixed, held, problem.pool_usd,

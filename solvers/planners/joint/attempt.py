@@ -177,7 +177,7 @@ SPEC = PlannerSpec(
 )
 SEATING_PART_MIN = 0.1
 """Of the deadline: so much is left to seating, whatever came before."""
-FIRST_PART_MAX, FIRST_PART_STANDING = 0.25, 0.05
+FIRST_PART_MAX = 0.05
 """Of the deadline: the first planner is not asked where it would take longer."""
 FIRST_S_MAX = 5.0
 """Of larger fleets the solve's own first layout is as good, and there sooner."""
@@ -186,7 +186,7 @@ FIRST_S_PER_PAIR = 1.4e-6
 """Of workload and device."""
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
-RESERVE_S = 0.25
+RESERVE_S = 0.1
 RESERVE_S_PER_DEVICE = 0.0004
 RESERVE_S_PER_WORKLOAD = 0.0004
 """What seating, writing and bounding take."""
@@ -200,7 +200,7 @@ PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25
-EXPLAIN_SHORT_PART = 0.05
+EXPLAIN_SHORT_PART = 0.02
 """Of the deadline, for those that are short."""
 
 
@@ -294,5 +294,4 @@ def affords_first(request: PlanRequest) -> bool:
     snapshot = request.snapshot
     devices = len(snapshot.devices) + sum(offer.count_max for offer in snapshot.offers)
     seconds = FIRST_S_PER_WORKLOAD * len(request.movable) + FIRST_S_PER_PAIR * len(request.movable) * devices
-    part = FIRST_PART_STANDING if snapshot.target.assignments else FIRST_PART_MAX
-    return seconds <= min(FIRST_S_MAX, part * request.budget.deadline_s)
+    return seconds <= min(FIRST_S_MAX, FIRST_PART_MAX * request.budget.deadline_s)

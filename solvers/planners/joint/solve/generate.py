@@ -1,7 +1,7 @@
 """Column generation, and the dive from parts of devices to whole ones.
 
-Patterns are priced at smoothed duals until the bound that the ceilings of pricing prove is near the relaxed optimum, or
-nothing improves it. The nearer they are, the closer pricing looks.
+Patterns are priced between the duals of the relaxed optimum and those that proved the best bound so far, until both
+are near each other or nothing improves it. The nearer they are, the closer pricing looks.
 
 A dive keeps the whole parts, stage by stage. After every stage the problem is the rest of the demand on the rest of the
 devices, nothing counts for more than is still asked, and new patterns are priced for exactly that. Workloads with the
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.contents import ContentPrices, Effort
+from solvers.engines.contents import PROCESSORS, ContentPrices, Effort
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Judge, Patterns
@@ -62,23 +62,24 @@ class Pricing:
         self._scale = scale_of(judge.problem)
 
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
-        """The best patterns at these duals."""
+        """The best patterns at these duals. Pools have equal parts of the time: all have a ceiling, however little."""
         items, contents = self._rows.item_prices(duals), self._judge.contents
         ceilings = np.where(self._judge.problem.pool_devices > 0, np.inf, 0.0)
-        found = [Patterns.none(self._width)]
+        found, size = [Patterns.none(self._width)], self._width
         pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
-        for place, pool in enumerate(pools):
-            units = deadline.units_until(until_part) / (len(pools) - place)
-            if units <= 0:
-                break
+        units = deadline.units_until(until_part) / max(1, len(pools))
+        if deadline.work_units is None:
+            units *= min(PROCESSORS, max(1, len(pools)))
+        efforts = {}
+        for pool in pools if units > 0 else ():
             tolerance = look.part * self._scale[pool]
-            effort = Effort(
+            efforts[pool] = Effort(
                 floor=-tolerance, tolerance=tolerance, step_pct=look.step_pct, units=units, repeats=look.repeats
             )
-            best = contents.price(self._prices(items, pool), pool, effort)
+        prices = {pool: self._prices(items, pool) for pool in efforts}
+        for pool, best in zip(efforts, contents.price(prices, efforts), strict=True):
             deadline.spend(best.units)
             ceilings[pool] = best.ceiling
-            size = self._width
             found.append(
                 Patterns(kind=best.kind, variants=best.variants[:, :size], shares_pct=best.shares_pct[:, :size])
             )
@@ -129,17 +130,22 @@ SMOOTH = 0.5
 ROUNDS_MAX = 400
 REPEATS = 3
 REPEATS_MAX = 8
-GAP = 0.005
-"""Of the relaxed optimum: a bound so near is near enough."""
-LOOK_FIRST, LOOK_LEAST, LOOK_OF_GAP = 0.03, 2e-4, 0.3
-"""Of what devices cost, pricing may stay above what it found: at first, at last, and of the gap in between."""
-COARSE_PCT, DIVE_PCT, SLOW = 10, 5, 5e-4
-"""Shares at first; where a round brings less than this part, finer ones are looked at."""
+LOOK_FIRST, LOOK_FINE, LOOK_LEAST, LOOK_OF_GAP = 0.01, 0.002, 2e-4, 0.2
+"""Of what devices cost, pricing may stay above what it found: at first, at first where shares are fine, at last, and of
+the gap in between.
+"""
+LOOK_LOOSE, SLOW = 0.03, 5e-4
+"""Where no bound is wanted: that part always, and how little a round may bring before finer shares are looked at."""
+COARSE_PCT, DIVE_PCT, NEAR = 10, 5, 0.012
+"""Shares at first; where the bound at those is so near, finer ones are looked at."""
 CLOSER = 4.0
 """So much closer it looks where it found nothing."""
+PROVEN_PART = 0.6
+"""Of what is left to others, so much stays theirs where there is no bound yet."""
 SINGLES_MAX = 8_000
 UNITS_BESIDE, WORKLOADS_PER_UNIT, ENTRIES_PER_UNIT = 1, 100, 90_000
-CUT_ROUNDS = 12
+CUT_ROUNDS, CUT_WORKLOADS_MAX = 12, 40
+"""Where there are more, parts of replicas are a small matter, and the time is better spent on dives."""
 UP_LEAST = 0.5
 WORTH_LEAST = 0.9
 """A column is rounded up only while it is still worth so much of what it was."""
@@ -173,8 +179,12 @@ class Relaxation:
     """Where column generation is, and ended."""
 
     best: Relaxed
-    smooth: Floats
-    """Duals, smoothed over the rounds."""
+    centre: Floats
+    """Duals of the best bound at the shares that are looked at; prices are sought between these and the optimum's."""
+    proven: float = -np.inf
+    """That bound."""
+    exact: bool = False
+    """Prices are sought at the optimum's own duals: in between nothing was found."""
     rounds: int = 0
     part: float = LOOK_FIRST
     """How closely pricing looks."""
@@ -186,10 +196,12 @@ class Relaxation:
 
     @property
     def gap(self) -> float:
-        """Between the relaxed optimum and the bound, as a part."""
-        if self.bound is None:
-            return np.inf
-        return (self.best.value - self.bound.usd_per_h) / max(abs(self.best.value), 1e-9)
+        """Between the relaxed optimum and what is proven at the shares that are looked at, as a part."""
+        return (self.best.value - self.proven) / max(abs(self.best.value), 1e-9)
+
+    def refine(self, step_pct: int) -> None:
+        """From here on at these shares: what was proven of others says nothing."""
+        self.step_pct, self.proven, self.exact = step_pct, -np.inf, False
 
 
 def singles(problem: JointProblem, width: int) -> Patterns:
@@ -221,16 +233,18 @@ class Pace:
     """Shares that are multiples of this are near enough."""
     prior: Floats | None = None
     """Duals to begin the smoothing from."""
+    proven: Bound | None = None
+    """What is known already, to begin from."""
     cut_rounds: int = 0
     """How many rounds more once what the optimum makes of parts of replicas is forbidden."""
 
     @classmethod
-    def of(cls, problem: JointProblem, until_part: float) -> Pace:
+    def of(cls, problem: JointProblem, until_part: float, gap: float) -> Pace:
         """To the end, with more patterns a round the more workloads there are."""
         return cls(
             until_part=until_part,
-            cut_rounds=CUT_ROUNDS,
-            gap=GAP,
+            cut_rounds=CUT_ROUNDS if len(problem.workloads) <= CUT_WORKLOADS_MAX else 0,
+            gap=gap,
             repeats=int(np.clip(len(problem.workloads) // 100, REPEATS, REPEATS_MAX)),
         )
 
@@ -240,18 +254,31 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
     solved = master.programme.solve()
     if solved is None:
         return None
-    smooth = solved.row_duals if pace.prior is None else fitted(pace.prior, master.rows.count)
     step = max(1, master.problem.share_step_pct)
-    coarse = 1 if pace.fine else max(1, COARSE_PCT // step)
-    state = Relaxation(best=solved, smooth=smooth, step_pct=step * coarse)
+    state = Relaxation(best=solved, centre=solved.row_duals, step_pct=step * max(1, COARSE_PCT // step))
+    if pace.proven is not None:
+        state.centre, state.proven, state.bound = pace.proven.duals, pace.proven.usd_per_h, pace.proven
+    elif pace.prior is not None:
+        state.centre = fitted(pace.prior, master.rows.count)
+    if pace.gap is None:
+        state.part = LOOK_LOOSE
+    if pace.fine:
+        state.step_pct, state.part = step, LOOK_FINE
     _converge(master, pricing, deadline, pace, state)
+    if pace.gap is not None and state.bound is None and not deadline.over:
+        # Time may not do for more, and no bound is worse than a few patterns less.
+        state.refine(step)
+        state.part = LOOK_FINE
+        _round(master, pricing, deadline, replace(pace, until_part=PROVEN_PART * pace.until_part), state)
+        state.best = master.programme.solve(max(0.1, deadline.left_s)) or state.best
     state.plain = state.best
     if pace.cut_rounds and deadline.left_part > pace.until_part and master.tighten(state.best):
         answer = master.programme.solve(max(0.1, deadline.left_s), primal=False)
         if answer is not None:
-            state.best, state.part = answer, LOOK_FIRST
+            state.best, state.part = answer, LOOK_LOOSE
             pace = replace(pace, rounds=state.rounds + pace.cut_rounds, gap=None)
-            state.smooth = fitted(state.smooth, master.rows.count)
+            state.centre = fitted(state.centre, master.rows.count)
+            state.refine(state.step_pct)
             _converge(master, pricing, deadline, pace, state)
     return state
 
@@ -264,25 +291,26 @@ def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, 
         deadline.spend(_units(master))
         state.rounds += 1
         before = state.best.value
-        state.smooth = SMOOTH * state.smooth + (1 - SMOOTH) * state.best.row_duals
         added = _round(master, pricing, deadline, pace, state)
         if added:
             answer = master.programme.solve(max(0.1, deadline.left_s))
             if answer is None:
                 break
             state.best = answer
-        if pace.gap is not None and state.gap <= pace.gap:
+        if pace.gap is not None and state.step_pct == step and state.gap <= pace.gap:
             break
-        if state.step_pct > finest:
-            if before - state.best.value <= SLOW * abs(before):
-                state.step_pct = finest * max(1, state.step_pct // 2 // finest)
+        slow = pace.gap is None and before - state.best.value <= SLOW * abs(before)
+        if state.step_pct > finest and (slow or state.gap <= NEAR or (state.exact and not added)):
+            state.refine(finest * max(1, state.step_pct // 2 // finest))
         elif not added:
-            if state.part <= LOOK_LEAST and (state.smooth == state.best.row_duals).all():
+            if state.exact and state.part <= LOOK_LEAST:
                 break
             state.part = max(LOOK_LEAST, state.part / CLOSER)
-            state.smooth = state.best.row_duals
+            state.exact = True
         else:
-            state.part = min(state.part, max(LOOK_LEAST, LOOK_OF_GAP * state.gap))
+            state.exact = False
+            if pace.gap is not None:
+                state.part = min(state.part, max(LOOK_LEAST, LOOK_OF_GAP * state.gap))
 
 
 def _units(master: Master) -> int:
@@ -297,13 +325,16 @@ def fitted(duals: Floats, rows: int) -> Floats:
 
 
 def _round(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> int:
-    duals = state.smooth
+    weight = 0.0 if state.exact else SMOOTH
+    duals = weight * state.centre + (1 - weight) * state.best.row_duals
     look = Look(part=state.part, step_pct=state.step_pct, repeats=pace.repeats)
     found = pricing.price(duals, look, deadline, pace.until_part)
-    if pace.gap is not None and state.step_pct == master.problem.share_step_pct:
-        proven = lagrangian(master.rows, duals, found.ceilings)
-        if np.isfinite(proven) and (state.bound is None or proven > state.bound.usd_per_h):
-            state.bound = Bound(usd_per_h=proven, duals=duals, worth=found.ceilings)
+    proven = lagrangian(master.rows, duals, found.ceilings)
+    if pace.gap is None or proven > state.proven:
+        state.centre, state.proven = duals, proven
+    best = -np.inf if state.bound is None else state.bound.usd_per_h
+    if pace.gap is not None and state.step_pct == master.problem.share_step_pct and proven > best:
+        state.bound = Bound(usd_per_h=proven, duals=duals, worth=found.ceilings)
     return master.offer(found.rows, duals)
 
 

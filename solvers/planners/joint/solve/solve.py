@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -41,16 +42,17 @@ from solvers.planners.joint.solve.trim import polished, small_enough, thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
-GENERATE_UNTIL = 0.65
-DIVE_UNTIL = 0.25
-SERVE_UNTIL = 0.05
+GENERATE_UNTIL = 0.7
+DIVE_UNTIL = 0.38
+SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
 TRIM_PART = 0.25
 THIN_PART = 0.8
 MEND_PART = 0.5
-THIN_UNTIL = 0.25
+THIN_UNTIL = 0.38
 RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
 """Parts of the rates that devices are made fewer with, in the order that pays best."""
+THIN_BASES = 3
 DEVICES_TINY = 16.0
 POLISH_PART = 0.8
 REPAIR_PART = 0.3
@@ -62,12 +64,12 @@ URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
 WORKLOADS_MAX = 700
 """Solved whole."""
-PROOF_PART = 0.25
-"""Of the deadline, kept for the bound: to serve every rate comes before proving anything."""
+PROOF_PART = 0.33
+"""Of what generation leaves, kept for the bound where it is not near enough: to serve every rate comes before that."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
-GAP_LAST = 2e-4
-"""Of the relaxed optimum: no bound need be nearer."""
+GAP, GAP_LAST = 0.005, 3e-4
+"""Of the relaxed optimum: a bound so near is near enough at first, and at last."""
 GROUPS_UNTIL = 0.35
 """Of the deadline, kept from groups for what is about all of them."""
 GROUPS_MEND_PART = 0.3
@@ -104,9 +106,15 @@ DEPTHS = (
     (2.0, Depth(rounds=10, group_part=0.2, up_part=0.25)),
     (6.0, Depth(rounds=20, group_part=0.1, up_part=0.1)),
     (3.0, Depth(rounds=10, group_part=1.0, up_part=0.1)),
-    (12.0, Depth(rounds=20, group_part=0.05, up_part=0.05)),
 )
 """Dives in order, and how long each takes beside the others, roughly."""
+DEPTHS_SMALL = (
+    (1.0, Depth(rounds=3, group_part=0.4, up_part=0.5)),
+    (2.5, Depth(rounds=3, group_part=0.1, up_part=0.1)),
+    (2.0, Depth(rounds=3, group_part=0.2, up_part=0.25)),
+    (1.0, Depth(rounds=3, group_part=1.0, up_part=0.25)),
+)
+"""A device more or less decides: many ways are better than a few that look closely."""
 DEPTHS_TINY = (
     (1.0, Depth(rounds=3, group_part=1.0, up_part=0.5)),
     (1.5, Depth(rounds=6, group_part=1.0, up_part=0.25)),
@@ -131,31 +139,41 @@ class Phases:
     found: Layout | None = None
     facts: dict[str, float] = field(default_factory=dict)
     columns: tuple[Pattern, ...] = ()
+    dived: list[Layout] = field(default_factory=list)
     search: Generation | None = None
     bound: Bound | None = None
+    proven: bool = False
+    """Whether the bound is as near as need be."""
 
     def run(self) -> Layout:
         """All phases, as far as the deadline lets them; the first layout at worst."""
-        problem, deadline, begun_s = self.problem, self.deadline, self.deadline.elapsed_s
+        problem, begun_s = self.problem, self.deadline.elapsed_s
         rules = Rules(Judge(problem))
         exact = rules.judge
         master = Master(problem, exact)
         pricing = Pricing(exact, master.rows, master.width)
         master.offer(singles(problem, master.width))
         if problem.few_patterns:
-            list_patterns(master, deadline)
+            list_patterns(master, self.deadline)
         master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
-        relaxation = generate(master, pricing, deadline, self.pace or Pace.of(problem, GENERATE_UNTIL))
-        self.facts |= {"columns": float(master.size), "generate_s": deadline.elapsed_s - begun_s}
+        pace = self.pace or Pace.of(problem, GENERATE_UNTIL, GAP)
+        relaxation = generate(master, pricing, self.deadline, pace)
+        self.facts |= {"columns": float(master.size), "generate_s": self.deadline.elapsed_s - begun_s}
         if relaxation is not None:
             found = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
             self.search, self.bound = replace(found, relaxed=relaxation.plain or relaxation.best), relaxation.bound
             self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search.relaxed.value}
-            scene = Scene(problem=problem, rules=rules)
+            scene, whole = Scene(problem=problem, rules=rules), self.deadline
+            value, usd = self.search.relaxed.value, -np.inf if self.bound is None else self.bound.usd_per_h
+            self.proven = bool(value - usd <= GAP_LAST * abs(value))
+            proves = self.order.proof and self.pace is None and not self.proven
+            self.deadline = portion(whole, 1 - PROOF_PART * proves)
             self._stay(rules)
             self._dive(scene, found)
             self._finish(scene, found)
+            charge(whole, self.deadline)
+            self.deadline = whole
         return self.first if self._worth(self.first) < self._worth(self.best) else self.best
 
     @property
@@ -175,7 +193,8 @@ class Phases:
         """The first dive is quick; slower ones follow as long as there is time for what they take."""
         deadline, slowness, took = self.deadline, 0.0, 0.0
         tiny = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_TINY
-        for times, depth in DEPTHS_TINY if tiny else DEPTHS:
+        depths = DEPTHS_SMALL if small_enough(begin.master, begin.relaxed) else DEPTHS
+        for times, depth in DEPTHS_TINY if tiny else depths:
             if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
                 break
             before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
@@ -184,7 +203,10 @@ class Phases:
 
     def _dived(self, dive: Dive, begin: Generation, *, trimmed: bool) -> Layout:
         layout = dive.run(begin, self.deadline)
-        return trim(dive.scene.rules, layout, portion(self.deadline, TRIM_PART)) if trimmed else layout
+        if trimmed:
+            layout = trim(dive.scene.rules, layout, portion(self.deadline, TRIM_PART))
+        self.dived.append(layout)
+        return layout
 
     def _finish(self, scene: Scene, search: Generation) -> None:
         master, relaxed = search.master, search.relaxed
@@ -204,11 +226,11 @@ class Phases:
         self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
 
     def _thin(self, scene: Scene, prices: Prices) -> None:
-        """Fewer devices, with less and with more in reserve, as long as there is time for what it takes; all begin at
-        the same layout. The cheapest is kept; where it leaves any rate a little short, that is made up first.
+        """Fewer devices, with less and with more in reserve, as long as there is time for what it takes; from the best
+        of the dives, by turns. The cheapest is kept; where it leaves any rate a little short, that is made up first.
         """
-        base, short, took = self.best, list[Layout](), 0.0
-        for reserve in RESERVES:
+        bases, short, took = sorted(self.dived, key=self._worth)[:THIN_BASES] or [self.best], list[Layout](), 0.0
+        for reserve, base in product(RESERVES, bases):
             if self.deadline.late or (took and self.deadline.left_part - took < THIN_UNTIL):
                 break
             before = self.deadline.left_part
@@ -358,14 +380,12 @@ def _unserved(problem: JointProblem, layout: Layout) -> float:
 
 
 def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline) -> Layout:
-    within = portion(deadline, 1 - PROOF_PART * order.proof)
-    phases = Phases(problem=problem, order=order, deadline=within, first=first)
+    phases = Phases(problem=problem, order=order, deadline=deadline, first=first)
     layout = phases.run()
-    charge(deadline, within)
     bound, prices = phases.bound, None
     if phases.search is not None:
         search, begun_s = phases.search, deadline.elapsed_s
-        if order.proof:
+        if order.proof and not phases.proven:
             bound = _proven(phases, search, deadline)
         rows = Rows(problem)
         prices = rows.prices(search.relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
@@ -380,16 +400,12 @@ def _proven(phases: Phases, search: Generation, deadline: Deadline) -> Bound | N
     if len(master.rows.cut_work):
         master = Master(master.problem, master.judge)
         master.adopt(search.master.judged)
-    prior = search.relaxed.row_duals if bound is None else bound.duals
     pricing = Pricing(master.judge, master.rows, master.width)
-    found = generate(
-        master, pricing, deadline, Pace(until_part=END, gap=GAP_LAST, fine=True, prior=fitted(prior, master.rows.count))
-    )
+    found = generate(master, pricing, deadline, Pace(until_part=END, gap=GAP_LAST, fine=True, proven=bound))
     if found is None:
         return bound
     phases.facts["relaxed_usd_per_h"] = found.best.value
-    better = found.bound is not None and (bound is None or found.bound.usd_per_h > bound.usd_per_h)
-    return found.bound if better else bound
+    return found.bound
 
 
 def _grouped(
