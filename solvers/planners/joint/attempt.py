@@ -22,6 +22,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan
+from solvers.domain.policy import Term
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
 from solvers.planners.joint.certificate import Certificate, loosened
@@ -36,7 +37,7 @@ from solvers.problems.patterns import Pattern, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-5"
+_FORM = "joint-6"
 _TAB = "\t"
 
 
@@ -48,6 +49,10 @@ class Kept:
     prices: Prices | None = None
     full_at_s: float | None = None
     """Of the snapshot of the last full solve; None: there was none that is known."""
+    question: str = ""
+    """What was asked last, see `change`."""
+    left_usd: float = 0.0
+    """$/h above the relaxed optimum where the search ended that answered it."""
 
 
 NOTHING = Kept()
@@ -56,14 +61,16 @@ NOTHING = Kept()
 def remember(problem: JointProblem, kept: Kept) -> bytes:
     """Its patterns, each once, its prices, and the moment."""
     chosen = list({item.key: item for item in kept.patterns}.values())[:KEPT_MAX]
-    full_at_s, usd = kept.full_at_s, {} if kept.prices is None else named(problem, kept.prices)
+    usd = {} if kept.prices is None else named(problem, kept.prices)
     kinds = list(_kinds(problem))
     variants = list(_variants(problem))
     store = io.BytesIO()
     np.savez_compressed(
         store,
         form=np.array(_FORM),
-        full_at_s=np.array([] if full_at_s is None else [full_at_s], dtype=np.float64),
+        full_at_s=np.array([] if kept.full_at_s is None else [kept.full_at_s], dtype=np.float64),
+        question=np.array(kept.question),
+        left_usd=np.array(kept.left_usd),
         kinds=np.array(kinds, dtype=np.str_),
         variants=np.array(variants, dtype=np.str_),
         kind=np.array([item.kind for item in chosen], dtype=np.int32),
@@ -84,6 +91,7 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
                 return NOTHING
             rows = _rows({name: np.asarray(kept[name]) for name in kept.files}, problem)
             moments = kept["full_at_s"].tolist()
+            question, left_usd = str(kept["question"]), float(kept["left_usd"])
             usd = dict(zip(kept["priced"].tolist(), kept["usd"].tolist(), strict=True))
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
         return NOTHING
@@ -94,6 +102,8 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
         patterns=tuple(judge.patterns(judged.take(good))),
         prices=prices_of(problem, usd) if usd else None,
         full_at_s=moments[0] if moments else None,
+        question=question,
+        left_usd=left_usd,
     )
 
 
@@ -210,8 +220,11 @@ class Attempt:
     reading: Reading
     clock: Deadline
     """Runs since the request came."""
-    first: Plan | None
-    """As ours, where there was time for one."""
+    first: Plan | None = None
+    """What sets the mark, as ours: what stands, where that serves everybody; else another planner's, if there was time.
+    """
+    first_by: str = ""
+    """Its name among the contenders."""
 
     @cached_property
     def floor(self) -> Floor:
@@ -276,6 +289,7 @@ class Attempt:
                 most_pct[number[name]] = job.share_pct_sm_max
                 left_s[number[name]] = (job.iterations_total - done.get(name, 0)) * job.iteration_ms_reference / 1000
         return Terms(
+            capacity=Term.CAPACITY in snapshot.policy.terms,
             deadline=Deadline(max(self.clock.left_s, SEATING_PART_MIN * self.request.budget.deadline_s)),
             launch_usd_per_s=snapshot.policy.launch_usd_per_s,
             job_most_pct=most_pct,

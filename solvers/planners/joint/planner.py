@@ -21,6 +21,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan, PlannerEnding, Proposal, ProposalStatus
@@ -39,9 +41,10 @@ from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import seat
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps
-from solvers.planners.joint.solve.solve import solve
+from solvers.planners.joint.solve.reach import SHORT_LEAST
+from solvers.planners.joint.solve.solve import layout_of, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
-from solvers.planners.joint.whole_devices import ChangeTerms, Counted, counted, gentle, slights_usd
+from solvers.planners.joint.whole_devices import Counted, counted
 from solvers.problems.patterns import Layout
 
 GAP_PROVEN_PCT = 1e-4
@@ -79,12 +82,11 @@ class Joint(Recalling):
         was no time for a first plan.
         """
         clock = Deadline(ANSWERING_PART * request.budget.deadline_s)
-        found = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request) else None
-        first = None if found is None else _own(found)
-        if first is not None:
-            hand_over(reporter, _bare(first, self.first))
+        first = None if request.snapshot.target.assignments else self._first(request, reporter)
         reading = read(request.snapshot, request.movable)
-        attempt = Attempt(request=request, reading=reading, clock=clock, first=first)
+        attempt = Attempt(request=request, reading=reading, clock=clock, first=first, first_by=self.first)
+        if request.snapshot.target.assignments:
+            attempt = self._standing(attempt, reporter)
         if attempt.first is not None and not (reading.problem.workloads and reading.problem.kinds):
             return Thought(proposal=self._fallen_back(attempt, attempt.first))
         try:
@@ -97,6 +99,26 @@ class Joint(Recalling):
             reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts)
             return Thought(proposal=self._fallen_back(attempt, attempt.first, reason))
 
+    def _first(self, request: PlanRequest, reporter: Reporter) -> Plan | None:
+        """The first planner's plan as ours, handed over at once, if there is time for it."""
+        found = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request) else None
+        if found is not None:
+            found = replace(found, planner=SPEC.name, planner_version=SPEC.version)
+            hand_over(reporter, _bare(found, self.first))
+        return found
+
+    def _standing(self, attempt: Attempt, reporter: Reporter) -> Attempt:
+        """With what stands as the first plan, handed over at once; where it leaves anybody short the first planner is
+        asked.
+        """
+        problem, layout = attempt.reading.problem, layout_of(attempt.reading.standing_patterns)
+        least = np.array([work.rate_least_rps for work in problem.workloads])
+        if (layout.served_rps(problem) < least * (1 - DUST)).any() or layout.fewer(problem).any():
+            return replace(attempt, first=self._first(attempt.request, reporter))
+        plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
+        hand_over(reporter, _bare(plan))
+        return replace(attempt, first=plan, first_by=STANDING)
+
     def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
         request, reading = attempt.request, attempt.reading
         whole, deadline = counted_for(attempt), attempt.solve_deadline()
@@ -106,13 +128,16 @@ class Joint(Recalling):
         answer = solved(search, request, reading, state)
         ending, certificate = ending_of(deadline), attempt.certificate(answer.kept.prices)
         found, layout = Found(solved=answer, counted=whole, certificate=certificate), answer.found
-        rivals = rivals_of(attempt, seats_of(attempt, found), found, self.first)
+        rivals = rivals_of(attempt, seats_of(attempt, found), found)
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **layout.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
-        kept, by = remember(reading.problem, answer.kept), None if rivals.chosen == SPEC.name else rivals.chosen
+        kept, by = (
+            remember(reading.problem, answer.kept),
+            None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen,
+        )
         if rivals.plan.unplaced:
             # To say what would have to give takes longest, and is least.
             hand_over(reporter, _bare(rivals.plan, by))
@@ -121,9 +146,9 @@ class Joint(Recalling):
 
     def _fallen_back(self, attempt: Attempt, first: Plan, *reasons: Reason) -> Proposal:
         bound = attempt.certificate(None).bound(first)
-        rivals = Rivals(plans={self.first: replace(first, bound_usd_per_h=bound)}, chosen=self.first)
+        rivals = Rivals(plans={attempt.first_by: replace(first, bound_usd_per_h=bound)}, chosen=attempt.first_by)
         proposal = _proposal(attempt, rivals, Layout(patterns=(), counts=()), reasons=reasons)
-        return replace(proposal, by=self.first)
+        return replace(proposal, by=None if attempt.first_by == STANDING else attempt.first_by)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,11 +199,6 @@ def ending_of(deadline: Deadline) -> PlannerEnding:
     return PlannerEnding.WORK if deadline.left_part < LEFT_PART else PlannerEnding.FINISHED
 
 
-def _own(plan: Plan) -> Plan:
-    """Another planner's plan as ours: we answer for it."""
-    return replace(plan, planner=SPEC.name, planner_version=SPEC.version)
-
-
 def _proposal(
     attempt: Attempt,
     rivals: Rivals,
@@ -227,37 +247,23 @@ class Found:
 
 
 def counted_for(attempt: Attempt) -> Counted | None:
-    """Where counting is all there is to it: the best count, and the best of those that interrupt nobody."""
-    policy, reading = attempt.request.snapshot.policy, attempt.reading
-    if not reading.problem.only_whole:
-        return None
-    gap = policy.gap_pct_target / 100
-    found = counted(reading.problem, attempt.counting_deadline(), gap)
-    if found is None or not reading.standing:
-        return found
-    terms = ChangeTerms(
-        launch_usd_per_s=policy.launch_usd_per_s,
-        restart_part=policy.gain_pct_min / 100,
-        period_s=policy.interruption_over_s,
-        remembered_s=policy.demand_lookback_s,
-        gap=gap,
-        bound_usd_per_h=found.bound_usd_per_h,
-    )
-    return replace(found, gentle=gentle(attempt.floor, terms, attempt.counting_deadline()))
+    """Where counting is all there is to it: the best count."""
+    problem, gap = attempt.reading.problem, attempt.request.snapshot.policy.gap_pct_target / 100
+    return counted(problem, attempt.counting_deadline(), gap) if problem.only_whole else None
 
 
 def seats_of(attempt: Attempt, found: Found) -> Seats:
-    """The layout that is worth most with its launches and interruptions, seated."""
-    policy, whole = attempt.request.snapshot.policy, found.counted
-    mild = None if whole is None else whole.gentle
-    others = (found.solved.reached, None if whole is None else whole.layout, None if mild is None else mild.layout)
+    """The layout that is worth most with its launches and interruptions, seated; to be short counts most."""
+    policy, reached, whole = attempt.request.snapshot.policy, found.solved.reached, found.counted
+    period_s = policy.interruption_over_s if reached is None else reached.period_s
+    others = (None if reached is None else reached.layout, None if whole is None else whole.layout)
     layouts = (*(item for item in others if item is not None), found.solved.found)
-    part, period_s = policy.gain_pct_min / 100, policy.interruption_over_s if mild is None else mild.period_s
     seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]
+    part, slight_usd = policy.gain_pct_min / 100, SHORT_LEAST * attempt.reading.problem.dearest_usd
     usd_per_h = [
         item.worth(policy.launch_usd_per_s, part)
         + breaks_usd(item, period_s)
-        + (0.0 if whole is None else slights_usd(item))
+        + slight_usd * sum(item.short_rps(number) > 0 for number in range(len(item.replicas)))
         for item in seated
     ]
     return seated[usd_per_h.index(min(usd_per_h))]
@@ -295,10 +301,10 @@ class Rivals:
         return self.plans[self.chosen]
 
 
-def rivals_of(attempt: Attempt, seats: Seats, found: Found, first: str) -> Rivals:
-    """All contenders with their bounds, and the one to propose. `first`: the name of the first plan's planner."""
+def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
+    """All contenders with their bounds, and the one to propose."""
     own, request = SPEC.name, attempt.request
-    plans = {} if attempt.first is None else {first: attempt.first}
+    plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
     plans[own] = attempt.written(seats)
     interrupted: Mapping[str, float] = {}
     if Term.CAPACITY in request.snapshot.policy.terms and pursues(attempt.reading):
@@ -309,7 +315,7 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found, first: str) -> Rival
     rivals = Rivals(plans=plans, chosen=chosen)
     if not attempt.reading.open_ended or chosen in (STANDING, CAPACITY):
         return rivals
-    return _filled(attempt, seats, found, rivals, plans.get(first))
+    return _filled(attempt, seats, found, rivals, plans.get(attempt.first_by))
 
 
 def better(
@@ -343,8 +349,7 @@ def _pursued(
     standing, interrupted = reading.standing_patterns, {own: _interrupted(reading, seats)}
     found, short = dict(plans), math.inf
     if standing:
-        patterns, counts = tuple(item.pattern for item in standing), tuple(item.devices for item in standing)
-        as_is = seat(attempt.floor, Layout(patterns=patterns, counts=counts), attempt.terms)
+        as_is = seat(attempt.floor, layout_of(standing), attempt.terms)
         now = attempt.written(as_is, eager=True)
         found, short = {STANDING: now, own: plans[own]}, now.objective.unserved
     if short > DUST or snapshot.taken_at_s >= snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:

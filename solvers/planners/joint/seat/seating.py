@@ -36,6 +36,7 @@ from solvers.planners.joint.seat.standing import (
     ended,
     make_before_break,
     replaced,
+    shed,
     snap,
     take_spare_devices,
     widen,
@@ -61,6 +62,8 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     within_budgets(seats)
     within_power(seats)
     mend(seats, terms.deadline)
+    if not terms.capacity:
+        shed(seats, terms.job_most_pct)
     seats.kept = replaced(seats, terms.job_most_pct)
     if terms.jobs_first:
         spread_jobs(seats, terms)
@@ -254,12 +257,22 @@ def mend(seats: Seats, deadline: Deadline) -> None:
 
 def add(seats: Seats, workload: int) -> bool:
     """One replica more, or a larger one, where a dollar serves most."""
+
+    def able(move: Move) -> bool:
+        return seats.loss_usd(move) < -DUST and seats.accepts(move, workload)
+
     # No replica ends before it is replaced where anything else serves too.
-    for move in sorted(_offers(seats, workload), key=lambda item: _interrupts(seats, item)):
-        if seats.loss_usd(move) < -DUST and seats.accepts(move, workload):
+    later = list[Move]()
+    for move in _offers(seats, workload):
+        if _interrupts(seats, move):
+            later.append(move)
+        elif able(move):
             seats.make(move)
             return True
-    return False
+    found = next(filter(able, later), None)
+    if found is not None:
+        seats.make(found)
+    return found is not None
 
 
 def _interrupts(seats: Seats, move: Move) -> bool:

@@ -150,6 +150,8 @@ class Terms:
     """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
     jobs_first: bool = False
     """Whether how fast jobs run counts before what devices cost."""
+    capacity: bool = False
+    """Whether more is served than is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

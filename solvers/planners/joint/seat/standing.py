@@ -221,6 +221,31 @@ def take_spare_devices(seats: Seats) -> None:
             seats.put(best, pattern)
 
 
+def shed(seats: Seats, jobs: Collection[int]) -> None:
+    """What would start and nobody needs does not: without it every workload still has what it is sized for. Jobs, and
+    whoever wants several failure domains, keep all they have.
+    """
+    problem = seats.floor.problem
+    for device, before in enumerate(seats.patterns):
+        standing = Counter((item.variant, item.share_pct) for item in seats.floor.held.get(device, ()))
+        for member in () if before is None else sorted(members_of(before), key=lambda item: item[1]):
+            network, work = (int(problem.network[member[0]]), member[1]), int(problem.variant_workload[member[0]])
+            if standing[network]:
+                standing[network] -= 1
+                continue
+            now = seats.patterns[device]
+            assert now is not None
+            members, item = members_of(now), problem.workloads[work]
+            place = members.index(member)
+            left_rps = float(seats.served_rps[work]) - now.capacity_rps[place]
+            needed = work in jobs or item.domains_min > 1 or seats.replicas[work] <= max(1, item.replicas_min)
+            if needed or left_rps < item.rate_rps * (1 - DUST):
+                continue
+            move = Move(device=device, after=judged(problem, now.kind, without(members, place)))
+            if (move.after is not None or len(members) == 1) and not seats.lowers(move, problem.rate_rps):
+                seats.make(move)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Nearer:
     """A member's share as it stands, and what it saves."""

@@ -416,9 +416,9 @@ class Master:
         )
 
     def activity(self, counts: Whole) -> Floats:
-        """What whole counts of the patterns add to every row."""
+        """What whole counts of the patterns add to every row; those that came after the counts are not in use."""
         columns = self.columns
-        every = np.concatenate([np.zeros(self.slacks), counts])[columns.number]
+        every = np.concatenate([np.zeros(self.slacks), counts, np.zeros(self.size - len(counts))])[columns.number]
         return np.asarray(np.bincount(columns.row, weights=columns.value * every, minlength=self.rows.count))
 
     @property

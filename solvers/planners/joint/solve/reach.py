@@ -1,14 +1,17 @@
 """What stands, changed for the better: one programme over every device with what stands on it.
 
 Devices with the same contents are a group, idle devices of a pool another. A group's columns are what its devices may
-carry next: as it stands, without some members, with one more where there is room, or contents that a solve found; each
-with the true cost of the change: launches, and a part of what each started replica costs. Where new contents and those
-that go do not fit beside each other, what goes ends before its replacement is ready: by workload, no more may end than
-is spare, and what is interrupted beyond counts as demand that is never served. So the optimum can be acted on as it
-is, and what stands is consolidated as far as that goes at once; the next solve begins from there.
+carry next: as it stands, without some members, with one more where there is room, something else alone, or contents
+that a solve found; each with the true cost of the change: launches, and a part of what each started replica costs.
+Where new contents and those that go do not fit beside each other, what goes ends before its replacement is ready: by
+workload, no more may end than is spare, and what is interrupted beyond counts as demand that is never served in
+`period_s`. So the optimum can be acted on as it is, and what stands is consolidated as far as that goes at once; the
+next solve begins from there.
 
-What stands is enough while it covers what must be served; whoever is short is sized anew. With very many groups only
-those are open that host a workload with a reason to change, or are filled worst; the others stay.
+What stands is enough while it covers what must be served; whoever is short is sized anew. However little is short of
+what must be served, it counts more than any device. Where somebody would stay short only because interruptions weigh so
+much, they weigh as long as demand is remembered. With very many groups only those are open that host a workload with a
+reason to change, or are filled worst; the others stay.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ from itertools import combinations
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.engines.base import Limits, ProgrammeRows, create
+from solvers.domain.arrays import Floats, Whole
+from solvers.engines.base import Limits, Program, create
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
+from solvers.planners.joint.solve.generate import Look, Pricing
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, ordered
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import WHOLE_PCT, JointProblem
@@ -35,27 +39,51 @@ GROUPS_MAX = 40
 DROPPED_MAX = 2
 """Members that go from a device that keeps others, where there are many."""
 SUBSETS_MAX = 16
-ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 8000.0, 60.0
+ROWS_MAX, ROWS_PER_S, ROWS_PER_UNIT = 20_000, 8000.0, 120.0
 """Contents that are looked at in all, and for each second or unit of work that there is."""
+PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
+"""Times that contents are priced at what the programme's relaxed optimum would pay for them."""
 STEPS_LEAST = 4
 """Shares that a new member is tried with."""
-ENTRIES_MAX, COLUMNS_LEAST, COLUMNS_MAX = 200_000, 100, 1500
+ENTRIES_MAX, COLUMNS_LEAST, COLUMNS_MAX = 300_000, 100, 4000
 """Of the integer programme: rows times columns, and columns."""
-NODE_ENTRIES, NODES_LEAST, NODES_MAX = 2e6, 5.0, 200.0
+NODE_ENTRIES, NODES_LEAST, NODES_MAX = 2e7, 5.0, 60.0
 """Rows times columns that are looked at in all nodes, where work is counted."""
 GAP = 5e-4
 DUST = 1e-6
+SURE = 1e-6
+"""Of what must be served, beside it: engines round."""
+HIGH_USD = 1e6
+"""What a device costs that is not open."""
+SHORT_LEAST = 50.0
+"""However little is short of a workload: it counts so many of the dearest devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachTerms:
     """What changes are weighed by: $/h per second of launching, the part of itself that a restarted replica counts,
-    and over how many seconds interruptions count.
+    over how many seconds interruptions count, for how many demand is remembered; which part gained is
+    nothing, and how far above the relaxed optimum an earlier search ended that found nothing better.
     """
 
     launch_usd_per_s: float
     restart_part: float
     period_s: float
+    remembered_s: float = 0.0
+    gap: float = GAP
+    left_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """The best that what stands can become at once. Interruptions were weighed as if it stood for `period_s`."""
+
+    layout: Layout
+    period_s: float
+    left_usd: float
+    """$/h that it costs more than the relaxed optimum."""
+    short: bool
+    """Whether anybody is short of what must be served."""
 
 
 def reached(
@@ -64,32 +92,53 @@ def reached(
     fresh: Sequence[Pattern],
     terms: ReachTerms,
     deadline: Deadline,
-) -> Layout:
-    """The best layout that what stands can become at once. `fresh`: contents that a solve found."""
-    as_it_is = Layout(
-        patterns=tuple(item.pattern for item in standing), counts=tuple(item.devices for item in standing)
-    )
+) -> Reached:
+    """`fresh`: contents that a solve found."""
     stands = _StandingGroups.of(problem, standing)
     rows = ROWS_PER_S * deadline.left_s if deadline.work_units is None else ROWS_PER_UNIT * deadline.work_units
     options = _Prospects.of(stands, fresh, int(min(rows, ROWS_MAX)))
     deadline.spend(1 + int(len(options.group) / ROWS_PER_UNIT))
+    for _ in range(PRICED_MAX):
+        more = options.and_also(stands, _ReachProgramme(stands, options, terms).priced(deadline))
+        if len(more.group) == len(options.group):
+            break
+        options = more
     sheet = _ReachProgramme(stands, options, terms)
-    relaxed = sheet.relaxed(deadline.time_left_s)
-    if relaxed is None:
-        return as_it_is
-    counts = sheet.whole(relaxed, deadline)
-    if counts is None:
-        return as_it_is
+    counts = sheet.whole(terms, deadline)
+    if terms.period_s < terms.remembered_s and sheet.short(counts) and not deadline.over:
+        terms = replace(terms, period_s=terms.remembered_s)
+        sheet = _ReachProgramme(stands, options, terms)
+        counts = sheet.whole(terms, deadline)
     chosen = np.flatnonzero(counts)
-    patterns = stands.judge.patterns(options.judged.take(chosen))
-    return Layout(patterns=(), counts=()).and_also(
-        Layout(patterns=tuple(patterns), counts=tuple(counts[chosen].tolist()))
+    judged = Judged.chained([options.judged.take(chosen), stands.closed.judged])
+    devices = np.concatenate([counts[chosen], stands.closed.devices])
+    found = Layout(patterns=tuple(stands.judge.patterns(judged)), counts=tuple(devices.tolist()))
+    return Reached(
+        layout=Layout(patterns=(), counts=()).and_also(found),
+        period_s=terms.period_s,
+        left_usd=sheet.left_usd,
+        short=sheet.short(counts),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standings:
+    """Contents, and how many devices have them."""
+
+    judged: Judged
+    devices: Whole
+
+    def served_rps(self, problem: JointProblem) -> Floats:
+        """Of each workload."""
+        at, place = np.nonzero(self.judged.rows.variants >= 0)
+        rate = self.judged.capacity_rps[at, place] * self.devices[at]
+        work = problem.variant_workload[self.judged.rows.variants[at, place]]
+        return np.bincount(work, weights=rate, minlength=len(problem.workloads)).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _StandingGroups:
-    """Groups: what stands first, then what is idle of each pool."""
+    """Groups that are open: what stands first, then what is idle of each pool."""
 
     problem: JointProblem
     judge: Judge
@@ -98,33 +147,40 @@ class _StandingGroups:
     devices: Whole
     """By group."""
     pool: Whole
+    closed: Standings
+    before_rps: Floats
+    """By workload, of all that stands."""
 
     @staticmethod
     def of(problem: JointProblem, standing: Sequence[Standing]) -> _StandingGroups:
+        """All, or of very many those of workloads that are short and the emptiest."""
         judge = Judge(problem)
-        judged = judge.judge(Patterns.of([item.pattern for item in standing], judge.width))
-        pool = problem.kind_pool[judged.rows.kind]
-        devices = np.array([item.devices for item in standing], dtype=np.int64)
-        idle = problem.pool_devices - np.bincount(pool, weights=devices, minlength=len(problem.pools)).astype(np.int64)
+        every = Standings(
+            judged=judge.judge(Patterns.of([item.pattern for item in standing], judge.width)),
+            devices=np.array([item.devices for item in standing], dtype=np.int64),
+        )
+        pool = problem.kind_pool[every.judged.rows.kind]
+        used = np.bincount(pool, weights=every.devices, minlength=len(problem.pools)).astype(np.int64)
+        before_rps = every.served_rps(problem)
+        short = before_rps < np.array([work.rate_least_rps for work in problem.workloads]) * (1 - DUST)
+        rows = every.judged.rows
+        hosts = (short[problem.variant_workload[rows.variants]] & (rows.variants >= 0)).any(axis=1)
+        order = np.lexsort((rows.shares_pct.sum(axis=1), ~hosts))
+        some, rest = np.sort(order[:GROUPS_MAX]), np.sort(order[GROUPS_MAX:])
         return _StandingGroups(
             problem=problem,
             judge=judge,
-            judged=judged,
-            devices=np.concatenate([devices, np.maximum(idle, 0)]),
-            pool=np.concatenate([pool, np.arange(len(problem.pools))]),
+            judged=every.judged.take(some),
+            devices=np.concatenate([every.devices[some], np.maximum(problem.pool_devices - used, 0)]),
+            pool=np.concatenate([pool[some], np.arange(len(problem.pools))]),
+            closed=Standings(judged=every.judged.take(rest), devices=every.devices[rest]),
+            before_rps=before_rps,
         )
 
     @property
     def count(self) -> int:
         """Groups that carry anything."""
         return len(self.judged)
-
-    @cached_property
-    def before_rps(self) -> Floats:
-        at, place = np.nonzero(self.judged.rows.variants >= 0)
-        rate = self.judged.capacity_rps[at, place] * self.devices[at]
-        work = self.problem.variant_workload[self.judged.rows.variants[at, place]]
-        return np.bincount(work, weights=rate, minlength=len(self.problem.workloads)).astype(np.float64)
 
     @cached_property
     def asked(self) -> JointProblem:
@@ -140,24 +196,10 @@ class _StandingGroups:
             ),
         )
 
-    @cached_property
-    def open(self) -> Flags:
-        """Groups that may get anything: all, or of very many those of workloads that are short and the emptiest."""
-        found = np.ones(len(self.devices), dtype=bool)
-        if self.count > GROUPS_MAX:
-            least = np.array([work.rate_least_rps for work in self.problem.workloads])
-            short = self.before_rps < least * (1 - DUST)
-            stands = self.judged.rows.variants >= 0
-            hosts = (short[self.problem.variant_workload[self.judged.rows.variants]] & stands).any(axis=1)
-            order = np.lexsort((self.judged.rows.shares_pct.sum(axis=1), ~hosts))
-            found[: self.count] = False
-            found[order[:GROUPS_MAX]] = True
-        return found
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Prospects:
-    """What the devices of each group may carry."""
+    """What the devices of each group may carry. The first ones are what stands, in the order of the groups."""
 
     judged: Judged
     group: Whole
@@ -168,24 +210,41 @@ class _Prospects:
         judge, found, group = stands.judge, [stands.judged.rows], [np.arange(stands.count)]
         rows = Patterns.of([item for item in fresh if len(item.variants) <= judge.width], judge.width)
         pools = stands.problem.kind_pool[rows.kind]
-        numbers = np.flatnonzero(stands.open & (stands.devices > 0)).tolist()
+        numbers = np.flatnonzero(stands.devices).tolist()
         each = most // max(1, len(numbers))
         for number in numbers:
             made = [rows.take(np.flatnonzero(pools == stands.pool[number])[: each // 2])]
+            made += _alone(stands.problem, int(stands.pool[number]), judge.width, each // 4)
             if number < stands.count:
                 parts = Patterns.chained([*_parts(stands.judged.rows.take(np.array([number])))])
                 made += [parts, *_more(stands.problem, parts, each // 2)]
-            else:
-                made += _alone(stands.problem, int(stands.pool[number]), judge.width, each // 2)
             some = Patterns.chained(made)
             found.append(some)
             group.append(np.full(len(some), number))
-        every, of = ordered(Patterns.chained(found)), np.concatenate(group)
-        _, first = np.unique(np.hstack([of[:, None], every.keys]), axis=0, return_index=True)
-        first = np.sort(first)
-        judged = judge.judge(every.take(first))
+        none = _Prospects(judged=stands.judged, group=np.arange(stands.count))
+        return none.joined(judge, Patterns.chained(found), np.concatenate(group))
+
+    def and_also(self, stands: _StandingGroups, rows: Patterns) -> _Prospects:
+        """With these on every open group of their pool."""
+        here, there = np.nonzero(
+            stands.problem.kind_pool[rows.kind][:, None] == np.where(stands.devices > 0, stands.pool, -1)
+        )
+        return self.joined(stands.judge, rows.take(here), there)
+
+    def joined(self, judge: Judge, rows: Patterns, group: Whole) -> _Prospects:
+        """With what is new and lawful of these."""
+        rows = ordered(rows)
+        keys = np.hstack(
+            [np.concatenate([self.group, group])[:, None], Patterns.chained([self.judged.rows, rows]).keys]
+        )
+        first = np.sort(np.unique(keys, axis=0, return_index=True)[1])
+        new = first[first >= len(self.group)] - len(self.group)
+        judged = judge.judge(rows.take(new))
         kept = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
-        return _Prospects(judged=judged.take(kept), group=of[first][kept])
+        return _Prospects(
+            judged=Judged.chained([self.judged, judged.take(kept)]),
+            group=np.concatenate([self.group, group[new][kept]]),
+        )
 
 
 def _parts(row: Patterns) -> Iterator[Patterns]:
@@ -223,85 +282,145 @@ def _alone(problem: JointProblem, pool: int, width: int, most: int) -> list[Patt
 
 
 class _ReachProgramme:
-    """The programme. Rows: those of the master, devices of each group, and what may end of each workload."""
+    """The programme. Rows: those of the master, devices of each group, what may end of each workload, and whether who
+    must be served is short or interrupted at all. Columns: what may stay undone, see `_undone`, then contents.
+    """
 
     def __init__(self, stands: _StandingGroups, options: _Prospects, terms: ReachTerms) -> None:
         self.stands, self.options, problem = stands, options, stands.asked
-        self.rows = Rows(problem)
-        own = self.rows.columns(options.judged)
-        self.slack = self.rows.slack()
-        change = _Turnover.of(stands, options)
-        self.cost = options.judged.usd_per_h + terms.launch_usd_per_s * change.launch_s
-        self.cost = self.cost + terms.restart_part * options.judged.usd_per_h * change.new_part
-        groups, works = len(stands.devices), problem.workloads
-        self.group_at, self.ends_at = self.rows.count, self.rows.count + groups
-        self.column = np.concatenate([own.number, np.arange(len(options.group)), change.column])
-        self.row = np.concatenate([own.row, self.group_at + options.group, self.ends_at + change.work])
-        self.value = np.concatenate([own.value, np.ones(len(options.group)), change.ends_rps])
-        least = np.array([work.rate_least_rps for work in works])
-        self.must = np.flatnonzero(least > 0)
-        spare = np.where(least > 0, np.maximum(0.0, stands.before_rps - least), np.inf)
-        launch_s = np.zeros(len(works))
+        self.left_usd = np.inf
+        closed, works = stands.closed, len(problem.workloads)
+        self.master = master = Rows(problem, Rows(problem).activity(closed.judged, closed.devices))
+        own, change = master.columns(options.judged), _Turnover.of(stands, options)
+        usd, groups = options.judged.usd_per_h, len(stands.devices)
+        ends_at = master.count + groups
+        contents = Columns.of(
+            usd + terms.launch_usd_per_s * change.launch_s + terms.restart_part * usd * change.new_part,
+            column=np.concatenate([own.number, np.arange(len(usd)), change.column]),
+            row=np.concatenate([own.row, master.count + options.group, ends_at + change.work]),
+            value=np.concatenate([own.value, np.ones(len(usd)), change.ends_rps]),
+            upper=stands.devices[options.group].astype(np.float64),
+        )
+        least = np.array([work.rate_least_rps for work in problem.workloads])
+        self.least = np.maximum(0.0, least - closed.served_rps(problem))
+        self.must = np.flatnonzero(self.least > SURE * least)
+        flags = 2 * len(self.must)
+        spare = np.where(self.least > SURE * least, np.maximum(0.0, stands.before_rps - least), np.inf)
+        self.lower = np.concatenate([master.lower, np.full(groups + works + flags, -np.inf)])
+        self.upper = np.concatenate([master.upper, stands.devices.astype(np.float64), spare, np.zeros(flags)])
+        undone = self._undone(master, ends_at, terms)
+        self.columns, self.first = Columns.joined([*undone, contents]), sum(len(item) for item in undone)
+        self.integer = np.arange(len(self.columns)) >= self.first - flags
+
+    def _undone(self, master: Rows, ends_at: int, terms: ReachTerms) -> list[Columns]:
+        """What is short of what is sized for; replicas that are missing; what is short of what must be served, and what
+        is interrupted; at last whether anything is.
+        """
+        problem, must = self.stands.asked, self.must
+        least = np.array([problem.workloads[number].rate_least_rps for number in must], dtype=np.float64)
+        slack, demand = master.slack(), np.flatnonzero(master.wanted)
+        asked, count = master.rate[must], len(must)
+        headroom = np.maximum(0.0, 1 - self.least[demand] / master.rate[demand])
+        launch_s = np.zeros(len(self.least))
         np.maximum.at(launch_s, problem.variant_workload, [item.launch_s for item in problem.variants])
-        each = problem.unserved_usd[self.must] / least[self.must]
-        self.broken_usd = each * launch_s[self.must] / terms.period_s
-        self.lower = np.concatenate([self.rows.lower, np.full(groups + len(works), -np.inf)])
-        self.upper = np.concatenate([self.rows.upper, stands.devices.astype(np.float64), spare])
+        usd, part = problem.unserved_usd[must], launch_s[must] / max(terms.period_s, DUST)
+        flag_at = ends_at + len(self.least)
+        both, slight_usd = np.arange(2 * count), SHORT_LEAST * problem.dearest_usd
+        return [
+            replace(slack, upper=np.concatenate([headroom, np.full(len(slack) - len(demand), np.inf)])),
+            Columns.of(
+                np.concatenate([usd * asked / least, usd * part / least]),
+                column=np.concatenate([both, both]),
+                row=np.concatenate([must, ends_at + must, flag_at + both]),
+                value=np.concatenate([np.ones(count), np.full(count, -1.0), asked / least, 1 / least]),
+            ),
+            Columns.of(
+                np.concatenate([np.full(count, slight_usd), slight_usd * np.minimum(1.0, part)]),
+                column=both,
+                row=flag_at + both,
+                value=np.full(2 * count, -(1 + 2 * SURE)),
+                upper=np.ones(2 * count),
+            ),
+        ]
 
-    def relaxed(self, time_s: float) -> Relaxed | None:
-        """The relaxed optimum over all columns."""
+    def short(self, counts: Whole) -> bool:
+        """Whether anybody is short of what must be served once all have launched."""
+        rows, width = self.options.judged.rows.variants, len(self.least)
+        at, place = np.nonzero(rows >= 0)
+        rate = self.options.judged.capacity_rps[at, place] * counts[at]
+        served = np.bincount(self.stands.problem.variant_workload[rows[at, place]], weights=rate, minlength=width)
+        return bool((served[self.must] < self.least[self.must] * (1 - DUST)).any())
+
+    def _relaxed(self, deadline: Deadline) -> Relaxed | None:
         master = ColumnMaster(self.lower, self.upper)
-        master.add(self.slack)
-        broken = np.arange(len(self.must))
-        master.add(
-            Columns.of(self.broken_usd, column=broken, row=self.ends_at + self.must, value=np.full(len(broken), -1.0))
-        )
-        master.add(Columns.of(self.cost, column=self.column, row=self.row, value=self.value))
-        return master.solve(time_s, primal=False)
+        master.add(self.columns)
+        return master.solve(deadline.time_left_s, primal=False)
 
-    def _stays_usd(self) -> float:
-        """What it costs to leave everything as it stands; infinite where that is not lawful."""
-        devices, group = np.zeros(len(self.cost)), self.options.group[: self.stands.count]
-        devices[: len(group)] = self.stands.devices[group]
-        held = np.bincount(self.row, weights=self.value * devices[self.column], minlength=len(self.lower))
-        short = np.maximum(0.0, self.lower - held)
+    def priced(self, deadline: Deadline) -> Patterns:
+        """Contents that are worth more than they cost on the cheapest devices of their pools, launches aside."""
+        relaxed, stands, rows = self._relaxed(deadline), self.stands, self.master
+        if relaxed is None:
+            return Patterns.none(stands.judge.width)
+        duals, groups = relaxed.row_duals[: rows.count], relaxed.row_duals[rows.count :]
+        room = np.full(len(stands.problem.pools), -np.inf)
+        np.maximum.at(room, stands.pool[stands.devices > 0], groups[: len(stands.pool)][stands.devices > 0])
+        duals[rows.pool_at : rows.cap_at] += np.where(np.isfinite(room), room, -HIGH_USD)
+        return Pricing(stands.judge, rows, stands.judge.width).price(duals, PRICED_LOOK, deadline, 0.0).rows
+
+    def _stays(self) -> Floats | None:
+        """Everything as it stands, as values; None where that is not lawful."""
+        columns, values, must = self.columns, np.zeros(len(self.columns)), self.must
+        values[self.first : self.first + self.stands.count] = self.stands.devices[: self.stands.count]
+        held = np.bincount(columns.row, weights=columns.value * values[columns.number], minlength=len(self.lower))
         if (held > self.upper + DUST * np.maximum(1.0, np.abs(self.upper))).any():
-            return float("inf")
-        return float(self.cost @ devices + self.slack.cost @ short[self.slack.row])
-
-    def whole(self, relaxed: Relaxed, deadline: Deadline) -> Whole | None:
-        """Devices of every column, where anything better than what stands was found."""
-        worth = np.bincount(self.column, weights=self.value * relaxed.row_duals[self.row], minlength=len(self.cost))
-        reduced = self.cost - worth
-        stays, dearest = np.arange(self.stands.count), self._stays_usd() - relaxed.value
-        if dearest <= GAP * abs(relaxed.value):
             return None
-        reduced[stays] = -np.inf
-        most = max(len(stays), min(COLUMNS_MAX, max(COLUMNS_LEAST, ENTRIES_MAX // len(self.lower))))
+        missing, slacks = np.maximum(0.0, self.lower - held), self.first - 4 * len(must)
+        row = columns.row[:slacks]
+        values[:slacks] = np.minimum(missing[row], columns.upper[:slacks])
+        missing[row] -= values[:slacks]
+        values[slacks : slacks + len(must)] = missing[must]
+        values[slacks + 2 * len(must) : slacks + 3 * len(must)] = missing[must] > DUST
+        return values
+
+    def whole(self, terms: ReachTerms, deadline: Deadline) -> Whole:
+        """Devices of every column: the best that was found, which may be what stands."""
+        stays, columns = self._stays(), self.columns
+        counts = np.zeros(len(columns) - self.first, dtype=np.int64)
+        counts[: self.stands.count] = self.stands.devices[: self.stands.count]
+        relaxed = self._relaxed(deadline)
+        usd = np.inf if stays is None else float(columns.cost @ stays)
+        if relaxed is None:
+            return counts
+        self.left_usd = usd - relaxed.value
+        if self.left_usd <= terms.left_usd + terms.gap * abs(relaxed.value):
+            return counts
+        worth = np.bincount(columns.number, weights=columns.value * relaxed.row_duals[columns.row])
+        reduced = (columns.cost - worth)[self.first :]
+        reduced[: self.stands.count] = -np.inf
+        most = max(self.stands.count, min(COLUMNS_MAX, max(COLUMNS_LEAST, ENTRIES_MAX // len(self.lower))))
         # What costs more than all that could be gained is in no better answer.
-        most = min(most, int((reduced <= dearest).sum()))
+        most = min(most, int((reduced <= usd - relaxed.value).sum()))
         chosen = np.sort(np.argsort(reduced, kind="stable")[:most])
-        place = np.full(len(self.cost), -1, dtype=np.int64)
-        place[chosen] = np.arange(len(chosen))
-        rows = ProgrammeRows()
-        slack = rows.add_columns(self.slack.cost, np.full(len(self.slack), np.inf), integer=False)
-        broken = rows.add_columns(self.broken_usd, np.full(len(self.must), np.inf), integer=False)
-        take = rows.add_columns(self.cost[chosen], self.stands.devices[self.options.group[chosen]].astype(np.float64))
-        sides = rows.add_rows(self.lower, self.upper)
-        rows.enter(sides[self.slack.row], slack[self.slack.number], self.slack.value)
-        rows.enter(sides[self.ends_at + self.must], broken, -1.0)
-        some = place[self.column] >= 0
-        summed = Columns.of(
-            self.cost[chosen], column=place[self.column[some]], row=self.row[some], value=self.value[some]
+        numbers = np.concatenate([np.arange(self.first), self.first + chosen])
+        some = columns.take(numbers)
+        program = Program(
+            cost=some.cost,
+            lower=np.zeros(len(some)),
+            upper=some.upper,
+            integer=self.integer[numbers],
+            start=some.start,
+            row=some.row,
+            value=some.value,
+            row_lower=self.lower,
+            row_upper=self.upper,
         )
-        rows.enter(sides[summed.row], take[summed.number], summed.value)
         nodes = min(NODES_MAX, max(NODES_LEAST, NODE_ENTRIES / (len(self.lower) * len(chosen))))
         limits = Limits(time_s=deadline.time_left_s, work=None if deadline.work_units is None else nodes, gap=GAP)
-        answer = create(ENGINE).solve(rows.program(), limits)
-        if answer.values is None:
-            return None
-        counts = np.zeros(len(self.cost), dtype=np.int64)
-        counts[chosen] = np.rint(answer.values[take]).astype(np.int64)
+        answer = create(ENGINE).solve(program, limits, None if stays is None else stays[numbers])
+        if answer.values is not None and answer.objective < usd:
+            self.left_usd = answer.objective - relaxed.value
+            counts[:] = 0
+            counts[chosen] = np.rint(answer.values[self.first :]).astype(np.int64)
         return counts
 
 

@@ -8,7 +8,7 @@ is made up on the whole problem. Devices are named by seating.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -126,6 +126,11 @@ DEPTHS_TINY = (
 """A few devices are decided by luck: quick ways, each trimmed, and then an integer programme."""
 
 
+def layout_of(standing: Sequence[Standing]) -> Layout:
+    """All as it stands."""
+    return Layout(patterns=tuple(item.pattern for item in standing), counts=tuple(item.devices for item in standing))
+
+
 @dataclass(slots=True)
 class Phases:
     """One run. `found` is the answer so far, `facts` are told."""
@@ -183,10 +188,8 @@ class Phases:
 
     def _stay(self, rules: Rules) -> None:
         """All as it stands, where that breaks no rule."""
-        standing = self.order.standing
-        patterns, counts = tuple(item.pattern for item in standing), tuple(item.devices for item in standing)
-        stays = Solution.of_layout(rules, Layout(patterns=patterns, counts=counts))
-        if standing and stays.kept():
+        stays = Solution.of_layout(rules, layout_of(self.order.standing))
+        if self.order.standing and stays.kept():
             self._try("stay_s", stays.layout)
 
     def _dive(self, scene: Scene, begin: Generation) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -16,13 +17,13 @@ from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
 from solvers.planners.joint.planner import Joint
-from solvers.planners.joint.seat.seats import Floor, Held, Seats
-from solvers.planners.joint.whole_devices import ChangeTerms, Gentle, gentle, slights_usd
+from solvers.planners.joint.solve.reach import Reached, ReachTerms, reached
 from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Standing
 from tests import builders
-from tests.unit.solvers.planners.joint.seat.floors import CLOCKS, floor, held, pattern, problem, workload
+from tests.unit.solvers.planners.joint.seat.floors import CLOCKS, pattern, problem, workload
 
-TERMS = ChangeTerms(launch_usd_per_s=0.0002, restart_part=0.05, period_s=60.0, remembered_s=600.0, gap=0.0)
+TERMS = ReachTerms(launch_usd_per_s=0.0002, restart_part=0.05, period_s=60.0, remembered_s=600.0)
 PRICES = (1.0, 2.0, 10.0)
 CHEAP, MIDDLE, DEAR = range(3)
 
@@ -37,13 +38,27 @@ def three_pools(*rates_rps: float, devices: Sequence[int] = (1, 1, 1)) -> JointP
     return replace(made, pools=pools, allowed=allowed)
 
 
-def found(of: Floor, terms: ChangeTerms = TERMS) -> Gentle:
-    made = gentle(of, terms, Deadline(10.0, 100))
-    assert made is not None
-    return made
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A problem with what stands, one network alone on each device."""
+
+    problem: JointProblem
+    standing: tuple[Standing, ...]
 
 
-def contents(of: Floor, made: Gentle) -> dict[tuple[int, int], int]:
+def scene(of: JointProblem, on: Mapping[int, int]) -> Scene:
+    """Networks by device, numbered pool by pool."""
+    pools = np.repeat(np.arange(len(of.pools)), of.pool_devices)
+    count = Counter((int(pools[device]), network) for device, network in on.items())
+    alone = {key: pattern(of, (key[1], 100), kind=len(CLOCKS) * key[0] + 1) for key in count}
+    return Scene(problem=of, standing=tuple(Standing(pattern=alone[key], devices=count[key]) for key in sorted(count)))
+
+
+def found(of: Scene, terms: ReachTerms = TERMS) -> Reached:
+    return reached(of.problem, of.standing, (), terms, Deadline(10.0, 100))
+
+
+def contents(of: Scene, made: Reached) -> dict[tuple[int, int], int]:
     """Devices by pool and network."""
     return {
         (int(of.problem.kind_pool[item.kind]), item.variants[0]): count
@@ -51,32 +66,27 @@ def contents(of: Floor, made: Gentle) -> dict[tuple[int, int], int]:
     }
 
 
-def stands(on: Mapping[int, int], launch_s: float = 10.0) -> dict[int, list[Held]]:
-    """Networks by device."""
-    return {device: [held(network, 100, launch_s=launch_s)] for device, network in on.items()}
-
-
-class TestGentle:
+class TestReached:
     def test_money_interrupts_nobody(self) -> None:
-        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 0, DEAR: 1}))
+        made = scene(three_pools(90.0, 90.0), {CHEAP: 0, DEAR: 1})
         # The other way round it would cost 3 $/h instead of 11, but the first service would end before it is replaced.
         assert contents(made, found(made)) == {(CHEAP, 0): 1, (DEAR, 1): 1}
 
     def test_money_may_interrupt_where_interruptions_do_not_count(self) -> None:
-        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 0, DEAR: 1}))
+        made = scene(three_pools(90.0, 90.0), {CHEAP: 0, DEAR: 1})
         assert contents(made, found(made, replace(TERMS, period_s=1e9))) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
 
     def test_what_can_be_spared_makes_room(self) -> None:
-        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 0, MIDDLE: 0, DEAR: 1}))
+        made = scene(three_pools(90.0, 90.0), {CHEAP: 0, MIDDLE: 0, DEAR: 1})
         assert contents(made, found(made)) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
 
     def test_an_idle_device_needs_no_room(self) -> None:
-        made = floor(three_pools(90.0, 90.0, devices=(2, 1, 1)), stands({CHEAP: 0, 3: 1}))
+        made = scene(three_pools(90.0, 90.0, devices=(2, 1, 1)), {CHEAP: 0, 3: 1})
         assert contents(made, found(made)) == {(CHEAP, 0): 1, (CHEAP, 1): 1}
 
     def test_who_would_stay_short_is_worth_a_short_interruption(self) -> None:
         of = three_pools(90.0, 90.0, devices=(1, 1, 0))
-        made = floor(of, stands({CHEAP: 0}))
+        made = scene(of, {CHEAP: 0})
         brief = found(made)
         assert contents(made, brief) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
         assert brief.period_s == TERMS.period_s
@@ -84,7 +94,7 @@ class TestGentle:
     def test_a_long_one_is_weighed_by_how_long_demand_is_remembered(self) -> None:
         of = three_pools(90.0, 90.0, devices=(1, 1, 0))
         of = replace(of, variants=tuple(replace(item, launch_s=120.0) for item in of.variants))
-        made = floor(of, stands({CHEAP: 0}, launch_s=120.0))
+        made = scene(of, {CHEAP: 0})
         assert found(made).period_s == TERMS.remembered_s
         assert contents(made, found(made)) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
         # Where demand is forgotten at once, the one who stands keeps his place.
@@ -92,53 +102,35 @@ class TestGentle:
         assert contents(made, hasty)[CHEAP, 0] == 1
 
     def test_a_restart_must_save_what_it_counts(self) -> None:
-        made = floor(three_pools(90.0, 90.0, devices=(2, 1, 1)), stands({2: 0, CHEAP: 1}))
+        made = scene(three_pools(90.0, 90.0, devices=(2, 1, 1)), {2: 0, CHEAP: 1})
         assert contents(made, found(made)) == {(CHEAP, 0): 1, (CHEAP, 1): 1}
         assert contents(made, found(made, replace(TERMS, restart_part=1.1))) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
 
     def test_what_covers_the_demand_itself_need_not_grow_for_headroom(self) -> None:
         of = three_pools(120.0, 90.0, devices=(2, 1, 1))
         works = (replace(of.workloads[0], rate_least_rps=95.0), of.workloads[1])
-        made = floor(replace(of, workloads=works), stands({CHEAP: 0, 3: 1}))
+        made = scene(replace(of, workloads=works), {CHEAP: 0, 3: 1})
         assert contents(made, found(made)) == {(CHEAP, 0): 1, (CHEAP, 1): 1}
-        short = floor(replace(of, workloads=(replace(works[0], rate_least_rps=105.0), works[1])), made.held)
+        short = scene(replace(of, workloads=(replace(works[0], rate_least_rps=105.0), works[1])), {CHEAP: 0, 3: 1})
         assert sum(count for (_, network), count in contents(short, found(short)).items() if network == 0) == 2
 
     def test_no_more_replicas_than_allowed(self) -> None:
         of = three_pools(150.0, 90.0, devices=(3, 0, 1))
         one = replace(of.workloads[0], replicas_max=1)
-        made = floor(replace(of, workloads=(one, of.workloads[1])), stands({CHEAP: 0}))
+        made = scene(replace(of, workloads=(one, of.workloads[1])), {CHEAP: 0})
         assert contents(made, found(made))[CHEAP, 0] == 1
 
 
-class TestNothingToCount:
-    def test_nothing_stands(self) -> None:
-        assert gentle(floor(three_pools(90.0, 90.0)), TERMS, Deadline(10.0, 100)) is None
-
-    def test_devices_are_shared(self) -> None:
-        shared = floor(three_pools(30.0, 30.0), {CHEAP: [held(0, 40), held(1, 40)]})
-        assert gentle(shared, TERMS, Deadline(10.0, 100)) is None
-
-    @pytest.mark.parametrize(("bound_usd_per_h", "enough"), [(2.995, True), (2.9, False), (None, False)])
-    def test_what_stands_is_good_enough(self, bound_usd_per_h: float | None, enough: bool) -> None:
-        made = floor(three_pools(90.0, 90.0), stands({MIDDLE: 0, CHEAP: 1}))
-        terms = replace(TERMS, gap=0.003, bound_usd_per_h=bound_usd_per_h)
-        assert (gentle(made, terms, Deadline(10.0, 100)) is None) is enough
-
-    def test_what_is_short_is_never_good_enough(self) -> None:
-        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 1}))
-        terms = replace(TERMS, bound_usd_per_h=100.0)
-        assert gentle(made, terms, Deadline(10.0, 100)) is not None
+def test_a_gain_below_the_gap_is_none() -> None:
+    made = scene(three_pools(90.0, 90.0, devices=(2, 1, 1)), {2: 0, CHEAP: 1})
+    assert contents(made, found(made, replace(TERMS, gap=0.6))) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
 
 
 def test_however_little_is_short_it_counts_more_than_devices() -> None:
-    of = three_pools(100.5, 90.0)
-    seats = Seats.empty(floor(of))
-    seats.put(CHEAP, pattern(of, (0, 100)))
-    seats.put(DEAR, pattern(of, (1, 100), kind=len(CLOCKS) * DEAR + 1))
-    assert slights_usd(seats) == 50.0 * max(PRICES)
-    seats.put(MIDDLE, pattern(of, (0, 100), kind=len(CLOCKS) * MIDDLE + 1))
-    assert slights_usd(seats) == 0.0
+    of = three_pools(100.5, 90.0, devices=(2, 1, 1))
+    cheap = replace(of, workloads=tuple(replace(work, unserved_usd=0.1) for work in of.workloads))
+    made = scene(cheap, {CHEAP: 0, 3: 1})
+    assert sum(count for (_, network), count in contents(made, found(made)).items() if network == 0) == 2
 
 
 def standing_apart(**policy: object) -> Snapshot:

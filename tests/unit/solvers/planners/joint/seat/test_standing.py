@@ -6,7 +6,7 @@ import pytest
 
 from solvers.planners.joint.seat.seating import add
 from solvers.planners.joint.seat.seats import Floor, Reserved, Seats
-from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced
+from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced, shed
 from solvers.problems.patterns import Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
 
@@ -109,3 +109,26 @@ class TestJobsYield:
         seats = seated(stands, at1=pattern(made, (0, 60), (2, 40)))
         # Workload 1 is served no more, and workload 2 is a job: nobody waits for either.
         assert replaced(seats, {2}) == {0: Reserved(share_pct=40, memory_mib=1400.0)}
+
+
+class TestShed:
+    def test_what_would_start_and_nobody_needs_does_not(self) -> None:
+        made = problem(2, workloads=(workload(0, 40.0), workload(1, 20.0)))
+        after = seated(floor(made), at0=pattern(made, (0, 40), (1, 20)), at1=pattern(made, (1, 40)))
+        shed(after, ())
+        assert after.patterns[:2] == [pattern(made, (0, 40)), pattern(made, (1, 40))]
+
+    def test_what_stands_stays_and_jobs_keep_all(self) -> None:
+        made = problem(2, workloads=(workload(0, 40.0), workload(1, 20.0)))
+        twice = {"at0": pattern(made, (0, 40), (1, 20)), "at1": pattern(made, (1, 40))}
+        standing = seated(floor(made, {0: [held(1, 20)], 1: [held(1, 40)]}), **twice)
+        shed(standing, ())
+        training = seated(floor(made), **twice)
+        shed(training, (1,))
+        assert standing.replicas == training.replicas == [1, 2]
+
+    def test_what_is_asked_for_is_needed(self) -> None:
+        made = problem(1, workloads=(workload(0, 20.0, replicas_min=2),))
+        after = seated(floor(made), at0=pattern(made, (0, 20)), at1=pattern(made, (0, 40)))
+        shed(after, ())
+        assert after.replicas == [2]

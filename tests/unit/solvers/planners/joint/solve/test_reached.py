@@ -1,0 +1,59 @@
+"""What stands is changed for the better as far as that goes at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve import reach
+from solvers.planners.joint.solve.reach import ReachTerms, reached
+from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Layout, Pattern, Standing
+from tests.unit.solvers.planners.joint.seat.floors import pattern, problem, workload
+
+TERMS = ReachTerms(launch_usd_per_s=0.0, restart_part=0.01, period_s=60.0)
+
+
+class TestReached:
+    def changed(self, made: JointProblem, *standing: Standing, fresh: tuple[Pattern, ...] = ()) -> Layout:
+        return reached(made, standing, fresh, TERMS, Deadline(seconds=60.0, work_units=500)).layout
+
+    def test_surplus_goes(self) -> None:
+        made = problem(2, workloads=(workload(0, 40.0), workload(1)))
+        both, alone = pattern(made, (0, 40), (1, 20)), pattern(made, (0, 40))
+        kept = self.changed(made, Standing(pattern=both, devices=1), Standing(pattern=alone, devices=2))
+        assert dict(zip(kept.patterns, kept.counts, strict=True)) == {both: 1}
+
+    def test_what_stands_on_many_devices_moves_to_few(self) -> None:
+        made = problem(2, workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 40)), devices=1) for number in (0, 1)]
+        kept = self.changed(made, *apart)
+        assert (kept.counts, len(kept.patterns[0].variants)) == ((1,), 2)
+        assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
+
+    def test_money_alone_interrupts_nobody(self) -> None:
+        made = problem(2, devices=(2,), workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        dense = pattern(made, (0, 40), (1, 40))
+        assert sorted(self.changed(made, *apart, fresh=(dense,)).counts) == [1, 1]
+
+    def test_where_something_is_idle_nobody_is_interrupted_by_the_same(self) -> None:
+        made = problem(2, devices=(3,), workloads=(workload(0, 40.0), workload(1, 40.0)))
+        apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
+        dense = pattern(made, (0, 40), (1, 40))
+        assert self.changed(made, *apart, fresh=(dense,)).patterns == (dense,)
+
+    def test_contents_that_nobody_found_are_priced(self) -> None:
+        made = problem(3, devices=(2, 1), workloads=tuple(workload(number, 40.0) for number in range(3)))
+        wide = [Standing(pattern=pattern(made, (number, 80)), devices=1) for number in (0, 1)]
+        kept = self.changed(made, *wide)
+        assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
+        assert sum(kept.counts) == 2
+
+    def test_of_very_many_the_others_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reach, "GROUPS_MAX", 2)
+        made = problem(4, devices=(6,), workloads=tuple(workload(number, 40.0) for number in range(4)))
+        standing = [Standing(pattern=pattern(made, (number, 40 + 20 * number)), devices=1) for number in range(3)]
+        kept = self.changed(made, *standing)
+        assert (kept.served_rps(made) >= made.rate_rps * (1 - 1e-6)).all()
+        assert standing[2].pattern in kept.patterns
