@@ -125,10 +125,15 @@ def test_a_device_on_which_nothing_fits_below_its_limit_stays_empty(more: tuple[
     hungry = tuple(
         replace(item, points=tuple(replace(point, power_w=200.0) for point in item.points)) for item in picture.profiles
     )
-    fleet = replace(picture, devices=(DEVICE, *more), profiles=(*(builders.profile() for _ in more), *hungry))
     nodes = tuple(builders.node(name) for name in ("a", *(item.node for item in more)))
-    statuses = tuple(NodeStatus(node=item.id, age_s=1.0, generation_applied=0) for item in nodes)
-    fleet = replace(fleet, nodes=nodes, node_statuses=statuses, gpu_types=(builders.gpu_type("t4"), V100))
+    fleet = replace(
+        picture,
+        gpu_types=(builders.gpu_type("t4"), V100),
+        nodes=nodes,
+        node_statuses=tuple(NodeStatus(node=item.id, age_s=1.0, generation_applied=0) for item in nodes),
+        devices=(DEVICE, *more),
+        profiles=(*(builders.profile() for _ in more), *hungry),
+    )
     plan = planned(fleet)
     assert {item.device for item in plan.assignments} == {item.id for item in more}
     assert [item.workload for item in plan.unplaced] == ["demo/big"]

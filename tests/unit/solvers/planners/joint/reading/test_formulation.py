@@ -105,7 +105,6 @@ def test_what_cannot_serve_is_refused_with_the_nearest_miss() -> None:
     small = builders.device("a", 0, "t4", memory_mib=1024)
     profiles = [builders.profile(type_name=name) for name in ("t4", "v100")]
     picture = builders.snapshot((small, builders.device("b", 0, "v100")), services, profiles=profiles)
-    picture = replace(picture, models=(*picture.models, builders.model("nobody")))
     reading = of(picture)
     assert [item.id for item in reading.problem.workloads] == [VISION]
     codes = {(key[0].partition("/")[2], key[1]): reason for key, reason in reading.refusals.items()}
