@@ -92,7 +92,7 @@ def _weak_variant(accuracy_pct: float | None) -> Corruption:
     """The replica runs an alternative that is less accurate than the owner bears, or of unknown accuracy."""
 
     def corrupt(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
-        weak = builders.model("weak", accuracy_pct=accuracy_pct)
+        weak = builders.model(f"weak-{len(world.models)}", accuracy_pct=accuracy_pct)
         world = with_service(world, item, alternatives=(weak.name,), accuracy_pct_min=70.0)
         return replace(world, models=(*world.models, weak)), with_assignment(plan, item, model=weak.name)
 

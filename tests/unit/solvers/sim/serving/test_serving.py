@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lab.world.queues import ReplicaServer, Stretch, serve_requests
 from solvers.sim.serving.serving import serve
+from tests.unit.lab.world.answers import completed, late, latency_ms
 
 # Execution times by batch size: nearly linear, mostly fixed, strongly linear.
 CURVES = {
@@ -128,11 +129,11 @@ def off_from_single_requests(draw: np.random.Generator) -> tuple[float, float, f
     fluid = serve(0.0, float(count), span_s, curve, limit_ms)
     assert fluid.violated == 0.0
     assert fluid.latency_ms_p99 is not None
-    violations = single.late(limit_ms) + int(np.count_nonzero(single.dropped))
-    p99 = float(np.quantile(single.latency_ms[np.isfinite(single.latency_ms)], 0.99))
+    violations = late(single, limit_ms) + int(np.count_nonzero(single.dropped))
+    p99 = float(np.quantile(latency_ms(single)[np.isfinite(latency_ms(single))], 0.99))
     return (
         abs(fluid.dropped - violations) / count,
-        abs(fluid.completed - single.completed) / count,
+        abs(fluid.completed - completed(single)) / count,
         abs(fluid.latency_ms_p99 / p99 - 1.0),
     )
 
