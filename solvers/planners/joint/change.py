@@ -95,8 +95,11 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
         left_usd=kept.left_usd if known else 0.0,
     )
     near, found = None, layout_of(standing)
-    if opened is not None and not known:
+    if standing and not known:
+        # Before a full solve, too: what little changes make of what stands is better than what is made without it.
         near = reached(problem, standing, order.warm[:FRESH_MAX], terms, _few(deadline, NEAR_UNITS))
+        if search.better is not None and not near.short:
+            search.better(near.layout)
         if near.short:
             # What is missing may be held by whoever does not change at once: a device, a quota, a cap.
             opened = None
