@@ -111,7 +111,7 @@ def test_no_plan_of_all_is_better(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_lies_between_what_the_joint_planner_proves_and_finds(seed: int) -> None:
-    """All at one clock, and watts for nothing: shares between the measured ones, which joint alone takes, save those."""
+    """At one clock, with watts for nothing: shares between the measured ones, which joint alone takes, save those."""
     picture = picture_of(10 + seed, devices=3)
     picture = replace(picture, policy=replace(picture.policy, energy_usd_per_kwh=0.0))
     ours, joint = plan_of("oracle", picture), plan_of("joint", picture)
