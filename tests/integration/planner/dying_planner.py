@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from functools import partial
+from unittest.mock import patch
 
 from app import bootstrap
 from app.logs import configure_logs
@@ -70,7 +71,7 @@ def live(moment: str, environment: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     load_planners()
-    bootstrap.SolvePool = partial(SolvePool, start="fork")  # type: ignore[misc,assignment]
+    patch.object(bootstrap, "SolvePool", partial(SolvePool, start="fork")).start()
     for line in sys.stdin:
         child = os.fork()
         if not child:
