@@ -14,6 +14,8 @@ TEST_ARGS ?=
 CLAIMS_ARGS ?=
 LOCK_ARGS ?=
 DURATIONS := .test-durations
+# Whole files, by their mark: nothing else is loaded and collected while nothing else runs.
+ALONE = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 
 # Environments of containers often forbid it; then every process compiles every source and test that it loads.
 unexport PYTHONDONTWRITEBYTECODE
@@ -91,10 +93,10 @@ down: ## Stop what `make up` started; the data stays
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_ARGS=...)
 	@# Four at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
-	@# then those that measure what happens within seconds, with the machine to themselves, all of which are in tests/integration.
+	@# then those that measure what happens within seconds, with the machine to themselves.
 	@rm -f $(DURATIONS)
 	$(BIN)/pytest -n 4 --durations-kept $(DURATIONS) --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
-	$(BIN)/pytest --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),tests/integration) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),$(ALONE)) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 coverage: COVER_TOGETHER = --cov --cov-report=
 coverage: COVER_ALONE = --cov --cov-append --cov-report=term
@@ -131,7 +133,7 @@ claims: $(VENV)/.dev-stamp ## Judge every claim of the papers with full effort, 
 	$(BIN)/pytest -q -m claims tests/claims $(CLAIMS_ARGS)
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
-	$(BIN)/python -m app.api.export openapi
+	$(BIN)/python -m benchmarks.same.described openapi
 
 scenarios: $(VENV)/.dev-stamp ## Write the JSON Schema of scenario files
 	$(BIN)/python -m lab.arena.loading examples/scenarios

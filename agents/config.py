@@ -29,8 +29,6 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvidiaConfig:
-    """What an agent of real GPUs is told besides."""
-
     selection: str
     """Opt-in: `nvml:all`, or `nvml:` and UUIDs."""
     helper: Path | None
@@ -58,6 +56,8 @@ class NodeFacts:
     region: str
     endpoint: str | None
     """Where others reach this agent; None: as bound."""
+    worker_host: str | None = None
+    """Where its workers listen; None: simulated ones answer under the endpoint."""
     restore_on_exit: bool = False
     alone_after_s: float = ALONE_AFTER_S
     """Without an answer of the control plane for so long, nothing that works is changed."""
@@ -69,8 +69,6 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig(NodeFacts):
-    """Everything an agent is told at start."""
-
     gpu_types: tuple[str, ...]
     """Simulated GPUs; none with real ones."""
     nvidia: NvidiaConfig | None
@@ -106,6 +104,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
         listen_host=host,
         listen_port=port,
         endpoint=found.advertise,
+        worker_host=_worker_host(found) if real else None,
         # Real devices are left as they were found unless told otherwise; simulated ones belong to nobody else.
         restore_on_exit=not found.keep_on_exit if real else bool(found.restore_on_exit),
         route_grace_s=_seconds("--route-grace-s", found.route_grace_s, 0.0) if real else 0.0,

@@ -23,8 +23,6 @@ class ConfigError(AgentError):
 
 
 class StateFileError(AgentError):
-    """The state directory cannot be used."""
-
     code = "state-unusable"
 
 

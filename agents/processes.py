@@ -53,8 +53,6 @@ class _Child(subprocess.Popen[bytes]):
 
 
 class HostProcesses:
-    """Linux."""
-
     def __init__(self) -> None:
         self._children: dict[ProcessId, _Child] = {}
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -142,8 +142,6 @@ class HttpConnection:
 
 
 class StatusError(AgentError):
-    """A stream was refused."""
-
     code = "status"
 
     def __init__(self, status: int) -> None:

@@ -203,6 +203,8 @@ class Join:
     endpoint: str | None
     """Base URL under which this node's replicas answer; None when nothing listens."""
     devices: tuple[DeviceInventory, ...]
+    worker_host: str | None = None
+    """Host under which processes of its replicas answer; None: that of the endpoint, or whence this node calls."""
 
 
 @_message
@@ -367,16 +369,17 @@ class EdgeReport:
 
 
 def encode(message: DataclassInstance) -> dict[str, object]:
-    """Plain JSON data of a message. A device without a controller of its own says nothing of it, so that agents that do
+    """Plain JSON data of a message. What later versions added is left out where it says nothing, so that those who do
     not know of such a thing read it too.
     """
     return asdict(message, dict_factory=_told)
 
 
 def _told(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    return {name: value for name, value in pairs if name != "governor" or value is not None}
+    return {name: value for name, value in pairs if name not in _ADDED or value is not None}
 
 
+_ADDED = frozenset({"governor", "worker_host"})
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 

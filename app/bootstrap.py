@@ -80,7 +80,6 @@ def build_planner(settings: Settings) -> PlannerWorker:
 
 def open_database(settings: Settings, application_name: str, pool_size: int) -> Database:
     """Connections to the database of these settings, once it answers and its schema is at least this software's.
-
     Without a URL that is the embedded server, started where needed. Raises StateError after `WAIT_S`.
     """
     url = settings.database_url or embedded_url(settings.home)
@@ -95,9 +94,8 @@ def open_database(settings: Settings, application_name: str, pool_size: int) -> 
 
 
 def await_schema(current: Callable[[], str | None], wanted: str, wait_s: float = WAIT_S) -> None:
-    """Wait until the schema is at `wanted` or newer; migrations only ever add, so newer ones are fine.
-
-    Raises StateError naming what is missing when that takes longer than `wait_s`.
+    """Wait until the schema is at `wanted` or newer; migrations only ever add, so newer ones are fine. Raises
+    StateError naming what is missing when that takes longer than `wait_s`.
     """
     clock, pause = SystemClock(), threading.Event()
     end_ms = clock.elapsed_ms() + wait_s * 1000.0

@@ -12,14 +12,12 @@ class SystemClock:
     """Wall and monotonic time of this machine; implements the cycle's Clock port."""
 
     def now_s(self) -> float:
-        """Seconds since the epoch."""
         return time.time()
 
     def elapsed_ms(self) -> float:
         return time.monotonic() * 1000.0
 
     def now(self) -> datetime:
-        """Now, in UTC."""
         return datetime.now(UTC)
 
 

@@ -99,8 +99,6 @@ class MalformedError(InputError):
 
 
 class BodyTooLargeError(InputError):
-    """The body exceeds the limit."""
-
     code = "body-too-large"
 
 
@@ -138,7 +136,6 @@ class Faults:
         self._found: list[Fault] = []
 
     def add(self, pointer: str, detail: str, code: str = "value-invalid") -> None:
-        """One more."""
         self._found.append(Fault(pointer=pointer, code=code, detail=detail))
 
     def settle(self) -> None:
@@ -149,8 +146,6 @@ class Faults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorStatus:
-    """How an error answers over HTTP."""
-
     status: int
     title: str
 
@@ -185,12 +180,14 @@ FRAMEWORK_STATUSES: Mapping[int, tuple[str, str]] = {
     400: ("request-malformed", "The request cannot be read"),
     404: ("not-found", "There is no such thing"),
     405: ("method-not-allowed", "This route does not take this method"),
+    408: ("request-late", "The request came too slowly"),
+    413: ("body-too-large", "The body is too large"),
+    431: ("head-too-large", "The request's head is too large"),
 }
 """Codes and titles of what the web framework answers by itself."""
 
 
 def status_of(error: HeadroomError) -> ErrorStatus:
-    """The entry of the nearest listed ancestor."""
     for kind in type(error).__mro__:
         if kind in STATUSES:
             return STATUSES[kind]

@@ -46,8 +46,6 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
-    """One declarative kind."""
-
     name: str
     """One of them, as files and commands say it: `gpu-type`."""
     plural: str
@@ -80,7 +78,6 @@ class Kind:
 
     @property
     def words(self) -> str:
-        """One of them in a sentence."""
         return self.said or self.name.replace("-", " ")
 
     @property

@@ -124,8 +124,6 @@ _WARNINGS = frozenset({"planner.failed", "planner.stopped", "plan.refuted", "pla
 
 
 class LogReporter:
-    """The core's Reporter: logs each event."""
-
     def __init__(self, log: EventLog) -> None:
         self._log = log
 

@@ -28,7 +28,6 @@ _ARGUMENTS = {"first_state": 0, "propose": 3}
 
 
 def is_own(name: str) -> bool:
-    """Whether a planner's name means a class in a file."""
     return name.rpartition(":")[0].endswith(SUFFIX)
 
 
@@ -57,7 +56,6 @@ def source_of(file: str) -> str:
 
 def planner_from(source: str, place: str, wanted: str) -> Planner:
     """The planner that a class in a file's text makes. `place`: where the file lies, for its name and for messages.
-
     Raises InputError when the text cannot be imported, or the class is missing or does not keep the contract.
     """
     module = _imported(source, place)

@@ -45,6 +45,10 @@ class Settings:
     report_clock_skew_s: float = 60.0
     """How far a report's time may lie in the future of this server's."""
     body_bytes_max: int = 4_194_304
+    connections_max: int = 16_384
+    """Of one API process; fewer where it may not open so many files."""
+    connections_per_peer_max: int = 8_192
+    """Of one address, which may be a proxy's."""
     rate_limit_per_s: float = 200.0
     """Sustained requests per second allowed per token, doubled for bursts; agents are counted apart."""
     page_size_max: int = 500

@@ -1,4 +1,4 @@
-"""What each knob saves: the joint problem solved whole, and with one knob taken away at a time.
+"""Internals: what each knob saves, the joint problem solved whole and with one knob taken away at a time.
 
 `python -m benchmarks.ablation [--gpus 256] [--services 60] [--seed 1] [--seconds 10]` prints tables and writes
 benchmarks/results/ablation.json. Owns what "without a knob" means, by restricting the problem and nothing else, so that
@@ -24,15 +24,12 @@ from benchmarks.instances.family_snapshot import snapshot_of
 from solvers.domain.ids import WorkloadId
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
-from solvers.planners.joint.change import narrow
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Standing
+from solvers.problems.patterns import Layout
 
 RESULTS = Path(__file__).resolve().parent / "results" / "ablation.json"
-CHANGED_PART = 0.05
-CHANGED_TIMES = 1.3
 AMPLE_TIMES = 20
 GREEDY_S = 30.0
 
@@ -66,14 +63,9 @@ def main() -> int:
         rows = _rows(instance, asked.seconds)
         tables[name] = [asdict(row) for row in rows]
         print(f"\nFleet: {name}\n\n{_table(rows)}", flush=True)
-    moved, kept = _churn(drawn, asked.seconds)
-    print(
-        f"\n5 % of the services at {CHANGED_TIMES:g} times their rate: {moved} devices change when planned afresh, "
-        f"{kept} when what stands is known."
-    )
     content = {
         "gpus": asked.gpus, "services": asked.services, "seed": asked.seed, "seconds": asked.seconds,
-        "fleets": tables, "devices_changed_afresh": moved, "devices_changed_knowing": kept,
+        "fleets": tables,
     }  # fmt: skip
     RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -91,8 +83,8 @@ def _rows(drawn: Family, seconds: float) -> list[Row]:
     return rows
 
 
-def _solved(problem: JointProblem, seconds: float, order: SolveOrder | None = None) -> Layout:
-    return solve(problem, order or SolveOrder(), Deadline(seconds=seconds))
+def _solved(problem: JointProblem, seconds: float) -> Layout:
+    return solve(problem, SolveOrder(), Deadline(seconds=seconds))
 
 
 def _row(name: str, problem: JointProblem, layout: Layout, reference: float) -> Row:
@@ -206,31 +198,6 @@ KNOBS: dict[str, Callable[[JointProblem, Layout], JointProblem]] = {
     "planned power": without_power,
     "co-location": without_colocation,
 }
-
-
-def _churn(drawn: Family, seconds: float) -> tuple[int, int]:
-    """Devices whose contents change after some rates rose, planned afresh and knowing what stands."""
-    whole = _solved(problem_of(drawn), seconds)
-    count = max(1, round(CHANGED_PART * drawn.services))
-    changed = np.random.default_rng(2).choice(drawn.services, size=count, replace=False)
-    rate = drawn.rate_rps.copy()
-    rate[changed] *= CHANGED_TIMES
-    problem = problem_of(replace(drawn, rate_rps=rate))
-    standing = tuple(
-        Standing(pattern=pattern, devices=count) for pattern, count in zip(whole.patterns, whole.counts, strict=True)
-    )
-    before = {pattern.key: count for pattern, count in zip(whole.patterns, whole.counts, strict=True)}
-    afresh = _solved(problem, seconds)
-    part = narrow(problem, standing, frozenset(int(item) for item in changed))
-    knowing = SolveOrder(standing=part.open_standing(standing), warm=part.inside(whole.patterns), proof=False)
-    kept = part.widened(_solved(part.problem, seconds, knowing))
-    return _changed(before, afresh), _changed(before, kept)
-
-
-def _changed(before: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int], layout: Layout) -> int:
-    """Devices that hold something else than before."""
-    now = zip(layout.patterns, layout.counts, strict=True)
-    return sum(layout.counts) - sum(min(count, before.get(pattern.key, 0)) for pattern, count in now)
 
 
 def _table(rows: list[Row]) -> str:

@@ -4,6 +4,7 @@ temporary files in memory where there is room.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -18,6 +19,9 @@ from tests.durations import Durations
 
 # Before anything imports numpy: its library would start a thread a core in every process here, to wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# What is loaded and collected stays: looking through it for garbage, again and again, is a third of collecting tests.
+gc.disable()
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
@@ -64,3 +68,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         if not kept.exists() and rewrite.try_makedirs(kept.parent):
             source_hash, code = rewrite._rewrite_test(file, config)
             rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, kept)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, but only among what tests make."""
+    gc.freeze()
+    gc.enable()

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, judge
+from solvers.problems.patterns import Layout, Pattern
+from tests.judgement import judge
 
 COMBINATIONS_MAX = 2_000_000
 SLACK = 1e-9

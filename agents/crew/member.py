@@ -228,8 +228,6 @@ class CrewOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrewHost:
-    """What is replaced in tests."""
-
     processes: HostProcesses
     web: SocketWeb
     limits: CgroupLimits

@@ -224,7 +224,6 @@ class Tally:
         self.newest, self.newest_s = totals, now_s
 
     def begin(self) -> None:
-        """Count from the next reading on."""
         self.told = self.newest = None
         self.from_now = True
 

@@ -194,8 +194,6 @@ def is_delegated(group: Path) -> bool:
 
 
 class CgroupLimits:
-    """Groups below the delegated one."""
-
     def __init__(self, own: Path | None, delegated: Callable[[Path], bool] = is_delegated) -> None:
         """`own`: the agent's group. Groups with processes cannot hand controllers to others, so those of the workers
         lie beside it, where systemd puts a service with a sub-group of its own.

@@ -33,8 +33,6 @@ R = TypeVar("R")
 
 
 class Mode(StrEnum):
-    """How workers share a device."""
-
     MPS = "mps"
     DEDICATED = "dedicated"
     TIME_SLICED = "time_sliced"
@@ -100,8 +98,6 @@ def _processes(spec: WorkerSpec | ReplicaTarget) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReading:
-    """A worker as it is found running."""
-
     worker: str
     """Names the process; a replica and its shadow have different ones. Later workers sort after earlier ones."""
     uuid: str
@@ -172,8 +168,6 @@ class DeviceSample:
 
 
 class Devices(Protocol):
-    """All GPUs of a host."""
-
     def inventory(self) -> tuple[DeviceInventory, ...]:
         """What there is; does not change while the agent runs."""
 
@@ -222,8 +216,6 @@ class Devices(Protocol):
 
 
 class HasLock(Protocol):
-    """Whose verbs wait for each other."""
-
     lock: threading.RLock
 
 
@@ -270,7 +262,6 @@ class Reservations:
         self.when_back()
 
     def is_lent(self, uuid: str) -> bool:
-        """Whether the applier must leave it alone."""
         with self._lock:
             return uuid in self._lent
 
@@ -281,6 +272,5 @@ class Reservations:
                 self._claimed.add(uuid)
 
     def is_claimed(self, uuid: str) -> bool:
-        """Whether the run must end."""
         with self._lock:
             return uuid in self._claimed

@@ -207,7 +207,6 @@ class HelperSetters:
 
     @property
     def present(self) -> bool:
-        """Whether the helper is there and knows that this agent is."""
         presence = self._presence
         return presence is not None and presence.held
 

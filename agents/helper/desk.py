@@ -114,7 +114,6 @@ class HelperOriginals:
             self._values = _decoded(content, boot_id)
 
     def all(self) -> Mapping[tuple[str, Verb], Value]:
-        """Everything that was written to and has not its original again."""
         with self._lock:
             return dict(self._values)
 
@@ -160,8 +159,6 @@ def _decoded(content: object, boot_id: str) -> dict[tuple[str, Verb], Value]:
 
 
 class Desk:
-    """All requests end here. Thread-safe."""
-
     def __init__(self, boards: Boards, setters: Setters, originals: HelperOriginals, audit: Audit) -> None:
         self._boards = boards
         self._setters = setters

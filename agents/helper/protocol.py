@@ -28,8 +28,6 @@ Value = int | float | str | bool | None
 
 
 class ProtocolError(AgentError):
-    """A line that is no message of this protocol."""
-
     code = "protocol"
 
 

@@ -98,7 +98,6 @@ class HelperServer:
 
     @property
     def clients(self) -> int:
-        """Admitted connections now open."""
         return self._clients
 
     def turn(self) -> float | None:
@@ -116,7 +115,6 @@ class HelperServer:
         return RESTORE_RETRY_S if failed else None
 
     def accept(self, listener: socket.socket) -> None:
-        """Take connections until the listener is closed."""
         while True:
             try:
                 connection, _ = listener.accept()
@@ -145,7 +143,6 @@ class HelperServer:
                     self._connections.discard(connection)
 
     def close(self, listener: socket.socket) -> None:
-        """Listen no more and cut everybody off."""
         with contextlib.suppress(OSError):
             # Closing alone would not wake the thread that waits for connections.
             listener.shutdown(socket.SHUT_RDWR)

@@ -87,7 +87,6 @@ class Restarts:
         self._counted &= found
 
     def delayed(self, uuid: str) -> frozenset[str]:
-        """Replicas of a device whose next worker must wait."""
         now_s = self._now_s()
         return frozenset(
             replica
@@ -96,13 +95,11 @@ class Restarts:
         )
 
     def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Forget everybody but these devices' replicas."""
         keys = set(wanted)
         for key in [key for key in self._records if key not in keys]:
             del self._records[key]
 
     def problems(self) -> list[str]:
-        """One sentence for each replica that died lately."""
         return [
             f"{uuid} {replica}: {record.times} {'worker' if record.times == 1 else 'workers'} failed, "
             f"the last one: {record.problem}{self._standing((uuid, replica), record)}"
@@ -201,7 +198,6 @@ class Applier:
         self._governed = target
 
     def run_pass(self) -> Pass:
-        """Read everything back and take the next steps of every device."""
         if self.target is None:
             return Pass(calls=0, settled=True)
         now_held = self._governed or self.target
@@ -282,7 +278,6 @@ class Applier:
         return replace(self._read_back(boot_id, generation, None, observed_at_s), problems=(problem_line(reason),))
 
     def _missing(self) -> list[str]:
-        """Devices of a resumed target that are not there."""
         devices = self.target.devices if self.target is not None else ()
         return [device.uuid for device in devices if device.replicas and device.uuid not in self._inventory]
 

@@ -116,7 +116,6 @@ class NodeGoverning:
         )
 
     def _unknown(self) -> list[str]:
-        """Controllers that the target names and nobody here knows."""
         target = self._target
         if target is None:
             return []
@@ -124,7 +123,6 @@ class NodeGoverning:
         return sorted(named - set(names()))
 
     def wishes(self) -> tuple[RepartitionReport, ...]:
-        """The same for planners: what would help each of these devices."""
         return tuple(
             mirrored(RepartitionReport, governed.wanted, uuid=uuid, cause=governed.wanted.cause.value)
             for uuid, governed in sorted(self._governed.items())

@@ -36,7 +36,6 @@ class PaperDevices:
                 self.lines.append(f"{device.uuid}: cannot be read ({error.code}: {error})")
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
-        """The devices that can be read."""
         return tuple(device for device in self._inventory if device.uuid in self._settings)
 
     def settings(self, uuid: str) -> DeviceSettings:

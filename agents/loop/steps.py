@@ -34,7 +34,6 @@ LAUNCH_FACTOR = 10.0
 
 
 def spec_of(replica: ReplicaTarget) -> WorkerSpec:
-    """The worker a replica's target asks for."""
     return mirrored(WorkerSpec, replica)
 
 
@@ -45,7 +44,6 @@ def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
 
 
 def overdue(worker: WorkerReading) -> bool:
-    """Whether a worker that starts should long be ready."""
     return worker.state is WorkerState.STARTING and worker.state_s > max(
         LAUNCH_S_MIN, LAUNCH_FACTOR * worker.spec.launch_s
     )
@@ -138,8 +136,6 @@ class WorkerStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceView:
-    """A device as read back."""
-
     inventory: DeviceInventory
     settings: DeviceSettings
     workers: tuple[WorkerReading, ...]

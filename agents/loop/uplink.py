@@ -52,18 +52,15 @@ class Mailbox:
         self.has_work.set()
 
     def next_receipt(self) -> NodeReceipt | None:
-        """The oldest unsent receipt."""
         with self._lock:
             return self._receipts[0] if self._receipts else None
 
     def drop_receipt(self, receipt: NodeReceipt) -> None:
-        """It was sent, or will never be."""
         with self._lock:
             if self._receipts and self._receipts[0] is receipt:
                 self._receipts.popleft()
 
     def ring(self, generation: int) -> None:
-        """The doorbell said that a generation exists."""
         with self._lock:
             self._rung = max(self._rung, generation)
         self.has_work.set()

@@ -183,8 +183,6 @@ _PROTOCOLS: Mapping[int, MpsProtocol] = {2: ProtocolTwo(), 3: ProtocolThree()}
 
 @dataclass(frozen=True, slots=True)
 class DaemonSeat:
-    """A device's daemon as it is now."""
-
     protocol: MpsProtocol
     control: MpsControl
     pipe: Path

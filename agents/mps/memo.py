@@ -45,7 +45,6 @@ class Memo:
             self.lost = f"{FILE}: {error}"
 
     def daemon(self, uuid: str) -> DaemonRecord | None:
-        """The daemon a device has, as far as known."""
         with self._lock:
             return self._daemons.get(uuid)
 

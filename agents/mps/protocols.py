@@ -33,8 +33,6 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 @dataclass(frozen=True, slots=True)
 class MpsControl:
-    """The control program, pointed at one daemon."""
-
     binary: str
     pipe: Path
 
@@ -77,7 +75,6 @@ def plain_environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def refused(text: str) -> bool:
-    """Whether a text says that something went wrong."""
     return _REFUSED.search(text) is not None
 
 
@@ -93,12 +90,10 @@ def memory_mib_in(text: str) -> float | None:
 
 
 def pids_in(text: str) -> tuple[int, ...]:
-    """Lines that are a pid and nothing else."""
     return tuple(int(line) for line in map(str.strip, text.splitlines()) if line.isdigit())
 
 
 def shortened(text: str) -> str:
-    """A text for an error message."""
     words = " ".join(text.split())
     return words[:200] if words else "no answer"
 
@@ -108,8 +103,6 @@ def _named(arguments: tuple[str, ...], stdin: str) -> str:
 
 
 class ServerState(StrEnum):
-    """Whether a server takes clients."""
-
     STARTING = "starting"
     ACTIVE = "active"
     FAULT = "fault"
@@ -150,7 +143,6 @@ class ProtocolTwo:
     number = 2
 
     def socket_path(self, pipe: Path) -> Path:
-        """The longest path of a socket in a pipe directory."""
         return pipe / "control_privileged"
 
     def servers(self, control: MpsControl) -> tuple[MpsServer, ...]:

@@ -41,8 +41,6 @@ CUDA_13_1 = 13010
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsOptions:
-    """How daemons are run on this host."""
-
     state_dir: Path
     pipe_base: Path
     control_binary: str
@@ -237,7 +235,6 @@ class MpsSharing:
                 device.hold()
 
     def problem(self, uuid: str) -> str:
-        """What is wrong with a daemon that was opened and not shut."""
         device = self._device(uuid)
         return device.trouble() if self._memo.daemon(uuid) is not None else ""
 

@@ -182,7 +182,6 @@ class ProfilingDesk:
         self._untold_pairs: list[object] = []
 
     def run(self, stop: threading.Event) -> None:
-        """Look for orders until stopped."""
         self._stop = stop
         while not stop.is_set():
             # Before the node has joined there is nobody to ask.
@@ -191,7 +190,6 @@ class ProfilingDesk:
             stop.wait(LOOK_S if joined else FREE_LOOK_S)
 
     def look(self) -> None:
-        """Carry out what there is to do."""
         token = self._parts.token()
         if not token:
             return

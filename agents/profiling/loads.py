@@ -50,7 +50,6 @@ class ClientLoad:
             thread.start()
 
     def take(self) -> LoadSeen:
-        """What was seen since the last call."""
         with self._lock:
             seen, self._seen = self._seen, LoadSeen()
         return seen
@@ -119,7 +118,6 @@ class HttpLoads:
         )
 
     def begin(self, worker: WorkerReading, concurrency: int) -> ClientLoad:
-        """Start a closed loop on a worker."""
         described = worker.spec.worker
         if worker.endpoint is None or described is None or described.warm_up is None:
             raise NotSupportedError(f"{worker.worker} has no address or no request to load it with")
@@ -127,8 +125,6 @@ class HttpLoads:
 
 
 class _Offered:
-    """Arrivals at one replica until closed."""
-
     def __init__(self, offering: FakeDevices, replica: str) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(offering, replica), name="load", daemon=True)

@@ -33,8 +33,6 @@ class MeasuringPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Who is measured, on what."""
-
     service: str
     """`project/name`."""
     model: str
@@ -69,12 +67,10 @@ class Measured:
 
     @property
     def usable(self) -> bool:
-        """Whether it may become a profile point."""
         return self.latency_ms_mean is not None and not self.problem
 
 
 def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[str, Any]]:
-    """Usable results of workers alone as profile points."""
     rows = []
     for item in results:
         if not item.usable:
@@ -97,7 +93,6 @@ def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[s
 
 
 def pair_points(subject: Subject, pairs: Iterable[tuple[Measured, Measured]]) -> list[dict[str, Any]]:
-    """Usable results of two workers side by side as measured pairs."""
     rows = []
     for one, other in pairs:
         if not (one.usable or other.usable):
@@ -173,7 +168,6 @@ class Control:
         self._connection = connection
 
     def use_token(self, token: str) -> None:
-        """Call as the node with this token."""
         self._connection.token = token
 
     def orders(self) -> tuple[ProfileOrder, ...]:

@@ -132,8 +132,6 @@ class ProfilingBench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """One window of every worker."""
-
     device: DeviceSample
     seen: tuple[LoadSeen, ...]
     workers: tuple[WorkerSample | None, ...]

@@ -13,6 +13,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import console, problems
@@ -40,8 +41,6 @@ _BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOptions:
-    """What the layer needs to know."""
-
     body_bytes_max: int
     new_id: Callable[[], str]
     elapsed_ms: Callable[[], float]
@@ -50,14 +49,11 @@ class EdgeOptions:
 
 
 class Edge:
-    """Wraps the application."""
-
     def __init__(self, app: ASGIApp, options: EdgeOptions) -> None:
         self._app = app
         self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -65,8 +61,6 @@ class Edge:
 
 
 class _Exchange:
-    """One request and its answer."""
-
     __slots__ = ("_app", "_options", "_read", "_receive", "_scope", "_send", "_started_ms", "request_id", "status")
 
     def __init__(self, app: ASGIApp, options: EdgeOptions, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,6 +86,9 @@ class _Exchange:
         receive = self._receive if self._scope["method"] in _BODILESS and not length else self.receive
         try:
             await self._app(self._scope, receive, self.send)
+        except ClientDisconnect:
+            # There is nobody to answer; nginx's number for it.
+            self._count(499)
         except Exception as error:  # noqa: BLE001 - the last resort: nothing may reach the server as a traceback
             facts = {"request_id": self.request_id, "method": self._scope["method"], "path": self._scope["path"]}
             self._options.log.error("request.crashed", error, **facts)
@@ -111,24 +108,19 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
-            self._options.metrics.observe(
-                self._scope["method"],
-                _route_of(self._scope),
-                self.status,
-                (self._options.elapsed_ms() - self._started_ms) / 1000.0,
-            )
+            self._count(self.status)
         await self._send(message)
+
+    def _count(self, status: int) -> None:
+        taken_s = (self._options.elapsed_ms() - self._started_ms) / 1000.0
+        self._options.metrics.observe(self._scope["method"], _route_of(self._scope), status, taken_s)
 
     def _too_large(self) -> BodyTooLargeError:
         return BodyTooLargeError(f"the body exceeds {self._options.body_bytes_max} bytes")
 
 
 def _header(scope: Scope, name: bytes) -> str:
-    for key, found in scope["headers"]:
-        if key == name:
-            text: str = found.decode("latin-1")
-            return text
-    return ""
+    return str(dict(scope["headers"]).get(name, b"").decode("latin-1"))
 
 
 def _route_of(scope: Scope) -> str:
@@ -139,6 +131,15 @@ def _route_of(scope: Scope) -> str:
 # --- The application
 
 
+ROUTERS = (
+    *documents.ROUTERS,
+    *profiles.ROUTERS,
+    *plans.ROUTERS,
+    *seen.ROUTERS,
+    *tokens.ROUTERS,
+    *agent.ROUTERS,
+    console.router,
+)
 THREADS_MAX = 40
 """Requests handled at once. More than the pool's connections: threads that wait for a group commit hold none."""
 DESCRIPTION = (
@@ -167,7 +168,8 @@ def create_app(context: ApiContext) -> FastAPI:
         openapi_url="/v1/openapi.json",
         lifespan=_lifespan(services, (listener, reader), context.log),
         redirect_slashes=False,
-        generate_unique_id_function=lambda route: route.name,
+        # As they are: routers that are included make each route anew, in every application.
+        routes=[route for router in ROUTERS for route in router.routes],
     )
     authenticator = Authenticator(services.tokens.actor_of, context.clock.elapsed_ms, context.settings.rate_limit_per_s)
     services.tokens.when_revoked(authenticator.forget)
@@ -180,7 +182,6 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.metrics = registry
     registry.register(FleetCollector(services.status.gauges))
     problems.install(app)
-    _add_routes(app)
     options = EdgeOptions(
         body_bytes_max=context.settings.body_bytes_max,
         new_id=new_id,
@@ -190,20 +191,6 @@ def create_app(context: ApiContext) -> FastAPI:
     )
     app.add_middleware(Edge, options=options)
     return app
-
-
-def _add_routes(app: FastAPI) -> None:
-    app.include_router(documents.documents_router())
-    for router in (
-        *documents.ROUTERS,
-        *profiles.ROUTERS,
-        *plans.ROUTERS,
-        *seen.ROUTERS,
-        *tokens.ROUTERS,
-        *agent.ROUTERS,
-    ):
-        app.include_router(router)
-    app.include_router(console.router)
 
 
 def _lifespan(

@@ -33,9 +33,9 @@ class RateLimiter:
         self._lock = threading.Lock()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, key: str, now_ms: float) -> None:
-        """Spend one request of `key`. Raises RateLimitedError with the time until the next is free. A rate of 0
-        limits nothing.
+    def take(self, key: str, now_ms: float, spent: float = 1.0) -> None:
+        """Spend one request of `key`, or none, to see if it could. Raises RateLimitedError with the time until the next
+        is free. A rate of 0 limits nothing.
         """
         if self._rate_per_s <= 0:
             return
@@ -44,7 +44,7 @@ class RateLimiter:
             level, at_ms = self._buckets.pop(key, (capacity, now_ms))
             level = min(capacity, level + max(0.0, now_ms - at_ms) / 1000.0 * self._rate_per_s)
             allowed = level >= 1.0
-            self._buckets[key] = (level - 1.0 if allowed else level, now_ms)
+            self._buckets[key] = (level - spent if allowed else level, now_ms)
             if len(self._buckets) > BUCKETS_MAX:
                 self._buckets.popitem(last=False)
         if not allowed:
@@ -93,12 +93,12 @@ class Authenticator:
         self._agents = RateLimiter(rate_limit_per_s * AGENT_RATE_FACTOR)
 
     def remembered(self, secret: str) -> tuple[bool, Actor | None]:
-        """Whether the cache knows this secret, and whose it is."""
+        """Whether the cache still knows this secret, and whose it is or was."""
         with self._lock:
             entry = self._known.get(secret_hash(secret))
-        if entry is None or entry[1] < self._elapsed_ms():
+        if entry is None:
             return False, None
-        return True, entry[0]
+        return entry[1] >= self._elapsed_ms(), entry[0]
 
     def look_up(self, secret: str) -> Actor | None:
         """Ask the database and remember the answer. Raises TransientError when it cannot be asked."""
@@ -121,9 +121,9 @@ class Authenticator:
         limiter = self._agents if actor.role is Role.AGENT else self._people
         limiter.take(actor.token_id, self._elapsed_ms())
 
-    def throttle_stranger(self, host: str) -> None:
-        """Count one failed attempt of a host. Raises RateLimitedError."""
-        self._people.take(f"host:{host}", self._elapsed_ms())
+    def throttle_stranger(self, host: str, failed: bool = True) -> None:
+        """Count one failed attempt of a host, or look whether it may make one. Raises RateLimitedError."""
+        self._people.take(f"host:{host}", self._elapsed_ms(), spent=float(failed))
 
 
 bearer = HTTPBearer(auto_error=False, scheme_name="bearer", description="A Headroom token.")
@@ -139,6 +139,8 @@ async def identify(request: Request, credentials: HTTPAuthorizationCredentials |
         raise UnauthenticatedError("send a token: Authorization: Bearer <token>")
     known, actor = authenticator.remembered(secret)
     if not known:
+        if actor is None:
+            authenticator.throttle_stranger(host, failed=False)
         actor = await run_in_threadpool(authenticator.look_up, secret)
     if actor is None:
         authenticator.throttle_stranger(host)

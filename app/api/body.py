@@ -46,8 +46,6 @@ async def read_body(request: Request) -> bytes:
 
 
 def json_of(kind: type[T]) -> Callable[..., T]:
-    """A dependency that reads a JSON body as `kind`."""
-
     def read(request: Request, body: bytes = Depends(read_body)) -> T:
         require_media_type(request, JSON)
         return parse(kind, body)
@@ -185,7 +183,6 @@ def _location(trail: _Step | None) -> list[int | str]:
 
 
 def fields_error(errors: Iterable[Mapping[str, Any]]) -> FieldsError:
-    """Turn a validator's findings into faults with JSON pointers."""
     faults = tuple(_fault(error) for error in list(errors)[:_FAULTS_MAX])
     return FieldsError(faults)
 
@@ -223,7 +220,6 @@ def pointer_of(location: Sequence[int | str]) -> str:
 
 
 def require_key(pointer: str, in_body: str, in_path: str) -> None:
-    """The key in the body must repeat the one in the path."""
     if in_body != in_path:
         detail = f"the path says {in_path!r}, the body {in_body!r}"
         raise FieldsError.of(pointer, detail, "key-mismatch")
@@ -281,6 +277,7 @@ _TEXTS: Mapping[str, Mapping[str, Any]] = {
     "donor": {"pattern": _ID, "max_length": 200},
     "outcome": {"pattern": "^(applied|partial|refused)$"},
     "mode": {"pattern": "^(mps|dedicated|time_sliced)$"},
+    "worker_host": {"pattern": r"^[0-9A-Za-z._:-]+$", "max_length": 255},
     "endpoint": {"pattern": r"^https?://[^\s/?#]+(/[^\s?#]*)?$", "max_length": 300},
 }
 
@@ -295,7 +292,6 @@ def _bounds(name: str, kind: str) -> Mapping[str, Any]:
 
 
 def _tighten(schema: Any, name: str) -> None:
-    """Walk a validator's schema and write the ranges into its leaves."""
     if isinstance(schema, list):
         for part in schema:
             _tighten(part, name)
@@ -316,8 +312,6 @@ def _tighten(schema: Any, name: str) -> None:
 
 
 class BoundedMessage(Generic[T]):
-    """Decodes one kind of message from JSON bytes."""
-
     def __init__(self, kind: Any) -> None:
         schema = copy.deepcopy(TypeAdapter(kind).core_schema)
         _tighten(schema, "")

@@ -35,25 +35,20 @@ class PlanningPort(Protocol):
     """Planning on request. Both calls block until done and write their own audit events."""
 
     def propose(self, lane: Lane, actor: str) -> str:
-        """Run one cycle of the lane that changes nothing; the id of the stored plan.
-
-        Raises EngineError when no planner gave a plan, StateError when a lane has no workloads of its own.
+        """Run one cycle of the lane that changes nothing; the id of the stored plan. Raises EngineError when no planner
+        gave a plan, StateError when a lane has no workloads of its own.
         """
         ...
 
     def apply(self, plan_id: str, actor: str) -> int:
-        """Make a stored plan the target; the new generation.
-
-        Raises NotFoundError, SupersededError when its parent is no longer current, StateError when it may not be
-        applied.
+        """Make a stored plan the target; the new generation. Raises NotFoundError, SupersededError when its parent is
+        no longer current, StateError when it may not be applied.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
-    """Everything `create_app` is given."""
-
     settings: Settings
     database: Database
     clock: SystemClock
@@ -74,7 +69,7 @@ class Services:
         self.profiles = Profiles(database)
         self.profile_runs = ProfileRuns(database, cluster)
         self.predictions = Predictions(context.beliefs)
-        self.telemetry = Telemetry(database, context.clock, context.settings.report_clock_skew_s, heard)
+        self.telemetry = Telemetry(database, context.clock, cluster, context.settings.report_clock_skew_s, heard)
         self.tokens = Tokens(database)
         self.plans = Plans(database)
         observer = StoreObserver(database, context.clock, cluster, Completion(context.beliefs))
@@ -91,7 +86,6 @@ def context_of(request: Request) -> ApiContext:
 
 
 def services_of(request: Request) -> Services:
-    """The application's use cases."""
     return cast("Services", request.app.state.services)
 
 

@@ -27,7 +27,6 @@ from app.services.beliefs.beliefs import Progress
 from app.services.declared.tokens import Actor
 from app.store import idempotency
 from app.store.documents import Precondition
-from app.store.engine import Database
 from app.store.idempotency import StoredAnswer
 from app.store.pages import PageOrder
 from solvers.domain.device import PowerScope
@@ -243,8 +242,11 @@ def posted(request: Request, key: IdempotencyKey = None, body: bytes = Depends(r
 Posting = Annotated[Posted, Depends(posted)]
 
 
-def once(posted: Posted, work: Callable[[], Response], secret_field: str | None = None) -> Response:
-    """Do the work, or answer as the first request with this key was answered.
+def once(
+    posted: Posted, work: Callable[[], Response], secret_field: str | None = None, *, apart: bool = False
+) -> Response:
+    """Do the work and keep its answer in one transaction, or answer as the first request with this key was answered.
+    Work that stands `apart` has transactions of its own, and only its answer is kept whole.
 
     Raises KeyReusedError for another request under the key, InProgressError while the first one runs.
     """
@@ -256,25 +258,15 @@ def once(posted: Posted, work: Callable[[], Response], secret_field: str | None 
     claim = idempotency.Request(
         token_id=actor.token_id, key=key, method=request.method, path=request.url.path, body=posted.body
     )
-    with database.transaction() as session:
-        before = idempotency.reserve(session, claim)
-    if before is not None:
-        return Response(before.body, status_code=before.status, headers={**before.headers, REPLAYED: "true"})
-    try:
+    with database.whole(apart=apart) as session:
+        before = idempotency.answered(session, claim)
+        if before is not None:
+            return Response(before.body, status_code=before.status, headers={**before.headers, REPLAYED: "true"})
         response = work()
-    except BaseException:
-        _give_back(database, claim)
-        raise
-    kept = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
-    shown = _without(bytes(response.body), secret_field)
-    with database.transaction() as session:
-        idempotency.finish(session, claim, StoredAnswer(status=response.status_code, headers=kept, body=shown))
+        kept = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+        shown = _without(bytes(response.body), secret_field)
+        idempotency.keep(session, claim, StoredAnswer(status=response.status_code, headers=kept, body=shown))
     return response
-
-
-def _give_back(database: Database, claim: idempotency.Request) -> None:
-    with database.transaction() as session:
-        idempotency.abandon(session, claim)
 
 
 def _without(body: bytes, secret_field: str | None) -> bytes:

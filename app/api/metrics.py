@@ -23,8 +23,6 @@ _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class RequestMetrics:
-    """Counts and times requests."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
             "headroom_http_requests", "Requests answered.", ("method", "route", "status"), registry=registry
@@ -38,14 +36,11 @@ class RequestMetrics:
         )
 
     def observe(self, method: str, route: str, status: int, duration_s: float) -> None:
-        """One answered request."""
         self._requests.labels(method, route, str(status)).inc()
         self._latency.labels(method, route).observe(duration_s)
 
 
 class IngestMetrics:
-    """Counts what agents deliver."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._reports = Counter("headroom_ingest_reports", "Reports by outcome.", ("outcome",), registry=registry)
         self._rows = Counter("headroom_ingest_rows", "Telemetry rows stored.", registry=registry)
@@ -54,7 +49,6 @@ class IngestMetrics:
         )
 
     def stored(self, batch: Sequence[tuple[int, ReportOutcome]]) -> None:
-        """Count one commit: rows and outcome of every report."""
         self._batch.observe(len(batch))
         for rows, outcome in batch:
             self._reports.labels(outcome.kind.value).inc()

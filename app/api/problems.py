@@ -49,7 +49,6 @@ NO_STATE = "-"
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers."""
     app.add_exception_handler(HeadroomError, _headroom)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _framework)
@@ -69,7 +68,6 @@ def problem(
     errors: Sequence[Fault] = (),
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """A problem answer."""
     body = {
         "type": f"/problems/{code}",
         "title": title,

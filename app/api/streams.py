@@ -227,7 +227,6 @@ class Listener(FeedThread[Announcements]):
         super().__init__("doorbell", hub, connect, self._listen, log)
 
     def _listen(self, feed: Announcements) -> None:
-        """Ring for every generation of one connection."""
         self.tell(self._hub.ring, feed.current())
         while not self.closing.is_set():
             for generation in feed.announced(0.5):

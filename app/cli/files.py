@@ -16,6 +16,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,8 +38,6 @@ BYTES_MAX = 10**9
 STANDARD = "-"
 """Names standard input or output."""
 FAULTS_SHOWN = 200
-MODEL_FILE = "headroom performance model"
-MODEL_FILE_FORMAT = 2
 
 
 class FilesCommand(TyperCommand):
@@ -140,10 +139,54 @@ def write_bytes(file: str, body: bytes) -> None:
         raise CommandError(f"{file}: {error.strerror or error}", Exit.USAGE) from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """Files that only commands write: one JSON object each, with its own digest."""
+
+    what: str
+    form: int
+    name: str
+    maker: str
+    """Which command writes them."""
+
+    def write(self, file: str, **content: object) -> None:
+        """Raises CommandError when that fails."""
+        text = _text_of({"what": self.what, "format": self.form, **content})
+        write_text(file, f'{text[:-1]},"digest":"{_digest(text)}"}}\n')
+
+    def read(self, file: str) -> dict[str, Any]:
+        """What was written. Raises StrangeFileError for what is nothing of the kind, InputError for what cannot be
+        used any more.
+        """
+        body = read_bytes(file)
+        try:
+            stored = json.loads(gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body)
+        except (ValueError, OSError, EOFError, RecursionError, zlib.error):
+            stored = None
+        if not isinstance(stored, dict) or stored.get("what") != self.what:
+            raise StrangeFileError(f"{file}: this is no {self.name}; `headroom {self.maker}` writes them")
+        if stored.get("format") != self.form:
+            raise InputError(f"{file}: this {self.name} is of another version; {self.maker} it again")
+        # What was made is numbers that fit each other: a changed one would be believed, or end in nonsense.
+        try:
+            same = stored.pop("digest", None) == _digest(_text_of(stored))
+        except ValueError:
+            raise InputError(f"{file}: this {self.name} is damaged; {self.maker} it again") from None
+        if not same:
+            raise InputError(f"{file}: this {self.name} was changed after it was written; {self.maker} it again")
+        return stored
+
+
+class StrangeFileError(InputError):
+    """A file is of another kind than was asked for; it must not be written over."""
+
+
+MODEL = Seal(what="headroom performance model", form=2, name="model file", maker="fit")
+
+
 def write_model(file: str, suite: Suite, **about: bool | int) -> None:
     """Store a fitted suite; `about` says whether it knows the built-in library, and what it learned from."""
-    text = _text_of({"what": MODEL_FILE, "format": MODEL_FILE_FORMAT, **about, "suite": suite.dump()})
-    write_text(file, f'{text[:-1]},"digest":"{_digest(text)}"}}\n')
+    MODEL.write(file, **about, suite=suite.dump())
 
 
 def read_model(file: str, facts: Callable[[bool], Facts]) -> Suite:
@@ -153,30 +196,13 @@ def read_model(file: str, facts: Callable[[bool], Facts]) -> Suite:
     """
     from solvers.models.suite import Suite
 
-    stored = _model_object(file)
+    stored = MODEL.read(file)
     try:
-        # What was fitted is numbers that fit each other: a changed one would be believed, or end in nonsense.
-        if stored.pop("digest", None) != _digest(_text_of(stored)):
-            raise InputError("this model file was changed after it was written; fit it again")
         return Suite.load(stored["suite"], facts(bool(stored["library"])))
     except InputError as error:
         raise InputError(f"{file}: {error.message}") from None
     except (KeyError, TypeError, ValueError, IndexError):
         raise InputError(f"{file}: this model file is damaged; fit it again") from None
-
-
-def _model_object(file: str) -> dict[str, Any]:
-    body = read_bytes(file)
-    try:
-        text = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
-        stored = json.loads(text)
-    except (ValueError, OSError, EOFError, RecursionError, zlib.error):
-        raise InputError(f"{file}: this is no model file; `headroom fit` writes them") from None
-    if not isinstance(stored, dict) or stored.get("what") != MODEL_FILE:
-        raise InputError(f"{file}: this is no model file; `headroom fit` writes them")
-    if stored.get("format") != MODEL_FILE_FORMAT:
-        raise InputError(f"{file}: this model file is of another version; fit it again")
-    return stored
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,5 @@
 """Planning from a file: the same chain of planners and the same verifier as in a cycle, without server and database.
+What planners keep from one plan to the next is in a file too, where one is named.
 
 Explanations have the same shape, values and words as a server's. The exit status is 0 only when the plan verifies.
 Demand that cannot be served is no error: it is said with numbers. Commands import this page where they need it: it
@@ -7,17 +8,30 @@ loads planners and solvers.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-import time
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, cast
 
 import typer
 
 from app import own_planners
-from app.cli.files import STANDARD, check_target, decode, placed, read_value, write_value
+from app.cli.files import (
+    STANDARD,
+    Seal,
+    StrangeFileError,
+    check_target,
+    decode,
+    placed,
+    read_value,
+    write_value,
+)
 from app.cli.output import CommandError, Exit, Format, gap_told, number, rows, show, usd
 from app.cli.tables import (
     answered_line,
@@ -40,22 +54,29 @@ from app.services.whatif.made import DEADLINE_S_MAX, Made, Wish, planned
 from app.services.whatif.outcome import Outcome, outcome_of
 from app.services.whatif.question import Pictures, WhatIfQuestion
 from app.services.whatif.question import answer as answer_whatif
-from app.workers.solve_pool import SolvePool, load_planners
+from app.workers.solve_pool import PoolLimits, SolvePool, load_planners
 from solvers.cycle.attempts import Asking
 from solvers.cycle.owners import StandingOwners
+from solvers.cycle.ports import Forgetful, Recollection
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest, from_plain
 from solvers.domain.evidence import Insight, SilentReporter
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.ownership import owners_of
-from solvers.domain.plan import Plan, Unplaced
+from solvers.domain.plan import Plan, Proposal, Unplaced
 from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
+from solvers.engines.deadline import Deadline
 from solvers.errors import FieldError, InputError, NotFoundError
 from solvers.planners import registry
-from solvers.planners.base import Planner
+from solvers.planners.base import Planner, PlanRequest
 from solvers.verify.checks import verify
 
+TELL_S, TELL_S_PER_DEVICE = 0.05, 0.0005
+"""What it takes to read a plan back, verify it and tell it."""
+LATE_PART, PLAN_PART_MIN = 0.15, 0.5
+"""Of a deadline: so long after it the answer may be told, and so much of it is the planner's in any case."""
+MEMORY = Seal(what="headroom planner memory", form=1, name="memory file", maker="plan --memory")
 SHORT_SHOWN = 20
 FINDINGS_SHOWN = 20
 
@@ -68,6 +89,50 @@ class Showing:
     output: Format
     quiet: bool = False
     why_not: str | None = None
+    memory: str | None = None
+    """Where planners keep what they know from one plan to the next."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FileMemory:
+    """What planners kept of a cluster's plans, in a file, as a server keeps it in its database."""
+
+    file: str
+    cluster: str
+    told: str = "begins"
+    """What came of reading it."""
+    states: dict[str, bytes] = field(default_factory=dict)
+    writable: bool = True
+
+    @classmethod
+    def of(cls, file: str, cluster: str) -> FileMemory:
+        """What the file holds; nothing where it cannot be used, which is told."""
+        if not Path(file).exists():
+            return cls(file=file, cluster=cluster)
+        try:
+            stored = MEMORY.read(file)
+            if (stored["cluster"], stored["version"]) != (cluster, version("headroom")):
+                raise InputError(f"{file}: this memory is of {stored['cluster']} and version {stored['version']}")
+            states = {str(key): base64.b64decode(text, validate=True) for key, text in stored["states"].items()}
+        except (InputError, KeyError, AttributeError, TypeError, binascii.Error) as error:
+            told = error.message if isinstance(error, InputError) else f"{file}: this memory file is damaged"
+            typer.echo(f"headroom: {told}; planned without it", err=True)
+            return cls(file=file, cluster=cluster, told=told, writable=not isinstance(error, StrangeFileError))
+        return cls(file=file, cluster=cluster, told="read", states=states)
+
+    def recall(self, planner: str) -> bytes | None:
+        """What it kept last."""
+        return self.states.get(planner)
+
+    def keep(self, planner: str, state: bytes) -> None:
+        """For the next plan."""
+        self.states[planner] = state
+
+    def write(self) -> None:
+        """Unless the file is something else altogether. Raises CommandError."""
+        states = {key: base64.b64encode(state).decode() for key, state in self.states.items()}
+        if self.writable:
+            MEMORY.write(self.file, version=version("headroom"), cluster=self.cluster, states=states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,22 +197,30 @@ def timed(asked: Document) -> Document:
 def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     """Plan from a snapshot's file and say what came of it. Raises CommandError unless the plan verifies."""
     out, output = showing.out, showing.output
-    if out is not None:
-        check_target(out)
+    for target in (out, showing.memory):
+        if target is not None:
+            check_target(target)
     tuning.check(wish)
-    begun_s = time.monotonic()
-    snapshot = read_value(Snapshot, file)
-    read_s = time.monotonic()
-    with planner_child(tuning) as asking:
-        made = planned(snapshot, wish, asking)
-        planned_s = time.monotonic()
+    with solving(tuning) as pool:
+        clock, asking = Deadline(math.inf), _asking(pool)
+        snapshot = read_value(Snapshot, file)
+        memory = None if showing.memory is None else FileMemory.of(showing.memory, snapshot.cluster)
+        read_s = clock.elapsed_s
+        spent_s: list[float] = []
+        recollection = Recollection(think=pool.think, memory=memory or Forgetful(), default=snapshot.policy.name)
+        remembering = _timed(replace(asking, propose=recollection.propose), clock, spent_s)
+        made = planned(snapshot, in_time(wish, snapshot, clock.crowding), remembering)
+        planned_s = sum(spent_s)
         outcome = outcome_of(made)
         if out is not None:
             write_value(out, made.plan)
-        answer = plain(outcome)
-        answer |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
-        found = insight_of(made, wish)
+        if memory is not None:
+            memory.write()
+        answer = plain(outcome) | {"memory": None if memory is None else memory.told}
+        found = made.insight if showing.quiet else insight_of(made, wish)
         insight = answer["insight"] = plain(told(found, None, None))
+        told_s = clock.elapsed_s - read_s - planned_s
+        answer |= {"read_s": round(read_s, 3), "planned_s": round(planned_s, 3), "told_s": round(told_s, 3)}
         if showing.why_not is not None:
             answer["why_not"] = why_not_offline(made, showing.why_not, found, wish, asking)
     parts = [
@@ -157,7 +230,7 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
         *([] if showing.quiet else way_lines(insight)),
         *(why_not_lines(answer["why_not"]) if "why_not" in answer else []),
         *_found(outcome),
-        f"read in {answer['read_s']:.2f} s, planned and verified in {answer['planned_s']:.2f} s",
+        f"read in {read_s:.2f} s, planned in {planned_s:.2f} s, verified and told in {told_s:.2f} s",
     ]
     if out == STANDARD:
         typer.echo(f"headroom: {_head(outcome)[1]}", err=True)
@@ -165,6 +238,30 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
         show(answer, output, parts)
     if not outcome.verified:
         raise CommandError("the verifier refutes this plan", Exit.FOUND_WRONG)
+
+
+def _timed(asking: Asking, clock: Deadline, spent_s: list[float]) -> Asking:
+    """The same; what planners take is added."""
+
+    def propose(planner: str, request: PlanRequest) -> Proposal:
+        begun_s = clock.elapsed_s
+        try:
+            return asking.propose(planner, request)
+        finally:
+            spent_s.append(clock.elapsed_s - begun_s)
+
+    return replace(asking, propose=propose)
+
+
+def in_time(wish: Wish, picture: Snapshot, crowding: float) -> Wish:
+    """With as much less time to plan as verifying and telling take beyond a moment after the deadline; `crowding`:
+    seconds that a second of work takes here.
+    """
+    if wish.deadline_s is None:
+        return wish
+    telling_s = crowding * (TELL_S + TELL_S_PER_DEVICE * len(picture.with_offers().devices))
+    left_s = (1 + LATE_PART) * wish.deadline_s - telling_s
+    return replace(wish, deadline_s=min(wish.deadline_s, max(PLAN_PART_MIN * wish.deadline_s, left_s)))
 
 
 def known_planner(name: str | None) -> None:
@@ -176,12 +273,28 @@ def known_planner(name: str | None) -> None:
 
 
 @contextmanager
-def planner_child(tuning: Tuning | None = None) -> Iterator[Asking]:
+def planner_child() -> Iterator[Asking]:
+    """Planners as `solving` runs them, without memories."""
+    with solving(Tuning()) as pool:
+        yield _asking(pool)
+
+
+def _asking(pool: SolvePool) -> Asking:
+    return Asking(propose=pool.propose, verify=verify, reporter=SilentReporter())
+
+
+@contextmanager
+def solving(tuning: Tuning) -> Iterator[SolvePool]:
     """Planners in a child process, as a server runs them: at the deadline there is an answer, the best found so far."""
+    clock = Deadline(math.inf)
     load_planners()
-    pool = SolvePool((tuning or Tuning()).made, SilentReporter(), start="fork")
+    # What is slow to load is slow to say anything at all.
+    limits = PoolLimits(grace_s=PoolLimits().grace_s * clock.crowding)
+    pool = SolvePool(tuning.made, SilentReporter(), limits, start="fork")
     try:
-        yield Asking(propose=pool.propose, verify=verify, reporter=SilentReporter())
+        # Now, so that the child has none of what is read hereafter but what it is sent.
+        pool.warm()
+        yield pool
     finally:
         pool.close()
 

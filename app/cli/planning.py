@@ -248,6 +248,10 @@ def plan(
         str | None,
         typer.Option("--out", help="Where the plan goes (.gz: compressed; -: standard output)."),
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help="What planners keep for the next plan: read if it is there, written after."),
+    ] = None,
     server: Server = None,
     token: Token = None,
 ) -> None:
@@ -262,11 +266,11 @@ def plan(
         from app.cli import offline
 
         wish = offline.wished(lane.value, planner, deadline_s=deadline_s, work_units=work_units, seed=seed)
-        showing = offline.Showing(out=out, output=output, quiet=quiet, why_not=why_not)
+        showing = offline.Showing(out=out, output=output, quiet=quiet, why_not=why_not, memory=memory)
         offline.plan_file(snapshot, wish, showing, offline.Tuning(settings=offline.read_settings(settings or ())))
         return
-    if any(option is not None for option in (planner, settings, deadline_s, work_units, seed, out)):
-        raise InputError("--planner, --set, --deadline-s, --work-units, --seed and --out go with --snapshot")
+    if any(option is not None for option in (planner, settings, deadline_s, work_units, seed, out, memory)):
+        raise InputError("--planner, --set, --deadline-s, --work-units, --seed, --out and --memory go with --snapshot")
     with connect(server, token) as client:
         made = client.plan({"lane": lane.value})
         explained = client.explain(made["id"])

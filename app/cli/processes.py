@@ -47,6 +47,8 @@ def up(
     from app.demo.fleet import examples_path
     from app.demo.home import Home
 
+    # What this and its children leave is for nobody else to read, or to lock.
+    os.umask(0o077)
     settings = _settings(host, port)
     if not no_demo:
         # Said before anything starts: without its files there is no demo.
@@ -89,26 +91,14 @@ def down() -> None:
 
 def serve(host: Host = None, port: Port = None) -> None:
     """Run the API in this process."""
-    import uvicorn
-
+    from app.api.server import server_of
     from app.bootstrap import build_api
     from app.demo.supervisor import check_port
 
     settings = _settings(host, port)
     _configure_logs(settings.log_level)
     check_port(settings.host, settings.port)
-    uvicorn.run(
-        build_api(settings),
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=5,
-        # Longer than the interval at which agents report, so that each keeps one connection.
-        timeout_keep_alive=75,
-        backlog=4096,
-    )
+    server_of(build_api(settings), settings).run()
 
 
 def planner() -> None:

@@ -27,8 +27,6 @@ CLIENT_FILE = "client.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where to and as whom."""
-
     server: str
     token: str
 
@@ -136,7 +134,6 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
         self._http.close()
 
     # -- declarative documents ----------------------------------------------------------------------------------------
@@ -155,7 +152,6 @@ class Client:
         return self.call("PUT", _path(kind, key_of(kind, document)), json=document, headers=headers)
 
     def delete(self, kind: str, *key: str) -> None:
-        """Remove a document."""
         self.call("DELETE", _path(kind, key))
 
     def items(self, route: str, **query: str | int | None) -> Iterator[Document]:
@@ -190,11 +186,9 @@ class Client:
         return self._document("POST", "/v1/profile-runs", json=_given(wanted))
 
     def profile_run(self, run: int) -> Document:
-        """A run and how it goes."""
         return self._document("GET", f"/v1/profile-runs/{run}")
 
     def delete_profile_run(self, run: int) -> None:
-        """End a run."""
         self.call("DELETE", f"/v1/profile-runs/{run}")
 
     def submit_task(self, task: Mapping[str, Any]) -> Document:
@@ -202,7 +196,6 @@ class Client:
         return self._document("POST", "/v1/tasks", json=_given(task))
 
     def task_status(self, project: str, name: str) -> Document:
-        """Where an offline task is."""
         return self._document("GET", f"/v1/tasks/{quote(project, safe='')}/{quote(name, safe='')}/status")
 
     def predict(self, queries: Sequence[Mapping[str, Any]]) -> list[Document]:
@@ -253,19 +246,15 @@ class Client:
         return self._document("POST", "/v1/plans", json=dict(request or {}), timeout_s=120.0)
 
     def stored_plan(self, plan_id: str) -> Document:
-        """A stored plan by id."""
         return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}")
 
     def apply_plan(self, plan_id: str) -> Document:
-        """Make a stored plan the target."""
         return self._document("POST", f"/v1/plans/{quote(plan_id, safe=':')}/apply", json={})
 
     def explain(self, plan_id: str, **query: str | None) -> Document:
-        """Why a plan is as it is."""
         return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}/explain", params=_given(query))
 
     def cycle(self, cycle_id: str) -> Document:
-        """A stored planning cycle."""
         return self._document("GET", f"/v1/cycles/{quote(cycle_id, safe='')}")
 
     def cycle_states(self, cycle_id: str) -> list[Document]:
@@ -278,7 +267,6 @@ class Client:
         return self._document("GET", "/v1/targets/current")
 
     def costs(self, **query: str | None) -> Document:
-        """Cost report rows."""
         return self._document("GET", "/v1/costs", params=_given(query))
 
     # -- what if ------------------------------------------------------------------------------------------------------
@@ -298,7 +286,6 @@ class Client:
         return self._document("POST", "/v1/tokens", json=_given(request))
 
     def revoke_token(self, token_id: str) -> None:
-        """End a token."""
         self.call("DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
 
     # -- transport ----------------------------------------------------------------------------------------------------
@@ -342,7 +329,6 @@ class Client:
 
 
 def _given(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not left out."""
     return {name: found for name, found in wanted.items() if found is not None}
 
 

@@ -21,6 +21,8 @@ from app.client.client import ApiError, Client, Document, key_of
 from solvers.errors import InputError
 
 PROFILES = "profiles"
+FILE_BYTES_MAX = 64 * 2**20
+NODES_MAX = 2_000_000
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -50,8 +52,6 @@ class Declared:
 
 
 class DocumentOutcome(StrEnum):
-    """What applying or deleting one document did."""
-
     CREATED = "created"
     UPDATED = "updated"
     UNCHANGED = "unchanged"
@@ -77,7 +77,6 @@ def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Dec
 
 
 def apply_document(client: Client, document: Declared) -> DocumentOutcome:
-    """Make the server hold this document."""
     if document.kind == PROFILES:
         client.import_profiles(csv=document.csv, points=document.fields.get("points"))
         return DocumentOutcome.IMPORTED
@@ -130,6 +129,8 @@ def _read_source(source: str, loose: str | None) -> Iterator[Declared]:
 
 
 def _text(file: Path) -> str:
+    if file.stat().st_size > FILE_BYTES_MAX:
+        raise InputError(f"{file}: larger than {FILE_BYTES_MAX // 2**20} MiB")
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -139,13 +140,34 @@ def _text(file: Path) -> str:
 def _parse(text: str, origin: str, folder: Path, loose: str | None) -> Iterator[Declared]:
     try:
         # JSON first: YAML reads it too, but slower and with worse messages.
-        loaded = [json.loads(text)] if text.lstrip().startswith(("{", "[")) else list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, ValueError) as error:
+        loaded = (
+            [json.loads(text)] if text.lstrip().startswith(("{", "[")) else list(yaml.load_all(text, _BoundedLoader))
+        )
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{origin}: {' '.join(str(error).split())}") from None
     parts = [part for item in loaded for part in (item if isinstance(item, list) else [item]) if part is not None]
     for index, part in enumerate(parts, start=1):
         place = f"{origin} (document {index})" if len(parts) > 1 else origin
         yield _declared(part, place, folder, loose)
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Counts what aliases stand for as often as they stand there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._count = 0
+        self._counts: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        before, is_alias = self._count, self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        # An alias within its own anchor stands for no end of nodes.
+        self._count += self._counts.get(id(node), NODES_MAX + 1) if is_alias else 1
+        if self._count > NODES_MAX:
+            raise yaml.YAMLError(f"more than {NODES_MAX} values, with what aliases stand for")
+        self._counts[id(node)] = self._count - before
+        return node
 
 
 def _declared(part: Any, origin: str, folder: Path, loose: str | None) -> Declared:

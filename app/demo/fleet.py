@@ -45,9 +45,8 @@ NODES = (
 
 
 def seed(client: Client) -> int:
-    """Declare the demo; returns how many documents were written.
-
-    A blank control plane takes all of it, its default policy included; in any other, only what is missing is added.
+    """Declare the demo; returns how many documents were written. A blank control plane takes all of it, its default
+    policy included; in any other, only what is missing is added.
     """
     only_create = not is_blank(client)
     made = 0

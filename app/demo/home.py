@@ -53,12 +53,16 @@ class Home:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.logs.mkdir(exist_ok=True)
+            self.logs.chmod(0o700)
+            for log in self.logs.iterdir():
+                log.chmod(0o600)
         except OSError as error:
             raise InputError(f"cannot use {self.path} as home: {error.strerror}") from error
 
     def lock(self) -> IO[str] | None:
         """Become the one supervisor of this home, as long as the handle stays open; None when another lives."""
         handle = (self.path / "supervisor.lock").open("a")
+        os.fchmod(handle.fileno(), 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -67,7 +71,6 @@ class Home:
         return handle
 
     def running(self) -> bool:
-        """Whether a supervisor of this home lives."""
         if not self.path.is_dir():
             return False
         handle = self.lock()
@@ -90,7 +93,6 @@ class Home:
         write_private(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
 
     def forget_state(self) -> None:
-        """Remove the state: nothing runs."""
         (self.path / "state.json").unlink(missing_ok=True)
 
     def read_secret(self, name: str) -> str | None:
@@ -100,7 +102,6 @@ class Home:
             return None
 
     def write_secret(self, name: str, secret: str) -> None:
-        """Store a token for this user only."""
         write_private(self.path / f"{name}.token", secret + "\n")
 
 

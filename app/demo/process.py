@@ -109,7 +109,6 @@ def identify(name: str, pid: int) -> SupervisedProcess | None:
 
 
 def alive(process: SupervisedProcess) -> bool:
-    """Whether exactly this process still lives."""
     return _start_ticks(process.pid) == process.started_ticks
 
 

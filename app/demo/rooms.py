@@ -27,8 +27,6 @@ LAUNCH_FASTER = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to bring up."""
-
     settings: Settings
     demo: bool = True
 
@@ -68,7 +66,6 @@ class LocalRooms:
             stop_embedded(self._home.path)
 
     def migrate(self, url: str) -> None:
-        """Bring the schema up to date."""
         from app.store.migrate import upgrade
 
         upgrade(url)
@@ -99,7 +96,6 @@ class LocalRooms:
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def api(self) -> ChildSpec:
-        """`headroom serve`."""
         return ChildSpec(
             name="api",
             command=(sys.executable, "-m", "app", "serve"),
@@ -115,7 +111,6 @@ class LocalRooms:
         return ChildSpec(name="planner", command=command, environment=self._server_environment())
 
     def agents(self) -> tuple[ChildSpec, ...]:
-        """One agent with fake devices for each node of the demo."""
         return tuple(self._agent(node) for node in NODES)
 
     def traffic(self) -> ChildSpec:

@@ -27,8 +27,6 @@ _log = EventLog("headroom.supervisor")
 
 
 class AlreadyRunningError(StateError):
-    """A supervisor of this home already lives."""
-
     code = "already-running"
 
 
@@ -59,9 +57,8 @@ class Supervisor:
         self._ready = False
 
     def run(self, on_ready: Callable[[float], None]) -> None:
-        """Bring everything up, tell `on_ready` the seconds it took, stay until a signal.
-
-        Raises HeadroomError when something stays down.
+        """Bring everything up, tell `on_ready` the seconds it took, stay until a signal. Raises HeadroomError when
+        something stays down.
         """
         self._home.prepare()
         lock = self._home.lock()
@@ -85,7 +82,6 @@ class Supervisor:
 
     @property
     def address(self) -> str:
-        """Where the API and the console answer."""
         return address_of(self._order.settings)
 
     # -- up -----------------------------------------------------------------------------------------------------------

@@ -86,7 +86,6 @@ class TrafficPlan:
             raise InputError("day_s must be greater than 0")
 
     def day_fraction(self, elapsed_s: float) -> float:
-        """Time of day after so many seconds of traffic."""
         return (self.starts_at + elapsed_s / self.day_s) % 1.0
 
 
@@ -176,7 +175,6 @@ class ReadyRoutes:
         self._by_service: dict[str, tuple[ReadyRoute, ...]] = {}
 
     def refresh(self, client: Client) -> None:
-        """Ask the API. An error leaves what is known."""
         try:
             answer = client.routes(self._etag)
         except (ApiError, UnreachableError) as error:
@@ -202,8 +200,6 @@ def read_routes(body: Mapping[str, Any]) -> dict[str, tuple[ReadyRoute, ...]]:
 
 
 class NodeEndpoints:
-    """The way to the nodes' endpoints."""
-
     def __init__(self, transport: httpx.BaseTransport | None = None) -> None:
         self._http = httpx.Client(timeout=NODE_TIMEOUT_S, transport=transport)
         self._silent_until_s: dict[str, float] = {}
@@ -223,7 +219,6 @@ class NodeEndpoints:
         return {replica: count for replica, count in loads.items() if replica in lost}
 
     def close(self) -> None:
-        """Give the connections back."""
         self._http.close()
 
 
@@ -293,7 +288,6 @@ class ReportLedger:
 
     @property
     def waiting(self) -> int:
-        """Reports not acknowledged yet."""
         return len(self._waiting)
 
 

@@ -59,5 +59,4 @@ def facts() -> Facts:
 
 @cache
 def load_llm_library() -> LlmLibrary:
-    """Step costs of LLMs."""
     return from_json(LlmLibrary, files(__name__).joinpath("llm.json").read_text(encoding="utf-8"))

@@ -40,8 +40,6 @@ class Balance(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaproxyStyle:
-    """What an operator chooses."""
-
     slots: int = SLOTS
     balance: Balance = Balance.LEASTCONN
 
@@ -148,12 +146,10 @@ class Slot:
 
     @property
     def in_maintenance(self) -> bool:
-        """Whether it takes nothing at all."""
         return bool(self.admin_state & IN_MAINTENANCE)
 
     @property
     def draining(self) -> bool:
-        """Whether it only finishes what it has."""
         return not self.in_maintenance and bool(self.admin_state & DRAINING)
 
     @property

@@ -68,8 +68,6 @@ class NginxOrder:
 
 
 class NginxFollower:
-    """Keeps one file current."""
-
     def __init__(self, order: NginxOrder, log: EventLog) -> None:
         self._order = order
         self._log = log

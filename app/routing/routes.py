@@ -39,7 +39,6 @@ class RouteServer:
 
     @property
     def address(self) -> str:
-        """Host and port as configurations write them."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -80,7 +79,6 @@ def read_service(plain: Mapping[str, Any]) -> ServiceRoutes:
 
 
 def read_services(plain: Mapping[str, Any]) -> tuple[ServiceRoutes, ...]:
-    """Routes of all services from the API's answer."""
     return tuple(read_service(item) for item in plain["items"])
 
 
@@ -181,8 +179,6 @@ class HeldRoutes:
 
 
 class Watcher:
-    """Keeps a board up to date until it is asked to end."""
-
     def __init__(self, client: Client, service: str, board: NewestRoutes, log: EventLog) -> None:
         """`service`: `project/name`, empty for all. The client is the watcher's alone."""
         self._client = client

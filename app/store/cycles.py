@@ -33,8 +33,6 @@ STATES_BYTES_MAX = 64 * 2**20
 
 
 class CycleState(StrEnum):
-    """Where a cycle is."""
-
     RUNNING = "running"
     CLOSED = "closed"
     ABORTED = "aborted"
@@ -157,7 +155,6 @@ def load(session: Session, cycle_id: str) -> CycleRecord:
 def page(
     session: Session, order: PageOrder, *, lane: Lane | None = None, state: CycleState | None = None
 ) -> StoredPage[CycleSummary]:
-    """Cycles, newest first."""
     return read_page(session, _LISTING, select(*_SUMMARY), order, {cycles.c.lane: lane, cycles.c.state: state})
 
 

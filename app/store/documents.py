@@ -83,7 +83,6 @@ def find(session: Session, kind: Kind, key: Key) -> Stored | None:
 
 def page(session: Session, kind: Kind, order: PageOrder, project: str | None = None) -> StoredPage[Stored]:
     """Documents by key; of one project only when named (the kind must be in projects, or be the projects themselves).
-
     Raises FieldError for a foreign cursor.
     """
     columns = _key_columns(kind)
@@ -105,7 +104,6 @@ def values(session: Session, kind: Kind, cls: type[T]) -> tuple[T, ...]:
 
 
 def by_name(session: Session, kind: Kind, field: str) -> dict[str, str]:
-    """One text field of every document of a kind that has one name."""
     return {stored.key[0]: str(stored.spec[field]) for stored in all_specs(session, kind)}
 
 
@@ -117,10 +115,8 @@ def state(session: Session, kind: Kind) -> tuple[int, int]:
 
 
 def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = ANY) -> PutResult:
-    """Store a spec under its own key.
-
-    Raises PreconditionError when the stored version is another one (context `version`, None when nothing is stored),
-    InputError when it names a project, node or GPU type that does not exist.
+    """Store a spec under its own key. Raises PreconditionError when the stored version is another one (context
+    `version`, None when nothing is stored), InputError when it names a project, node or GPU type that does not exist.
     """
     key = key_of(kind, spec)
     before = _find(session, kind, key, lock=True)
@@ -161,9 +157,8 @@ def offer(session: Session, kind: Kind, specs: Sequence[Spec]) -> int:
 
 
 def delete(session: Session, kind: Kind, key: Key, precondition: Precondition = ANY) -> Stored:
-    """Delete a document and return what it was.
-
-    Raises NotFoundError, PreconditionError, and ReferencedError while others refer to it.
+    """Delete a document and return what it was. Raises NotFoundError, PreconditionError, and ReferencedError while
+    others refer to it.
     """
     before = _find(session, kind, key, lock=True)
     if before is None:
@@ -182,9 +177,8 @@ def delete(session: Session, kind: Kind, key: Key, precondition: Precondition = 
 
 
 def lock_references(session: Session, *, exclusive: bool) -> None:
-    """Until the transaction ends: writes that rely on other documents go side by side, a deletion goes alone.
-
-    So that nothing can be deleted between the look at it and the commit of what names it.
+    """Until the transaction ends: writes that rely on other documents go side by side, a deletion goes alone. So that
+    nothing can be deleted between the look at it and the commit of what names it.
     """
     lock = func.pg_advisory_xact_lock if exclusive else func.pg_advisory_xact_lock_shared
     session.execute(select(lock(func.hashtext("headroom document references"))))

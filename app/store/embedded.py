@@ -67,7 +67,6 @@ class _Account:
 
 def embedded_url(home: Path) -> str:
     """URL of the server under `home`, which is made and started first where needed; data of earlier runs is kept.
-
     Raises StateError with the server's own words when it does not start.
     """
     data = _data_path(home)
@@ -121,6 +120,7 @@ def _binaries() -> Path:
 def _locked(data: Path) -> Iterator[None]:
     """Hold the file that keeps two processes from starting or stopping the same server at once."""
     with (data.parent / "pgdata.lock").open("w") as handle:
+        os.fchmod(handle.fileno(), 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -235,9 +235,8 @@ def _answers(sockets: Path) -> bool:
 
 
 def _start(data: Path, sockets: Path, account: _Account) -> None:
-    """Start and wait until it answers.
-
-    Tried again for a while: a killed server's children may still hold its shared memory.
+    """Start and wait until it answers. Tried again for a while: a killed server's children may still hold its shared
+    memory.
     """
     settings = {**SERVER_OPTIONS, "port": str(PORT), "unix_socket_directories": str(sockets)}
     options = " ".join(f"-c {name}='{setting}'" for name, setting in settings.items())

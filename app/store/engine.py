@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -25,6 +26,8 @@ CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 60_000
 IDLE_IN_TRANSACTION_S = 60.0
 LOCK_TIMEOUT_MS = 15_000
+WHOLE_IDLE_S = 900
+"""A plan on request thinks between two statements."""
 
 # Trying again may cure these: broken connections, serialization failures, deadlocks, exhausted or cancelled servers,
 # and the end of a transaction in which this process froze.
@@ -101,6 +104,7 @@ class Database:
         idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S,
     ) -> None:
         self.url = normalise_url(url)
+        self._whole: ContextVar[Session | None] = ContextVar("whole", default=None)
         self._engine: Engine = create_engine(
             self.url,
             pool_size=pool_size,
@@ -119,17 +123,35 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """A session that commits at the end, or rolls back on any exception.
+        """A session that commits at the end, or rolls back on any exception; a part of the `whole` that it is in.
 
         Raises TransientError when the database cannot be reached or asks for a retry, InputError for values that fit no
         column.
         """
+        outer = self._whole.get()
+        if outer is not None:
+            with translated(), outer.begin_nested():
+                yield outer
+            return
         with translated(), Session(self._engine, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
+    def whole(self, *, apart: bool = False) -> Iterator[Session]:
+        """A transaction that takes in those opened within it by this thread, unless they stand `apart`; it may be idle
+        for long.
+        """
+        with self.transaction() as session:
+            session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{WHOLE_IDLE_S}s'"))
+            token = self._whole.set(None if apart else session)
+            try:
+                yield session
+            finally:
+                self._whole.reset(token)
+
+    @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A read-only session that sees one moment of the database throughout."""
+        """A read-only session that sees one moment of the database throughout, and nothing that is not committed."""
         with translated(), Session(self._engine, expire_on_commit=False) as session:
             session.connection(execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
             yield session

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import from_row
+from app.store.sql import ago, from_row
 from app.store.tables import events
 from solvers.domain.codec import Plain
 
@@ -51,6 +51,14 @@ def append(session: Session, event: Event) -> int:
     """Add to the trail; returns the event's id."""
     statement = insert(events).values(**asdict(event))
     return int(session.execute(statement.returning(events.c.id)).scalar_one())
+
+
+def append_rarely(session: Session, event: Event, every_s: float) -> None:
+    """Add to the trail, unless one of that name, subject and code is younger than so many seconds."""
+    same = (events.c.name == event.name, events.c.subject == event.subject, events.c.at > ago(every_s))
+    code = events.c.facts["code"].astext == str(event.facts["code"])
+    if session.execute(select(events.c.id).where(*same, code).limit(1)).first() is None:
+        append(session, event)
 
 
 def page(

@@ -74,21 +74,21 @@ def check_int4s(report: Report) -> None:
 
 OBSERVED_AT_S_MAX = 4_102_444_800.0
 """The year 2100: later times cannot be meant."""
+ALIVE_S = 30.0
+"""Who reported within this time holds its node's name."""
+LATE_S_MAX = 86_400.0
+"""Reports are stored when they come later than newer ones by so much; the log, which knows repeats, is kept longer."""
 CLOCK_TOLERANCE_S = 0.001
 """Times are stored in whole microseconds, so equal ones may differ by less than this."""
 
 
 class OutcomeKind(StrEnum):
-    """What became of a report."""
-
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
     REFUSED = "refused"
 
 
 class RefusalCode(StrEnum):
-    """Why a report was refused."""
-
     UNKNOWN_NODE = "unknown-node"
     CLOCK_WENT_BACKWARDS = "clock-went-backwards"
     DATA_INVALID = "data-invalid"
@@ -116,6 +116,7 @@ class _Head:
     boot_id: str
     sequence: int
     observed_at_s: float
+    silent: bool = False
     moved: bool = False
     generation: int = 0
 
@@ -131,9 +132,10 @@ class _Gain:
 
 @dataclass(slots=True)
 class _Batch:
-    """Rows to copy and live state to write."""
+    """Rows to copy and live state to write. `boots`: those that joined, the newest first, by their node's source."""
 
     heads: dict[str, _Head]
+    boots: Mapping[str, Sequence[str]]
     stored: set[tuple[str, str, int]] = field(default_factory=set)
     devices: list[Row] = field(default_factory=list)
     replicas: list[Row] = field(default_factory=list)
@@ -148,7 +150,6 @@ def node_source(node: str) -> str:
 
 
 def gateway_source(gateway: str) -> str:
-    """Name of a gateway in `report_log` and `report_heads`."""
     return f"gateway/{gateway}"
 
 
@@ -158,9 +159,8 @@ def source_of(report: Report | EdgeReport) -> str:
 
 
 def ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport]) -> tuple[ReportOutcome, ...]:
-    """Store reports in the caller's transaction; one outcome each, in order. One bad report costs only itself.
-
-    A node must have joined; any gateway name is known.
+    """Store reports in the caller's transaction; one outcome each, in order. One bad report costs only itself. A node
+    must have joined; any gateway name is known.
     """
     try:
         with connection.transaction():
@@ -173,10 +173,10 @@ def ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport
 
 def _ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport]) -> tuple[ReportOutcome, ...]:
     nodes = sorted({report.node for report in reports if isinstance(report, Report)})
-    joined = connection.execute("SELECT node_id FROM node_states WHERE node_id = ANY(%s)", (nodes,)) if nodes else ()
-    known = {node_source(row[0]) for row in joined}
+    joined = connection.execute("SELECT node_id, boots FROM node_states WHERE node_id = ANY(%s)", (nodes,))
+    known = {node_source(node): boots for node, boots in joined}
     gateways = {source_of(report) for report in reports if isinstance(report, EdgeReport)}
-    batch = _Batch(_lock_heads(connection, sorted(known | gateways)))
+    batch = _Batch(_lock_heads(connection, sorted({*known, *gateways})), known)
     outcomes = tuple(_take(connection, batch, report) for report in reports)
     _write(connection, batch)
     _write_node_states(connection, [(source, head) for source, head in batch.heads.items() if source in known])
@@ -214,11 +214,12 @@ def _lock_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dict[
 
 def _select_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dict[str, _Head]:
     found = connection.execute(
-        "SELECT source, boot_id, sequence, extract(epoch FROM observed_at)::float8 FROM report_heads"
+        "SELECT source, boot_id, sequence, extract(epoch FROM observed_at)::float8,"
+        " received_at < now() - make_interval(secs => %s) FROM report_heads"
         " WHERE source = ANY(%s) ORDER BY source FOR UPDATE",
-        (list(sources),),
+        (ALIVE_S, list(sources)),
     )
-    return {source: _Head(boot_id, sequence, observed_at_s) for source, boot_id, sequence, observed_at_s in found}
+    return {source: _Head(*columns) for source, *columns in found}
 
 
 def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: Report | EdgeReport) -> ReportOutcome:
@@ -233,28 +234,40 @@ def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: R
     if same_boot and report.sequence > head.sequence:
         if report.observed_at_s < head.observed_at_s - CLOCK_TOLERANCE_S:
             return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.CLOCK_WENT_BACKWARDS)
-    elif head.boot_id:
-        boot_known, report_known = _seen(connection, *name)
-        if report_known:
+    elif same_boot or not _succeeds(batch.boots.get(source), head, report):
+        # Sent late, after newer ones, or by somebody else: kept, but the head stays where it is.
+        if report.observed_at_s < head.observed_at_s - LATE_S_MAX or _seen(connection, *name):
             return DUPLICATE
-        if boot_known or same_boot:
-            # Sent late, after newer ones: kept, but the head stays where it is.
-            batch.stored.add(name)
-            return ACCEPTED
+        batch.stored.add(name)
+        return ACCEPTED
+    elif _seen(connection, *name):
+        return DUPLICATE
     batch.stored.add(name)
     head.boot_id, head.sequence, head.observed_at_s = report.boot_id, report.sequence, report.observed_at_s
-    head.moved = True
+    head.moved, head.silent = True, False
     return ACCEPTED
 
 
-def _seen(connection: psycopg.Connection, source: str, boot_id: str, sequence: int) -> tuple[bool, bool]:
-    """Whether the log knows this boot of the source, and this very report."""
-    row = connection.execute(
-        "SELECT EXISTS (SELECT FROM report_log WHERE source = %(source)s AND boot_id = %(boot)s),"
-        " EXISTS (SELECT FROM report_log WHERE source = %(source)s AND boot_id = %(boot)s AND sequence = %(sequence)s)",
-        {"source": source, "boot": boot_id, "sequence": sequence},
-    ).fetchone()
-    return (False, False) if row is None else (row[0], row[1])
+def _succeeds(joined: Sequence[str] | None, head: _Head, report: Report | EdgeReport) -> bool:
+    """Whether another boot's report becomes the head: a node's when it joined later than the head's, or when that fell
+    silent and it goes on; a gateway's, which joins nothing, when it is newer or nobody else speaks.
+    """
+    newer = report.observed_at_s > head.observed_at_s
+    if joined is None:
+        return newer or head.silent or not head.boot_id
+    if report.boot_id not in joined:
+        return False
+    later = head.boot_id not in joined or joined.index(report.boot_id) < joined.index(head.boot_id)
+    return later or (head.silent and newer)
+
+
+def _seen(connection: psycopg.Connection, source: str, boot_id: str, sequence: int) -> bool:
+    """Whether the log knows this very report."""
+    found = connection.execute(
+        "SELECT FROM report_log WHERE source = %s AND boot_id = %s AND sequence = %s LIMIT 1",
+        (source, boot_id, sequence),
+    )
+    return found.rowcount > 0
 
 
 def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:

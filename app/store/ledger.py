@@ -133,8 +133,6 @@ class Accounting(StrEnum):
 
 
 class CostBy(StrEnum):
-    """What a cost report groups by."""
-
     SERVICE = "service"
     PROJECT = "project"
     DEVICE = "device"
@@ -182,9 +180,8 @@ class CostReport(CostQuery):
 
 
 def account(session: Session, now: datetime, *, minutes_max: int = 30) -> AccountReport:
-    """Bring roll-ups, bills and ledger up to the last minute that has settled, `minutes_max` new ones at most.
-
-    Open minutes that late reports touched are made again. An hour that was closed stays as it is.
+    """Bring roll-ups, bills and ledger up to the last minute that has settled, `minutes_max` new ones at most. Open
+    minutes that late reports touched are made again. An hour that was closed stays as it is.
     """
     lock_accounting(session)
     marks = load_marks(session, now)

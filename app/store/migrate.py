@@ -1,16 +1,14 @@
 """Schema migrations from code: up, down, and which revision a database has.
 
-The scripts lie beside this package in an installed wheel and at the top level of a checkout.
+The scripts lie beside this package in an installed wheel and at the top level of a checkout. Only what migrates loads
+Alembic; every process asks which revision there is.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
@@ -18,7 +16,8 @@ from sqlalchemy.pool import NullPool
 from app.store.engine import normalise_url, translated
 from app.store.sql import named
 
-VERSION_TABLE = "schema_version"
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 
 def scripts_path() -> Path:
@@ -34,7 +33,9 @@ def definition(name: str) -> str:
     return (scripts_path() / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _config(url: str | None = None) -> Config:
+def _config(url: str) -> Config:
+    from alembic.config import Config
+
     config = Config()
     # Alembic's own interpolation would trip over a percent sign.
     config.set_main_option("script_location", str(scripts_path()).replace("%", "%%"))
@@ -44,12 +45,15 @@ def _config(url: str | None = None) -> Config:
 
 def upgrade(url: str, revision: str = "head") -> None:
     """Migrate up to `revision`. Raises TransientError when the database cannot be reached."""
+    from alembic import command
+
     with translated():
         command.upgrade(_config(url), revision)
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Migrate down to `revision` (`base` for an empty schema)."""
+    from alembic import command
+
     with translated():
         command.downgrade(_config(url), revision)
 
@@ -58,18 +62,15 @@ def current(url: str) -> str | None:
     """Revision of a database; None when it was never migrated."""
     engine = create_engine(normalise_url(url), poolclass=NullPool)
     try:
-        with translated(), engine.connect() as connection:
-            return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+        with translated(), Session(engine) as session:
+            return schema_revision(session)
     finally:
         engine.dispose()
 
 
 def head() -> str:
-    """The newest revision of this software."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
-    if found is None:
-        raise FileNotFoundError("there are no migrations")
-    return found
+    """The newest revision of this software: scripts are named after theirs, which ascend."""
+    return max(script.name for script in (scripts_path() / "versions").glob("*_*.py")).partition("_")[0]
 
 
 def schema_revision(session: Session) -> str | None:

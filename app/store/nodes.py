@@ -17,60 +17,71 @@ from sqlalchemy import Double, case, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from agents.wire import NodeReceipt, RepartitionReport, encode
+from agents.wire import Join, NodeReceipt, RepartitionReport, encode
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, named, one, records
-from app.store.tables import devices, node_read_backs, node_states, receipts
+from app.store.tables import TEXTS, devices, node_read_backs, node_states, receipts
 from solvers.errors import NotFoundError
 
 ROUTES_CHANNEL = "headroom_routes"
 """Notified of every new read-back, for whoever serves routes."""
+BOOTS_KEPT = 8
+"""So many boots of a node are told apart by when they joined; reports of older ones are late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """A node that joined.
 
-    `age_s` is the seconds since its last report by the database's clock; None before the first.
+    `age_s` is the seconds since its last report by the database's clock, None before the first; `joined_s` since it
+    joined.
     """
 
     node_id: str
     boot_id: str
+    boots: tuple[str, ...]
+    """The newest first."""
     endpoint: str | None
+    worker_host: str | None
     agent_version: str
     joined_at: datetime
     last_report_at: datetime | None
     generation_applied: int
     age_s: float | None
+    joined_s: float
 
 
-_AGE_S = cast(func.extract("epoch", func.now() - node_states.c.last_report_at), Double).label("age_s")
+_STATE = select(
+    node_states,
+    cast(func.extract("epoch", func.now() - node_states.c.last_report_at), Double).label("age_s"),
+    cast(func.extract("epoch", func.now() - node_states.c.joined_at), Double).label("joined_s"),
+)
 
 
-def join(session: Session, node_id: str, boot_id: str, *, endpoint: str | None, agent_version: str) -> NodeState:
+def join(session: Session, request: Join) -> NodeState:
     """Remember that an agent started on a node; its applied generation starts over with the boot."""
-    statement = insert(node_states).values(
-        node_id=node_id, boot_id=boot_id, endpoint=endpoint, agent_version=agent_version
-    )
-    same_boot = node_states.c.boot_id == statement.excluded.boot_id
-    fresh = {name: statement.excluded[name] for name in ("boot_id", "endpoint", "agent_version")}
+    fresh = {name: getattr(request, name) for name in ("boot_id", "endpoint", "worker_host", "agent_version")}
+    statement = insert(node_states).values(node_id=request.node, boots=[request.boot_id], **fresh)
+    same_boot = node_states.c.boot_id == request.boot_id
+    earlier = func.array_remove(node_states.c.boots, request.boot_id, type_=TEXTS)
     session.execute(
         statement.on_conflict_do_update(
             index_elements=["node_id"],
             set_={
                 **fresh,
+                "boots": func.array_prepend(request.boot_id, earlier[1 : BOOTS_KEPT - 1]),
                 "joined_at": func.now(),
                 "generation_applied": case((same_boot, node_states.c.generation_applied), else_=0),
             },
         )
     )
-    return get(session, node_id)
+    return get(session, request.node)
 
 
 def find(session: Session, node_id: str) -> NodeState | None:
     """A node's live state; None when it never joined."""
-    return one(session, NodeState, select(node_states, _AGE_S).where(node_states.c.node_id == node_id))
+    return one(session, NodeState, _STATE.where(node_states.c.node_id == node_id))
 
 
 def get(session: Session, node_id: str) -> NodeState:
@@ -83,7 +94,7 @@ def get(session: Session, node_id: str) -> NodeState:
 
 def all_states(session: Session) -> tuple[NodeState, ...]:
     """Live state of every node that joined, by id."""
-    return records(session, NodeState, select(node_states, _AGE_S).order_by(node_states.c.node_id))
+    return records(session, NodeState, _STATE.order_by(node_states.c.node_id))
 
 
 def raise_generation(session: Session, node_id: str, boot_id: str, generation: int) -> bool:
@@ -127,11 +138,10 @@ def stop_billing(session: Session, uuid: str) -> bool:
 
 @record
 class ReceiptLine:
-    """What a node read back; `document` is its NodeReceipt."""
+    """What a node read back; `document` is its NodeReceipt without the boot."""
 
     id: int
     node_id: str
-    boot_id: str
     generation: int
     plan_id: str | None
     outcome: str
@@ -166,7 +176,9 @@ def receipts_page(
 ) -> StoredPage[ReceiptLine]:
     """Receipts, newest first, of one node or generation where named."""
     where = {receipts.c.node_id: node, receipts.c.generation: generation}
-    return read_page(session, _LISTING, select(receipts), order, where)
+    told = [column for column in receipts.c if column.name not in ("boot_id", "document")]
+    shown = select(*told, receipts.c.document.op("-")("boot_id").label("document"))
+    return read_page(session, _LISTING, shown, order, where)
 
 
 def delete_older_receipts(session: Session, days: float) -> int:
@@ -204,8 +216,6 @@ class NodeReadBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportHead:
-    """The newest report of a node."""
-
     node_id: str
     boot_id: str
     observed_at_s: float

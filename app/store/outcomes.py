@@ -104,7 +104,6 @@ def advance(session: Session, progress: LearningProgress) -> None:
 
 
 def points_of(session: Session, keys: Collection[ModelKey]) -> tuple[Point, ...]:
-    """Every point of these models on these GPU types."""
     query = _ordered().where(_about(outcome_points, keys))
     return tuple(from_plain(Point, row.state) for row in session.execute(query))
 

@@ -87,16 +87,12 @@ def _part(value: Any) -> str | int:
 
 
 def encode_cursor(listing: str, key: Key) -> str:
-    """The cursor that continues `listing` after `key`."""
     text = json.dumps([listing, *key], separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(_check(text) + text).decode().rstrip("=")
 
 
 def decode_cursor(listing: str, cursor: str, kinds: tuple[type[str] | type[int], ...]) -> Key:
-    """The key inside a cursor of this listing.
-
-    Raises FieldError for anything that `encode_cursor` did not make for it.
-    """
+    """The key inside a cursor of this listing. Raises FieldError for what `encode_cursor` did not make."""
     try:
         data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         check, text = data[:CHECK_BYTES], data[CHECK_BYTES:]

@@ -32,8 +32,6 @@ COMPRESSION_LEVEL = 6
 
 
 class PlanState(StrEnum):
-    """Where a plan is on its way."""
-
     PROPOSED = "proposed"
     AWAITING_APPROVAL = "awaiting_approval"
     PROMOTED = "promoted"
@@ -44,8 +42,6 @@ class PlanState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPlan:
-    """A plan to keep, and how it came to be."""
-
     plan: Plan
     lane: Lane
     state: PlanState
@@ -167,16 +163,14 @@ def load_insight(session: Session, plan_id: str, workload: str | None = None) ->
 def page(
     session: Session, order: PageOrder, *, lane: Lane | None = None, state: PlanState | None = None
 ) -> StoredPage[PlanSummary]:
-    """Plans, newest first."""
     return read_page(session, _LISTING, select(*_SUMMARY), order, {plans.c.lane: lane, plans.c.state: state})
 
 
 def decide(
     session: Session, plan_id: str, state: PlanState, decided_by: str, *, among: Collection[PlanState]
 ) -> PlanSummary:
-    """Move a plan to a state, if it is in one of `among` now.
-
-    Raises NotFoundError, SupersededError when a newer plan took its place, StateError for any other state.
+    """Move a plan to a state, if it is in one of `among` now. Raises NotFoundError, SupersededError when a newer plan
+    took its place, StateError for any other state.
     """
     statement = update(plans).where(plans.c.id == plan_id, plans.c.state.in_(among))
     statement = statement.values(state=state, decided_at=func.now(), decided_by=decided_by)
@@ -196,9 +190,8 @@ def supersede_awaiting(session: Session, keep: str, decided_by: str) -> int:
 
 
 def mark_promoted(session: Session, plan_id: str, generation: int, promoted_by: str) -> None:
-    """Make a plan the promoted one, and set aside those that no longer can be; for `targets.promote` alone.
-
-    Raises StateError when the plan was rejected, set aside or made for shadow only.
+    """Make a plan the promoted one, and set aside those that no longer can be; for `targets.promote` alone. Raises
+    StateError when the plan was rejected, set aside or made for shadow only.
     """
     open_states = (PlanState.PROPOSED, PlanState.AWAITING_APPROVAL)
     decide(session, plan_id, PlanState.PROMOTED, promoted_by, among=open_states)

@@ -22,8 +22,6 @@ DETAIL_MAX = 2000
 
 
 class RunState(StrEnum):
-    """Life of a run."""
-
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
@@ -99,7 +97,6 @@ def get(session: Session, run_id: int) -> ProfileRunLine:
 
 
 def page(session: Session, order: PageOrder) -> StoredPage[ProfileRunLine]:
-    """All runs, the newest first."""
     return read_page(session, _LISTING, select(runs), order)
 
 
@@ -111,12 +108,10 @@ def of_node(session: Session, node_id: str) -> tuple[ProfileRunLine, ...]:
 
 
 def held_devices(session: Session) -> frozenset[str]:
-    """Devices on which nothing else may be planned."""
     return frozenset(session.execute(select(runs.c.uuid).where(*_alive())).scalars())
 
 
 def end_overdue(session: Session) -> None:
-    """Give up runs whose nodes fell silent."""
     overdue = (runs.c.state.in_(ACTIVE), runs.c.expires_at <= func.now())
     session.execute(update(runs).where(*overdue).values(state=RunState.FAILED, detail=GIVEN_UP, ended_at=func.now()))
 

@@ -41,10 +41,7 @@ class ProfileLine:
 
 
 def put_points(session: Session, new: Sequence[ProfilePoint]) -> int:
-    """Store points; of equal configurations in `new` the last one wins.
-
-    Returns how many configurations were written.
-    """
+    """Store points; of equal configurations in `new` the last one wins. Returns how many were written."""
     return _put(session, points, _POINT_KEY, [_values(points, point) for point in new])
 
 
@@ -57,7 +54,6 @@ def get(session: Session, model: str, gpu_type: str) -> Profile:
 
 
 def all_profiles(session: Session) -> tuple[Profile, ...]:
-    """Every profile, by model and GPU type."""
     return _profiles(session, _of_points())
 
 
@@ -124,7 +120,6 @@ def pairs_page(session: Session, model: str, gpu_type: str, order: PageOrder) ->
 
 
 def count_pairs(session: Session, *, model: str | None = None, gpu_type: str | None = None) -> int:
-    """How many pairs there are, with one model or on one GPU type where named."""
     return _count(session, pairs, () if model is None else (_with(model),), gpu_type)
 
 

@@ -88,7 +88,8 @@ node_states = _table(
     "node_states",
     _key(Text, "node_id"),
     _given(Text, "boot_id", "agent_version"),
-    _maybe(Text, "endpoint"),
+    _maybe(Text, "endpoint", "worker_host"),
+    _given(TEXTS, "boots"),
     _given(MOMENT, "joined_at"),
     _maybe(MOMENT, "last_report_at"),
     _given(BigInteger, "generation_applied"),
@@ -148,6 +149,12 @@ node_targets = _table(
     _given(BigInteger, "generation"),
     _given(JSONB, "document"),
     _given(MOMENT, "updated_at"),
+)
+told_replicas = _table(
+    "told_replicas",
+    _key(Text, "node_id", "uuid", "replica", "kind", "workload", "model"),
+    _key(Integer, "share_pct_sm", "memory_mib_limit"),
+    _maybe(MOMENT, "told_until"),
 )
 cycles = _table(
     "cycles",

@@ -21,8 +21,8 @@ from sqlalchemy.orm import Session
 from app.records import record
 from app.store import events, plans
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import changed, from_row, interval, named, one, put_over, records
-from app.store.tables import cluster_state, leases, node_targets, target_history
+from app.store.sql import DAY_S, ago, changed, from_row, interval, named, one, put_over, records
+from app.store.tables import cluster_state, leases, node_targets, target_history, told_replicas
 from solvers.domain.change import Target
 from solvers.domain.codec import Plain
 from solvers.domain.ids import Digest, Generation
@@ -31,6 +31,8 @@ from solvers.errors import LeaseLostError, NotFoundError, SupersededError
 CHANNEL = "headroom_generation"
 PLANNER = "planner"
 """Name of the lease whose holder may promote."""
+TOLD_KEPT_S = float(DAY_S)
+"""A node may speak for so long of what it is not told any more; agents keep reports for an hour or so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +120,8 @@ class NodeDocument:
 
 
 def promote(session: Session, wish: Promotion) -> Generation:
-    """Make a plan the target and return its generation.
-
-    Raises SupersededError when the parent is no longer current, LeaseLostError when a newer leader is known, StateError
-    when the plan is not open to promotion any more.
+    """Make a plan the target and return its generation. Raises SupersededError when the parent is no longer current,
+    LeaseLostError when a newer leader is known, StateError when the plan is not open to promotion any more.
     """
     session.execute(insert(cluster_state).values(cluster=wish.cluster).on_conflict_do_nothing())
     standing = session.execute(
@@ -191,6 +191,7 @@ def _write_node_documents(session: Session, generation: int, documents: Mapping[
         session.execute(put_over(node_targets, rows, ("node_id",), updated_at=func.now()))
     # Nodes that are gone hold nothing any more.
     session.execute(delete(node_targets).where(node_targets.c.generation < generation))
+    session.execute(named("remember_told"))
 
 
 def generation(session: Session, cluster: str) -> Generation:
@@ -223,12 +224,10 @@ def at(session: Session, wanted: int) -> Target:
 
 
 def page(session: Session, order: PageOrder) -> StoredPage[TargetLine]:
-    """Generations, newest first."""
     return read_page(session, _LISTING, select(target_history), order)
 
 
 def documents_with_retiring(session: Session) -> tuple[dict[str, Plain], ...]:
-    """Standing node documents in which some replica is on its way out."""
     return tuple(session.execute(named("nodes_with_retiring")).scalars())
 
 
@@ -252,13 +251,35 @@ class Governed:
 
 
 def governors_told(session: Session) -> tuple[Governed, ...]:
-    """Which controller every device with a workload was told."""
     return records(session, Governed, named("told_governors"))
 
 
 def workloads_told(session: Session) -> tuple[ToldWorkload, ...]:
     """What nodes were told of every workload that stands; one told differently on two nodes comes twice."""
     return records(session, ToldWorkload, named("told_workloads"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldReplica:
+    """A process that a node may speak of; what it is ordered to measure may have any size and model."""
+
+    uuid: str
+    replica: str
+    kind: str
+    workload: str
+    model: str | None
+    share_pct_sm: int | None
+    memory_mib_limit: int | None
+
+
+def told_to(session: Session, node_id: str) -> tuple[ToldReplica, ...]:
+    """What a node was told to hold, now or of late."""
+    return records(session, ToldReplica, named("told_to_node"), node=node_id, kept_s=TOLD_KEPT_S)
+
+
+def forget_told(session: Session) -> int:
+    """Forget what nodes have not been told for long; returns how many replicas."""
+    return changed(session, delete(told_replicas).where(told_replicas.c.told_until < ago(TOLD_KEPT_S)))
 
 
 def node_document(session: Session, node_id: str) -> NodeDocument | None:

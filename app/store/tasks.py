@@ -24,8 +24,6 @@ LISTING = "task-statuses"
 
 
 class TaskState(StrEnum):
-    """What has become of a task."""
-
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
@@ -53,8 +51,6 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskListing(PageOrder):
-    """What of the list is wanted."""
-
     project: str | None = None
     state: TaskState | None = None
 

@@ -35,8 +35,6 @@ class DemandRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """Newest reading of a device."""
-
     uuid: str
     power_w: float
     utilisation_pct: float
@@ -74,8 +72,6 @@ class ReplicaRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressRow:
-    """How far a job or task is."""
-
     kind: str
     project: str
     name: str
@@ -102,7 +98,6 @@ def replicas(session: Session, silent_s: float) -> tuple[ReplicaRow, ...]:
 
 
 def progress(session: Session) -> tuple[ProgressRow, ...]:
-    """Progress of every job and task that ever ran."""
     return records(session, ProgressRow, named("progress"))
 
 
@@ -120,7 +115,6 @@ def intent_mark(session: Session) -> str:
 
 
 def live_nodes(session: Session, silent_s: float) -> tuple[str, ...]:
-    """Nodes that reported in the last `silent_s` seconds."""
     return tuple(session.execute(named("live_nodes"), {"silent_s": silent_s}).scalars())
 
 
@@ -223,7 +217,6 @@ def counts(session: Session, cluster: str, silent_s: float) -> FleetCounts:
 
 
 def served(session: Session, window_s: float) -> tuple[ServedRow, ...]:
-    """How every service was served over the last `window_s` seconds."""
     return records(session, ServedRow, named("served"), window_s=window_s)
 
 

@@ -86,7 +86,6 @@ def secret_hash(secret: str) -> bytes:
 
 
 def create(session: Session, new: TokenDraft, secret: str) -> Token:
-    """Store a token under its secret's hash."""
     values = asdict(new)
     ttl_s = values.pop("ttl_s")
     expires_at = None if ttl_s is None else func.now() + interval(ttl_s)
@@ -106,7 +105,6 @@ def get(session: Session, token_id: str) -> Token:
 
 
 def page(session: Session, order: PageOrder) -> StoredPage[Token]:
-    """All tokens, dead ones too, by id."""
     return read_page(session, _LISTING, select(*_COLUMNS), order)
 
 
@@ -118,7 +116,6 @@ def revoke(session: Session, token_id: str) -> Token:
 
 
 def live_of_project(session: Session, project: str) -> tuple[str, ...]:
-    """Ids of a project's tokens that nobody revoked."""
     mine = select(tokens.c.id).where(tokens.c.project == project, tokens.c.revoked_at.is_(None))
     return tuple(session.execute(mine.order_by(tokens.c.id)).scalars())
 

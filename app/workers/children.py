@@ -19,9 +19,8 @@ SUITE_BYTES_MAX = 1 << 30
 
 
 def fit_apart(evidence: Evidence, fit: Fit = fitted, limit_s: float = FIT_S_MAX) -> Suite:
-    """The suite that has learned the evidence, once a child has done it. `fit` is a module's function.
-
-    Raises EngineError when the child fails, ends without an answer or takes too long.
+    """The suite that has learned the evidence, once a child has done it. `fit` is a module's function. Raises
+    EngineError when the child fails, ends without an answer or takes too long.
     """
     context = multiprocessing.get_context("spawn")
     answers, theirs = context.Pipe(duplex=False)

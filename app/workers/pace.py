@@ -30,8 +30,6 @@ _PASSING = {HoldReason.NO_PLAN, HoldReason.STALE_DATA, HoldReason.SUPERSEDED, Ho
 
 
 class CycleCause(StrEnum):
-    """Why a cycle runs."""
-
     PLACE = "place"
     INTENT = "intent"
     FLEET = "fleet"

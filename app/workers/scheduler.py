@@ -162,6 +162,7 @@ class Housekeeping:
             "cycles_deleted": lambda session: cycles.delete_older(session, days),
             "plans_deleted": lambda session: plans.delete_older(session, days),
             "receipts_deleted": lambda session: nodes.delete_older_receipts(session, days),
+            "told_forgotten": targets.forget_told,
             "keys_deleted": lambda session: idempotency.delete_older(session, settings.idempotency_ttl_s),
         }
         done: dict[str, int] = {}

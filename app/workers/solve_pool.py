@@ -26,6 +26,7 @@ from typing import Any, Literal, Self
 
 from solvers.domain.codec import canonical_json, from_json, picture_digest
 from solvers.domain.evidence import Reporter
+from solvers.domain.ids import Digest
 from solvers.domain.plan import PlannerEnding, Proposal
 from solvers.domain.policy import Policy
 from solvers.errors import EngineError, HeadroomError, OverrunError, TransientError
@@ -51,14 +52,14 @@ Event = tuple[str, dict[str, str | float]]
 
 _EVENTS_MAX = 1_000
 PLANNERS_FIRST = ("joint", "greedy")
+WORKLOADS_SMALL = 100
+"""For each of so many workloads a planner has the whole grace once more to say anything at all."""
 OVERRUN_PART = 0.05
 """Of its deadline: so much longer a planner that has handed something over may take for its last word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best proposal so far, as JSON."""
-
     proposal: str
 
 
@@ -75,8 +76,9 @@ class ChildAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """Bounds of the pool: grace beyond a planner's own deadline while nothing was handed over, memory of the child,
-    time for it to start, requests in line (with the running one), size of an answer and of a state worth keeping.
+    """Bounds of the pool: grace beyond a planner's own deadline while nothing was handed over (for a small fleet, more
+    for larger ones), memory of the child, time for it to start, requests in line (with the running one), size of an
+    answer and of a state worth keeping.
     """
 
     grace_s: float = 2.0
@@ -140,7 +142,6 @@ class SolvePool:
 
     def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
         """The planner's checked answer with its new state; EngineError for everything that went wrong on the way.
-
         Raises TransientError when too many requests wait already.
         """
         if not self._places.acquire(blocking=False):
@@ -161,11 +162,6 @@ class SolvePool:
                 process.kill()
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._discard()
-
-    @property
-    def child_pid(self) -> int | None:
-        """Process id of the standing child, for observation."""
-        return self._process.pid if self._process is not None else None
 
     def _think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
         heard = self._exchange(planner, request, state)
@@ -191,9 +187,12 @@ class SolvePool:
         if process is None or connection is None:
             raise EngineError("the planner process did not start", planner=planner)
         heard, failure = _Heard(), None
-        with _Watchdog(request.budget.deadline_s, self._limits.grace_s, process) as watchdog:
+        grace_s = self._limits.grace_s * (1 + len(request.movable) / WORKLOADS_SMALL)
+        with _Watchdog(request.budget.deadline_s, grace_s, process) as watchdog:
             try:
                 connection.send_bytes(pickle.dumps((planner, request, state)))
+                # Both need it; the child has enough to do until then.
+                connection.send_bytes(picture_digest(request.snapshot).encode())
                 said = heard.last_word(connection, self._limits.answer_bytes_max, watchdog)
             except (OSError, EOFError, pickle.PickleError) as error:
                 said, failure = None, error
@@ -359,7 +358,9 @@ def _serve(connection: Connection[object, object], factory: PlannerFactory, pare
         connection.send_bytes(b"ready")
         while True:
             planner, request, state = pickle.loads(connection.recv_bytes())  # from our own parent only
+            picture_digest.found_elsewhere(request.snapshot, lambda _: Digest(connection.recv_bytes().decode()))
             connection.send_bytes(pickle.dumps(_answer(factory, planner, request, state, _Recorder(connection))))
+            picture_digest(request.snapshot)  # so that it is not taken for the next request
     except (EOFError, OSError):
         return
 

@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.door import cases
 from benchmarks.door.cases import Case, after_change
 from benchmarks.door.command import Asked, Ran, ask
+from benchmarks.door.remembered import cycle
 from benchmarks.instances.__main__ import write
 from benchmarks.sources.rows import SourceMissingError
 from solvers.domain.plan import Plan
@@ -34,9 +35,10 @@ GROUPS = {"family": cases.family, "changed": cases.changed, "busy": cases.busy, 
 HEAVY = {"large": cases.large}
 SEEDS = (1, 2, 3, 4)
 DAY_DIGITS = 10
+MEMORY = "memory.json"
 COLUMNS = (
-    "case", "deadline s", "wall s", "CPU s", "MiB", "cost $/h", "bound", "gap", "who planned", "ended", "verified",
-    "short", "note",
+    "case", "deadline s", "wall s", "of it starting, reading, planning, telling", "CPU s", "MiB", "cost $/h", "bound",
+    "gap", "who planned", "ended", "verified", "short", "note",
 )  # fmt: skip
 
 
@@ -64,11 +66,14 @@ class Row:
         who = f"{ran.planner}{'' if ran.won in (None, ran.planner) else f' ({ran.won})'}"
         bound = "none" if ran.bound_usd_per_h is None else f"{ran.bound_usd_per_h:,.3f}"
         gap = "–" if ran.gap_pct is None else f"{ran.gap_pct:.2f} %"
+        sound = "yes" if ran.verified else "no"
         cost = "–" if ran.usd_per_h is None else f"{ran.usd_per_h:,.3f}"
+        began_s = ran.wall_s - ran.read_s - ran.planned_s - ran.told_s
+        parts = ", ".join(f"{item:.1f}" for item in (began_s, ran.read_s, ran.planned_s, ran.told_s))
         said = "; ".join(part for part in (self.note, self.peer and f"peer: {self.peer}") if part)
         return (
-            f"| {self.case} | {limit} | {ran.wall_s:.1f} | {ran.cpu_s:.1f} | {ran.peak_mib:.0f} | {cost} | {bound} | "
-            f"{gap} | {who} | {ran.ended} | {'yes' if ran.verified else 'no'} | {ran.workloads_short} | {said} |"
+            f"| {self.case} | {limit} | {ran.wall_s:.1f} | {parts} | {ran.cpu_s:.1f} | {ran.peak_mib:.0f} | {cost} | "
+            f"{bound} | {gap} | {who} | {ran.ended} | {sound} | {ran.workloads_short} | {said} |"
         )
 
 
@@ -120,17 +125,27 @@ def _wanted(asked: argparse.Namespace) -> Iterator[Case]:
 
 
 def _measured(case: Case, folder: Path, again: int) -> Row:
-    snapshot = case.picture()
+    if case.remembered:
+        return _row(case, cycle(case)[0], "in process, with memory")
+    snapshot, memory = case.picture(), folder / MEMORY
+    memory.unlink(missing_ok=True)
     first = f"planned {case.deadline_s:g} s before the change" if case.changed else ""
     if case.changed:
         _, plan = _ran(replace(case, busy=0), snapshot, folder)
         if plan is None:
             raise SystemExit(f"{case.name}: there is no first plan")
         snapshot = after_change(snapshot, plan)
-    runs = [_ran(case, snapshot, folder) for _ in range(again)]
+    kept, runs = memory.read_bytes() if case.memory else b"", []
+    for _ in range(again):
+        memory.write_bytes(kept)
+        runs.append(_ran(case, snapshot, folder))
     ran, plan = min(runs, key=lambda pair: pair[0].cpu_s)
     moves = f"{ran.starts} starts, {ran.stops} stops, {first}" if case.changed else ""
     note = "" if plan is None else case.note(snapshot, plan)
+    return _row(case, ran, note or moves or f"{ran.gpus} GPUs")
+
+
+def _row(case: Case, ran: Ran, note: str) -> Row:
     return Row(
         group=case.group,
         case=case.name,
@@ -138,7 +153,7 @@ def _measured(case: Case, folder: Path, again: int) -> Row:
         work_units=case.units,
         ran=ran,
         peer=case.peer,
-        note=note or moves or f"{ran.gpus} GPUs",
+        note=f"{ran.starts} starts, {ran.stops} stops, {note}" if case.remembered else note,
     )
 
 
@@ -152,6 +167,7 @@ def _ran(case: Case, snapshot: Snapshot, folder: Path) -> tuple[Ran, Plan | None
         work_units=case.units,
         planner=case.planner,
         busy=case.busy,
+        memory=folder / MEMORY if case.memory else None,
     )
     return ask(asked, folder / "plan.json")
 

@@ -27,7 +27,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 
 FAMILY = ((8, 5, 1.0), (64, 20, 2.0), (256, 60, 5.0), (1000, 200, 10.0))
-LARGE = ((5000, 1000, 60.0), (20000, 3000, 180.0))
+LARGE = ((5000, 1000, 60.0, 60_000), (20000, 3000, 180.0, 180_000))
 DEADLINES = (1.0, 5.0, 10.0)
 BUSY = 4
 COUNTED_S, COUNTED_LARGE_S = 600.0, 3600.0
@@ -65,6 +65,10 @@ class Case:
     note: Callable[[Snapshot, Plan], str] = field(default=lambda _snapshot, _plan: "")
     changed: bool = False
     """The plan is made the target, some rates change, and it is the second plan that counts."""
+    memory: bool = False
+    """What planners kept of the first plan is handed to the second one, in a file."""
+    remembered: bool = False
+    """Not through the command, but in process with the planner's own memory, as the service has it: `remembered`."""
 
 
 def family(seeds: tuple[int, ...]) -> Iterator[Case]:
@@ -81,15 +85,18 @@ def changed(seeds: tuple[int, ...]) -> Iterator[Case]:
     """Ten of 200 services at 1.3 times their rate, after the first plan is the target."""
     for seed in seeds[:2]:
         case = _family(1000, 200, seed, 10.0)
-        yield replace(case, group="changed", name=f"{case.name}, 5 % changed", changed=True)
+        case = replace(case, group="changed", name=f"{case.name}, 5 % changed", changed=True)
+        yield case
+        counted = replace(case, units=int(UNITS_PER_S * case.deadline_s), deadline_s=COUNTED_S)
+        yield replace(counted, name=f"{case.name}, with --memory", memory=True)
+        yield replace(counted, name=f"{case.name}, remembered", remembered=True)
 
 
 def large(seeds: tuple[int, ...]) -> Iterator[Case]:
     """Fleets that take a minute and more: until the deadline, and with counted work."""
-    for gpus, services, deadline_s in LARGE:
+    for gpus, services, deadline_s, units in LARGE:
         case = replace(_family(gpus, services, seeds[0], deadline_s), group="large")
         yield case
-        units = int(UNITS_PER_S * deadline_s)
         yield replace(case, name=f"{case.name}, counted", units=units, deadline_s=COUNTED_LARGE_S)
 
 

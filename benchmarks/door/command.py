@@ -43,12 +43,15 @@ class Asked:
     planner: str | None = "joint"
     busy: int = 0
     """Processes that only count, beside it."""
+    memory: Path | None = None
+    """Where planners keep what they know for the next plan."""
 
     def words(self, out: Path) -> list[str]:
         """The command line."""
         words = [str(HEADROOM), "plan", "--snapshot", str(self.snapshot), "--deadline-s", f"{self.deadline_s:g}"]
         words += ["--seed", str(self.seed), "--out", str(out), "-o", "json", "-q"]
         words += [] if self.planner is None else ["--planner", self.planner]
+        words += [] if self.memory is None else ["--memory", str(self.memory)]
         return words + ([] if self.work_units is None else ["--work-units", str(self.work_units)])
 
 
@@ -61,6 +64,11 @@ class Ran:
     peak_mib: float
     ended: str
     """`finished`, or how it did not."""
+    read_s: float = 0.0
+    planned_s: float = 0.0
+    """Until the planner's last word, of the whole; what is neither that nor read nor told is starting and ending."""
+    told_s: float = 0.0
+    """To verify and tell."""
     planner: str | None = None
     won: str | None = None
     """Whose plan it is among the planner's own contenders."""
@@ -120,6 +128,7 @@ def _read(told: Mapping[str, Any], spent: Mapping[str, Any]) -> Ran:
     return Ran(
         **spent,
         ended="; ".join(failed) or "finished",
+        **{name: told[name] for name in ("read_s", "planned_s", "told_s")},
         planner=told["planner"],
         won=next((item["name"] for item in same), None),
         usd_per_h=told["cost_usd_per_h"],

@@ -30,7 +30,8 @@ from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.problems.jobs import job_worth, must_run
 from solvers.problems.joint import JointProblem
 from solvers.problems.needs import Need
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Pattern
+from tests.judgement import judge
 
 DUST = 1e-6
 SAME = 1e-9

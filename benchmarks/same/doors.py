@@ -24,7 +24,7 @@ UNSET = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "XDG_DATA_HOME", "XDG_STA
 
 def cases() -> Iterator[Case]:
     """Published files, operations, help and planners."""
-    from app.api.export import files
+    from benchmarks.same.described import files
     from solvers.planners import registry
 
     published = files()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.library import load_gpu_types
-from solvers.cycle.target import next_target
+from lab.world.targets import next_target
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.evidence import Finding, SilentReporter
 from solvers.domain.ids import ClusterName, DeviceId, ModelName, NodeId, ProjectName, WorkloadId

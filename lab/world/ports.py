@@ -23,8 +23,9 @@ from lab.world.ledger import BINS, percentile_ms
 from lab.world.loads import Load, WorldLoads
 from lab.world.scenario import Saturating, WorldScenario
 from lab.world.state import Leave, Meter, Process, ServiceLane, State, TargetByDevice, WorldDevice, WorldNode
+from lab.world.targets import next_target
 from solvers.cycle.record import CycleRecord, CycleStep
-from solvers.cycle.target import leaving, next_target
+from solvers.cycle.target import leaving
 from solvers.domain.change import Target
 from solvers.domain.codec import canonical_json
 from solvers.domain.device import DeviceMode

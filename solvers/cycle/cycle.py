@@ -19,10 +19,10 @@ from solvers.cycle.attempts import Asking, ChosenPlan, try_chain
 from solvers.cycle.dividing import Division, Part
 from solvers.cycle.gate import GateCase, gate
 from solvers.cycle.parts import Course, SettledPart, Together, decided, standing, try_parts, whole_plan
-from solvers.cycle.ports import CycleOrder, Ports, memory_key, movable_workloads
+from solvers.cycle.ports import CycleOrder, Ports, Recollection, movable_workloads
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
 from solvers.domain.change import Transition, diff
-from solvers.domain.codec import bytes_digest, digest, picture_digest
+from solvers.domain.codec import digest, picture_digest
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Digest, Generation, PolicyName
 from solvers.domain.plan import Plan, Proposal
@@ -105,21 +105,13 @@ def _close(watch: _Watch, record: CycleRecord) -> CycleRecord:
 
 def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest) -> Together:
     ports, default = watch.ports, request.snapshot.policy.name
-    handed: dict[tuple[PolicyName, str], Digest] = {}
-
-    def propose(planner: str, asked: PlanRequest) -> Proposal:
-        policy = asked.snapshot.policy.name
-        key = memory_key(default, policy, planner)
-        state = ports.memory.recall(key)
-        if state is not None:
-            handed[policy, planner] = bytes_digest(state)
-        thought = watch.run(CycleStep.PROPOSE, partial(ports.runner.think, planner, asked, state))
-        if thought.state is not None and thought.state != state:
-            ports.memory.keep(key, thought.state)
-        return thought.proposal
-
+    recollection = Recollection(
+        think=lambda *asked: watch.run(CycleStep.PROPOSE, partial(ports.runner.think, *asked)),
+        memory=ports.memory,
+        default=default,
+    )
     asking = Asking(
-        propose=propose,
+        propose=recollection.propose,
         verify=lambda *asked: watch.run(CycleStep.VERIFY, partial(verify, *asked)),
         reporter=ports.reporter,
     )
@@ -129,7 +121,7 @@ def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest) -> Together:
     else:
         together = Together(chosen=try_chain(asking, request.snapshot.policy.planners, request))
     attempts = (
-        replace(item, state_digest=handed.get((item.policy or default, item.planner)))
+        replace(item, state_digest=recollection.handed.get((item.policy or default, item.planner)))
         for item in together.chosen.attempts
     )
     return replace(together, chosen=replace(together.chosen, attempts=tuple(attempts)))

@@ -4,13 +4,15 @@ implementations; the cycle cannot tell.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from solvers.cycle.record import CycleRecord, CycleStep, Lane
+from solvers.domain.codec import bytes_digest
 from solvers.domain.evidence import Reporter
-from solvers.domain.ids import CycleId, Generation, PolicyName, WorkloadId
-from solvers.domain.plan import Plan
+from solvers.domain.ids import CycleId, Digest, Generation, PolicyName, WorkloadId
+from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.domain.workload import ServiceMode
@@ -93,6 +95,29 @@ class Forgetful:
 
     def keep(self, planner: str, state: bytes) -> None:
         """Forget it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recollection:
+    """Planners that are handed what they kept last, and whose memories go on: in cycles and in plans from files."""
+
+    think: Callable[[str, PlanRequest, bytes | None], Thought]
+    memory: Memory
+    default: PolicyName
+    handed: dict[tuple[PolicyName, str], Digest] = field(default_factory=dict)
+    """By policy and planner: of what each was handed."""
+
+    def propose(self, planner: str, request: PlanRequest) -> Proposal:
+        """The planner's answer. Raises as `think` does."""
+        policy = request.snapshot.policy.name
+        key = memory_key(self.default, policy, planner)
+        state = self.memory.recall(key)
+        if state is not None:
+            self.handed[policy, planner] = bytes_digest(state)
+        thought = self.think(planner, request, state)
+        if thought.state is not None and thought.state != state:
+            self.memory.keep(key, thought.state)
+        return thought.proposal
 
 
 class Actuator(Protocol):

@@ -1,4 +1,4 @@
-"""The target that a plan becomes, and which replicas of services may go on for a while where it no longer has them.
+"""Which replicas of services may go on for a while where a plan no longer has them.
 
 That is make before break between nodes: a replica that ends for good serves until the routes have forgotten it, one
 that moves to another node or is replaced by other replicas of its service serves until those had time to start.
@@ -10,27 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from solvers.domain.change import Target
-from solvers.domain.codec import digest
-from solvers.domain.ids import Generation, ReplicaId, WorkloadId
+from solvers.domain.ids import ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.errors import SupersededError
-
-
-def next_target(standing: Target, plan: Plan, at_s: float) -> Target:
-    """The next generation. Raises SupersededError when the plan was made for another."""
-    if plan.parent != standing.generation:
-        raise SupersededError("the target is newer than the plan's parent", generation=standing.generation)
-    return Target(
-        generation=Generation(standing.generation + 1),
-        plan=digest(plan),
-        promoted_at_s=at_s,
-        assignments=plan.assignments,
-        settings=plan.settings,
-    )
-
 
 FORGOTTEN_S = 10.0
 """By then whoever routes has asked again and sends no more to a replica that is not planned."""

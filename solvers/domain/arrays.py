@@ -31,7 +31,6 @@ class Parallel:
         return cast("Self", made(**{name: _take(getattr(self, name), some) for name in self.__slots__}))
 
     def joined(self, other: Self) -> Self:
-        """These and then the others."""
         return self.chained([self, other])
 
     @classmethod

@@ -12,10 +12,10 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar, cast
 
 from solvers.domain.ids import Digest
@@ -37,17 +37,19 @@ def to_plain(item: object) -> Plain:
     if isinstance(item, float):
         # 5 and 5.0 (and -0.0 and 0) are the same number, so they share one text.
         return int(item) if item.is_integer() and abs(item) < 2**53 else float(item)
-    if isinstance(item, Enum):
-        return cast("Plain", item.value)
     if isinstance(item, tuple | list):
         return _list_of(item)
-    if is_dataclass(item) and not isinstance(item, type):
-        plain = {name: to_plain(getattr(item, name)) for name in _field_names(kind)}
+    names = _field_names(kind)
+    if names is not None:
+        parts = ((name, getattr(item, name)) for name in names)
+        plain = {name: part if type(part) in _AS_IS else to_plain(part) for name, part in parts}
         for name, default in _late_fields(kind):
             told = getattr(item, name)
             if told != default:
                 plain[name] = to_plain(told)
         return plain
+    if isinstance(item, Enum):
+        return cast("Plain", item.value)
     raise FieldError("", f"{kind.__name__} has no canonical form")
 
 
@@ -63,7 +65,10 @@ def _list_of(items: Sequence[object]) -> list[Plain]:
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """None for what is no value."""
+    if not is_dataclass(kind):
+        return None
     return tuple(field.name for field in fields(kind) if LATE not in field.metadata)
 
 
@@ -73,7 +78,6 @@ def _late_fields(kind: type) -> tuple[tuple[str, object], ...]:
 
 
 def canonical_json(item: object) -> str:
-    """The one JSON text of a value."""
     return json.dumps(to_plain(item), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -88,14 +92,22 @@ class LatestDigest:
 
     def __init__(self) -> None:
         self._latest: tuple[object, Digest] | None = None
+        self._elsewhere: tuple[object, Callable[[object], Digest]] | None = None
 
     def __call__(self, item: object) -> Digest:
         """As `digest`; found once while the same object is asked about."""
-        latest = self._latest
-        if latest is None or latest[0] is not item:
-            latest = item, digest(item)
-            self._latest = latest
-        return latest[1]
+        latest, elsewhere = self._latest, self._elsewhere
+        if latest is not None and latest[0] is item:
+            return latest[1]
+        found: Callable[[object], Digest] = digest
+        if elsewhere is not None and elsewhere[0] is item:
+            found, self._elsewhere = elsewhere[1], None
+        self._latest = item, found(item)
+        return self._latest[1]
+
+    def found_elsewhere(self, item: object, wait: Callable[[object], Digest]) -> None:
+        """Another process is finding it out; `wait` for it is called once, when the digest is asked for."""
+        self._elsewhere = item, wait
 
 
 picture_digest = LatestDigest()
@@ -111,34 +123,41 @@ def from_json(cls: type[T], text: str | bytes) -> T:
 
 
 def from_plain(cls: type[T], plain: Plain) -> T:
-    return cast("T", _decode(cls, plain, ""))
-
-
-@cache
-def _hints(cls: type) -> dict[str, object]:
-    return typing.get_type_hints(cls)
+    return cast("T", _decoder(cast("type", cls))(plain, ""))
 
 
 def _fail(pointer: str, wanted: str, got: object) -> FieldError:
     return FieldError(pointer or "/", f"{pointer or '/'}: expected {wanted}, got {type(got).__name__}")
 
 
-def _decode(kind: object, plain: Plain, pointer: str) -> object:
+_Decoder = Callable[[Plain, str], object]
+
+
+@cache
+def _decoder(kind: object) -> _Decoder:
+    """What reads plain data of a type; the second thing that it takes is where that stands."""
     if isinstance(kind, typing.NewType):
-        return _decode(kind.__supertype__, plain, pointer)
+        return _decoder(kind.__supertype__)
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        return _decode_union(typing.get_args(kind), plain, pointer)
+        return partial(_decode_union, typing.get_args(kind))
     if origin is tuple:
-        if not isinstance(plain, list):
-            raise _fail(pointer, "a list", plain)
-        item_kind = typing.get_args(kind)[0]
-        if item_kind in _NUMBERS and _NUMBERS[item_kind].issuperset(map(type, plain)):
-            return tuple(map(item_kind, plain))
-        return tuple(_decode(item_kind, item, f"{pointer}/{index}") for index, item in enumerate(plain))
-    if isinstance(kind, type):
-        return _decode_class(kind, plain, pointer)
-    raise FieldError(pointer, f"{pointer}: no decoder for {kind!r}")
+        return partial(_decode_tuple, typing.get_args(kind)[0])
+    if isinstance(kind, type) and is_dataclass(kind):
+        return partial(_decode_value, kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return partial(_decode_enum, kind)
+    return partial(_decode_single, kind)
+
+
+def _decode_tuple(item_kind: object, plain: Plain, pointer: str) -> object:
+    if not isinstance(plain, list):
+        raise _fail(pointer, "a list", plain)
+    numbers = _NUMBERS.get(item_kind)
+    if numbers is not None and numbers.issuperset(map(type, plain)):
+        return tuple(map(cast("type[float]", item_kind), plain))
+    decode = _decoder(item_kind)
+    return tuple([decode(item, f"{pointer}/{index}") for index, item in enumerate(plain)])
 
 
 def _decode_union(kinds: tuple[object, ...], plain: Plain, pointer: str) -> object:
@@ -149,39 +168,72 @@ def _decode_union(kinds: tuple[object, ...], plain: Plain, pointer: str) -> obje
         if kind is type(None):
             continue
         try:
-            return _decode(kind, plain, pointer)
+            return _decoder(kind)(plain, pointer)
         except FieldError as error:
             failure = error
     raise failure or _fail(pointer, "a value", plain)
 
 
-def _decode_class(kind: type, plain: Plain, pointer: str) -> object:
-    if is_dataclass(kind):
-        return _decode_value(kind, plain, pointer)
-    if issubclass(kind, Enum):
-        try:
-            return kind(plain)
-        except ValueError:
-            raise FieldError(pointer, f"{pointer}: {plain!r} is not one of {[item.value for item in kind]}") from None
+def _decode_enum(kind: type[Enum], plain: Plain, pointer: str) -> object:
+    try:
+        return kind(plain)
+    except ValueError:
+        raise FieldError(pointer, f"{pointer}: {plain!r} is not one of {[item.value for item in kind]}") from None
+
+
+def _decode_single(kind: object, plain: Plain, pointer: str) -> object:
     if kind is float and isinstance(plain, int | float) and not isinstance(plain, bool):
         return float(plain)
-    if kind in (bool, int, str) and isinstance(plain, kind) and (kind is bool or not isinstance(plain, bool)):
+    wanted = cast("type", kind)
+    if kind in (bool, int, str) and isinstance(plain, wanted) and (kind is bool or not isinstance(plain, bool)):
         return plain
-    raise _fail(pointer, kind.__name__, plain)
+    raise _fail(pointer, getattr(kind, "__name__", repr(kind)), plain)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How the fields of a class are read."""
+
+    decoders: Mapping[str, _Decoder]
+    as_they_are: Mapping[str, frozenset[type]]
+    """What plain data of a field may be to be taken as it is."""
+    needed: tuple[str, ...]
+    retired: frozenset[str]
+
+
+@cache
+def _form(kind: type) -> _Form:
+    hints = typing.get_type_hints(kind)
+    named = fields(kind)
+    return _Form(
+        decoders={field.name: _decoder(hints[field.name]) for field in named},
+        as_they_are={field.name: _as_it_is(hints[field.name]) for field in named},
+        needed=tuple(each.name for each in named if each.default is MISSING and each.default_factory is MISSING),
+        retired=frozenset(getattr(kind, "RETIRED", ())),
+    )
+
+
+def _as_it_is(kind: object) -> frozenset[type]:
+    if isinstance(kind, typing.NewType):
+        return _as_it_is(kind.__supertype__)
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return frozenset().union(*map(_as_it_is, typing.get_args(kind)))
+    return frozenset({kind}) if isinstance(kind, type) and kind in {*_AS_IS, float} else frozenset()
 
 
 def _decode_value(kind: type, plain: Plain, pointer: str) -> object:
     if not isinstance(plain, dict):
         raise _fail(pointer, "an object", plain)
-    hints = _hints(kind)
-    known = {field.name for field in fields(kind)}
-    for name in plain:
-        if name not in known and name not in getattr(kind, "RETIRED", ()):
+    form, arguments = _form(kind), dict[str, object]()
+    for name, item in plain.items():
+        decode = form.decoders.get(name)
+        if decode is not None:
+            arguments[name] = item if type(item) in form.as_they_are[name] else decode(item, f"{pointer}/{name}")
+        elif name not in form.retired:
             raise FieldError(f"{pointer}/{name}", f"{pointer}/{name}: unknown field")
-    arguments = {name: _decode(hints[name], item, f"{pointer}/{name}") for name, item in plain.items() if name in known}
-    for field in fields(kind):
-        if field.name not in arguments and field.default is MISSING and field.default_factory is MISSING:
-            raise FieldError(f"{pointer}/{field.name}", f"{pointer}/{field.name}: missing")
+    for name in form.needed:
+        if name not in arguments:
+            raise FieldError(f"{pointer}/{name}", f"{pointer}/{name}: missing")
     try:
         return kind(**arguments)
     except FieldError as error:

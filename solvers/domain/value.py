@@ -47,7 +47,6 @@ def late(default: T) -> T:
 
 
 def check_finite(field: str, number: float | None) -> None:
-    """Refuse NaN and infinities."""
     if number is not None and not abs(number) < math.inf:
         raise FieldError(field, f"{field} must be a finite number")
 
@@ -117,8 +116,6 @@ def text(length_max: int) -> Limit:
 
 
 def at_most(count: int) -> Limit:
-    """So many items."""
-
     def check(name: str, items: Sized) -> None:
         if len(items) > count:
             raise FieldError(name, f"{name} may list {count} at most, got {len(items)}")
@@ -144,8 +141,6 @@ def rising(high: float = math.inf) -> Limit:
 
 
 def each(limit: Limit) -> Limit:
-    """What every item of a field may be."""
-
     def check(name: str, items: Iterable[Any]) -> None:
         for item in items:
             limit.check(name, item)

@@ -145,6 +145,5 @@ def placeholders(text: str) -> set[str]:
 
 
 def check_path(field: str, path: str) -> None:
-    """Refuse what is no path of an HTTP request."""
     if not re.fullmatch(r"/[\x21-\x7e]{0,511}", path):
         raise FieldError(field, "a path begins with / and has at most 512 printable characters")

@@ -78,13 +78,16 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When to stop: by time, by work where the engine counts it, by gap (fraction of the objective)."""
+    """When to stop: by time, by work where the engine counts it, by gap (fraction of the objective). `within`: whether
+    it may solve smaller programmes in a node, whose work is not counted.
+    """
 
     time_s: float = 60.0
     work: float | None = None
     gap: float = 0.0
     threads: int = 1
     seed: int = 1
+    within: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

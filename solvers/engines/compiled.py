@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def sources() -> list[Path]:
 def library(source: Path) -> Path:
     """The library of a source, made where it is not there yet. Raises CompilerError."""
     told = " ".join((*FLAGS, os.uname().machine)).encode()
-    digest = hashlib.sha256(told + source.read_bytes()).hexdigest()[:12]
+    shared = b"".join(item.read_bytes() for item in sorted(source.parent.glob("*.h")))
+    digest = hashlib.sha256(told + shared + source.read_bytes()).hexdigest()[:12]
     made = source.with_name(f"_{source.stem}.{digest}.so")  # with the dot it is no name of a Python module
     if not made.exists():
         _compile(source, made)
@@ -40,7 +42,7 @@ def library(source: Path) -> Path:
 
 
 def _compile(source: Path, made: Path) -> None:
-    unfinished = made.with_name(f"{made.name}.{os.getpid()}")
+    unfinished = made.with_name(f"{made.name}.{os.getpid()}.{threading.get_ident()}")
     command = ["cc", *FLAGS, "-o", str(unfinished), str(source), "-lm"]
     try:
         status = os.waitpid(os.posix_spawnp(command[0], command, {"PATH": os.defpath}), 0)[1]

@@ -89,7 +89,7 @@ class Priced:
     units: int
 
 
-class _Record:
+class Record:
     """A C record of 8-byte fields: numbers, and pointers to arrays, which are kept."""
 
     def __init__(self, *fields: NDArray[Any] | int | float | None) -> None:
@@ -115,9 +115,13 @@ class _Record:
         return float(self._words[at : at + 1].view(np.float64)[0])
 
 
+def threads() -> ThreadPoolExecutor:
+    """Of this process: a forked one has none of its parent's."""
+    return _threads(os.getpid())
+
+
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Of this process: a forked one has none of its parent's."""
     return ThreadPoolExecutor(PROCESSORS, thread_name_prefix=f"contents-{process}")
 
 
@@ -143,7 +147,7 @@ class Contents:
         mean_ms = np.ascontiguousarray(problem.mean_ms)
         start, avoids = _both_ways([item.avoids for item in works])
         tail_ms = mean_ms if problem.tail_ms is problem.mean_ms else problem.tail_ms
-        self._record = _Record(
+        self.record = Record(
             len(pools), problem.kinds, len(problem.pressure), len(problem.variants), len(works),
             len(problem.shares_pct), len(problem.batches), self.width,
             mean_ms, tail_ms, problem.power_w, problem.memory_mib, self.press, problem.sensitivity, problem.crowd,
@@ -158,7 +162,8 @@ class Contents:
             np.array([item.dedicated for item in works], dtype=np.bool_),
             np.array([item.per_device_max for item in works], dtype=np.int64), start, avoids,
         )  # fmt: skip
-        self._tables: _Record | None = None
+        self._tables: Record | None = None
+        self._speeds = (np.zeros(0), np.zeros(0))
 
     def judge(
         self, kind: Whole, variants: Whole, shares_pct: Whole, factor: Floats | None, *, eager: bool
@@ -170,10 +175,10 @@ class Contents:
         lawful, draw = np.zeros(rows, dtype=np.bool_), np.zeros(rows)
         column = np.zeros((rows, width), dtype=np.int64)
         latency, granted, full, power, memory = (np.zeros((rows, width)) for _ in range(5))
-        out = _Record(lawful, column, latency, granted, full, power, memory, draw)
+        out = Record(lawful, column, latency, granted, full, power, memory, draw)
         _library().judge(
-            self._record.pointer, ctypes.c_int64(rows), ctypes.c_int64(width), _at(kind), _at(variants),
-            _at(shares_pct), None if factor is None else _at(factor), ctypes.c_int64(eager), out.pointer,
+            self.record.pointer, ctypes.c_int64(rows), ctypes.c_int64(width), at_of(kind), at_of(variants),
+            at_of(shares_pct), None if factor is None else at_of(factor), ctypes.c_int64(eager), out.pointer,
         )  # fmt: skip
         return JudgedRows(
             lawful=lawful, column=column, latency_ms=latency, capacity_rps=granted, full_rps=full, power_w=power,
@@ -185,24 +190,24 @@ class Contents:
         As many at a time as there are processors; no answer depends on another.
         """
         answer = partial(self._priced, self._prepared())
-        return list(_threads(os.getpid()).map(answer, efforts, prices.values(), efforts.values()))
+        return list(threads().map(answer, efforts, prices.values(), efforts.values()))
 
-    def _priced(self, tables: _Record, pool: int, prices: ContentPrices, effort: Effort) -> Priced:
+    def _priced(self, tables: Record, pool: int, prices: ContentPrices, effort: Effort) -> Priced:
         problem = self.problem
         held = problem.kind_usd if problem.by_memory else None
-        asked = _Record(
+        asked = Record(
             prices.pi, prices.replica, prices.rate_rps, prices.watt, prices.share, prices.fixed, held, problem.pool_usd,
             len(prices.cut_steps), prices.cut_steps, prices.cut_usd,
         )  # fmt: skip
-        how = _Record(
+        how = Record(
             float(effort.floor), float(effort.tolerance), float(effort.least), effort.step_pct,
             int(effort.units * UNIT_STEPS), effort.repeats, FOUND_MAX,
         )  # fmt: skip
         kind, worth = np.zeros(FOUND_MAX, dtype=np.int64), np.zeros(FOUND_MAX)
         variants, shares = (np.zeros((FOUND_MAX, self.width), dtype=np.int64) for _ in range(2))
-        out = _Record(0.0, 0, 0, kind, variants, shares, worth)
+        out = Record(0.0, 0, 0, kind, variants, shares, worth)
         _library().price(
-            self._record.pointer, tables.pointer, asked.pointer, how.pointer, ctypes.c_int64(pool), out.pointer
+            self.record.pointer, tables.pointer, asked.pointer, how.pointer, ctypes.c_int64(pool), out.pointer
         )
         found = out.whole(2)
         return Priced(
@@ -210,14 +215,20 @@ class Contents:
             worth=worth[:found], units=1 + out.whole(1) // UNIT_STEPS,
         )  # fmt: skip
 
-    def _prepared(self) -> _Record:
+    @property
+    def speeds(self) -> tuple[Floats, Floats]:
+        """One by mean and by tail latencies: those are linear in the share between two of the grid."""
+        self._prepared()
+        return self._speeds
+
+    def _prepared(self) -> Record:
         if self._tables is None:
             problem = self.problem
             rates = [np.zeros(self.press.shape) for _ in range(3)]
-            speeds = [np.zeros(problem.mean_ms.shape) for _ in range(2)]
+            self._speeds = (np.zeros(problem.mean_ms.shape), np.zeros(problem.mean_ms.shape))
             order = np.argsort(problem.variant_workload, kind="stable")
-            self._tables = _Record(int(problem.shares_pct[0]), self._highest(), order, *rates, *speeds)
-            _library().prepare(self._record.pointer, self._tables.pointer)
+            self._tables = Record(int(problem.shares_pct[0]), self._highest(), order, *rates, *self._speeds)
+            _library().prepare(self.record.pointer, self._tables.pointer)
         return self._tables
 
     def _highest(self) -> Floats:
@@ -234,7 +245,7 @@ class Contents:
         return np.asarray(most[problem.kind_table] * (1 + 1e-9))
 
 
-def _at(array: NDArray[Any]) -> ctypes.c_void_p:
+def at_of(array: NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 

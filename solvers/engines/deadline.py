@@ -77,6 +77,19 @@ class Deadline:
         return self.left_s <= 0.0
 
 
+def portion(deadline: Deadline, part: float) -> Deadline:
+    """A deadline of its own for a part of what is left."""
+    if deadline.work_units is None:
+        return Deadline(part * deadline.left_s)
+    return Deadline(deadline.time_left_s, max(1, int(part * deadline.left_part * deadline.work_units)))
+
+
+def charge(deadline: Deadline, portion: Deadline) -> None:
+    """Count what was done within a portion as done."""
+    if portion.work_units is not None:
+        deadline.spend(round((1 - portion.left_part) * portion.work_units))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgrammeWork:
     """What an integer programme may take. Work is counted for the first node, with all that comes before it, and for

@@ -86,6 +86,8 @@ def _options(limits: Limits, mixed: bool) -> dict[str, bool | int | float | str]
         "mip_rel_gap": limits.gap,
         "parallel": "on" if limits.threads > 1 else "off",
     }
+    if not limits.within:
+        options |= {"mip_heuristic_run_root_reduced_cost": False, "mip_heuristic_run_rins": False}
     if limits.work is None:
         options["time_limit"] = max(0.0, limits.time_s)
     else:

@@ -49,7 +49,6 @@ def _part(group: str, name: str) -> Any:
 
 
 def make_solo(name: str, facts: Facts, seed: int = 0) -> SoloModel:
-    """An unfitted model of replicas alone."""
     if name not in found(SOLO_MODELS):
         raise InputError(f"there is no model {name!r}; known are {', '.join(found(SOLO_MODELS))}")
     return cast("SoloModel", _part(SOLO_MODELS, name).make(facts, seed))

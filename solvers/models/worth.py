@@ -302,7 +302,6 @@ class Step:
 
     @cached_property
     def lost(self) -> frozenset[ReplicaId]:
-        """See `lost_replicas`."""
         return lost_replicas(self.snapshot)
 
     @property
@@ -319,7 +318,6 @@ class Step:
 
     @cached_property
     def starts_jobs(self) -> bool:
-        """Whether jobs start that waited."""
         ran = {item.workload for item in self.snapshot.target.assignments}
         started = (item for item in self.plan.assignments if item.kind is WorkloadKind.JOB)
         return any(item.workload not in ran for item in started)

@@ -215,7 +215,6 @@ class Fleet:
         self._book(seat, 1)
 
     def lift(self, seat: Seat) -> None:
-        """Give the seat's room back."""
         self._book(seat, -1)
 
     def _book(self, seat: Seat, sign: int) -> None:

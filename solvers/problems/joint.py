@@ -15,8 +15,9 @@ takes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from hashlib import blake2b
 from itertools import combinations
 from math import comb
 
@@ -140,8 +141,10 @@ class Floors:
     """Of each workload's; one element more."""
 
     @staticmethod
-    def of(problem: JointProblem) -> Floors:
-        """A workload's domains are those of the pools that may host it."""
+    def of(problem: JointProblem, *, counting: bool = False) -> Floors:
+        """A workload's domains are those of the pools that may host it. `counting`: also what is asked of nobody, for
+        every workload its replicas in all pools, and in each.
+        """
         domain = np.array([pool.failure_domain for pool in problem.pools], dtype=np.int64)
         workload, pools, least, weight = list[int](), list[Flags](), list[int](), list[float]()
         spread_usd = SPREAD_DEVICES * problem.dearest_usd
@@ -150,7 +153,8 @@ class Floors:
             if work.domains_min > 1:
                 mine = problem.allowed[:, problem.variant_workload == number].any(axis=1) & (problem.pool_devices > 0)
                 rows += _outside(work, domain, np.unique(domain[mine]).tolist())
-            some = [row for row in rows if row[0] > 0]
+            some = [row for row in rows if row[0] > 0 or counting]
+            some += [(0, inside) for inside in np.eye(len(domain), dtype=np.bool_)] if counting else []
             workload += [number] * len(some)
             least += [count for count, _ in some]
             others = spread_usd / max(work.unserved_usd, spread_usd, 1e-9)
@@ -262,7 +266,6 @@ class JointProblem:
 
     @cached_property
     def floors(self) -> Floors:
-        """Least replicas."""
         return Floors.of(self)
 
     @cached_property
@@ -334,6 +337,17 @@ class JointProblem:
         if self.by_memory:
             return max((item.usd_per_h for item in self.pools), default=0.0)
         return max((self.idle_usd_per_h(pool) for pool in range(len(self.pools))), default=0.0)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of everything that contents may be and are worth at given prices, rates and numbers of devices aside."""
+        works = (replace(work, rate_rps=0.0, rate_least_rps=0.0, unserved_usd=0.0) for work in self.workloads)
+        pools = (replace(pool, devices=min(pool.devices, 1)) for pool in self.pools)
+        parts = [getattr(self, item.name) for item in fields(self) if item.name not in ("workloads", "pools", "caps")]
+        found = blake2b(repr((tuple(works), tuple(pools))).encode(), digest_size=16)
+        for part in parts:
+            found.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+        return found.hexdigest()
 
     @property
     def by_replica(self) -> bool:

@@ -81,7 +81,6 @@ class TokenNeed:
     """Of its networks, on every GPU type that anything is known of."""
 
     def profile(self, model: ModelName, gpu_type: GpuTypeName) -> TokenProfile | None:
-        """What is known of one network on one type."""
         return next((item for item in self.profiles if (item.model, item.gpu_type) == (model, gpu_type)), None)
 
 

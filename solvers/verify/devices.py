@@ -29,8 +29,9 @@ def check_devices(picture: Picture) -> Iterator[Finding]:
     for device_id, count in sorted(Counter(setting.device for setting in picture.plan.settings).items()):
         if count > 1:
             yield fatal(FindingCode.SETTING_DUPLICATE, device_id, count=float(count))
+    standing = frozenset(picture.snapshot.target.settings)
     for setting in picture.plan.settings:
-        yield from _setting(picture, setting)
+        yield from _setting(picture, setting, stands=setting in standing)
     yield from _power_caps(picture)
 
 
@@ -81,12 +82,12 @@ def _sums(picture: Picture, device: Device, items: list[Assignment]) -> Iterator
         yield about(picture, FindingCode.CLIENTS_EXCEEDED, device.id, items, replicas=float(len(items)))
 
 
-def _setting(picture: Picture, setting: DeviceSetting) -> Iterator[Finding]:
+def _setting(picture: Picture, setting: DeviceSetting, *, stands: bool) -> Iterator[Finding]:
     device = picture.devices.get(setting.device)
     if device is None or device.gpu_type not in picture.types:
         return
     gpu_type, items = picture.types[device.gpu_type], picture.on_device.get(setting.device, [])
-    if setting in picture.snapshot.target.settings and not any(item.workload in picture.movable for item in items):
+    if stands and not any(item.workload in picture.movable for item in items):
         return
     if setting.clock_mhz_sm is not None and setting.clock_mhz_sm not in gpu_type.clocks_mhz_sm:
         yield fatal(FindingCode.CLOCK_UNSUPPORTED, device.id, clock_mhz_sm=float(setting.clock_mhz_sm))

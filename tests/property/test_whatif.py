@@ -105,6 +105,6 @@ def test_what_is_easier_is_not_worse(
     now, was = key(after.plan.objective, world), key(before.plan.objective, world)
     assert now <= tuple(number + DUST * max(1.0, abs(number)) for number in was)
     told = outcome_of(after)
-    assert told.as_before or then is propose
+    assert told.as_before or then is propose or (then is broken and told.stood_in)
     assert told.attempts[0].planner == "greedy"
     assert set(TYPES) >= {str(item.gpu_type) for item in told.gpus}

@@ -103,7 +103,6 @@ class Worker:
 
     @property
     def serves(self) -> bool:
-        """Takes requests of a service."""
         return self.spec.kind == "service" and self.state is WorkerState.READY
 
     @property

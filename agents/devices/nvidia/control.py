@@ -90,7 +90,6 @@ class SettingsJournal:
             self._keep(uuid, found or Originals())
 
     def settle(self, uuid: str, setting: str) -> None:
-        """A setting has its original again."""
         found = self._devices.get(uuid)
         if found is not None and setting in found.taken:
             clock = None if setting == "clock" else found.clock_mhz_asked
@@ -149,7 +148,6 @@ class HostParts:
     """Called last when the host is closed."""
 
     def sharing(self, mode: Mode) -> Sharing:
-        """Who divides a device in this mode."""
         return self.mps if mode is Mode.MPS and self.mps is not None else self.plain
 
 

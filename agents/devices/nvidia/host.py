@@ -203,7 +203,6 @@ class Strangers:
         self._told: dict[str, list[str]] = {}
 
     def look(self, processes: Mapping[str, Iterable[GpuProcess]], known: frozenset[int]) -> None:
-        """Take in who is on each device, and who of all is known."""
         now_s = self._now_s()
         found = {
             (uuid, process.pid): process
@@ -221,7 +220,6 @@ class Strangers:
                     self._told.setdefault(uuid, []).append(f"pid {pid} ({name or 'not visible here'}){used}")
 
     def problems(self) -> list[str]:
-        """A sentence for each device that has some."""
         return [
             f"{uuid}: used by processes that are not this agent's: {', '.join(phrases)}"
             for uuid, phrases in sorted(self._told.items())
@@ -236,8 +234,6 @@ def _name(pid: int, proc: Path) -> str:
 
 
 class NvidiaDevices:
-    """All managed GPUs of a host."""
-
     def __init__(self, parts: HostParts) -> None:
         self.lock = threading.RLock()
         self._parts = parts

@@ -11,7 +11,7 @@ the same.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from agents.devices.base import Mode, WorkerSpec
@@ -30,6 +30,8 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 class WorkerPart:
     order: ShareOrder
     mode: Mode
+    sm_count: int = 0
+    """What it was proved to have; 0 before that."""
 
 
 class Register:
@@ -50,7 +52,6 @@ class Register:
             self.lost = f"{type(error).__name__}: {error}"
 
     def mode(self, uuid: str) -> Mode | None:
-        """How a device was shared last."""
         return self._modes.get(uuid)
 
     def set_mode(self, uuid: str, mode: Mode) -> None:
@@ -90,6 +91,13 @@ class Register:
             raise DriverError(f"a part that is not on record is not given: {error}") from error
         self._parts = changed
 
+    def prove(self, worker: str, sm_count: int) -> None:
+        """Keep what a worker was proved to have, for an agent that comes when nobody can tell."""
+        part = self._parts.get(worker)
+        if part is not None and part.sm_count != sm_count:
+            with contextlib.suppress(DriverError):
+                self.give(replace(part, sm_count=sm_count))
+
     def take_back(self, worker: str) -> None:
         """Forget a part. Where that cannot be written down, the next agent takes it back once more."""
         if self._parts.pop(worker, None) is not None:
@@ -115,7 +123,6 @@ class Register:
 
 
 def share_order(worker: str, uuid: str, spec: WorkerSpec) -> ShareOrder:
-    """What a worker of this kind takes of its device."""
     described = spec.worker
     named = dict(described.environment) if described is not None else {}
     connections = named.get(CONNECTIONS, "")
@@ -130,13 +137,16 @@ def share_order(worker: str, uuid: str, spec: WorkerSpec) -> ShareOrder:
 
 
 def _plain(part: WorkerPart) -> dict[str, object]:
-    """The worker is its key."""
-    return {"mode": part.mode.value} | {name: each for name, each in asdict(part.order).items() if name != "worker"}
+    kept = {"mode": part.mode.value, "sm_count": part.sm_count}
+    return kept | {name: each for name, each in asdict(part.order).items() if name != "worker"}
 
 
 def _part(worker: str, plain: dict[str, object]) -> WorkerPart:
-    order = {name: each for name, each in plain.items() if name != "mode"}
-    return WorkerPart(order=decode(ShareOrder, {"worker": worker, **order}), mode=Mode(str(plain["mode"])))
+    order = {name: each for name, each in plain.items() if name not in ("mode", "sm_count")}
+    sm_count = int(str(plain.get("sm_count", 0)))
+    return WorkerPart(
+        order=decode(ShareOrder, {"worker": worker, **order}), mode=Mode(str(plain["mode"])), sm_count=sm_count
+    )
 
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 30.0
@@ -148,8 +158,6 @@ COMPUTE_MODE_EVERY_S = 30.0
 
 @dataclass(slots=True)
 class _Daemon:
-    """Trouble with a device's daemon."""
-
     problem: str = ""
     backoff_s: float = 0.0
     not_before_s: float = 0.0

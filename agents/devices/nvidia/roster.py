@@ -122,7 +122,7 @@ class Roster:
         self._parts.crew.end(reading.worker, off_the_server)
 
     def _reading(self, item: CrewReading, look: _Look) -> WorkerReading:
-        known = self._known.setdefault(item.reading.worker, _KnownWorker())
+        known = self._known.get(item.reading.worker) or self._met(item.reading.worker)
         reading = replace(item.reading, sm_count=known.sm_count)
         if known.bypass:
             return replace(reading, state=WorkerState.FAILED, problem=known.bypass)
@@ -135,6 +135,12 @@ class Roster:
         if not item.answering:
             return replace(reading, state=WorkerState.STARTING)
         return self._answering(reading, item.pids, known, look)
+
+    def _met(self, worker: str) -> _KnownWorker:
+        """A worker that is seen for the first time, with what an earlier agent proved of it."""
+        part = self._register.part(worker)
+        sm_count = 0 if part is None else part.sm_count
+        return self._known.setdefault(worker, _KnownWorker(sm_count=sm_count, proved=sm_count > 0))
 
     def _answering(
         self, reading: WorkerReading, pids: tuple[int, ...], known: _KnownWorker, look: _Look
@@ -153,6 +159,8 @@ class Roster:
         if check is not None and not check.pending:
             known.proved, known.sm_count = True, check.sm_count
             known.proved_of, known.proved_s = of, now_s
+            if not self._parts.observing:
+                self._register.prove(reading.worker, check.sm_count)
         state = WorkerState.READY if known.proved else WorkerState.STARTING
         return replace(reading, state=state, sm_count=known.sm_count, problem="" if known.proved else problem)
 

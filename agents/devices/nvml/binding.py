@@ -226,7 +226,6 @@ class Driver:
             return device in self._hung
 
     def hangs(self) -> bool:
-        """Whether any call has not come back yet."""
         with self._marks:
             return bool(self._hung)
 

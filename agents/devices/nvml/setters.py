@@ -137,7 +137,6 @@ def _limit_power(nvml: Nvml, facts: BoardFacts, power_limit_w: float | None) -> 
 
 
 def _write_as_is(facts: BoardFacts, nvml: Nvml) -> bool:
-    """Whether there was anything that could be written back as it is."""
     persistence = nvml.maybe("nvmlDeviceGetPersistenceMode", facts.board)
     if persistence is not None:
         nvml.call("nvmlDeviceSetPersistenceMode", facts.board, persistence)

@@ -9,7 +9,7 @@ import json
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from agents.wire import NodeTarget
@@ -17,7 +17,7 @@ from app.api.auth import DoorbellListener, EdgeReporter, Joiner, NodeAgent, Rout
 from app.api.body import JOIN, RECEIPT, decode_edge_reports, decode_reports, read_body, require_media_type
 from app.api.deps import context_of, deed_of, services_of
 from app.api.forms import HeldTag, Name, NodeKey, Project, answer, etag, tagged
-from app.api.openapi import REF, request_body
+from app.api.openapi import REF, request_body, router_of
 from app.api.streams import Hub, LineStream, Listener, RouteBoard, doorbell_stream
 from app.errors import ForbiddenError
 from app.records import plain, record
@@ -26,7 +26,7 @@ from app.services.seen.routes import Route, Routes
 from app.services.seen.telemetry import Acknowledged
 from solvers.errors import NotFoundError
 
-agent_router = APIRouter(tags=["agent"])
+agent_router = router_of("agent")
 
 
 @record
@@ -111,7 +111,8 @@ def send_receipt(request: Request, actor: NodeAgent, body: bytes = Depends(read_
     require_media_type(request, "application/json")
     receipt = RECEIPT.decode(body)
     _require_own(actor, receipt.node, "node")
-    return answer(ReceiptTaken(new=services_of(request).telemetry.accept_receipt(receipt)))
+    peer = request.client.host if request.client is not None else ""
+    return answer(ReceiptTaken(new=services_of(request).telemetry.accept_receipt(receipt, peer)))
 
 
 @agent_router.post(
@@ -141,7 +142,7 @@ def _require_own(actor: Actor, named: str, word: str) -> None:
 # --- The doorbell
 
 
-doorbell_router = APIRouter(tags=["agent"])
+doorbell_router = router_of("agent")
 
 
 @doorbell_router.get(
@@ -166,7 +167,7 @@ async def listen_doorbell(request: Request, actor: DoorbellListener) -> Any:
 # --- Routes
 
 
-routes_router = APIRouter(tags=["fleet"])
+routes_router = router_of("fleet")
 Watch = Annotated[
     bool,
     Query(description="Answer with a stream: a line of JSON now and after every change, comment lines between them."),

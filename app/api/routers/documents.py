@@ -18,7 +18,7 @@ from app.api.auth import PROJECT_WRITE, SharedReader, access, require_project, v
 from app.api.body import RequestBody, json_of, parse, read_body, require_key, require_media_type
 from app.api.deps import deed_of, services_of
 from app.api.forms import HeldTag, IfMatch, IfNoneMatch, Page, Paging, Posting, answer, etag, once, precondition, tagged
-from app.api.openapi import json_body
+from app.api.openapi import json_body, router_of
 from app.errors import FieldsError
 from app.kinds import Audience, Kind
 from app.services.declared.tasks import TaskStatusLine, fresh_name
@@ -51,15 +51,12 @@ def _no_filter() -> None:
     return None
 
 
-def documents_router() -> APIRouter:
-    router = APIRouter()
-    for kind in kinds.KINDS:
-        part = APIRouter(tags=[kind.plural])
-        _add_reads(part, kind)
-        _add_put(part, kind)
-        if kind.deletable:
-            _add_delete(part, kind)
-        router.include_router(part)
+def router_for(kind: Kind) -> APIRouter:
+    router = router_of(kind.plural)
+    _add_reads(router, kind)
+    _add_put(router, kind)
+    if kind.deletable:
+        _add_delete(router, kind)
     return router
 
 
@@ -194,7 +191,7 @@ class NewTask(RequestBody):
     worker: WorkerCommand | None = None
 
 
-tasks_router = APIRouter(tags=["tasks"])
+tasks_router = router_of("tasks")
 ProjectWriter = Annotated[Actor, Depends(access(PROJECT_WRITE))]
 _SUBMITTED_HEADERS = {
     "Location": {"description": "The declarative document.", "schema": {"type": "string"}},
@@ -263,4 +260,4 @@ def _task(new: NewTask, actor: Actor) -> OfflineTask:
         raise FieldsError.of(f"/{error.field}", error.message) from None
 
 
-ROUTERS = (tasks_router,)
+ROUTERS = (*map(router_for, kinds.KINDS), tasks_router)

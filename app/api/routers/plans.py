@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from app.api.auth import ClusterReader, ClusterWriter, SharedReader, visible_project
 from app.api.body import RequestBody, json_of, parse, require_media_type
 from app.api.deps import context_of, deed_of, services_of
 from app.api.forms import Page, Paging, PlanKey, Posting, answer, once
-from app.api.openapi import json_body
+from app.api.openapi import json_body, router_of
 from app.records import record
 from app.services.explaining.solves import ExplainQuestion
 from app.services.planning.plans import Explanation
@@ -43,7 +43,7 @@ class Applied:
     generation: int
 
 
-plans_router = APIRouter(tags=["plans"])
+plans_router = router_of("plans")
 WorkloadFilter = Annotated[
     str | None,
     Query(pattern=r"^[a-z0-9._-]{1,63}/[a-z0-9._-]{1,63}$", description="Only this workload: `project/name`."),
@@ -123,7 +123,8 @@ def propose_plan(
         services_of(request).plans.note_proposal(plan_id, wanted.lane, deed_of(request, actor))
         return answer(services_of(request).plans.get(plan_id, None), 201, {"Location": f"/v1/plans/{plan_id}"})
 
-    return once(posted, work)
+    # A cycle thinks for long and stores only what changes nothing; one whose answer was lost is run anew.
+    return once(posted, work, apart=True)
 
 
 @plans_router.post(
@@ -148,7 +149,7 @@ def apply_plan(request: Request, actor: ClusterWriter, plan_id: PlanKey, posted:
 # --- Simulations. Nothing is stored and nothing changes
 
 
-simulations_router = APIRouter(tags=["simulations"])
+simulations_router = router_of("simulations")
 
 
 @simulations_router.get(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from app.api.auth import ClusterReader, ClusterWriter, NodeAgent, SharedReader
 from app.api.body import CSV, JSON, RequestBody, json_of, parse, read_body, require_media_type
 from app.api.deps import deed_of, services_of
 from app.api.forms import BELIEF_HEADER, Name, Page, Paging, Posting, answer, belief_header, once
-from app.api.openapi import json_body, request_body
+from app.api.openapi import json_body, request_body, router_of
 from app.errors import ForbiddenError
 from app.records import record
 from app.services.beliefs.predictions import NextPoints, Prediction, PredictionQuery
@@ -26,7 +26,7 @@ from app.store.profiles import ProfileLine
 from solvers.domain.profile import PairPoint, Profile, ProfilePoint
 from solvers.domain.value import NAME_PATTERN
 
-profiles_router = APIRouter(tags=["profiles"])
+profiles_router = router_of("profiles")
 Budget = Annotated[int, Query(ge=1, le=256, description="How many measurements at most.")]
 SkipBad = Annotated[bool, Query(description="Leave bad rows out, and say which, instead of refusing all.")]
 _POINTS = request_body(
@@ -154,7 +154,7 @@ class RunGoesOn:
 # --- Profile runs
 
 
-profile_runs_router = APIRouter(tags=["profile-runs"])
+profile_runs_router = router_of("profile-runs")
 POINTS_ASKED = 16
 RunKey = Annotated[int, Path(ge=1, le=2**63 - 1, description="Id of the run.")]
 
@@ -260,7 +260,7 @@ def _node(subject: str | None) -> str:
 # --- Predictions. Nothing is stored
 
 
-predictions_router = APIRouter(tags=["predictions"])
+predictions_router = router_of("predictions")
 _PREDICTED: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {CSV: {"schema": {"type": "string"}}},

@@ -7,7 +7,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -24,6 +24,7 @@ from app.api.auth import (
 )
 from app.api.deps import context_of, services_of
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
+from app.api.openapi import router_of
 from app.errors import ForbiddenError
 from app.records import record
 from app.services.seen.history import Costs, HandedStates
@@ -40,7 +41,7 @@ from solvers.domain.change import Target
 from solvers.domain.value import NAME_PATTERN
 from solvers.errors import FieldError
 
-history_router = APIRouter(tags=["history"])
+history_router = router_of("history")
 INT8_MAX = 2**63 - 1
 NodeFilter = Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63, description="Only of this node.")]
 ProjectFilter = Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63, description="Only of this project.")]
@@ -111,7 +112,7 @@ def list_events(
 # --- The fleet at a glance
 
 
-fleet_router = APIRouter(tags=["fleet"])
+fleet_router = router_of("fleet")
 
 
 @fleet_router.get("/v1/fleet", summary="The fleet at a glance", response_model=FleetSummary)
@@ -123,7 +124,7 @@ def get_fleet(request: Request, actor: SharedReader) -> Any:
 # --- Telemetry
 
 
-telemetry_router = APIRouter(tags=["telemetry"])
+telemetry_router = router_of("telemetry")
 SERIES_SPAN = timedelta(hours=1)
 
 
@@ -169,7 +170,7 @@ def get_device_telemetry(
 # --- What was spent, by whom, under which accounting
 
 
-costs_router = APIRouter(tags=["costs"])
+costs_router = router_of("costs")
 COSTS_SPAN = timedelta(hours=24)
 
 
@@ -202,7 +203,7 @@ def get_costs(
 # --- This process
 
 
-health_router = APIRouter(tags=["health"])
+health_router = router_of("health")
 
 
 @record

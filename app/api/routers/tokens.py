@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from pydantic import Field
 
 from app.api.auth import ClusterAdmin
 from app.api.body import RequestBody, json_of
 from app.api.deps import deed_of, services_of
 from app.api.forms import Opaque, Page, Paging, Posting, answer, once
-from app.api.openapi import json_body
+from app.api.openapi import json_body, router_of
 from app.services.declared.tokens import IssuedToken, TokenRequest
 from app.store.tokens import Purpose, Role, Token
 from solvers.domain.value import NAME_PATTERN
@@ -31,7 +31,7 @@ class NewToken(RequestBody):
     ttl_s: float | None = Field(default=None, ge=1, le=TTL_S_MAX, description="Seconds until it expires; null: never.")
 
 
-tokens_router = APIRouter(tags=["tokens"])
+tokens_router = router_of("tokens")
 
 
 @tokens_router.get("/v1/tokens", summary="List tokens", response_model=Page[Token])

@@ -38,8 +38,6 @@ _SEEN = frozenset({ProfileOrigin.MEASURED, ProfileOrigin.PUBLIC, ProfileOrigin.S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a suite is made from."""
-
     facts: Facts
     samples: Samples
     groups: GroupSamples
@@ -52,7 +50,6 @@ class Evidence:
         return replace(self, samples=self.samples.take(np.zeros(0, dtype=np.intp)), groups=self.groups.take_groups(()))
 
     def points_of(self, model: str, gpu_type: str) -> int:
-        """How many points of a model alone on a GPU type there are."""
         queries = self.samples.queries
         if model not in queries.models or gpu_type not in queries.gpu_types:
             return 0
@@ -90,7 +87,6 @@ class Evidence:
 
 
 def read_evidence(session: Session) -> Evidence:
-    """Everything that is stored and built in."""
     points = [point for profile in profiles.all_profiles(session) for point in profile.points]
     return Evidence(
         facts=read_facts(session),
@@ -100,7 +96,6 @@ def read_evidence(session: Session) -> Evidence:
 
 
 def read_facts(session: Session) -> Facts:
-    """The built-in facts with the declared documents over them."""
     built_in = library.facts()
     gpu_types = documents.values(session, kinds.GPU_TYPE, GpuType)
     models = documents.values(session, kinds.MODEL, ModelVariant)
@@ -242,9 +237,8 @@ class Beliefs:
             return self._present()
 
     def settled(self) -> Belief:
-        """What is believed now, if all that was stored has been learned once: nothing is decided on less.
-
-        Raises TransientError while it is being learned, EngineError when it cannot be.
+        """What is believed now, if all that was stored has been learned once: nothing is decided on less. Raises
+        TransientError while it is being learned, EngineError when it cannot be.
         """
         with self._changed:
             found = self._present()

@@ -91,8 +91,6 @@ _Pressing = tuple[Suite, tuple[ModelName, ...], float]
 
 
 class Completion:
-    """Completes snapshots with what is believed."""
-
     def __init__(self, beliefs: Beliefs) -> None:
         self._beliefs = beliefs
         self._belief: Belief | None = None
@@ -101,7 +99,6 @@ class Completion:
 
     def complete(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with a profile for every model that a service or task may need on every GPU type there is.
-
         Raises TransientError when the database cannot be read, or while what was measured is learned for the first
         time: a plan from less would soon be undone.
         """

@@ -64,8 +64,6 @@ class ReportedFleet:
 
 @dataclass(frozen=True, slots=True)
 class _MinuteOfDevice:
-    """A device in a minute."""
-
     minute: datetime
     uuid: str
 
@@ -194,8 +192,6 @@ class _Sum:
 
 
 class LearningRun:
-    """Learns outcomes one after the other."""
-
     def __init__(self, points: Sequence[Point], monitors: dict[ModelKey, Monitor], actor: str) -> None:
         self._points = {point.configuration: point for point in points}
         self._trigger = Trigger()
@@ -314,8 +310,6 @@ _log = EventLog("headroom.learning")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunStart:
-    """What a run starts from."""
-
     mark: Mark | None
     until: datetime
     told_before: datetime

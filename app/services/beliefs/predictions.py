@@ -67,7 +67,6 @@ class PredictionQuery:
             raise FieldError("percentile", "only latency_ms has percentiles")
 
     def about(self) -> set[tuple[str, str]]:
-        """The models in question on their GPU type."""
         return {(each.model, self.gpu_type) for each in (self.itself(), *self.neighbours)}
 
     def itself(self) -> Neighbour:
@@ -120,8 +119,6 @@ class Told(Generic[T]):
 
 
 class Predictions:
-    """The what-if questions of users."""
-
     def __init__(self, beliefs: Beliefs) -> None:
         self._beliefs = beliefs
 
@@ -139,9 +136,8 @@ class Predictions:
         return Told(written(sheet, answers_to(sheet, belief.suite)), belief.progress)
 
     def next_points(self, model: str, gpu_type: str, budget: int) -> Told[tuple[NextPoint, ...]]:
-        """What to measure next of a model on a GPU type, the most useful first.
-
-        Raises NotFoundError when neither documents nor the library know one of the two.
+        """What to measure next of a model on a GPU type, the most useful first. Raises NotFoundError when neither
+        documents nor the library know one of the two.
         """
         belief = self._beliefs.belief().about({(model, gpu_type)})
         facts = belief.evidence.facts

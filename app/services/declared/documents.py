@@ -165,8 +165,6 @@ def release(session: Session, kind: Kind, key: Key) -> None:
 
 
 class Documents:
-    """Documents of every kind."""
-
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
         self._cluster = cluster

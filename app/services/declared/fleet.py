@@ -4,6 +4,7 @@ process can serve.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from app.store import documents, migrate, nodes, targets, tokens
 from app.store import documents as built_in_store
 from app.store.documents import Precondition
 from app.store.engine import Database
+from app.store.ingest import ALIVE_S
 from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, MigSlice, Node, Taint
@@ -28,8 +30,6 @@ from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
 from solvers.errors import FieldError, TransientError
 
-ALIVE_S = 30.0
-"""An agent that reported within this time holds its node's name."""
 VANISHED = Taint(key="vanished")
 """On a device that its node does not have any more."""
 
@@ -46,25 +46,19 @@ class Admission:
 
 
 def join(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str) -> Admission:
-    """Admit an agent.
-
-    Raises NodeTakenError while another agent lives under the name, FieldsError for devices of unknown types,
-    ForbiddenError when the token is for another node.
+    """Admit an agent. Raises NodeTakenError while another agent lives under the name, FieldsError for devices of
+    unknown types, ForbiddenError when the token is for another node.
     """
     _check_request(request, actor)
     _check_types(session, request)
     _put_node(session, request, deed)
     _check_alone(session, request, actor)
-    nodes.join(session, request.node, request.boot_id, endpoint=request.endpoint, agent_version=request.agent_version)
+    nodes.join(session, request)
     for index, inventory in enumerate(request.devices):
         _put_device(session, request.node, inventory, f"/devices/{index}", deed)
     _taint_vanished(session, request, deed)
     secret = None if actor.purpose is Purpose.NODE else _issue(session, request.node, deed)
-    facts: dict[str, Plain] = {
-        "boot_id": request.boot_id,
-        "devices": len(request.devices),
-        "version": request.agent_version,
-    }
+    facts: dict[str, Plain] = {"devices": len(request.devices), "version": request.agent_version}
     deed.note(session, "node.joined", f"nodes/{request.node}", facts)
     return Admission(secret=secret, generation=targets.generation(session, cluster))
 
@@ -104,12 +98,15 @@ def _put_node(session: Session, request: Join, deed: Deed) -> None:
 
 
 def _check_alone(session: Session, request: Join, actor: Actor) -> None:
+    """Only the node's own token proves who is meant; whoever asks again since the answer was lost has not reported."""
     state = nodes.find(session, request.node)
-    if state is None or state.boot_id == request.boot_id or actor.purpose is Purpose.NODE:
+    if state is None or actor.purpose is Purpose.NODE:
         return
-    if state.age_s is not None and state.age_s < ALIVE_S:
+    reported_s = math.inf if state.age_s is None else state.age_s
+    heard_s = reported_s if state.boot_id == request.boot_id else min(reported_s, state.joined_s)
+    if heard_s < ALIVE_S:
         raise NodeTakenError(
-            f"another agent reported as {request.node} {state.age_s:.0f} s ago; "
+            f"an agent joined or reported as {request.node} {heard_s:.0f} s ago; "
             f"stop it, choose another name, or join with the node's own token"
         )
 
@@ -199,8 +196,6 @@ def offer_built_in(session: Session) -> None:
 
 
 class Fleet:
-    """Nodes of the cluster."""
-
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
         self._cluster = cluster

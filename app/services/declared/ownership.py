@@ -60,7 +60,6 @@ class Estate:
         )
 
     def with_policy(self, policy: Policy) -> Estate:
-        """The same after a policy is put."""
         if policy.name == DEFAULT_POLICY:
             return replace(self, default=policy)
         others = (item for item in self.bound if item.name != policy.name)
@@ -103,7 +102,6 @@ def _of_node(session: Session, kind: Kind, cls: type[T], field: str, node: str |
 
 
 def policy_faults(session: Session, policy: Policy) -> Iterator[Contradiction]:
-    """What speaks against putting a policy."""
     yield from _clock(policy)
     yield from _answers(policy)
     if policy.name == DEFAULT_POLICY:

@@ -78,8 +78,6 @@ class TaskStatusLine:
 
 
 class Tasks:
-    """Tasks of a cluster."""
-
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
         self._cluster = cluster
@@ -112,14 +110,11 @@ class Tasks:
 
 
 def fresh_name() -> str:
-    """A name for a task whose owner gave none."""
     return NAME_PREFIX + new_id().replace("-", "")[:NAME_LETTERS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
-    """What the standing plan says of tasks."""
-
     assignments: dict[str, list[Assignment]] = field(default_factory=dict)
     on_device: dict[str, list[str]] = field(default_factory=dict)
     unplaced: dict[str, Unplaced] = field(default_factory=dict)
@@ -127,7 +122,6 @@ class _Standing:
 
     @staticmethod
     def read(session: Session, cluster: str) -> _Standing:
-        """Of the plan that stands now."""
         standing = tasks.standing_plan(session, cluster)
         if standing is None:
             return _Standing()

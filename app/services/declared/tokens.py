@@ -35,7 +35,6 @@ class Actor:
 
     @property
     def name(self) -> str:
-        """How audit events call it."""
         return f"token:{self.token_id}"
 
 
@@ -49,7 +48,6 @@ class Deed:
     def note(
         self, session: Session, name: str, subject: str, facts: Mapping[str, Plain], project: str | None = None
     ) -> None:
-        """Leave an audit event in the transaction that does it."""
         event = events.Event(
             name=name, actor=self.actor, subject=subject, project=project, request_id=self.request_id, facts=facts
         )
@@ -61,8 +59,6 @@ SECRET_PREFIX = "hr"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
-    """A token somebody wants."""
-
     name: str
     role: Role
     purpose: Purpose | None = None
@@ -79,8 +75,6 @@ class IssuedToken(Token):
 
 
 class Tokens:
-    """Tokens of the cluster."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self._on_revoked: list[Callable[[], None]] = []
@@ -103,7 +97,6 @@ class Tokens:
         return self._database.read(tokens.get, token_id)
 
     def page(self, order: PageOrder) -> StoredPage[Token]:
-        """A page of tokens, revoked ones too."""
         return self._database.read(tokens.page, order)
 
     def issue(self, request: TokenRequest, deed: Deed) -> IssuedToken:

@@ -224,8 +224,6 @@ _FOR = frozenset(
 
 @value
 class ToldReason:
-    """A reason in words and in values."""
-
     reason: Reason
     sentence: str
 

@@ -270,7 +270,6 @@ def owner_sentences(owners: Owners, standing: StandingOwners, workload: str, pla
 
 
 def places_of(devices: Iterable[Device]) -> dict[str, str]:
-    """Names for people by device id: `node/gpu-index`."""
     return {device.id: f"{device.node}/gpu-{device.index}" for device in devices}
 
 

@@ -134,7 +134,6 @@ class Solves:
 
 
 def insight_of(made: Made, wish: Wish) -> Insight | None:
-    """What is known beside a plan."""
     picture, told = made.picture, made.insight
     if picture.policies or (told is not None and told.candidates):
         # One reading of the whole would let policies have each other's devices.
@@ -210,7 +209,6 @@ class ExplainQuestion:
 
     @property
     def wish(self) -> Wish:
-        """How to plan."""
         return Wish(planner=self.planner, deadline_s=self.deadline_s, work_units=self.work_units, seed=self.seed)
 
 

@@ -76,7 +76,6 @@ class LeaderJournal:
                 plans.put(session, _new_plan(record, record.plan, PlanState.PROPOSED, self._cycle.holder))
 
     def close(self, record: CycleRecord) -> None:
-        """Keep the finished record and settle the plan's state."""
         with self._database.transaction() as session:
             cycles.close(session, record)
             # One that changes nothing lives on in the record alone, or such plans would bury the others.
@@ -175,7 +174,6 @@ class StoreMemory:
         return None if found is None else found.state
 
     def keep(self, planner: str, state: bytes) -> None:
-        """Make this the newest state."""
         version = _version(planner)
         if version is not None:
             with self._database.transaction() as session:
@@ -198,7 +196,6 @@ class LanePass:
         self._answers: list[tuple[tuple[str, PlanRequest, bytes | None], Thought]] = []
 
     def observe(self) -> Snapshot:
-        """As every lane of this pass sees it."""
         if self._picture is None:
             self._picture = self._observer.observe()
         return self._picture
@@ -220,7 +217,6 @@ class LanePass:
         return self._recalled[planner]
 
     def keep(self, planner: str, state: bytes) -> None:
-        """For the next pass."""
         self._memory.keep(planner, state)
 
 
@@ -260,9 +256,8 @@ class Planning:
     # -- the leader ---------------------------------------------------------------------------------------------------
 
     def run_lanes(self, leader: Leader) -> tuple[CycleRecord, ...]:
-        """One cycle in every lane that has workloads of its own; the acting lane first.
-
-        Raises TransientError, LeaseLostError, InvariantError; the cycle that raised is marked aborted.
+        """One cycle in every lane that has workloads of its own; the acting lane first. Raises TransientError,
+        LeaseLostError, InvariantError; the cycle that raised is marked aborted.
         """
         lanes, seed = self._prepare(leader)
         sight, records = self._pass(), list[CycleRecord]()
@@ -299,9 +294,8 @@ class Planning:
     # -- on request ---------------------------------------------------------------------------------------------------
 
     def propose(self, lane: Lane, actor: str) -> str:
-        """Plan once in a lane and promote nothing; the id of the stored plan.
-
-        Raises StateError when the lane has no workloads of its own, EngineError when no planner gave a plan.
+        """Plan once in a lane and promote nothing; the id of the stored plan. Raises StateError when the lane has no
+        workloads of its own, EngineError when no planner gave a plan.
         """
         with self._parts.database.reading() as session:
             lanes, seed = lanes_with_work(session, self._parts.cluster), read_policy(session).seed
@@ -317,10 +311,9 @@ class Planning:
         return record.plan_digest
 
     def apply(self, plan_id: str, actor: str) -> int:
-        """Make a stored plan the target, if the world as it is now still lets it; the new generation.
-
-        Raises NotFoundError, SupersededError when its parent is no longer current, StateError when it is not open to
-        promotion or the verifier refutes it under a fresh snapshot.
+        """Make a stored plan the target, if the world as it is now still lets it; the new generation. Raises
+        NotFoundError, SupersededError when its parent is no longer current, StateError when it is not open to promotion
+        or the verifier refutes it under a fresh snapshot.
         """
         with self._parts.database.reading() as session:
             summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
@@ -368,9 +361,8 @@ class Planning:
 
 
 def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:
-    """Lanes that have workloads of their own, the acting one first.
-
-    It also runs when nothing may move but something stands: what was deleted must stop.
+    """Lanes that have workloads of their own, the acting one first. It also runs when nothing may move but something
+    stands: what was deleted must stop.
     """
     found = {
         ServiceMode(str(stored.spec["mode"]))

@@ -90,13 +90,10 @@ class Explanation:
 
 
 class Plans:
-    """Reads stored plans."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def page(self, order: PageOrder, lane: Lane | None, state: PlanState | None) -> StoredPage[PlanSummary]:
-        """Plans, newest first."""
         return self._database.read(plans.page, order, lane=lane, state=state)
 
     def get(self, plan_id: str, project: str | None) -> StoredPlan:
@@ -113,10 +110,9 @@ class Plans:
     def explain(
         self, plan_id: str, project: str | None, workload: str | None, gpu_type: str | None = None
     ) -> Explanation:
-        """Why a plan is as it is, of one workload where named, and why that is not on a GPU type where named.
-
-        Raises NotFoundError, also for a GPU type that does not exist and a workload that neither exists nor has a part
-        in the plan; FieldError for a GPU type without a workload.
+        """Why a plan is as it is, of one workload where named, and why that is not on a GPU type where named. Raises
+        NotFoundError, also for a GPU type that does not exist and a workload that neither exists nor has a part in the
+        plan; FieldError for a GPU type without a workload.
         """
         if gpu_type is not None and workload is None:
             raise FieldError("query:workload", "say for which workload")
@@ -208,19 +204,17 @@ class Simulations:
         return self._observer.observe()
 
     def answer(self, question: WhatIfQuestion) -> WhatIf:
-        """Plan the fleet as it is and as it would be.
-
-        Raises FieldsError or FieldError with a pointer for changes that do not fit the fleet or take too long,
-        TransientError when too many questions are being answered, EngineError when no planner gives a plan.
+        """Plan the fleet as it is and as it would be. Raises FieldsError or FieldError with a pointer for changes that
+        do not fit the fleet or take too long, TransientError when too many questions are being answered, EngineError
+        when no planner gives a plan.
         """
         _known_planner(question.planner)
         with self._place():
             return answer(question, self._pictures(question), self._asking)
 
     def explain(self, question: ExplainQuestion, stored: WhyNot | None) -> AnsweredAnew:
-        """What plans of the fleet as it is now say of a service. `stored`: what a stored plan says already.
-
-        Raises FieldError with a pointer for an unknown planner or what takes too long, NotFoundError, InputError,
+        """What plans of the fleet as it is now say of a service. `stored`: what a stored plan says already. Raises
+        FieldError with a pointer for an unknown planner or what takes too long, NotFoundError, InputError,
         TransientError and EngineError as above.
         """
         _known_planner(question.planner)

@@ -138,15 +138,13 @@ class StoreActuator:
         self._author = author
 
     def promote(self, record: CycleRecord, plan: Plan) -> Generation:
-        """Make the plan the target with all its node targets, in one transaction.
-
-        Raises SupersededError when the parent is no longer current, LeaseLostError when a newer leader is known.
+        """Make the plan the target with all its node targets, in one transaction. Raises SupersededError when the
+        parent is no longer current, LeaseLostError when a newer leader is known.
         """
         return promote(self._database, self._cluster, plan, record.snapshot, self._author)
 
 
 def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, author: Author) -> Generation:
-    """Make a plan the target of the nodes in a snapshot."""
     plan_id = digest(plan)
     wanted = node_targets(plan, plan_id, snapshot, Generation(plan.parent + 1))
     going = tuple(going_on(plan, snapshot))
@@ -190,9 +188,8 @@ def evicted(plan: Plan, snapshot: Snapshot) -> tuple[tuple[WorkloadKind, str, st
 
 
 def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation: Generation) -> tuple[NodeTarget, ...]:
-    """What each node of the snapshot must hold under a plan: every node, with every device, also the empty ones.
-
-    Raises InvariantError when the plan names something the snapshot does not know; the verifier should have caught it.
+    """What each node of the snapshot must hold under a plan: every node, with every device, also the empty ones. Raises
+    InvariantError when the plan names something the snapshot does not know; the verifier should have caught it.
     """
     settings = {setting.device: setting for setting in plan.settings}
     replicas: dict[DeviceId, list[ReplicaTarget]] = defaultdict(list)
@@ -247,7 +244,6 @@ class _Terms:
         self._models = snapshot.models_by_name()
 
     def known(self, assignment: Assignment) -> bool:
-        """Whether its workload and its model still exist."""
         return assignment.workload in self._works[assignment.kind] and assignment.model in self._models
 
     def replica_target(self, assignment: Assignment) -> ReplicaTarget:

@@ -57,16 +57,14 @@ class StoreObserver:
         self._completion = completion
 
     def observe(self) -> Snapshot:
-        """A consistent snapshot of now, with what is believed where nobody measured.
-
-        Raises TransientError when the database cannot be read.
+        """A consistent snapshot of now, with what is believed where nobody measured. Raises TransientError when the
+        database cannot be read.
         """
         return self.completed(without_idle_built_in(self.whole()))
 
     def whole(self) -> Snapshot:
-        """A consistent snapshot of now with the whole catalogue, and with what was measured only.
-
-        Raises TransientError when the database cannot be read.
+        """A consistent snapshot of now with the whole catalogue, and with what was measured only. Raises TransientError
+        when the database cannot be read.
         """
         return self._database.read(read_snapshot, self._cluster, self._clock.now_s())
 

@@ -35,8 +35,6 @@ _SURPRISE = re.compile(r"[^0-9eE+. \t\r-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberRule:
-    """What a number must be."""
-
     low: float
     high: float
     whole: bool = False
@@ -115,8 +113,6 @@ def _refused_name(name: str) -> str | None:
 
 
 class CsvForm(StrEnum):
-    """What a CSV text holds."""
-
     SOLO = "solo"
     PAIRS = "pairs"
     SOLO_QUERIES = "solo queries"
@@ -124,7 +120,6 @@ class CsvForm(StrEnum):
 
     @property
     def is_pairs(self) -> bool:
-        """Whether each row is about two models on one device."""
         return self in (CsvForm.PAIRS, CsvForm.PAIR_QUERIES)
 
 
@@ -259,8 +254,6 @@ def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
 
 
 class SheetError(InputError):
-    """A text that is no sheet at all."""
-
     def __init__(self, line: int, column: str, detail: str) -> None:
         self.fault = CellFault(line, column, detail)
         super().__init__(self.fault.sentence("line"))
@@ -373,7 +366,6 @@ def group_samples_of(sheets: Sequence[Sheet]) -> GroupSamples:
 
 
 def queries_of(sheets: Sequence[Sheet]) -> Queries:
-    """What the rows of solo sheets ask."""
     return Queries.of(
         _names(sheets, "model"),
         _names(sheets, "gpu_type"),
@@ -399,7 +391,6 @@ def groups_of(sheets: Sequence[Sheet]) -> Groups:
 
 
 def keys_of(sheet: Sheet) -> set[tuple[str, str]]:
-    """Models and GPU types that the rows are about."""
     gpu_types = sheet.names["gpu_type"]
     return {
         key
@@ -427,7 +418,6 @@ def answers_to(sheet: Sheet, suite: Suite) -> dict[str, Floats]:
 
 
 def unknown_rows(sheet: Sheet, answers: Mapping[str, Floats]) -> int:
-    """How many rows got no latency."""
     columns = ("latency_ms_a", "latency_ms_b") if sheet.form.is_pairs else ("latency_ms",)
     return int(np.any([~np.isfinite(answers[name]) for name in columns], axis=0).sum()) if len(sheet) else 0
 

@@ -61,8 +61,6 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPoints:
-    """What was read of a body, and what could not be."""
-
     rows: tuple[Placed, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -109,7 +107,6 @@ def _of_sheet(sheet: Sheet, clocks_mhz: Mapping[str, int]) -> ReadPoints:
 def _collected(
     rows: Iterable[tuple[str, Row]], made: Callable[[Row], Point], faults: Iterable[Fault] = ()
 ) -> ReadPoints:
-    """What is made of every row; a fault where that cannot be."""
     found, wrong = [], list(faults)
     for place, row in rows:
         try:
@@ -162,7 +159,6 @@ def _place(line: int, column: str) -> str:
 
 
 def _of_fields(body: bytes) -> ReadPoints:
-    """The rows of a CSV whose columns are a point's fields."""
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -235,8 +231,6 @@ class Imported:
 
 
 class Profiles:
-    """The measured profiles."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -249,13 +243,11 @@ class Profiles:
         return self._database.read(profiles.page, order)
 
     def pairs(self, model: str, gpu_type: str, order: PageOrder) -> StoredPage[PairPoint]:
-        """Pairs measured on a GPU type with a model in them."""
         return self._database.read(profiles.pairs_page, model, gpu_type, order)
 
     def import_points(self, reading: Reading, deed: Deed, *, skip_bad: bool = False) -> Imported:
-        """Store everything or nothing, or with `skip_bad` everything that is right.
-
-        Raises FieldsError naming what is wrong, unknown models and GPU types included.
+        """Store everything or nothing, or with `skip_bad` everything that is right. Raises FieldsError naming what is
+        wrong, unknown models and GPU types included.
         """
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
@@ -295,8 +287,6 @@ class Profiles:
 
 @dataclass(frozen=True, slots=True)
 class _KnownNames:
-    """Names that measurements may be about."""
-
     models: frozenset[str]
     clocks_mhz: dict[str, int]
 
@@ -326,5 +316,4 @@ def _row(fault: Fault) -> int:
 
 
 def models_of(item: Point) -> tuple[str, ...]:
-    """The model of a point, or the two of a pair."""
     return (item.model,) if isinstance(item, ProfilePoint) else (item.model_a, item.model_b)

@@ -45,8 +45,6 @@ class WantedProfileRun:
 
 
 class ProfileRuns:
-    """Ordering runs and hearing of them."""
-
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
         self._cluster = cluster
@@ -56,7 +54,6 @@ class ProfileRuns:
         return self._database.read(profile_runs.get, run_id)
 
     def page(self, order: PageOrder) -> StoredPage[ProfileRunLine]:
-        """All runs, the newest first."""
         return self._database.read(profile_runs.page, order)
 
     def order(self, wanted: WantedProfileRun, deed: Deed) -> ProfileRunLine:

@@ -64,8 +64,6 @@ class Costs:
 
 
 class CostReports:
-    """Reads the ledger."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -113,26 +111,20 @@ class HandedStates:
 
 
 class History:
-    """Reads what other rooms left."""
-
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
         self._cluster = cluster
 
     def target(self) -> Target:
-        """The standing target, whole."""
         return self._database.read(targets.current, self._cluster)
 
     def targets(self, order: PageOrder) -> StoredPage[TargetLine]:
-        """Generations, newest first."""
         return self._database.read(targets.page, order)
 
     def receipts(self, order: PageOrder, node: str | None, generation: int | None) -> StoredPage[ReceiptLine]:
-        """Receipts, newest first."""
         return self._database.read(nodes.receipts_page, order, node=node, generation=generation)
 
     def cycles(self, order: PageOrder, lane: Lane | None, state: CycleState | None) -> StoredPage[CycleSummary]:
-        """Cycles, newest first."""
         return self._database.read(cycles.page, order, lane=lane, state=state)
 
     def cycle(self, cycle_id: str) -> StoredCycle:
@@ -151,7 +143,6 @@ class History:
             return HandedStates(items=() if found is None else tuple(_handed(session, found)))
 
     def events(self, order: PageOrder, subject: str | None, project: str | None) -> StoredPage[EventLine]:
-        """Audit events, newest first."""
         return self._database.read(events.page, order, subject=subject, project=project)
 
 
@@ -183,11 +174,9 @@ class Announcements:
         self._connection = connection
 
     def current(self) -> int:
-        """The generation now."""
         return self._database.read(targets.generation, self._cluster)
 
     def announced(self, timeout_s: float) -> Iterator[int]:
-        """Generations announced within the timeout."""
         for notification in self._connection.notifies(timeout=timeout_s, stop_after=64):
             if notification.payload.isdigit():
                 yield int(notification.payload)

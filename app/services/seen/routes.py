@@ -42,8 +42,6 @@ Plain = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyProcess:
-    """A ready process of a replica."""
-
     replica: str
     kind: str
     workload: str
@@ -58,7 +56,7 @@ class ReadyProcess:
 @record
 class RouteReplica:
     """A ready process of a replica; without an endpoint it cannot be reached over HTTP. Weights are planned capacity,
-    requests per second, or sizes where a plan says nothing. A `leaving` process is not as planned any more and serves
+    requests per second, or shares where a plan says nothing. A `leaving` process is not as planned any more and serves
     until what is planned is ready. `generation` is that of the target which the weight comes from.
     """
 
@@ -148,13 +146,13 @@ class RouteTable:
 def _replicas(
     chosen: list[tuple[ReadyProcess, int]], capacity_rps: Mapping[int, Mapping[ReplicaId, float]], standing: int
 ) -> tuple[RouteReplica, ...]:
-    """The routes' replicas; weighed by planned requests per second, or where a plan has none of one, by size."""
+    """The routes' replicas; weighed by planned requests per second, or where a plan has none of one, by told share."""
     latest = capacity_rps[standing]
     planned = [
         capacity_rps[generation].get(ReplicaId(each.replica)) or latest.get(ReplicaId(each.replica)) or 0.0
         for each, generation in chosen
     ]
-    weights = planned if all(planned) else [float(each.share_pct_sm * each.batch) for each, _ in chosen]
+    weights = planned if all(planned) else [float(each.share_pct_sm) for each, _ in chosen]
     return tuple(
         RouteReplica(
             replica=each.replica,
@@ -180,10 +178,9 @@ def _address(endpoint: str | None) -> Plain:
 
 
 def choose_routes(ready: Iterable[ReadyProcess], planned: Iterable[Assignment]) -> dict[ReadyProcess, bool]:
-    """The ready replica processes that shall get traffic, and whether each is as planned.
-
-    A process that is not as planned (elsewhere, of another size, or of a replica that is on its way out) is used only
-    until everything planned of its service is ready: the old serves until the new can.
+    """The ready replica processes that shall get traffic, and whether each is as planned. A process that is not as
+    planned (elsewhere, of another size, or of a replica that is on its way out) is used only until everything planned
+    of its service is ready: the old serves until the new can.
     """
     wanted = {item.replica: item for item in planned if item.kind is WorkloadKind.SERVICE}
     services = [process for process in ready if process.kind == WorkloadKind.SERVICE.value]
@@ -253,7 +250,8 @@ def from_report(
     found = []
     for row in rows:
         match = _match(row, known)
-        if row.state != READY or (match is None and for_themselves):
+        measured = row.replica.rpartition("#")[0] != row.workload
+        if row.state != READY or measured or (match is None and for_themselves):
             continue
         if match is not None:
             known.remove(match)

@@ -188,8 +188,6 @@ Plain = dict[str, Any]
 
 
 class StatusReader:
-    """Reads the present."""
-
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
         self._cluster = cluster
@@ -200,7 +198,6 @@ class StatusReader:
             return telemetry.counts(session, self._cluster, read_policy(session).device_silent_after_s)
 
     def fleet(self, project: str | None) -> FleetSummary:
-        """Summary of the fleet, or of what one project holds of it."""
         with self._database.reading() as session:
             mine = _Sight(session, self._cluster, project)
             workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
@@ -365,7 +362,6 @@ class _Sight:
         )
 
     def _policy(self, spec: Plain) -> str:
-        """Whose planners plan a workload."""
         owners, named = self._owners, spec.get("policy")
         return str(named) if named in owners.bound else owners.default.name
 

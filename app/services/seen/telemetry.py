@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Generic, TypeVar
+from urllib.parse import urlsplit
 
-from agents.wire import EdgeReport, NodeReceipt, Report
+from sqlalchemy.orm import Session
+
+from agents.wire import EdgeReport, NodeReceipt, ReplicaReadBack, ReplicaReport, Report
 from app.errors import ClockBackwardsError, FieldsError
 from app.records import record
-from app.store import ingest, nodes, telemetry
+from app.store import events, ingest, nodes, targets, telemetry
 from app.store.engine import Database
+from app.store.events import Event
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
 from app.store.telemetry import DevicePoint, ServicePoint, TelemetryWindow
 from solvers.cycle.ports import Clock
 from solvers.domain.change import ReceiptOutcome
+from solvers.domain.codec import Plain
 from solvers.errors import HeadroomError, InvariantError, NotFoundError
 
 R = TypeVar("R", Report, EdgeReport)
@@ -29,6 +36,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BATCH_MAX = 256
+FOREIGN = "node.spoke_of_others"
+FOREIGN_EVERY_S = 3600.0
+FOREIGN_NAMED_MAX = 8
 
 
 class _Ticket(Generic[Item, Result]):
@@ -133,23 +143,58 @@ class ServiceSeries:
     items: tuple[ServicePoint, ...]
 
 
-class DeviceRegistry:
-    """Which devices belong to a node, remembered for some seconds: every report asks."""
+_SIZE = attrgetter("share_pct_sm", "memory_mib_limit")
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """What a node may speak of: its devices, processes that it was told to hold, generations that were promoted."""
+
+    devices: frozenset[str]
+    told: frozenset[tuple[object, ...]]
+    generation: int
+
+    def covers(self, generation: int, items: Iterable[ReplicaReport | ReplicaReadBack]) -> bool:
+        return generation <= self.generation and all(map(self.told_of, items))
+
+    def told_of(self, item: ReplicaReport | ReplicaReadBack) -> bool:
+        """Whether this is a process that the node was told to hold, of that size, and of that work where it says so."""
+        if isinstance(item, ReplicaReadBack):
+            return bool({(item.uuid, item.replica), (item.uuid, item.replica, *_SIZE(item))} & self.told)
+        named = (item.uuid, item.replica, item.kind, item.workload)
+        own = item.project == item.workload.partition("/")[0]
+        return own and bool({named, (*named, item.model, *_SIZE(item))} & self.told)
+
+
+def _assigned(session: Session, node: str, cluster: str) -> Assigned:
+    told: set[tuple[object, ...]] = set()
+    for each in targets.told_to(session, node):
+        size = () if each.share_pct_sm is None else _SIZE(each)
+        model = () if each.model is None else (each.model,)
+        told |= {(each.uuid, each.replica, *size), (each.uuid, each.replica, each.kind, each.workload, *model, *size)}
+    devices, generation = nodes.devices_of(session, node), targets.generation(session, cluster)
+    return Assigned(devices=frozenset(devices), told=frozenset(told), generation=generation)
+
+
+class NodeRegistry:
+    """What each node may speak of, remembered for some seconds: every report asks."""
+
+    def __init__(self, database: Database, clock: Clock, cluster: str) -> None:
         self._database = database
         self._clock = clock
+        self._cluster = cluster
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[Assigned, float]] = OrderedDict()
 
-    def devices_of(self, node: str) -> frozenset[str]:
+    def of(self, node: str, enough: Callable[[Assigned], bool]) -> Assigned:
+        """What a node may speak of, as it is now unless what is remembered is enough."""
         now_ms = self._clock.elapsed_ms()
         with self._lock:
             entry = self._known.get(node)
-        if entry is not None and now_ms < entry[1]:
+        if entry is not None and now_ms < entry[1] and enough(entry[0]):
             return entry[0]
         with self._database.reading() as session:
-            found = frozenset(nodes.devices_of(session, node))
+            found = _assigned(session, node, self._cluster)
         with self._lock:
             self._known[node] = (found, now_ms + REGISTRY_TTL_MS)
             self._known.move_to_end(node)
@@ -167,28 +212,25 @@ Grouped = GroupCommit[tuple[R, ...], tuple[ReportOutcome, ...]]
 
 
 class Telemetry:
-    """Takes telemetry in and reads it back."""
-
-    def __init__(self, database: Database, clock: Clock, skew_s: float, heard: Heard) -> None:
+    def __init__(self, database: Database, clock: Clock, cluster: str, skew_s: float, heard: Heard) -> None:
         self._database = database
         self._clock = clock
         self._skew_s = skew_s
         self._heard = heard
-        self.registry = DeviceRegistry(database, clock)
+        self.registry = NodeRegistry(database, clock, cluster)
         self._reports: Grouped[Report] = self._grouped(lambda report: len(report.devices) + len(report.replicas))
         self._edges: Grouped[EdgeReport] = self._grouped(lambda report: len(report.samples))
 
     def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledged:
-        """Store a node's reports, oldest first.
-
-        Raises FieldsError for times from the future and devices that are not the node's, ClockBackwardsError,
-        NotFoundError when the node never joined. Reports before the faulty one are stored.
+        """Store a node's reports, oldest first, without what the node was never told to hold. Raises FieldsError for
+        times from the future and devices that are not the node's, ClockBackwardsError, NotFoundError when the node
+        never joined. Reports before the faulty one are stored.
         """
         prefixes = _prefixes(len(reports), many)
         for prefix, report in zip(prefixes, reports, strict=True):
             self._check_time(prefix, report.observed_at_s)
-            self._check_devices(prefix, report)
-        return _acknowledge(self._reports.submit(reports), prefixes)
+        own = tuple(self._own(prefix, report) for prefix, report in zip(prefixes, reports, strict=True))
+        return _acknowledge(self._reports.submit(own), prefixes)
 
     def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> Acknowledged:
         """Store a gateway's reports, oldest first. Raises as `accept_reports` does."""
@@ -197,9 +239,21 @@ class Telemetry:
             self._check_time(prefix, report.observed_at_s)
         return _acknowledge(self._edges.submit(reports), prefixes)
 
-    def accept_receipt(self, receipt: NodeReceipt) -> bool:
-        """Keep what a node read back; tells whether it was new. Raises FieldsError for times from the future."""
+    def accept_receipt(self, receipt: NodeReceipt, peer: str) -> bool:
+        """Keep what a node read back of what it was told to hold; tells whether it was new. `peer`: whence it came.
+        Raises FieldsError for times from the future, generations that never were and addresses that are not the node's.
+        """
         self._check_time("", receipt.observed_at_s)
+        known = self.registry.of(receipt.node, lambda known: known.covers(receipt.generation, receipt.replicas))
+        if receipt.generation > known.generation:
+            self._note_foreign(receipt.node, "generation-unknown", [str(receipt.generation)])
+            raise FieldsError.of("/generation", f"{known.generation} is the newest generation", "generation-unknown")
+        self._check_endpoints(receipt, peer)
+        kept = tuple(filter(known.told_of, receipt.replicas))
+        if len(kept) < len(receipt.replicas):
+            untold = [item.replica for item in receipt.replicas if not known.told_of(item)]
+            self._note_foreign(receipt.node, "replica-not-told", untold)
+            receipt = replace(receipt, replicas=kept)
         with self._database.transaction() as session:
             new = nodes.put_receipt(session, receipt)
             nodes.keep_read_back(session, receipt)
@@ -208,13 +262,11 @@ class Telemetry:
         return new
 
     def device_series(self, uuid: str, window: TelemetryWindow) -> DeviceSeries:
-        """A device's readings in even steps."""
         with self._database.reading() as session:
             items = telemetry.device_series(session, uuid, window)
         return DeviceSeries(uuid=uuid, start=window.since, end=window.until, step_s=window.step_s, items=items)
 
     def service_series(self, service: str, window: TelemetryWindow) -> ServiceSeries:
-        """A service's offered and served load in even steps."""
         with self._database.reading() as session:
             items = telemetry.service_series(session, service, window)
         return ServiceSeries(service=service, start=window.since, end=window.until, step_s=window.step_s, items=items)
@@ -225,20 +277,52 @@ class Telemetry:
             told = f"this lies {ahead_s:.0f} s in the future of the server's clock; {self._skew_s:g} s are allowed"
             raise FieldsError.of(f"{prefix}/observed_at_s", told, "time-in-future")
 
-    def _check_devices(self, prefix: str, report: Report) -> None:
+    def _own(self, prefix: str, report: Report) -> Report:
+        """The report without what its node was never told. Raises FieldsError for devices that are not the node's."""
         _check_distinct(prefix, report)
-        known = self.registry.devices_of(report.node)
         named = {device.uuid for device in report.devices} | {replica.uuid for replica in report.replicas}
-        if named <= known:
-            return
-        self.registry.forget(report.node)
-        known = self.registry.devices_of(report.node)
+
+        def covered(known: Assigned) -> bool:
+            return named <= known.devices and known.covers(report.generation_applied, report.replicas)
+
+        known = self.registry.of(report.node, covered)
+        if covered(known):
+            return report
         named_at = [(f"/devices/{index}", device.uuid) for index, device in enumerate(report.devices)]
         named_at += [(f"/replicas/{index}", replica.uuid) for index, replica in enumerate(report.replicas)]
         for place, uuid in named_at:
-            if uuid not in known:
+            if uuid not in known.devices:
                 detail = f"{uuid} is no registered device of node {report.node}"
                 raise FieldsError.unknown(f"{prefix}{place}/uuid", detail)
+        untold = [item.replica for item in report.replicas if not known.told_of(item)]
+        if untold:
+            self._note_foreign(report.node, "replica-not-told", untold)
+        applied = report.generation_applied
+        if applied > known.generation:
+            self._note_foreign(report.node, "generation-unknown", [str(applied)])
+            applied = 0
+        return replace(report, generation_applied=applied, replicas=tuple(filter(known.told_of, report.replicas)))
+
+    def _check_endpoints(self, receipt: NodeReceipt, peer: str) -> None:
+        """Processes answer where their node does, where it said at joining that they would, or whence it calls."""
+        told = {item.endpoint for item in receipt.replicas if item.endpoint is not None}
+        if not told:
+            return
+        with self._database.reading() as session:
+            state = nodes.get(session, receipt.node)
+        hosts = {peer, state.worker_host, None if state.endpoint is None else urlsplit(state.endpoint).hostname}
+        for index, item in enumerate(receipt.replicas):
+            if item.endpoint is not None and urlsplit(item.endpoint).hostname not in hosts:
+                self._note_foreign(receipt.node, "endpoint-foreign", [item.endpoint])
+                detail = f"node {receipt.node} said nothing of {item.endpoint} when it joined"
+                raise FieldsError.of(f"/replicas/{index}/endpoint", detail, "endpoint-foreign")
+
+    def _note_foreign(self, node: str, code: str, named: Sequence[str]) -> None:
+        """Leave an audit event, one an hour for each node and code: agents repeat themselves."""
+        facts: dict[str, Plain] = {"code": code, "named": list(named[:FOREIGN_NAMED_MAX])}
+        event = Event(name=FOREIGN, actor=f"node:{node}", subject=f"nodes/{node}", facts=facts)
+        with self._database.transaction() as session:
+            events.append_rarely(session, event, FOREIGN_EVERY_S)
 
     def _grouped(self, rows_of: Callable[[R], int]) -> Grouped[R]:
         """Many senders' reports in one transaction, each sender's in its order."""
@@ -264,7 +348,6 @@ def _check_distinct(prefix: str, report: Report) -> None:
 
 
 def _prefixes(count: int, many: bool) -> list[str]:
-    """Where each report stands in its body."""
     if not 1 <= count <= REPORTS_PER_CALL_MAX:
         raise FieldsError.of("", f"send 1 to {REPORTS_PER_CALL_MAX} reports at once", "count-out-of-range")
     return [f"/{index}" if many else "" for index in range(count)]

@@ -71,8 +71,6 @@ class NodesAdded:
 
 @value
 class CapName:
-    """Which power cap."""
-
     scope: PowerScope
     subject: str
 
@@ -156,7 +154,6 @@ def merged(old: Iterable[T], new: Iterable[T], key: Callable[[T], Any]) -> tuple
 
 
 def with_nodes(snapshot: Snapshot, wish: NodesAdded, gpu_type: GpuType, prefix: str) -> Snapshot:
-    """The picture with these nodes standing ready and empty."""
     counts = [min(wish.gpus_per_node, wish.gpus - first) for first in range(0, wish.gpus, wish.gpus_per_node)]
     nodes = [record_of(Node, wish, id=NodeId(f"{prefix}-{number:05d}")) for number in range(len(counts))]
     devices = [
@@ -180,7 +177,6 @@ def with_nodes(snapshot: Snapshot, wish: NodesAdded, gpu_type: GpuType, prefix: 
 
 
 def _reporting(snapshot: Snapshot, new: Iterable[NodeId]) -> tuple[NodeStatus, ...]:
-    """Statuses with those of nodes that have just reported."""
     fresh = (NodeStatus(node=name, age_s=0.0, generation_applied=0) for name in new)
     return merged(snapshot.node_statuses, fresh, lambda item: item.node)
 
@@ -301,7 +297,6 @@ class _Picture(Faults):
         self._set(services=tuple(services), demands=merged(before.demands, rates, lambda item: item.service))
 
     def _lose(self) -> None:
-        """Nodes that fall silent and devices that break."""
         before, changes = self._snapshot, self._changes
         self._all_known("node", changes.nodes_lost, before.nodes_by_id(), "/nodes_lost/{}")
         self._all_known("device", changes.devices_lost, before.devices_by_id(), "/devices_lost/{}")
@@ -369,7 +364,6 @@ class _Picture(Faults):
         return replace(gpu_type, prices=tuple(rows.values()))
 
     def _offer(self) -> None:
-        """GPUs that could be rented."""
         before, offers = self._snapshot, self._changes.offers
         types = before.gpu_types_by_name()
         self._all_known("GPU type", (item.gpu_type for item in offers), types, "/offers/{}/gpu_type")

@@ -8,6 +8,7 @@ of its own. Nothing is stored or promoted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -34,7 +35,7 @@ from solvers.planners.chain import SPEC as KEEP
 DEADLINE_S_MAX = 3600.0
 WORK_UNITS_MAX = 10**12
 SEED_MAX = 2**63 - 1
-KEPT = KEEP.name
+KEPT, QUICK = KEEP.name, "greedy"
 
 
 @value
@@ -110,11 +111,25 @@ def _asked(picture: Snapshot, wish: Wish, asking: Asking) -> ChosenPlan:
     own = wish.deadline_s is None and wish.work_units is None
     course = Course(planners=None if wish.planner is None else (wish.planner,), budget=None if own else asked.budget)
     found = try_policies(asking, asked, course)
-    if found.plan is not None or all(item.ending is not PlannerEnding.KILLED for item in found.attempts):
+    if found.plan is not None or not any(map(_stopped, found.attempts)):
         return found
-    # Nobody had found anything when the time ended: then the answer is what stands.
-    kept = try_policies(replace(asking, propose=registry.propose), asked, Course(planners=(KEPT,)))
-    return replace(kept, attempts=(*found.attempts, *kept.attempts))
+    # Nobody had found anything when it ended: then the answer is what stands, or the quick planner's where that serves
+    # more; both end by themselves, so they are asked here.
+    at_hand = replace(asking, propose=registry.propose)
+    best = try_policies(at_hand, asked, Course(planners=(KEPT,)))
+    if _unserved(best):
+        best = min(best, try_policies(at_hand, asked, Course(planners=(QUICK,))), key=_unserved)
+    return replace(best, attempts=(*found.attempts, *best.attempts))
+
+
+def _unserved(found: ChosenPlan) -> float:
+    return math.inf if found.plan is None else found.plan.objective.unserved
+
+
+def _stopped(attempt: Attempt) -> bool:
+    """Whether a planner was ended from outside; one's own that fails shall be seen to."""
+    crashed = attempt.ending is PlannerEnding.FAILED and attempt.planner in registry.names()
+    return crashed or attempt.ending is PlannerEnding.KILLED
 
 
 def _judged_anew(known: Plan, picture: Snapshot, wish: Wish, asking: Asking) -> ChosenPlan:

@@ -94,7 +94,6 @@ class Outcome:
 
 
 def outcome_of(made: Made) -> Outcome:
-    """Put a plan into numbers."""
     plan, whole = made.plan, made.picture.with_offers()
     attempts = made.chosen.attempts
     as_before, told = any(item.planner == KEPT for item in attempts), answered(attempts, made.chosen.proposal)
@@ -201,8 +200,6 @@ class Serving:
 
 @value
 class WorkloadChange:
-    """One workload before and after."""
-
     workload: WorkloadId
     kind: WorkloadKind
     fate: Fate
@@ -216,8 +213,6 @@ class WorkloadChange:
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkloadKey:
-    """A workload among those of all kinds."""
-
     workload: WorkloadId
     kind: WorkloadKind
 
@@ -341,7 +336,6 @@ class Simulation:
 
 
 def compare(before: Made, picture: Snapshot, wish: Wish, asking: Asking) -> tuple[Made, Simulation]:
-    """Plan the changed picture and compare it with the plan of the picture as it is."""
     changed = standing_on(picture, before.plan)
     after = planned_beside(before.plan, changed, wish, asking)
     outcomes = outcome_of(before), outcome_of(after)

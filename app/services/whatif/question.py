@@ -51,7 +51,6 @@ class WhatIfQuestion(Wish):
 
     @property
     def changed(self) -> bool:
-        """Whether anything is to be different."""
         return self.changes != Changes()
 
     @property
@@ -216,7 +215,6 @@ class _Advisor:
         return found
 
     def _tried(self, candidate: _Candidate) -> Advice:
-        """Plan with the new devices and say what they changed."""
         row, devices, before = candidate.row, self.question.devices, self.before
         picture = self.made.picture
         grown = self.pictures.complete(_with(picture, candidate.gpu_type, row, devices))

@@ -54,7 +54,6 @@ def load(folder: Path) -> Mapping[str, TextClause]:
 
 
 def records(session: Session, kind: type[T], statement: Executable, **parameters: object) -> tuple[T, ...]:
-    """What a statement answers, a record for each row."""
     return tuple(from_row(kind, row) for row in session.execute(statement, parameters))
 
 
@@ -75,7 +74,6 @@ def from_row(kind: type[T], row: Row[Any]) -> T:
 
 @cache
 def _formed(kind: Any) -> Mapping[str, Callable[[Any], object]]:
-    """The fields that are not as the driver gives them."""
     hints = get_type_hints(kind)
     found = {field.name: _former(hints[field.name]) for field in fields(kind)}
     return {name: former for name, former in found.items() if former is not None}

@@ -19,3 +19,32 @@ SELECT DISTINCT replica->>'workload' AS workload, device->>'uuid' AS device,
 FROM node_targets, jsonb_array_elements(document->'devices') AS device,
     jsonb_array_elements(device->'replicas') AS replica
 WHERE replica->>'retire_after_s' IS NULL ORDER BY 1, 2
+
+-- name: remember_told
+-- What node targets name is remembered as told, and when what they do not name any more was told last.
+WITH told AS (
+    SELECT DISTINCT node_id, device->>'uuid' AS uuid, item->>'replica' AS replica, item->>'kind' AS kind,
+        item->>'workload' AS workload, item->>'model' AS model, (item->>'share_pct_sm')::integer AS share_pct_sm,
+        (item->>'memory_mib_limit')::integer AS memory_mib_limit
+    FROM node_targets, jsonb_array_elements(document->'devices') AS device,
+        jsonb_array_elements(device->'replicas') AS item
+), ended AS (
+    UPDATE told_replicas AS kept SET told_until = now()
+    WHERE told_until IS NULL AND NOT EXISTS (
+        SELECT FROM told WHERE told = (kept.node_id, kept.uuid, kept.replica, kept.kind, kept.workload, kept.model,
+            kept.share_pct_sm, kept.memory_mib_limit))
+)
+INSERT INTO told_replicas
+SELECT told.*, NULL FROM told
+ON CONFLICT ON CONSTRAINT told_replicas_pkey
+DO UPDATE SET told_until = NULL WHERE told_replicas.told_until IS NOT NULL
+
+-- name: told_to_node
+-- Replicas that a node was told of late, and processes that it was ordered to measure, which have any size.
+SELECT uuid, replica, kind, workload, model, share_pct_sm, memory_mib_limit FROM told_replicas WHERE node_id = :node
+UNION ALL
+SELECT uuid, 'profile-' || replace(measured.name || measured.place, '/', '-'), 'service', measured.name, NULL, NULL, NULL
+FROM profile_runs, LATERAL (VALUES (service, CASE WHEN beside IS NULL THEN '' ELSE '-0' END), (beside, '-1'))
+    AS measured (name, place)
+WHERE node_id = :node AND measured.name IS NOT NULL
+    AND coalesce(ended_at, expires_at) > now() - make_interval(secs => :kept_s)

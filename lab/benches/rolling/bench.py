@@ -23,11 +23,11 @@ from lab.outcome import (
     metric,
 )
 from lab.world.ports import CountingReporter, InProcessRunner, LastRecord, StateMemory
+from lab.world.targets import next_target
 from lab.world.world import policy_of
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.ports import CycleOrder, Ports, movable_workloads
 from solvers.cycle.record import CycleRecord, Lane
-from solvers.cycle.target import next_target
 from solvers.domain.evidence import Finding, FindingCode
 from solvers.domain.ids import CycleId, Generation, ServiceId
 from solvers.domain.plan import Plan

@@ -20,8 +20,8 @@ from lab.arena.loads import scaled
 from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, listed, mean_metric, outcomes, world_of
 from lab.claims.planned import request_of
 from lab.outcome import Bench, JobOutcome, RunOutcome
+from lab.world.targets import next_target
 from lab.world.world import World
-from solvers.cycle.target import next_target
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.snapshot import Snapshot

@@ -236,7 +236,6 @@ def sight(curve: Curve, at: tuple[Floats, Floats, Floats]) -> Sight:
 
 
 def prior_curve(form: Form, prior: ShapePrior, kernel: Floats) -> Curve:
-    """What is believed without any measurement."""
     empty = np.zeros(0)
     nothing = Points(batch=empty, share=empty, slowness=empty, log_value=empty, count=empty)
     return Curve(form=form, prior=prior, kernel=kernel, parameters=prior.mean, points=nothing, extra=empty, fitted=0)

@@ -49,7 +49,6 @@ WORK, WEIGHTS, FILL, GROWTH = range(3, 7)
 
 
 def natural(parameters: Sequence[float] | Floats) -> Floats:
-    """Parameters in units from the learned scale."""
     values = np.asarray(parameters, dtype=np.float64)
     found = np.exp(values)
     found[..., GROWTH] = 1 / (1 + np.exp(-values[..., GROWTH]))

@@ -371,7 +371,6 @@ class PressureBelief:
         return low_batch - _MARGIN, high_batch + _MARGIN, low_share - _MARGIN, high_share + _MARGIN
 
     def _equations(self, scene: Scene, known: Flags, latency_ms: Floats) -> Rows:
-        """One equation per known member."""
         row = np.cumsum(known) - 1
         parts = []
         for kind, rows in scene.kinds(known):

@@ -364,5 +364,4 @@ class Scene:
         return 1.0 + OVERSOLD_COST * self.over_edges(self.beyond)
 
     def over_edges(self, values: Floats) -> Floats:
-        """Sum over every member's neighbours."""
         return np.asarray(np.bincount(self.edges.own, weights=values, minlength=len(self.groups)), dtype=np.float64)

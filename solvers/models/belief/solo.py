@@ -38,7 +38,6 @@ T = TypeVar("T")
 
 
 def to_plain(known: Knowledge) -> Plain:
-    """All that was learned as JSON data."""
     return {
         # An unknown clock is left out.
         "clocks": {name: clock for name, clock in sorted(known.clocks.items()) if np.isfinite(clock)},

@@ -27,9 +27,7 @@ BESIDE_PART_MIN = 0.05
 class Belief(Protocol):
     """What is asked here of a suite."""
 
-    def predict(self, queries: Queries) -> Answer:
-        """Replicas alone."""
-        ...
+    def predict(self, queries: Queries) -> Answer: ...
 
     def predict_groups(self, groups: Groups) -> Answer:
         """Latency of every member beside the others, all of them never resting."""

@@ -244,7 +244,6 @@ class Point:
 
     @property
     def established(self) -> bool:
-        """Whether it speaks for itself."""
         return len(self.values) >= ESTABLISHED
 
     @property

@@ -112,7 +112,6 @@ class CurveModel:
     learn_power: Learn | None = None
 
     def make(self, facts: Facts, _seed: int = 0) -> Curves:
-        """Formulas of nothing yet."""
         return Curves(model=self, table=Static(facts=facts))
 
     def load(self, plain: Plain, facts: Facts) -> Curves:

@@ -96,7 +96,6 @@ class Company:
         return self.with_groups(groups, (self.alone_ms[rows], self.slowdown[rows]))
 
     def known(self) -> Flags:
-        """Members whose slowdown was measured."""
         return np.isfinite(self.slowdown) & (self.groups.count_of_others() > 0)
 
     def nearness(self, groups: Groups) -> tuple[Floats, Flags, Whole]:
@@ -208,7 +207,6 @@ class DisturbedModel:
     learn: Learn
 
     def make(self, facts: Facts, _seed: int = 0) -> Disturbed:
-        """The formula with published coefficients."""
         return Disturbed(model=self, facts=facts, formula=self.learn(None, facts))
 
     def load(self, plain: Plain, facts: Facts) -> Disturbed:

@@ -56,7 +56,6 @@ def names_of(items: list[Plain]) -> tuple[str, ...]:
 
 
 def queries_to_plain(queries: Queries) -> dict[str, Plain]:
-    """Configurations as JSON data."""
     return {
         "models": list(queries.models),
         "gpu_types": list(queries.gpu_types),

@@ -69,7 +69,6 @@ class TokenPromise:
         return token_latency(costs_of(profile), mix_of(self.lengths), rate_rps, sequences, self.percentile)
 
     def kept_by(self, latency: TokenLatency) -> bool:
-        """Whether both limits hold."""
         return latency.first_token_ms_tail <= self.first_token_ms and latency.inter_token_ms_tail <= self.inter_token_ms
 
 

@@ -1,12 +1,8 @@
-"""One request on its way through the joint planner: what was read, the first plan, and how the time is divided.
+"""One request on its way through the joint planner: what was read, the first plan, how the time is divided, and what a
+solve leaves to the next one: patterns, prices, and when everything was last solved.
 
-Time goes by the size of the fleet: what seating, writing and explaining will take is kept back from the solve, and each
-asks what is left before it begins.
-
-What a solve leaves to the next one: patterns, prices, and when everything was last solved.
-
-By names (members by workload and network, kinds by pool and clock, prices by whose they are), so that they survive
-whatever comes and goes between two snapshots. What no longer exists is left out; other bytes are as good as none.
+Time goes by the size of the fleet: what seating, writing and explaining will take is kept back from the solve. What is
+kept goes by names, so that it survives whatever comes and goes between two snapshots; other bytes are as good as none.
 """
 
 from __future__ import annotations
@@ -14,12 +10,12 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Term
@@ -32,12 +28,14 @@ from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
-from solvers.problems.joint import JointProblem
+from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Pattern, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-6"
+_FORM = "joint-7"
+SINGLES_MAX = 60_000
+"""Replicas alone that are looked at to see what a device carries."""
 _TAB = "\t"
 
 
@@ -77,6 +75,9 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         size=np.array([len(item.variants) for item in chosen], dtype=np.int32),
         member=np.array([member for item in chosen for member in item.variants], dtype=np.int32),
         share=np.array([share for item in chosen for share in item.shares_pct], dtype=np.int16),
+        worth=np.zeros(0) if kept.prices is None or kept.prices.worth_usd is None else kept.prices.worth_usd,
+        worth_of=np.array(problem.fingerprint),
+        rates=problem.rate_rps,
         priced=np.array(list(usd), dtype=np.str_),
         usd=np.array(list(usd.values()), dtype=np.float64),
     )
@@ -89,7 +90,8 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
         with np.load(io.BytesIO(state), allow_pickle=False) as kept:
             if "form" not in kept or str(kept["form"]) != _FORM:
                 return NOTHING
-            rows = _rows({name: np.asarray(kept[name]) for name in kept.files}, problem)
+            fields = {name: np.asarray(kept[name]) for name in kept.files}
+            rows = _rows(fields, problem)
             moments = kept["full_at_s"].tolist()
             question, left_usd = str(kept["question"]), float(kept["left_usd"])
             usd = dict(zip(kept["priced"].tolist(), kept["usd"].tolist(), strict=True))
@@ -100,7 +102,7 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
     good = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
     return Kept(
         patterns=tuple(judge.patterns(judged.take(good))),
-        prices=prices_of(problem, usd) if usd else None,
+        prices=_still_shown(problem, prices_of(problem, usd), fields) if usd else None,
         full_at_s=moments[0] if moments else None,
         question=question,
         left_usd=left_usd,
@@ -140,6 +142,36 @@ def prices_of(problem: JointProblem, usd: Mapping[str, float]) -> Prices:
             for kind, (names, amount) in _price_names(problem).items()
         }
     )
+
+
+def _still_shown(problem: JointProblem, prices: Prices, kept: Mapping[str, np.ndarray]) -> Prices:
+    """With what was shown then, where it goes on to hold: where only rates are others. A part of a rate is worth no
+    more where the rate is less. Where it is more, a device that carried all of it may now carry more: that is worth
+    nothing, so the price of a request falls as far as a device could.
+    """
+    if not len(kept["worth"]) or str(kept["worth_of"]) != problem.fingerprint:
+        return prices
+    before = kept["rates"].astype(np.float64)
+    most = np.maximum(before, np.minimum(_most_on_a_device(problem, problem.rate_rps > before), problem.rate_rps))
+    part = np.divide(before, most, out=np.ones_like(most), where=most > 0)
+    return replace(prices, demand_usd=prices.demand_usd * part, worth_usd=kept["worth"])
+
+
+def _most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
+    """Of these workloads what one device carries at most, requests/s; infinite where there are too many to see."""
+    found, judge = np.where(works, np.inf, 0.0), Judge(problem)
+    variants = np.flatnonzero(works[problem.variant_workload])
+    shares = np.arange(max(1, problem.share_step_pct), WHOLE_PCT + 1, max(1, problem.share_step_pct))
+    if problem.kinds * len(variants) * len(shares) > SINGLES_MAX or not len(variants):
+        return found
+    each = np.meshgrid(np.arange(problem.kinds), variants, shares)
+    kind, variant, share = (item.ravel() for item in each)
+    judged = judge.judge(Patterns(kind=kind, variants=variant[:, None], shares_pct=share[:, None]))
+    work, alone_rps = problem.variant_workload[variant], judged.capacity_rps[:, 0] * judged.lawful
+    most, dense = np.zeros(len(works)), np.zeros(len(works))
+    np.maximum.at(most, work, alone_rps * np.minimum(judge.per_device_max[work], judge.width))
+    np.maximum.at(dense, work, alone_rps * WHOLE_PCT / share)
+    return np.where(works, np.minimum(most, dense), 0.0)
 
 
 def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], problem: JointProblem) -> Patterns:
@@ -196,10 +228,12 @@ FIRST_S_PER_PAIR = 1.4e-6
 """Of workload and device."""
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
-RESERVE_S = 0.1
-RESERVE_S_PER_DEVICE = 0.0004
-RESERVE_S_PER_WORKLOAD = 0.0004
+RESERVE_S = 0.05
+RESERVE_S_PER_DEVICE = 0.0003
+RESERVE_S_PER_WORKLOAD = 0.0003
 """What seating, writing and bounding take."""
+WRITING_PART = 0.5
+"""Of that: with less left nobody begins to."""
 SOLVE_UNITS_LEAST = 500
 SOLVE_UNITS_PER_SIZE, SIZE_POWER = 15, 1.5
 """Of workloads: longer searches of problems so large hardly find anything better."""
@@ -210,8 +244,8 @@ PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25
-EXPLAIN_SHORT_PART = 0.02
-"""Of the deadline, for those that are short."""
+EXPLAIN_SHORT_PART, EXPLAIN_PART = 0.02, 0.05
+"""Of the deadline, for those that are short, and at most for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,13 +274,18 @@ class Attempt:
         devices, workloads = sum(len(pool) for pool in self.reading.pool_devices), len(self.reading.problem.workloads)
         return self.clock.crowding * (RESERVE_S + RESERVE_S_PER_DEVICE * devices + RESERVE_S_PER_WORKLOAD * workloads)
 
+    @property
+    def hurried(self) -> bool:
+        """Whether there is hardly time to write another plan."""
+        return self.clock.left_s < WRITING_PART * self._write_s()
+
     def solve_deadline(self) -> Deadline:
         """What is left to the solve, with enough kept back for seating, writing and explaining. Where nobody counts
         work, a small problem gets as much of it as it is worth, on a busy machine as on any other.
         """
         budget = self.request.budget
-        reserve_s = self._write_s() + self._explain_s()
-        reserve_s += min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
+        explain_s = self._explain_s() + min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
+        reserve_s = self._write_s() + min(explain_s, EXPLAIN_PART * budget.deadline_s)
         left_s, units = self.clock.left_s - reserve_s, budget.work_units
         if units is None:
             worth = SOLVE_UNITS_LEAST + SOLVE_UNITS_PER_SIZE * len(self.reading.problem.workloads) ** SIZE_POWER
@@ -291,7 +330,6 @@ class Attempt:
         return Terms(
             capacity=Term.CAPACITY in snapshot.policy.terms,
             deadline=Deadline(max(self.clock.left_s, SEATING_PART_MIN * self.request.budget.deadline_s)),
-            launch_usd_per_s=snapshot.policy.launch_usd_per_s,
             job_most_pct=most_pct,
             job_left_s=left_s,
             jobs_first=trains_first(snapshot.policy),

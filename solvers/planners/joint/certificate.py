@@ -5,8 +5,6 @@ device could be worth above what they cost. So prices of an earlier solve prove 
 nobody needs to have solved it: where none are known, those of the cheapest single replica do. The problem here leaves
 out what would make it narrower than the truth: who stands beside pinned replicas may move, and what is left of a device
 is open to all who fit, at no price where it is paid for already, pressed by nobody.
-
-The problem that bounds are proven of: nothing in it is narrower than the truth.
 """
 
 from __future__ import annotations
@@ -206,9 +204,7 @@ class _Glance:
         kind, variant, at = (
             item.ravel() for item in np.meshgrid(open_kinds, np.arange(len(problem.variants)), np.arange(len(shares)))
         )
-        member, share = (np.full((len(kind), judge.width), empty, dtype=np.int64) for empty in (-1, 0))
-        member[:, 0], share[:, 0] = variant, shares[at]
-        judged = judge.judge(Patterns(kind=kind, variants=member, shares_pct=share))
+        judged = judge.judge(Patterns(kind=kind, variants=variant[:, None], shares_pct=shares[at][:, None]))
         fits = low[at] <= loose.room_pct[problem.kind_pool[kind]]
         some = np.flatnonzero(judged.lawful & fits)
         return _Glance(problem=loose, rows=rows, alone=judged.take(some), low_pct=low[at][some].astype(np.float64))

@@ -2,12 +2,9 @@
 
 From the snapshot and the moment of the last full solve, so that a repeated cycle decides alike at whatever moments
 cycles run: a workload has a reason to change when what stands of it is short, breaks a rule or a promise, or could do
-with notably less (but for services that can always use more). A full solve is due when nothing stands, when many have
-reasons, or when the last one is long past or unknown.
-
-Where only some have a reason, what stands is changed as far as that goes at once (`solve.reach`); if that leaves
-anybody short, everything is solved. Where the question is the one of last time and nothing was changed since, it is
-answered already. Prices of an earlier full solve go on proving (`certificate`).
+with notably less (but for services that can always use more). A full solve is due when nothing stands, many have
+reasons, the last one is long past or unknown, or when what stands, changed as far as that goes at once
+(`solve.reach`), leaves anybody short. The question of last time is answered already.
 """
 
 from __future__ import annotations
@@ -20,12 +17,12 @@ from zlib import crc32
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.deadline import Deadline
+from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.attempt import NOTHING, Kept, recall
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.reach import GAP, Reached, ReachTerms, reached
-from solvers.planners.joint.solve.solve import SolveOrder, charge, layout_of, portion
+from solvers.planners.joint.solve.reach import GAP, GROUPS_MAX, Reached, ReachTerms, reached
+from solvers.planners.joint.solve.solve import SolveOrder, layout_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
 
@@ -52,7 +49,8 @@ class Solved:
     """What came out, and what to begin with next time, the most useful first."""
 
     found: Layout
-    """The solve's."""
+    """The solve's; what stands, where nothing was searched."""
+    searched: bool
     reached: Reached | None
     """What stands, changed as far as that goes at once; which of both is better shows when they are seated."""
     kept: Kept
@@ -66,6 +64,10 @@ class JointSearch:
     solve: Solve
     deadline: Deadline
     better: Callable[[Layout], None] | None = None
+    mended: Callable[[], bool] | None = None
+    """Serves who is short by a little more beside what stands, if that will do."""
+    stuck: Callable[[], None] | None = None
+    """Told before a search begins because what little changes make of what stands leaves somebody short."""
 
 
 def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: bytes) -> Solved:
@@ -95,14 +97,18 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
         left_usd=kept.left_usd if known else 0.0,
     )
     near, found = None, layout_of(standing)
-    if standing and not known:
-        # Before a full solve, too: what little changes make of what stands is better than what is made without it.
+    # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
+    asked = bool(standing) and not known and (opened is not None or found.leaves_short(problem))
+    mended = asked and opened and len(standing) > GROUPS_MAX and search.mended is not None and search.mended()
+    if asked and not mended:
         near = reached(problem, standing, order.warm[:FRESH_MAX], terms, _few(deadline, NEAR_UNITS))
-        if search.better is not None and not near.short:
-            search.better(near.layout)
         if near.short:
             # What is missing may be held by whoever does not change at once: a device, a quota, a cap.
             opened = None
+        elif search.better is not None and opened is None:
+            search.better(near.layout)
+    if search.stuck is not None and not mended and (near is None or near.short):
+        search.stuck()
     if opened is None:
         within = portion(deadline, 1 - REACH_PART) if standing else deadline
         found = solve(problem, order, within)
@@ -114,6 +120,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     count = len(problem.workloads) if opened is None else len(opened)
     return Solved(
         found=replace(found, facts=found.facts | {"workloads_open": float(count)}),
+        searched=opened is None,
         reached=near,
         kept=Kept(
             patterns=patterns,

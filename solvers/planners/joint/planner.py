@@ -1,27 +1,22 @@
 """The joint planner: all eight knobs in one problem, with a proven bound, and never worse than greed.
 
-The order of a proposal: a greedy plan first, so that there is an answer at once; then read, solve, seat and write; the
-better of both by the policy's objective is proposed, and both are told with bound and gap. An engine that fails costs
-its own answer, never the greedy one. Time goes by the size of the fleet, so that an answer is written before the
-deadline; where counted work ends first, everything is repeatable. Every complete plan that is better than those before
-is handed over at once, so that whoever stops the planner has it.
+A greedy plan first, or what stands, so that there is an answer at once; then read, solve, seat and write. The best plan
+by the policy's objective is proposed, and all are told with bound and gap (`certificate`). An engine that fails costs
+its own answer alone. Time goes by the size of the fleet; where counted work ends first, everything is repeatable. Every
+complete plan that is better than those before is handed over at once, so that whoever stops the planner has it.
 
-A plan must be at least as good as the first one; among those, one that can be acted on at once (`models.worth`, which
-the gate asks too) is preferred to a better one that would only wait. Where capacity is pursued, what carries most and
-what stands compete instead of the first planner's plan. What is spare at last goes to services that can use more, if
-our own plan is as good as the chosen one.
-
-Every plan is told with a bound (`certificate`).
+Among plans at least as good as the first, one that can be acted on at once (`models.worth`, which the gate asks too) is
+preferred to a better one that would only wait. Where capacity is pursued, what carries most and what stands compete.
+What is spare at last goes to services that can use more, if our own plan is as good as the chosen one.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
+from functools import partial
 
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
@@ -52,10 +47,10 @@ ANSWERING_PART = 0.93
 """Of the deadline: then the answer begins to be handed over."""
 LEFT_PART = 0.05
 """Of a search's budget: with less than this left it did not end by itself."""
-ADVANCE_GAIN = 0.005
+ADVANCE_GAIN, ADVANCE_LEAP = 0.005, 0.05
 ADVANCE_PAUSE = 8.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
-passed as that takes.
+passed as that takes, or it is cheaper by a leap.
 """
 DUST = 1e-6
 STANDING, CAPACITY = "standing", "capacity"
@@ -74,9 +69,6 @@ class Joint(Recalling):
         """Name, version, knobs."""
         return SPEC
 
-    def first_state(self) -> bytes:
-        return b""
-
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """A plan always, and the patterns to begin with next time. Raises EngineError when the solver fails and there
         was no time for a first plan.
@@ -86,12 +78,15 @@ class Joint(Recalling):
         reading = read(request.snapshot, request.movable)
         attempt = Attempt(request=request, reading=reading, clock=clock, first=first, first_by=self.first)
         if request.snapshot.target.assignments:
-            attempt = self._standing(attempt, reporter)
-        if attempt.first is not None and not (reading.problem.workloads and reading.problem.kinds):
-            return Thought(proposal=self._fallen_back(attempt, attempt.first))
+            attempt = _standing(attempt, reporter)
+        if not (reading.problem.workloads and reading.problem.kinds):
+            attempt = self._with_first(attempt, reporter)
+            if attempt.first is not None:
+                return Thought(proposal=self._fallen_back(attempt, attempt.first))
         try:
             return self._improve(attempt, state, reporter)
         except EngineError as error:
+            attempt = self._with_first(attempt, reporter)
             if attempt.first is None:
                 raise
             reporter.event("joint.failed", error=error.message)
@@ -107,37 +102,42 @@ class Joint(Recalling):
             hand_over(reporter, _bare(found, self.first))
         return found
 
-    def _standing(self, attempt: Attempt, reporter: Reporter) -> Attempt:
-        """With what stands as the first plan, handed over at once; where it leaves anybody short the first planner is
-        asked.
-        """
-        problem, layout = attempt.reading.problem, layout_of(attempt.reading.standing_patterns)
-        least = np.array([work.rate_least_rps for work in problem.workloads])
-        if (layout.served_rps(problem) < least * (1 - DUST)).any() or layout.fewer(problem).any():
-            return replace(attempt, first=self._first(attempt.request, reporter))
-        plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
-        hand_over(reporter, _bare(plan))
-        return replace(attempt, first=plan, first_by=STANDING)
+    def _with_first(self, attempt: Attempt, reporter: Reporter) -> Attempt:
+        """With a first plan, where there is time for one."""
+        return attempt if attempt.first is not None else replace(attempt, first=self._first(attempt.request, reporter))
 
     def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
         request, reading = attempt.request, attempt.reading
         whole, deadline = counted_for(attempt), attempt.solve_deadline()
-        if deadline.late and attempt.first is not None:
-            return Thought(proposal=replace(self._fallen_back(attempt, attempt.first), ending=PlannerEnding.DEADLINE))
-        search = JointSearch(solve=self.solve, deadline=deadline, better=Advance.of(attempt, reporter).better)
+        advance = Advance(attempt=attempt, reporter=reporter, with_first=partial(self._with_first, reporter=reporter))
+        advance.begin()
+        if deadline.late:
+            advance.stuck()
+            if (first := advance.attempt.first) is not None:
+                return Thought(proposal=replace(self._fallen_back(attempt, first), ending=PlannerEnding.DEADLINE))
+        search = JointSearch(
+            solve=self.solve, deadline=deadline, better=advance.better, mended=advance.mended, stuck=advance.stuck
+        )
         answer = solved(search, request, reading, state)
+        attempt = advance.attempt
+        if attempt.hurried and advance.best is not None:
+            # There is no time to write another one: what was handed over is the answer.
+            by = attempt.first_by if advance.best is attempt.first and attempt.first_by != STANDING else None
+            return Thought(proposal=replace(_bare(advance.best, by), ending=PlannerEnding.DEADLINE))
         ending, certificate = ending_of(deadline), attempt.certificate(answer.kept.prices)
-        found, layout = Found(solved=answer, counted=whole, certificate=certificate), answer.found
+        found = Found(solved=answer, counted=whole, certificate=certificate, mended=advance.patch)
+        layout = answer.found
         rivals = rivals_of(attempt, seats_of(attempt, found), found)
+        if rivals.plan.objective.unserved > DUST and attempt.first is None:
+            attempt = self._with_first(attempt, reporter)
+            rivals = rivals_of(attempt, seats_of(attempt, found), found)
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **layout.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
-        kept, by = (
-            remember(reading.problem, answer.kept),
-            None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen,
-        )
+        kept = remember(reading.problem, answer.kept)
+        by = None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen
         if rivals.plan.unplaced:
             # To say what would have to give takes longest, and is least.
             hand_over(reporter, _bare(rivals.plan, by))
@@ -151,32 +151,58 @@ class Joint(Recalling):
         return replace(proposal, by=None if attempt.first_by == STANDING else attempt.first_by)
 
 
+def _standing(attempt: Attempt, reporter: Reporter) -> Attempt:
+    """With what stands as the first plan, handed over at once, where it leaves nobody short."""
+    layout = layout_of(attempt.reading.standing_patterns)
+    if layout.leaves_short(attempt.reading.problem):
+        return attempt
+    plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
+    hand_over(reporter, _bare(plan))
+    return replace(attempt, first=plan, first_by=STANDING)
+
+
 @dataclass(slots=True, kw_only=True)
 class Advance:
     """Hands over what a solve finds on its way, no more often than seating it is worth."""
 
     attempt: Attempt
     reporter: Reporter
-    best: Plan | None
-    best_usd: float
+    with_first: Callable[[Attempt], Attempt]
+    best: Plan | None = None
+    best_usd: float = math.inf
     """Of the best layout, what it leaves unserved priced in."""
+    patch: Seats | None = None
+    """What stands, with so much beside it that everybody is served."""
     resting_until_s: float = 0.0
 
-    @staticmethod
-    def of(attempt: Attempt, reporter: Reporter) -> Advance:
+    def begin(self) -> None:
         """Nothing but the first plan was handed over."""
-        first = attempt.first
+        self.best = first = self.attempt.first
         served = first is not None and not first.unplaced
-        usd = first.objective.cost_usd_per_h if first is not None and served else math.inf
-        return Advance(attempt=attempt, reporter=reporter, best=first, best_usd=usd)
+        self.best_usd = first.objective.cost_usd_per_h if first is not None and served else math.inf
+
+    def stuck(self) -> None:
+        """What stands serves not everybody, however little changes: where there is no first plan, ask for one."""
+        if self.attempt.first is None:
+            self.attempt = self.with_first(self.attempt)
+            self.begin()
+
+    def mended(self) -> bool:
+        """Whether who is short of what stands can be served by a little more beside it."""
+        attempt = self.attempt
+        seats = seat(attempt.floor, layout_of(attempt.reading.standing_patterns), attempt.terms)
+        if not any(seats.short_rps(number) or seats.missing(number) for number in range(len(seats.replicas))):
+            self.patch = seats
+        return self.patch is not None
 
     def better(self, layout: Layout) -> None:
-        """Seat a layout and hand it over, if it is a good deal better than what was."""
+        """Seat a layout and hand it over, if it is a good deal better than what was; the first one however late."""
         attempt, request = self.attempt, self.attempt.request
         usd, begun_s = layout.judged_usd(attempt.reading.problem), attempt.clock.elapsed_s
-        if not isinstance(self.reporter, IncumbentTaker) or begun_s < self.resting_until_s or attempt.clock.late:
+        gain = ADVANCE_LEAP if begun_s < self.resting_until_s else ADVANCE_GAIN
+        if not isinstance(self.reporter, IncumbentTaker) or usd > (1 - gain) * self.best_usd:
             return
-        if usd > (1 - ADVANCE_GAIN) * self.best_usd:
+        if self.best is not None and attempt.hurried:
             return
         plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
         if self.best is None or better(request.snapshot, request.movable, (self.best, plan)) == 1:
@@ -188,8 +214,7 @@ class Advance:
 
 def _bare(plan: Plan, by: str | None = None) -> Proposal:
     """With nothing told beside it."""
-    status = ProposalStatus.FEASIBLE
-    return Proposal(status=status, planner=SPEC.name, plan=plan, reasons=(_summary(plan),), by=by)
+    return Proposal(status=ProposalStatus.FEASIBLE, planner=SPEC.name, plan=plan, reasons=(_summary(plan),), by=by)
 
 
 def ending_of(deadline: Deadline) -> PlannerEnding:
@@ -244,6 +269,8 @@ class Found:
     solved: Solved
     counted: Counted | None
     certificate: Certificate
+    mended: Seats | None = None
+    """What stands, with a little more beside it."""
 
 
 def counted_for(attempt: Attempt) -> Counted | None:
@@ -257,8 +284,11 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     policy, reached, whole = attempt.request.snapshot.policy, found.solved.reached, found.counted
     period_s = policy.interruption_over_s if reached is None else reached.period_s
     others = (None if reached is None else reached.layout, None if whole is None else whole.layout)
-    layouts = (*(item for item in others if item is not None), found.solved.found)
+    layouts = [item for item in others if item is not None]
+    if found.solved.searched or not (layouts or found.mended):
+        layouts.append(found.solved.found)
     seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]
+    seated += [found.mended] if found.mended else []
     part, slight_usd = policy.gain_pct_min / 100, SHORT_LEAST * attempt.reading.problem.dearest_usd
     usd_per_h = [
         item.worth(policy.launch_usd_per_s, part)
@@ -305,9 +335,13 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     """All contenders with their bounds, and the one to propose."""
     own, request = SPEC.name, attempt.request
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
+    pursuing = Term.CAPACITY in request.snapshot.policy.terms and pursues(attempt.reading)
+    if not (plans or pursuing):
+        _fill(attempt, seats)
+        return Rivals(plans={own: bounded(found, attempt.written(seats))}, chosen=own)
     plans[own] = attempt.written(seats)
     interrupted: Mapping[str, float] = {}
-    if Term.CAPACITY in request.snapshot.policy.terms and pursues(attempt.reading):
+    if pursuing:
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
@@ -377,24 +411,21 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
     as_good = rivals.plans[own].objective.key(terms) == rivals.plan.objective.key(terms)
     if not (as_good or target.assignments):
         return rivals
-    clocks = {item.device: item.clock_mhz_sm for item in target.settings if item.clock_mhz_sm is not None}
-    changed = fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), clocks)
+    changed = _fill(attempt, seats)
     filled = attempt.written(seats) if changed else rivals.plans[own]
     nothing_moves = filled.objective.churn == 0 and len(filled.assignments) == len(target.assignments)
-    stays = target.assignments and nothing_moves and _serves_as_much(filled, rivals.plan)
+    mine, other = filled.objective, rivals.plan.objective
+    as_much = mine.unserved <= other.unserved + DUST and mine.slo_risk <= other.slo_risk + DUST
+    # What such a plan costs beyond is spare that was given away.
+    stays = target.assignments and nothing_moves and as_much
     if not stays and not (as_good and changed):
         return rivals
-    if (
-        not stays
-        and first is not None
-        and target.assignments
-        and filled.objective.key(terms) >= first.objective.key(terms)
-    ):
+    if not stays and first is not None and target.assignments and mine.key(terms) >= first.objective.key(terms):
         return replace(rivals, chosen=next(iter(rivals.plans)))
     return Rivals(plans={**rivals.plans, own: bounded(found, filled)}, chosen=own)
 
 
-def _serves_as_much(plan: Plan, other: Plan) -> bool:
-    """Whether it leaves no more unserved and risks no more: what it costs beyond is spare that was given away."""
-    mine, theirs = plan.objective, other.objective
-    return mine.unserved <= theirs.unserved + DUST and mine.slo_risk <= theirs.slo_risk + DUST
+def _fill(attempt: Attempt, seats: Seats) -> bool:
+    settings = attempt.request.snapshot.target.settings
+    clocks = {item.device: item.clock_mhz_sm for item in settings if item.clock_mhz_sm is not None}
+    return fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), clocks)

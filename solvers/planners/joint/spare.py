@@ -1,17 +1,15 @@
 """What is done with spare capacity: contents of devices that serve more, beside the cheapest plan or instead of it.
 
-`fill`: a service whose demand is not counted and whose promise says nothing of waiting (execution time alone, or a
-floor under the rate) is open-ended: its declared rate is a floor, and whatever more it serves counts by its priority.
-On devices that carry nothing but such services, and on which nothing stands yet, contents are exchanged for contents
-that serve more in all, copies of a service included; declared rates come first, and no cap is exceeded. What was filled
-once stays. Whole devices are never added, and a device is paid whole, so only energy is spent. Services with budgets,
-quotas or spread are left alone.
+`fill`: a service whose demand is not counted and whose promise says nothing of waiting is open-ended: its declared rate
+is a floor, and whatever more it serves counts by its priority. On devices that carry nothing but such services, and on
+which nothing stands yet, contents are exchanged for contents that serve more in all; declared rates come first, and no
+cap is exceeded. Whole devices are never added. Services with budgets, quotas or spread are left alone.
 
 `pursued`, for operators whose policy names capacity before cost: of every pool, sets of workloads in partings of the
 device that leave less than a step, each judged twice, with the batches of the highest granted rate and with the largest
 that keep the promise. An integer programme over whole devices then leaves least of what must be served unserved and
-carries most in full batches, with a bonus for devices that stay as they are. Where devices are coupled (caps, quotas,
-budgets, failure domains), with training jobs and with very many workloads, the cheapest layout is all there is.
+carries most in full batches, with a bonus for devices that stay. Where devices are coupled, with training jobs and with
+very many workloads, the cheapest layout is all there is.
 """
 
 from __future__ import annotations
@@ -32,15 +30,17 @@ from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, Program, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats, members_of
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.write import CEILING_PART
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Standing, judge
+from solvers.problems.patterns import Layout, Pattern, Standing
 
 MEMBERS_MAX = 4
 JUDGED_MAX = 4000
 """Contents that are looked at, over all kinds of a pool."""
+LOOK_S_PER_WORKLOAD = 0.01
+"""What one look at the contents of a pool may take: with less left nobody begins one."""
 EXCHANGED_MAX = 1_000_000
 """Devices times workloads: one look at more would take longer than any deadline."""
 PAIRS_MAX = 8
@@ -82,13 +82,14 @@ def fill(
     problem = seats.floor.problem
     mine = frozenset(number for number, item in enumerate(problem.workloads) if item.id in open_to)
     changed = _keep_standing(seats, mine, clocks_mhz)
+    look_s = LOOK_S_PER_WORKLOAD * len(problem.workloads)
     for pool in range(len(problem.pools) if mine else 0):
         devices = [
             device
             for device in seats.floor.devices(pool)
             if device not in seats.floor.held and _all_of(problem, seats.patterns[device], mine)
         ]
-        if 0 < len(devices) * len(problem.workloads) <= EXCHANGED_MAX:
+        if deadline.left_s > look_s and 0 < len(devices) * len(problem.workloads) <= EXCHANGED_MAX:
             table = _Table.of(seats, _contents(seats.floor.judge, pool, sorted(mine), deadline))
             while not deadline.over and _improve(seats, table, devices):
                 changed = True
@@ -167,8 +168,11 @@ def _standing(seats: Seats, device: int, mine: Collection[int], clocks_mhz: Mapp
     listed = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
     stands = clocks_mhz.get(floor.names[device], listed[0])
     clocks = [stands] * (stands in listed) + [clock for clock in listed if clock != stands]
-    variants, shares = [item.variant for item in held], [item.share_pct for item in held]
-    judged = (judge(problem, kind, variants, shares) for clock in clocks for kind in problem.like(pool, clock))
+    members = [(item.variant, item.share_pct) for item in held]
+    now = seats.patterns[device]
+    if now is not None and now.kind in problem.like(pool, stands) and members_of(now) == members:
+        return now
+    judged = (floor.judge.one(kind, members) for clock in clocks for kind in problem.like(pool, clock))
     return next((pattern for pattern in judged if pattern is not None), None)
 
 

@@ -16,8 +16,9 @@ from solvers.engines.base import create
 from solvers.engines.deadline import Deadline
 from solvers.planners.counting.covers import cover
 from solvers.planners.counting.demands import Covers
+from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Layout, Pattern, judge, serve
+from solvers.problems.patterns import Layout, Pattern, serve
 
 ENGINE = "highs"
 WORKLOADS_COUNTED_MAX = 60
@@ -35,7 +36,9 @@ class Counted:
 
 def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | None:
     """None where it is no matter of counting."""
-    if not _is_counting(problem) or (deadline.work_units is not None and _large(problem)):
+    if not _is_counting(problem) or (
+        deadline.work_units is not None and len(problem.workloads) > WORKLOADS_COUNTED_MAX
+    ):
         return None
     options = options_of(problem)
     if not options:
@@ -51,10 +54,6 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | 
     spared = _energy_spared(problem, options)
     proven = found.bound - spared if np.isfinite(found.bound) and not found.unserved_least else None
     return Counted(layout=layout, bound_usd_per_h=proven)
-
-
-def _large(problem: JointProblem) -> bool:
-    return len(problem.workloads) > WORKLOADS_COUNTED_MAX
 
 
 def _is_counting(problem: JointProblem) -> bool:
@@ -73,11 +72,12 @@ def _is_counting(problem: JointProblem) -> bool:
 
 def options_of(problem: JointProblem) -> list[Pattern]:
     """What a whole device of every kind serves of every variant, by workload."""
+    judge = Judge(problem)
     found = [
         pattern
         for kind in range(problem.kinds)
         for variant in np.flatnonzero(problem.allowed[int(problem.kind_pool[kind])]).tolist()
-        if (pattern := judge(problem, kind, (variant,), (WHOLE_PCT,))) is not None
+        if (pattern := judge.one(kind, [(variant, WHOLE_PCT)])) is not None
     ]
     return sorted(found, key=lambda item: (problem.variants[item.variants[0]].workload, item.key))
 
@@ -102,8 +102,8 @@ def _energy_spared(problem: JointProblem, options: list[Pattern]) -> float:
     most: dict[int, float] = {}
     for item in options:
         table, variant = int(problem.kind_table[item.kind]), item.variants[0]
-        mean, tail = (cells[table, variant, -1] for cells in (problem.mean_ms, problem.tail_ms))
-        _, rate = serve(problem, variant, mean, tail)
+        mean, tail = (cells[table, variant, -1:] for cells in (problem.mean_ms, problem.tail_ms))
+        _, (rate,) = serve(problem, np.array([variant]), mean, tail)
         least_w = float(problem.power_w[table, variant, -1][rate > 0].min())
         pool = int(problem.kind_pool[item.kind])
         most[pool] = max(most.get(pool, 0.0), problem.usd_per_wh * max(0.0, item.power_w[0] - least_w))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Envelope, Plan, Unplaced
@@ -40,9 +40,9 @@ from solvers.planners.writer import (
     unplaced_of,
     write_plan,
 )
-from solvers.problems.joint import JointProblem
+from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.needs import Need
-from solvers.problems.patterns import Pattern, at_share, serve, slowdown, watts_at_share
+from solvers.problems.patterns import Pattern, between, serve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +255,10 @@ class Batches:
     def __init__(self, seats: Seats, *, eager: bool = False) -> None:
         self.served_rps: Floats = seats.served_rps.copy()
         self._seats, self._problem, self._eager = seats, seats.floor.problem, eager
+        unlike = {item.key: item for item in seats.patterns if item is not None}
+        reads = _reads(self._problem, list(unlike.values()), [item.kind for item in unlike.values()])
+        self._reads = dict(zip(unlike, reads, strict=True))
+        """By pattern: many devices have the same."""
 
     def members(self, device: int, standing: Sequence[Stands], *, governed: bool = False) -> list[Member]:
         """The replicas of one device. `standing`: what stands on it; `governed`: whether its clock is open."""
@@ -304,10 +308,8 @@ class Batches:
         problem, network = self._problem, self._problem.network
         capped = problem.pools[int(problem.kind_pool[pattern.kind])].capped
         left = sorted(standing, key=lambda item: (-item.assignment.memory_mib_limit, item.assignment.replica))
-        chosen: list[_Chosen] = []
-        for read, batch, memory_mib in zip(
-            _reads(problem, pattern, pattern.kind), pattern.batches, pattern.memory_mib, strict=True
-        ):
+        chosen = list[_Chosen]()
+        for read, batch, memory_mib in zip(self._reads[pattern.key], pattern.batches, pattern.memory_mib, strict=True):
             item = _Chosen(read=read, column=int(np.searchsorted(problem.batches, batch)), limit_mib=memory_mib)
             chosen.append(item)
             same = next(
@@ -392,28 +394,45 @@ class _Read:
         return np.asarray((self.rate_rps > 0) & (self.memory_mib <= limit_mib + DUST))
 
 
-def _reads(problem: JointProblem, pattern: Pattern, kind: int) -> list[_Read]:
-    """The members beside each other on a device of a kind, which may run at another clock than the pattern's."""
-    table, found = int(problem.kind_table[kind]), []
-    factor = slowdown(problem, table, pattern.variants, pattern.shares_pct)
-    for variant, share, slow in zip(pattern.variants, pattern.shares_pct, factor, strict=True):
-        mean, tail = (
-            at_share(problem, cells[table, variant], share) * float(slow)
-            for cells in (problem.mean_ms, problem.tail_ms)
-        )
-        latency_ms, rate_rps = serve(problem, variant, mean, tail)
-        found.append(
+def _reads(problem: JointProblem, patterns: Sequence[Pattern], kinds: Sequence[int]) -> list[list[_Read]]:
+    """Of each the members beside each other on a device of a kind, which may be at another clock than the pattern's."""
+    size = np.array([len(item.variants) for item in patterns], dtype=np.int64)
+    of, table = np.repeat(np.arange(len(size)), size), np.repeat(problem.kind_table[list(kinds)], size)
+    variant = np.array([member for item in patterns for member in item.variants], dtype=np.int64)
+    share = np.array([part for item in patterns for part in item.shares_pct], dtype=np.int64)
+    press = problem.pressure[table, variant] * (share / WHOLE_PCT) ** problem.exponent[table, variant]
+    felt = problem.sensitivity[table, variant] * (np.bincount(of, weights=press)[of] - press)
+    slow = np.where(size[of] > 1, problem.crowd[table, variant] * (1 + felt), 1.0)[:, None]
+    low, high, weight = _beside(problem.shares_pct, share)
+    mean, tail, power = (
+        (cells[table, variant, low], cells[table, variant, high])
+        for cells in (problem.mean_ms, problem.tail_ms, problem.power_w)
+    )
+    latency_ms, rate_rps = serve(problem, variant, between(*mean, weight) * slow, between(*tail, weight) * slow)
+    with np.errstate(invalid="ignore"):
+        power_w = np.where(weight < 1, (1 - weight) * power[0] + weight * power[1], power[1])
+    found: list[list[_Read]] = [[] for _ in patterns]
+    for row, number in enumerate(of.tolist()):
+        found[number].append(
             _Read(
-                variant=variant,
-                workload=problem.variants[variant].workload,
-                share_pct=share,
-                latency_ms=latency_ms,
-                rate_rps=rate_rps,
-                power_w=watts_at_share(problem, problem.power_w[table, variant], share),
-                memory_mib=problem.memory_mib[table, variant],
+                variant=int(variant[row]),
+                workload=problem.variants[variant[row]].workload,
+                share_pct=int(share[row]),
+                latency_ms=latency_ms[row],
+                rate_rps=rate_rps[row],
+                power_w=power_w[row],
+                memory_mib=problem.memory_mib[table[row], variant[row]],
             )
         )
     return found
+
+
+def _beside(shares_pct: Whole, share_pct: Whole) -> tuple[Whole, Whole, Floats]:
+    """The measured shares around each, by place, and the upper one's weight."""
+    high = np.searchsorted(shares_pct, share_pct)
+    low = np.where(shares_pct[high] > share_pct, high - 1, high)
+    part = (share_pct - shares_pct[low]) / np.maximum(1, shares_pct[high] - shares_pct[low])
+    return low, high, np.where(low < high, part, 1.0)[:, None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -437,7 +456,7 @@ def _clocks(problem: JointProblem, pattern: Pattern, highest: Sequence[int]) -> 
     """From the lowest clock at which the largest batches of all keep every promise to the highest there is."""
     planned, listed = int(problem.kind_clock_mhz[pattern.kind]), _clocks_of(problem, pattern)
     for clock in listed:
-        at_clock = zip(_reads(problem, pattern, _kind_at(problem, pattern, clock)), highest, strict=True)
+        at_clock = zip(*_reads(problem, [pattern], [_kind_at(problem, pattern, clock)]), highest, strict=True)
         if clock >= planned or all(read.rate_rps[column] > 0 for read, column in at_clock):
             return [min(clock, planned), listed[-1]]
     return [planned]
@@ -462,7 +481,7 @@ def _ceilings(problem: JointProblem, pattern: Pattern, chosen: Sequence[_Chosen]
     planned = int(problem.kind_clock_mhz[pattern.kind])
     slower = next(clock for clock in _clocks_of(problem, pattern) if clock >= CLOCK_ROOM_PART * planned)
     found = []
-    for item, slow in zip(chosen, _reads(problem, pattern, _kind_at(problem, pattern, slower)), strict=True):
+    for item, slow in zip(chosen, *_reads(problem, [pattern], [_kind_at(problem, pattern, slower)]), strict=True):
         rate_rps = item.read.rate_rps
         rates = np.where(slow.rate_rps > 0, rate_rps, 0.0) if (slow.rate_rps > 0).any() else rate_rps
         found.append(int(np.argmax(rates >= CEILING_PART * rates.max())))

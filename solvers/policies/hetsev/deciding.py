@@ -210,7 +210,6 @@ class Controlled:
 
     @property
     def rate_rps(self) -> float:
-        """The demand that is controlled for."""
         parameters = self.parameters
         if not parameters.rate_window_s or not self.memory.rates:
             return self.need.rate_rps_least

@@ -132,7 +132,6 @@ class InssActor:
         return np.asarray(flow @ last.weights.T + last.bias)
 
     def choice(self, shape: Shape, state: Vector) -> tuple[list[int], list[int]]:
-        """The likeliest GPU and level of every model."""
         logits, models = self.logits(state), len(shape.models)
         split = models * len(shape.gpu_types)
         places = np.argmax(logits[:split].reshape(models, -1), axis=1)

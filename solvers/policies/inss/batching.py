@@ -62,7 +62,6 @@ class BatchAnswer:
 
     @property
     def feasible(self) -> bool:
-        """Whether some size does."""
         return self.batch is not None
 
 
@@ -211,7 +210,6 @@ def _drawing(item: Placed, option: Option) -> Seat:
 
 
 def workloads_short(draft: Draft) -> tuple[WorkloadId, ...]:
-    """Whom an attempt leaves short."""
     return tuple(
         need.workload
         for need in draft.needs

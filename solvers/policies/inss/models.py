@@ -50,7 +50,6 @@ class LocalPlane:
     reach: float
 
     def __call__(self, batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
-        """Latency in ms of every row."""
         places = (_kernel_coordinates(batch, share_pct) - self.low) / self.span
         regressors = _regressors(batch, share_pct)
         parts = [

@@ -90,7 +90,6 @@ class KnapsackColumns:
         return found
 
     def rate_rps(self, model: int) -> float:
-        """A replica's part of its service's rate."""
         return self.needs[model].rate_rps / max(1, int(self.problem.wanted[model]))
 
     def broken(self, chosen: Flags, belief: InssBelief) -> list[int]:

@@ -38,7 +38,6 @@ class Latency:
     knee_pct: float
 
     def __call__(self, batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
-        """Latency in ms of every row."""
         return np.asarray(_design(batch, share_pct, cycle, self.knee_pct) @ self.factors)
 
 
@@ -49,7 +48,6 @@ class Power:
     factors: Floats
 
     def __call__(self, batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
-        """Power in W above idle of every row."""
         return np.exp(_logs(batch, share_pct, cycle) @ self.factors)
 
 
@@ -108,7 +106,6 @@ class CountOnly:
     by_gpu_type: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def slowdown(self, groups: Groups, _alone_ms: Floats) -> Floats:
-        """L_int of every member's group."""
         members, total = groups.members, np.ones(len(groups))
         count = groups.count_of_others() + 1.0
         for index, name in enumerate(members.gpu_types):

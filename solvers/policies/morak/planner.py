@@ -155,7 +155,6 @@ class Morak(Recalling):
     spec: PlannerSpec = SPEC
 
     def first_state(self) -> bytes:
-        """Nothing was asked for yet."""
         return kept(Wishes())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:

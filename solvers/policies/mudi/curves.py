@@ -107,7 +107,6 @@ def target_ms(limit_ms: float, rate_rps: float, batch: int, parameters: MudiPara
 
 
 def window_target_batches(requests: float, batch: int, rounding: Rounding) -> float:
-    """Batches that a window's requests make."""
     return requests / batch if rounding is Rounding.RATIO else float(math.ceil(requests / batch - 1e-9))
 
 

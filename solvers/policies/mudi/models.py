@@ -46,7 +46,6 @@ class Piecewise:
     l0: float
 
     def __call__(self, share: Floats) -> Floats:
-        """Latency in ms at shares as fractions."""
         return self.l0 + np.where(share <= self.knee, self.k1, self.k2) * (share - self.knee)
 
     def minimal_share(self, target_ms: float, share_min: float = 0.0) -> float | None:
@@ -126,7 +125,6 @@ class JointCurve:
         return self.constant + batch[:, None] * self.per_input
 
     def __call__(self, batch: Floats, share: Floats) -> Floats:
-        """Latency in ms."""
         return np.asarray(np.sum(self.parts(batch) * parts_at(share, self.knee), axis=1))
 
 
@@ -139,7 +137,6 @@ class BatchCurves:
     curves: tuple[Piecewise, ...]
 
     def __call__(self, batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
-        """Latency in ms of every row."""
         share = share_pct / 100.0
         held = np.clip(batch, self.batches[0], self.batches[-1])
         base = self.joint(held, share)
@@ -239,7 +236,6 @@ class Architecture:
         return Architecture(variants=facts.models, kinds=tuple(kinds))
 
     def described(self, name: str) -> list[float]:
-        """One network: what company adds up."""
         variant = self.variants.get(name)
         if variant is None:
             return [0.0] * max(len(self.kinds), 2)
@@ -273,7 +269,6 @@ class MudiSlopes:
     ridge: Ridge | None = None
 
     def slowdown(self, groups: Groups, _alone_ms: Floats) -> Floats:
-        """The changed curve over the one alone."""
         if self.ridge is None:
             return np.full(len(groups), USUAL)
         return np.asarray(1.0 + self.ridge(self.design(groups)))

@@ -47,7 +47,6 @@ class Mudi(Recalling):
     spec: PlannerSpec = SPEC
 
     def first_state(self) -> bytes:
-        """Nothing was read yet."""
         return kept(MudiMemory())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:

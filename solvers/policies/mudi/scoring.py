@@ -41,7 +41,6 @@ class Scores:
     _slopes: dict[tuple[int, ModelName], float] = field(default_factory=dict)
 
     def changed(self, device: int) -> None:
-        """This device carries something else now."""
         self.number_of[device] = -1
 
     def slopes(self, places: Places, model: ModelName) -> Floats:

@@ -157,7 +157,6 @@ class Size:
 
     @property
     def usd_per_h(self) -> float:
-        """Of all its shares."""
         return self.option.usd_per_h * self.replicas
 
     @property

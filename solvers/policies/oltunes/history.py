@@ -35,7 +35,6 @@ _SMALL = 1e-5
 
 
 def alone(queries: Queries) -> Groups:
-    """Every replica in a group of its own."""
     return Groups(members=queries, group=np.arange(len(queries), dtype=np.int64))
 
 

@@ -408,5 +408,4 @@ def predictor(kind: str, facts: Facts, seed: int) -> LearnedSolo:
 
 
 def loaded(kind: str, plain: Plain, facts: Facts) -> LearnedSolo:
-    """One that was written down by its `dump`."""
     return cast("LearnedSolo", load_solo(_MODELS[kind], plain, facts))

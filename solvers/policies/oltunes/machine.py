@@ -190,7 +190,6 @@ class MachineRegressor:
 
     @property
     def knows_variance(self) -> bool:
-        """Held-out rows tell it."""
         return False
 
     def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> MachineRegressor:

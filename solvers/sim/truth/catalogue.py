@@ -285,7 +285,6 @@ def _on(gpu_name: str, name: str) -> ModelTruth:
 
 
 def model_on(gpu: GpuTruth, name: str) -> ModelTruth:
-    """The network as it runs on this GPU type."""
     return _on(gpu.like or gpu.name, name)
 
 

@@ -112,6 +112,11 @@ class GpuHost:
     def events(self, name: str) -> list[dict[str, Any]]:
         return [event for event in map(json.loads, self.log.read_text().splitlines()) if event["event"] == name]
 
+    def told(self) -> str:
+        """All that agents and the daemon logged, for a failure that happens once in a thousand."""
+        logs = [self.log, *self.folder.rglob("*.log")]
+        return "\n".join(f"== {path}\n{path.read_text(errors='replace')[-4000:]}" for path in dict.fromkeys(logs))
+
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
@@ -143,7 +148,7 @@ def test_what_a_killed_agent_left_is_no_original_and_is_given_back(gpu: GpuHost)
     gpu.start()
     gpu.plane.wait_for(lambda: gpu.plane.receipts[-1]["boot_id"] == gpu.plane.joins[-1]["boot_id"])
     gpu.plane.wait_for(lambda: gpu.plane.receipts[-1]["outcome"] == "applied")
-    assert (gpu.host.pids(gpu.uuid), gpu.state()) == (workers, (1200, WANTED_W, EXCLUSIVE))
+    assert (gpu.host.pids(gpu.uuid), gpu.state()) == (workers, (1200, WANTED_W, EXCLUSIVE)), gpu.told()
     gpu.end(signal.SIGKILL)
     # ... and one that holds nothing gives back what the first one found.
     (gpu.host.state_dir / "target.json").unlink()

@@ -17,7 +17,7 @@ from solvers.domain.codec import digest
 from tests import builders
 from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, World
 from tests.integration.store import plans as stored
-from tests.integration.store.samples import device_report, edge_report, replica_report, report
+from tests.integration.store.samples import device_report, edge_report, replica_report, report, tell
 
 OWN_REPLICA, FOREIGN_REPLICA = f"{OWN}/vision#0", f"{FOREIGN}/speech#0"
 
@@ -60,6 +60,8 @@ def _report(world: World) -> None:
         replica_report(OWN_REPLICA, DEVICE, share_pct_sm=50, model="resnet50", latency_ms_p99=42.5),
         replica_report(FOREIGN_REPLICA, DEVICE, share_pct_sm=25, model="resnet50", latency_ms_p99=17.5),
     ]
+    with world.database.transaction() as session:
+        tell(session, NODE, *replicas)
     message = report(NODE, 1, boot_id="boot-1", generation=1, devices=[device_report(DEVICE)], replicas=replicas)
     rates = edge_report(1, {f"{OWN}/vision": 30.0, f"{FOREIGN}/speech": 20.0})
     receipt = NodeReceipt(

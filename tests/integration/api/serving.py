@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from app.api.server import server_of
 from tests.integration.api.world import World
 from tests.waiting import wait_until
 
@@ -19,7 +20,7 @@ DEADLINE_S = 60.0
 def serving(world: World) -> Iterator[tuple[int, uvicorn.Server]]:
     """Serve on a port of its own: the port, and the server, which may be asked to end before."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(world.app, log_config=None, timeout_graceful_shutdown=5, ws="none"))
+    server = server_of(world.app, world.app.state.context.settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     wait_until(lambda: server.started)

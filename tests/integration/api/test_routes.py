@@ -19,7 +19,7 @@ from tests import builders
 from tests.integration.api.serving import DEADLINE_S, serving
 from tests.integration.api.world import NODE, World, build_world
 from tests.integration.store import plans as stored
-from tests.integration.store.samples import device_report, replica_report, report
+from tests.integration.store.samples import device_report, replica_report, report, tell
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -38,7 +38,7 @@ def read_back(ordinal: int = 0, *, share_pct_sm: int = 30, ready: bool = True, p
         memory_mib_limit=planned.memory_mib_limit,
         batch=planned.batch,
         ready=ready,
-        endpoint=None if port is None else f"http://10.0.0.7:{port}",
+        endpoint=None if port is None else f"http://127.0.0.1:{port}",
     )
 
 
@@ -62,6 +62,8 @@ def send_report(world: World, sequence: int, observed_at_s: float, state: str = 
     planned = stored.plan().assignments[0]
     memory = {"memory_mib_limit": planned.memory_mib_limit, "batch": planned.batch}
     replica = replica_report(f"{SERVICE}#0", "GPU-a-0", state=state, **memory, **changes)
+    with world.database.transaction() as session:
+        tell(session, NODE, replica)
     sent = report(
         NODE, sequence, boot_id="boot-1", observed_at_s=observed_at_s,
         devices=[device_report("GPU-a-0")], replicas=[replica],
@@ -91,8 +93,8 @@ def test_a_read_back_says_where_a_replica_answers(world: World) -> None:
     assert answer.json()["replicas"] == [
         {
             "replica": f"{SERVICE}#0",
-            "endpoint": "http://10.0.0.7:9001",
-            "host": "10.0.0.7",
+            "endpoint": "http://127.0.0.1:9001",
+            "host": "127.0.0.1",
             "port": 9001,
             "weight": 50.0,
             "state": "ready",
@@ -113,19 +115,19 @@ def test_whatever_was_observed_last_speaks(world: World) -> None:
     now_s = time.time() - 60
     receive(world, read_back(), observed_at_s=now_s)
     send_report(world, 1, now_s + 1)
-    assert endpoints(world) == ["http://10.0.0.7:9001"]
+    assert endpoints(world) == ["http://127.0.0.1:9001"]
     send_report(world, 2, now_s + 2, state="draining")
     assert endpoints(world) == []
     receive(world, read_back(port=9002), observed_at_s=now_s + 3)
-    assert endpoints(world) == ["http://10.0.0.7:9002"]
+    assert endpoints(world) == ["http://127.0.0.1:9002"]
     # A late repeat of what was read back before changes nothing.
     receive(world, read_back(port=9001), observed_at_s=now_s + 2.5)
-    assert endpoints(world) == ["http://10.0.0.7:9002"]
+    assert endpoints(world) == ["http://127.0.0.1:9002"]
     # Of a process that was not read back yet, nobody knows where it answers.
     send_report(world, 3, now_s + 4, share_pct_sm=40)
     assert endpoints(world) == []
     send_report(world, 4, now_s + 5)
-    assert endpoints(world) == ["http://10.0.0.7:9002"]
+    assert endpoints(world) == ["http://127.0.0.1:9002"]
 
 
 def test_an_agents_next_life_speaks_for_itself(world: World) -> None:
@@ -133,11 +135,11 @@ def test_an_agents_next_life_speaks_for_itself(world: World) -> None:
     now_s = time.time()
     receive(world, read_back(), observed_at_s=now_s)
     world.joined(NODE, boot_id="boot-2")
-    assert endpoints(world) == ["http://10.0.0.7:9001"]
+    assert endpoints(world) == ["http://127.0.0.1:9001"]
     receive(world, read_back(port=9005), observed_at_s=now_s + 1)
-    assert endpoints(world) == ["http://10.0.0.7:9001"]
+    assert endpoints(world) == ["http://127.0.0.1:9001"]
     receive(world, read_back(port=9003), observed_at_s=now_s - 1, boot="boot-2")
-    assert endpoints(world) == ["http://10.0.0.7:9003"]
+    assert endpoints(world) == ["http://127.0.0.1:9003"]
 
 
 def test_silent_nodes_are_forgotten(world: World) -> None:

@@ -20,7 +20,7 @@ from solvers.domain.workload import WorkloadKind
 from tests import builders
 from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, World
 from tests.integration.store import plans as stored
-from tests.integration.store.samples import device_report, replica_report, report
+from tests.integration.store.samples import device_report, replica_report, report, tell
 
 pytestmark = pytest.mark.integration
 NEW: dict[str, Any] = {
@@ -222,6 +222,8 @@ def _work(world: World, sequence: int, done: int) -> None:
         executions=done / 8.0,
         execution_ms_mean=100.0,
     )
+    with world.database.transaction() as session:
+        tell(session, NODE, replica)
     sent = encode(report(NODE, sequence, devices=[device_report(DEVICE)], replicas=[replica]))
     answer = world.call("POST", "/v1/agent/reports", NODE, plain=sent)
     assert answer.status_code in (200, 202), answer.text

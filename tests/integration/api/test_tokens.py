@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.store import idempotency
 from tests.integration.api.world import OWN, World
 
 pytestmark = pytest.mark.integration
@@ -74,6 +75,21 @@ def test_a_repeat_is_answered_and_not_done_again(world: World) -> None:
     assert again.headers["idempotency-replayed"] == "true"
     assert again.headers["location"] == first.headers["location"]
     assert world.app.state.context.planning.proposed == 1
+
+
+def test_a_token_is_made_with_its_answer_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever dies before its answer is kept has made no token whose secret nobody knows."""
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    headers, wanted = {"Idempotency-Key": "once"}, {"name": "twice", "role": "viewer"}
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency, "keep", die)
+        assert world.call("POST", "/v1/tokens", plain=wanted, headers=headers).status_code == 500
+    assert world.call("POST", "/v1/tokens", plain=wanted, headers=headers).status_code == 201
+    made = world.call("GET", "/v1/tokens?limit=100").json()["items"]
+    assert [token["name"] for token in made].count("twice") == 1
 
 
 def test_a_key_belongs_to_one_request_of_one_token(world: World) -> None:

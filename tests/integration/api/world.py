@@ -6,16 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import httpx
 from fastapi import FastAPI
-from starlette.routing import BaseRoute
 from starlette.testclient import TestClient
 
 from agents.wire import DeviceInventory, Join, encode
 from app import kinds
-from app.api import app as application
+from app.api.app import create_app
 from app.api.deps import ApiContext
 from app.clock import SystemClock
 from app.kinds import Kind
@@ -114,8 +112,9 @@ class World:
             put_audited(session, kind, value, Precondition(), Deed(actor="test"))
 
     def joined(self, node: str = NODE, boot_id: str = "boot-1", types: tuple[str, ...] = ("t4",)) -> dict[str, Any]:
-        """Join a node over HTTP and remember its token under its name."""
-        answer = self.call("POST", "/v1/agent/join", "join", plain=encode(join_message(node, boot_id, types)))
+        """Join a node over HTTP, with its own token if it has one, and remember its token under its name."""
+        who = node if node in self.secrets else "join"
+        answer = self.call("POST", "/v1/agent/join", who, plain=encode(join_message(node, boot_id, types)))
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         self.secrets[node] = found["token"]
@@ -183,8 +182,7 @@ def build_world(database: Database, **settings: Any) -> World:
         beliefs=Beliefs(database),
         propose=registry.propose,
     )
-    with mock.patch.object(application, "_add_routes", _share_routes):
-        app = application.create_app(context)
+    app = create_app(context)
     with database.transaction() as session:
         ensure_defaults(session)
         deed = Deed(actor="test")
@@ -202,22 +200,6 @@ def build_world(database: Database, **settings: Any) -> World:
         secrets={name: each.secret for name, each in issued.items()},
         ids={name: each.id for name, each in issued.items()},
     )
-
-
-_routes: list[BaseRoute] = []
-_add_routes = application._add_routes
-
-
-def _share_routes(app: FastAPI) -> None:
-    """Routes know nothing of their application, and making them takes longer than most tests: the first application of
-    a process makes them for all.
-    """
-    if _routes:
-        app.router.routes.extend(_routes)
-        return
-    own = len(app.router.routes)
-    _add_routes(app)
-    _routes.extend(app.router.routes[own:])
 
 
 def spec(value: object) -> dict[str, Any]:

@@ -9,10 +9,12 @@ import threading
 
 import pytest
 
+from app.store.engine import Database
 from tests.integration.faults.fleet import seed
 from tests.integration.faults.house import House, Process
 from tests.integration.faults.invariants import DOUBLED
-from tests.integration.faults.reporters import DEVICES_PER_NODE, REPLICAS_PER_NODE, Reporter
+from tests.integration.faults.reporters import DEVICES_PER_NODE, REPLICAS_PER_NODE, Reporter, report
+from tests.integration.store.samples import tell
 from tests.waiting import spend
 
 pytestmark = pytest.mark.integration
@@ -39,6 +41,11 @@ def test_acknowledged_reports_survive_a_killed_api_whole_and_once(house: House) 
     reporters = [
         Reporter(house.address, f"node-{number}", house.join, random.Random(stream.random())) for number in range(NODES)
     ]
+    database = Database(house.url, pool_size=1)
+    with database.transaction() as session:
+        for each in reporters:
+            tell(session, each.node, *report(each.node, each.boot_id, 1, 0.0).replicas)
+    database.dispose()
     ending = threading.Event()
     threads = [threading.Thread(target=reporter.run, args=(ending,), daemon=True) for reporter in reporters]
     for thread in threads:

@@ -25,6 +25,7 @@ from solvers.domain.codec import digest
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import Objective
 from tests.integration.planner.world import BOOT, CLUSTER, World, check_history
+from tests.integration.store.samples import joining
 from tests.unit.app.services.whatif.small_fleet import POLICY, PROJECT, T4, assignment, device, model, node, service
 
 pytestmark = pytest.mark.integration
@@ -67,7 +68,7 @@ class Fleet:
             world.declare(node(name))
             world.declare(*(device(each.uuid, name, T4, each.index) for each in fakes.inventory()))
             with world.database.transaction() as session:
-                nodes.join(session, name, BOOT, endpoint=f"http://{name}", agent_version="test")
+                nodes.join(session, joining(name, BOOT, endpoint=f"http://{name}"))
 
     def uuid(self, name: str, index: int = 0) -> str:
         return self.fakes[name].inventory()[index].uuid

@@ -23,6 +23,7 @@ from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Proposal
 from solvers.domain.workload import Service
 from solvers.planners.base import PlanRequest
+from tests.integration.store.samples import joining
 from tests.unit.app.services.whatif.small_fleet import (
     POLICY,
     PROJECT,
@@ -77,7 +78,7 @@ class World:
     def join(self, name: str) -> None:
         """An agent starts."""
         with self.database.transaction() as session:
-            nodes.join(session, name, BOOT, endpoint=None, agent_version="test")
+            nodes.join(session, joining(name, BOOT))
 
     def report(self, name: str, *replicas: ReplicaReport) -> None:
         """An agent reports."""

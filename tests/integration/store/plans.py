@@ -8,10 +8,10 @@ from app.store import plans, targets
 from app.store.plans import NewPlan, PlanState
 from app.store.targets import Promotion
 from solvers.cycle.record import Attempt, CycleRecord, CycleStep, Decision, HoldReason, Lane, Timing
-from solvers.domain.codec import digest
+from solvers.domain.codec import Plain, digest
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
-from solvers.domain.plan import DeviceSetting, Plan, Proposal, ProposalStatus, Unplaced
+from solvers.domain.plan import Assignment, DeviceSetting, Plan, Proposal, ProposalStatus, Unplaced
 from solvers.domain.policy import Objective
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Budget
@@ -76,6 +76,7 @@ def keep(session: Session, chosen: Plan, *, lane: Lane = Lane.ACT, state: PlanSt
 def promote(session: Session, chosen: Plan, *, token: int | None = None, nodes: tuple[str, ...] = ("a",)) -> Generation:
     """Store a plan and make it the target."""
     generation = chosen.parent + 1
+    told = [{"uuid": item.device, "replicas": [_told(item)]} for item in chosen.assignments]
     wish = Promotion(
         cluster=CLUSTER,
         plan_id=keep(session, chosen),
@@ -83,7 +84,19 @@ def promote(session: Session, chosen: Plan, *, token: int | None = None, nodes: 
         promoted_by="somebody",
         fencing_token=token,
         node_documents={
-            name: {"node": name, "generation": generation, "plan": digest(chosen), "devices": []} for name in nodes
+            name: {
+                "node": name,
+                "generation": generation,
+                "plan": digest(chosen),
+                "devices": told if name == "a" else [],
+            }
+            for name in nodes
         },
     )
     return targets.promote(session, wish)
+
+
+def _told(item: Assignment) -> dict[str, Plain]:
+    """What targets say of a replica, as far as the store reads it."""
+    said = {name: str(getattr(item, name)) for name in ("replica", "kind", "workload", "model")}
+    return {**said, "share_pct_sm": item.share_pct_sm, "memory_mib_limit": item.memory_mib_limit}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport, Report
+from agents.wire import DeviceReport, EdgeReport, Join, RateSample, ReplicaReport, Report
 from app import kinds
 from app.kinds import Kind
 from app.store import documents, nodes
-from app.store.tables import job_progress
+from app.store.tables import job_progress, told_replicas
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, ProjectName
@@ -91,7 +93,25 @@ def put_project(session: Session, name: str = "vision") -> None:
 def put_node(session: Session, name: str, boot_id: str = "boot-a") -> None:
     """Store a node that has joined."""
     put(session, kinds.NODE, Node(id=NodeId(name)))
-    nodes.join(session, name, boot_id, endpoint=None, agent_version="1")
+    nodes.join(session, joining(name, boot_id))
+
+
+def joining(name: str, boot_id: str = "boot-a", **changes: Any) -> Join:
+    """What an agent without devices says first."""
+    message = Join(
+        node=name, boot_id=boot_id, agent_version="1", protocol_version=1, rack="rack-0", failure_domain="zone-0",
+        region="default", endpoint=None, devices=(),
+    )  # fmt: skip
+    return replace(message, **changes)
+
+
+TOLD = ("uuid", "replica", "kind", "workload", "model", "share_pct_sm", "memory_mib_limit")
+
+
+def tell(session: Session, node: str, *replicas: ReplicaReport) -> None:
+    """Have a node told to hold what it is going to report, as a promotion would."""
+    rows = [{"node_id": node, **{name: getattr(each, name) for name in TOLD}} for each in replicas]
+    session.execute(insert(told_replicas).values(rows).on_conflict_do_nothing())
 
 
 def device_report(uuid: str, power_w: float = 50.0) -> DeviceReport:

@@ -15,7 +15,7 @@ from app.store.engine import Database
 from app.store.events import Event
 from app.store.idempotency import Request, StoredAnswer
 from app.store.pages import PageOrder
-from solvers.errors import InvariantError
+from solvers.errors import TransientError
 
 pytestmark = pytest.mark.integration
 
@@ -23,101 +23,117 @@ REQUEST = Request(token_id="t1", key="k1", method="POST", path="/v1/plans", body
 ANSWER = StoredAnswer(status=201, headers={"ETag": '"7"'}, body=b"\x00binary")
 
 
-def _reserve(database: Database, request: Request = REQUEST) -> StoredAnswer | None:
-    with database.transaction() as session:
-        return idempotency.reserve(session, request)
+def _before(database: Database, request: Request = REQUEST) -> StoredAnswer | None:
+    with database.whole() as session:
+        return idempotency.answered(session, request)
 
 
-def _finish(database: Database) -> None:
-    with database.transaction() as session:
-        idempotency.finish(session, REQUEST, ANSWER)
+def _work(database: Database, actor: str = "x", request: Request = REQUEST) -> StoredAnswer | None:
+    """Do the work, in a transaction of its own as a service would, unless it was done."""
+    with database.whole() as session:
+        before = idempotency.answered(session, request)
+        if before is None:
+            with database.transaction() as inner:
+                events.append(inner, Event(name="work.done", actor=actor, subject="x", facts={}))
+            idempotency.keep(session, request, ANSWER)
+        return before
+
+
+def _done(database: Database) -> int:
+    with database.reading() as session:
+        return len(events.page(session, PageOrder(limit=9)).items)
 
 
 def test_the_first_does_the_work_and_repeats_get_its_answer(database: Database) -> None:
-    assert _reserve(database) is None
-    _finish(database)
-    assert _reserve(database) == ANSWER
-    assert _reserve(database) == ANSWER
+    assert [_work(database) for _ in range(3)] == [None, ANSWER, ANSWER]
+    assert _done(database) == 1
 
 
-def test_while_the_first_runs_others_are_told(database: Database) -> None:
-    assert _reserve(database) is None
-    with pytest.raises(InProgressError):
-        _reserve(database)
+def test_while_the_first_runs_others_are_told_at_once(database: Database) -> None:
+    with database.whole() as session, ThreadPoolExecutor(1) as pool:
+        assert idempotency.answered(session, REQUEST) is None
+        with pytest.raises(InProgressError):
+            pool.submit(_before, database).result()
+        idempotency.keep(session, REQUEST, ANSWER)
+    assert _before(database) == ANSWER
 
 
 @pytest.mark.parametrize("change", [{"body": b"{}"}, {"path": "/v1/other"}, {"method": "DELETE"}])
 def test_another_request_under_the_key_is_refused(database: Database, change: dict[str, str]) -> None:
-    assert _reserve(database) is None
-    _finish(database)
+    assert _work(database) is None
     with pytest.raises(KeyReusedError):
-        _reserve(database, replace(REQUEST, **change))  # type: ignore[arg-type]
+        _before(database, replace(REQUEST, **change))  # type: ignore[arg-type]
 
 
 def test_keys_belong_to_their_token(database: Database) -> None:
-    assert _reserve(database) is None
-    assert _reserve(database, replace(REQUEST, token_id="t2")) is None
-    assert _reserve(database, replace(REQUEST, key="k2")) is None
+    assert _work(database) is None
+    assert _before(database, replace(REQUEST, token_id="t2")) is None
+    assert _before(database, replace(REQUEST, key="k2")) is None
 
 
-def test_an_abandoned_key_can_be_tried_again_but_a_finished_one_stays(database: Database) -> None:
-    assert _reserve(database) is None
-    with database.transaction() as session:
-        idempotency.abandon(session, REQUEST)
-    assert _reserve(database) is None
-    _finish(database)
-    with database.transaction() as session:
-        idempotency.abandon(session, REQUEST)
-    assert _reserve(database) == ANSWER
+@pytest.mark.parametrize("late", [False, True], ids=["in the work", "after the answer was kept"])
+def test_a_request_that_dies_leaves_nothing_and_its_repeat_does_the_work_at_once(
+    database: Database, late: bool
+) -> None:
+    """Its connection is cut by the server, as when the process is killed: at no point is the work there twice."""
+
+    def die() -> None:
+        with database.whole() as session:
+            assert idempotency.answered(session, REQUEST) is None
+            with database.transaction() as inner:
+                events.append(inner, Event(name="work.done", actor="dead", subject="x", facts={}))
+            if late:
+                idempotency.keep(session, REQUEST, ANSWER)
+            mine = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            with database.raw() as other:
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", (mine,))
+            session.execute(text("SELECT 1"))
+
+    with pytest.raises(TransientError):
+        die()
+    assert (_done(database), _work(database), _done(database)) == (0, None, 1)
 
 
-def test_a_key_whose_request_died_is_taken_over(database: Database) -> None:
-    assert _reserve(database) is None
-    with database.transaction() as session:
-        session.execute(text("UPDATE idempotency_keys SET reserved_at = now() - interval '1 hour'"))
-    assert _reserve(database) is None
-    with pytest.raises(InProgressError):
-        _reserve(database)
+def test_work_that_fails_within_can_be_tried_again(database: Database) -> None:
+    def fail() -> None:
+        with database.whole() as session:
+            assert idempotency.answered(session, REQUEST) is None
+            with database.transaction() as inner:
+                events.append(inner, Event(name="work.done", actor="x", subject="x", facts={}))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert (_done(database), _work(database), _done(database)) == (0, None, 1)
 
 
-def test_finishing_what_was_not_reserved_is_our_bug(database: Database) -> None:
-    with pytest.raises(InvariantError):
-        _finish(database)
+def test_work_that_stands_apart_has_transactions_of_its_own(database: Database) -> None:
+    with database.whole(apart=True) as session:
+        assert idempotency.answered(session, REQUEST) is None
+        with database.transaction() as inner:
+            events.append(inner, Event(name="work.done", actor="x", subject="x", facts={}))
+        assert _done(database) == 1
+        idempotency.keep(session, REQUEST, ANSWER)
+    assert _before(database) == ANSWER
 
 
-def test_rivals_in_the_working_transaction_do_the_work_once(database: Database) -> None:
+def test_rivals_do_the_work_once(database: Database) -> None:
     start = Barrier(5)
 
-    def run(number: int) -> StoredAnswer | None:
+    def run(number: int) -> str:
         start.wait(timeout=30)
-        with database.transaction() as session:
-            before = idempotency.reserve(session, REQUEST)
-            if before is None:
-                events.append(session, Event(name="work.done", actor=str(number), subject="x", facts={}))
-                idempotency.finish(session, REQUEST, ANSWER)
-            return before
-
-    with ThreadPoolExecutor(5) as pool:
-        outcomes = list(pool.map(run, range(5)))
-    assert outcomes.count(None) == 1
-    assert outcomes.count(ANSWER) == 4
-    with database.reading() as session:
-        assert len(events.page(session, PageOrder(limit=9)).items) == 1
-
-
-def test_rivals_in_transactions_of_their_own_start_the_work_once(database: Database) -> None:
-    def run(_: int) -> str:
         try:
-            return "work" if _reserve(database) is None else "answer"
+            return "work" if _work(database, str(number)) is None else "answer"
         except InProgressError:
-            return "wait"
+            return "answer"
 
     with ThreadPoolExecutor(5) as pool:
-        assert sorted(pool.map(run, range(5))) == ["wait"] * 4 + ["work"]
+        assert sorted(pool.map(run, range(5))) == ["answer"] * 4 + ["work"]
+    assert _done(database) == 1
 
 
 def test_old_keys_are_forgotten(database: Database) -> None:
-    assert _reserve(database) is None
+    assert _work(database) is None
     with database.transaction() as session:
         assert idempotency.delete_older(session, 60.0) == 0
         assert idempotency.delete_older(session, -1.0) == 1

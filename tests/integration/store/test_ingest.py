@@ -21,6 +21,7 @@ from tests.integration.store.samples import (
     device_report,
     edge_report,
     job,
+    joining,
     progress_of,
     put,
     put_node,
@@ -51,6 +52,19 @@ def fleet(database: Database) -> Database:
 def _send(database: Database, *reports: ingest.Report) -> tuple[ReportOutcome, ...]:
     with database.raw() as connection:
         return ingest.ingest(connection, reports)
+
+
+def _join(database: Database, boot_id: str) -> None:
+    with database.transaction() as session:
+        nodes.join(session, joining("n1", boot_id))
+
+
+def _head(database: Database) -> tuple[str, int]:
+    """Who speaks for the first node, and how far that one got."""
+    with database.reading() as session:
+        state = nodes.get(session, "n1")
+        found = session.execute(select(report_heads.c.boot_id).where(report_heads.c.source == "node/n1")).scalar_one()
+        return found, state.generation_applied
 
 
 def _stored(database: Database, table: str) -> int:
@@ -113,6 +127,7 @@ def test_a_clock_that_runs_backwards_is_refused(fleet: Database) -> None:
 
 def test_a_new_boot_may_start_over_in_number_and_time(fleet: Database) -> None:
     assert _send(fleet, report("n1", 90, observed_at_s=2_000.0, generation=9)) == (ACCEPTED,)
+    _join(fleet, "boot-b")
     assert _send(fleet, report("n1", 1, boot_id="boot-b", observed_at_s=1_000.0, generation=2)) == (ACCEPTED,)
     with fleet.reading() as session:
         state = nodes.get(session, "n1")
@@ -121,6 +136,7 @@ def test_a_new_boot_may_start_over_in_number_and_time(fleet: Database) -> None:
 
 def test_a_straggler_of_an_older_boot_is_kept_once_and_changes_nothing_else(fleet: Database) -> None:
     old = report("n1", 1)
+    _join(fleet, "boot-b")
     assert _send(fleet, old, report("n1", 1, boot_id="boot-b")) == (ACCEPTED, ACCEPTED)
     assert _send(fleet, old) == (DUPLICATE,)
     straggler = report("n1", 2, generation=99)
@@ -128,6 +144,50 @@ def test_a_straggler_of_an_older_boot_is_kept_once_and_changes_nothing_else(flee
     with fleet.reading() as session:
         state = nodes.get(session, "n1")
         assert (state.boot_id, state.generation_applied) == ("boot-b", 0)
+
+
+def test_a_foreign_boot_displaces_nobody(fleet: Database) -> None:
+    """Neither one that never joined, nor an older one, however new its reports are; nobody takes them for life."""
+    _join(fleet, "boot-b")
+    for boot in ("boot-c", "boot-a"):
+        assert _send(fleet, report("n1", 1, boot_id="boot-b" if boot == "boot-c" else boot)) == (ACCEPTED,)
+        assert _send(fleet, report("n1", 9, boot_id=boot, generation=7)) == (ACCEPTED,)
+        assert _head(fleet) == ("boot-b", 0)
+    assert _send(fleet, report("n1", 2, boot_id="boot-b", generation=1)) == (ACCEPTED,)
+    assert _head(fleet) == ("boot-b", 1)
+    unjoined = report("n2", 1, boot_id="boot-x")
+    assert _send(fleet, unjoined, unjoined) == (ACCEPTED, DUPLICATE)
+    with fleet.reading() as session:
+        assert nodes.get(session, "n2").last_report_at is None
+
+
+def test_a_copy_that_came_and_died_leaves_the_living_one_alive(fleet: Database) -> None:
+    _send(fleet, report("n1", 1))
+    _join(fleet, "copy")
+    _send(fleet, report("n1", 1, boot_id="copy", observed_at_s=1_000_007.0))
+    _send(fleet, report("n1", 2))
+    assert _head(fleet) == ("copy", 0)
+    with fleet.raw() as connection:
+        connection.execute("UPDATE report_heads SET received_at = now() - interval '31 seconds'")
+        connection.execute("UPDATE node_states SET last_report_at = now() - interval '31 seconds'")
+    # What it said before the copy did says nothing of now.
+    _send(fleet, report("n1", 3, observed_at_s=1_000_006.0))
+    assert _head(fleet) == ("copy", 0)
+    _send(fleet, report("n1", 4, generation=2))
+    assert _head(fleet) == ("boot-a", 2)
+    with fleet.reading() as session:
+        age_s = nodes.get(session, "n1").age_s
+        assert age_s is not None
+        assert age_s < 30.0
+
+
+def test_repeats_older_than_the_log_are_not_stored_again(fleet: Database) -> None:
+    _send(fleet, report("n1", 1), report("n1", 2, observed_at_s=1_000_000.0 + ingest.LATE_S_MAX + 60.0))
+    with fleet.raw() as connection:
+        connection.execute("DELETE FROM report_log")
+    _join(fleet, "boot-b")
+    assert _send(fleet, report("n1", 1), report("n1", 1, boot_id="older")) == (DUPLICATE, DUPLICATE)
+    assert _head(fleet)[0] == "boot-a"
 
 
 def test_the_applied_generation_never_falls_within_a_boot(fleet: Database) -> None:

@@ -21,7 +21,7 @@ from solvers.domain.profile import ProfileOrigin
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import NotFoundError
 from tests.builders import profile
-from tests.integration.store.samples import device, gpu_type, progress_of, put, put_node
+from tests.integration.store.samples import device, gpu_type, joining, progress_of, put, put_node
 
 pytestmark = pytest.mark.integration
 
@@ -32,9 +32,9 @@ def test_joining_again_in_a_new_boot_starts_the_generation_over(database: Databa
         assert nodes.raise_generation(session, "n1", "boot-a", 5)
         assert not nodes.raise_generation(session, "n1", "boot-a", 4)
         assert not nodes.raise_generation(session, "n1", "boot-b", 9)
-        again = nodes.join(session, "n1", "boot-a", endpoint="http://n1:1", agent_version="2")
+        again = nodes.join(session, joining("n1", endpoint="http://n1:1", agent_version="2"))
         assert (again.generation_applied, again.endpoint, again.agent_version) == (5, "http://n1:1", "2")
-        other = nodes.join(session, "n1", "boot-b", endpoint=None, agent_version="2")
+        other = nodes.join(session, joining("n1", "boot-b", agent_version="2"))
         assert (other.boot_id, other.generation_applied, other.age_s) == ("boot-b", 0, None)
         assert nodes.all_states(session) == (other,)
         assert nodes.find(session, "n2") is None

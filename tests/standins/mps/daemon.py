@@ -151,6 +151,9 @@ class Daemon:
         link.close()
 
     def read(self, link: socket.socket, place: tuple[str, str]) -> None:
+        if link not in self.buffers:
+            # Let go by what happened in the same moment.
+            return
         try:
             data = link.recv(65536)
         except BlockingIOError:
@@ -191,7 +194,9 @@ class Daemon:
         rounded = int(device.sms * share / 100.0 + 1e-9) // device.granularity * device.granularity
         sms = device.sms if share >= 100.0 else max(device.granularity, rounded)
         server.clients[pid] = Client(pid, uid, namespace, link)
-        link.sendall(f"OK {sms} {memory}\n".encode())
+        # One that has gone meanwhile is taken off when its link is read.
+        with contextlib.suppress(OSError):
+            link.sendall(f"OK {sms} {memory}\n".encode())
         return None
 
     def refuse(self, link: socket.socket, code: int) -> None:
@@ -237,6 +242,8 @@ class Daemon:
     def client_spoke(self, link: socket.socket) -> None:
         try:
             data = link.recv(64)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         if not data or data.startswith(b"BYE"):
@@ -330,6 +337,10 @@ class Daemon:
 
     def command(self, link: socket.socket, data: bytes) -> None:
         parts = data.split(b"\0")
+        if b"" not in parts:
+            # Killed in the midst of asking.
+            self.forget(link)
+            return
         end = parts.index(b"")
         arguments = [part.decode() for part in parts[:end]]
         lines = b"\0".join(parts[end + 1 :]).decode().splitlines()

@@ -19,9 +19,10 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
 
-from app.api.export import application
+from app.api.openapi import Route
 from app.records import plain, record, record_of
 from app.store.plans import PlanSummary, StoredPlan
+from benchmarks.same.described import application
 from solvers.cycle.record import CycleRecord
 from solvers.domain.codec import to_plain
 from solvers.domain.plan import Plan
@@ -43,7 +44,8 @@ def routes_of(router: Any) -> Iterator[APIRoute]:
 
 def answered() -> dict[str, type]:
     """Records that a route of the API answers, alone, listed, or inside another one; by name."""
-    waiting: list[Any] = [route.response_model for route in routes_of(application())]
+    routes = routes_of(application())
+    waiting: list[Any] = [(item.described() if isinstance(item, Route) else item).response_model for item in routes]
     found: dict[str, type] = {}
     while waiting:
         kind = waiting.pop()

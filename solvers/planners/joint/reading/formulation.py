@@ -41,12 +41,13 @@ from solvers.planners.joint.reading.work import (
     variants_of,
     workloads_of,
 )
+from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.planners.writer import rounded_rps
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.jobs import job_worth, must_run, trains_first
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Variant, Workload
 from solvers.problems.needs import Need, needs_of, open_ended_services
-from solvers.problems.patterns import Standing, judge
+from solvers.problems.patterns import Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,7 @@ def _patterns(
 ) -> tuple[Standing, ...]:
     """Of the kinds at a clock the first that bears a device's contents: those who are known bear each other best."""
     clocks = {item.device: item.clock_mhz_sm for item in picture.target.settings}
-    found: Counter[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = Counter()
+    found: Counter[tuple[int, int, tuple[Member, ...]]] = Counter()
     for pool, devices in enumerate(pools.devices):
         listed = problem.kind_clock_mhz[problem.kind_pool == pool]
         for device in devices:
@@ -155,10 +156,10 @@ def _patterns(
             if members and len(members) == len(stands):
                 clock = clocks.get(device) or 0
                 clock = clock if clock in listed else int(listed[-1])
-                found[pool, clock, tuple(item for item, _ in members), tuple(share for _, share in members)] += 1
-    made = []
-    for (pool, clock, variants, shares), count in sorted(found.items()):
-        judged = (judge(problem, kind, variants, shares) for kind in problem.like(pool, clock))
+                found[pool, clock, tuple(members)] += 1
+    made, judge = [], Judge(problem)
+    for (pool, clock, held), count in sorted(found.items()):
+        judged = (judge.one(kind, held) for kind in problem.like(pool, clock))
         pattern = next((pattern for pattern in judged if pattern is not None), None)
         if pattern is not None:
             made.append(Standing(pattern=pattern, devices=count))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solvers.domain.device import OFFERED
-from solvers.planners.joint.seat.seats import DUST, Move, Seats, Terms, judged, members_of, reshared
+from solvers.planners.joint.seat.seats import DUST, Move, Seats, Terms, members_of, reshared
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
 
@@ -98,7 +98,7 @@ class _Jobs:
             item for item in members_of(before) if problem.variants[item[0]].workload not in self.terms.job_most_pct
         ]
         kinds = problem.like(int(seats.floor.pool_of[device]), int(problem.kind_clock_mhz[before.kind]))
-        moves = (Move(device=device, after=judged(problem, kind, members)) for kind in kinds)
+        moves = (Move(device=device, after=seats.floor.judge.one(kind, members)) for kind in kinds)
         able = (item for item in moves if item.after is not None and not seats.hurts(item, -1))
         move = next(able, None) if members else Move(device=device, after=None)
         if move is not None:
@@ -214,7 +214,7 @@ class _Jobs:
         before = self.seats.patterns[home]
         assert before is not None
         members = [item for item in members_of(before) if item[0] != self._variant(job)]
-        rest = judged(self._problem, before.kind, members)
+        rest = self.seats.floor.judge.one(before.kind, members)
         if members and rest is None:
             return False
         self.seats.put(home, rest)
@@ -230,7 +230,7 @@ class _Jobs:
     def _put(self, job: int, place: _Place) -> bool:
         """The job beside what a device carries, if everything bears it."""
         members = [*members_of(self.seats.patterns[place.device]), (self._variant(job), place.share_pct)]
-        after = judged(self._problem, self._careful_kind(place.device), members)
+        after = self.seats.floor.judge.one(self._careful_kind(place.device), members)
         move = Move(device=place.device, after=after)
         if after is None or not self.seats.accepts(move, job):
             return False
@@ -247,7 +247,7 @@ class _Jobs:
         most = min(self.terms.job_most_pct[job], whole - steps[-1]) if steps else 0
         rest = [int(step) for step in problem.shares_pct if step <= most]
         members = [*reshared(before, {place: steps[-1]}), (self._variant(job), rest[-1])] if rest else []
-        return Move(device=device, after=judged(problem, self._careful_kind(device), members))
+        return Move(device=device, after=self.seats.floor.judge.one(self._careful_kind(device), members))
 
     def _careful_kind(self, device: int) -> int:
         """How a job presses is not known, so it stands where any neighbour may."""

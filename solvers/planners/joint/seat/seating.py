@@ -1,24 +1,21 @@
 """Counts of patterns become named devices, so that the fewest replicas start and every single node bears its power.
 
-A layout knows power only as sums over like nodes, and may put a floor of replicas above a budget; both are made exact,
-in the order of `seat`. In each pool equal contents come first, then an assignment of most launch
-seconds saved, exact while that is small and greedy beyond. What may go anywhere is packed by draw, largest first, where
-most power is left. What is still missing (replicas, rates that power took) a small local search makes
-up: one replica more, or one share larger, on the device where a dollar serves most, with room for it under every rule,
-promise and cap. What no move here can serve stays short, and no workload loses anything to another.
+A layout knows power only as sums over like nodes, and may put a floor of replicas above a budget; both are made exact.
+In each pool equal contents come first, then those that save most launch seconds. What
+may go anywhere is packed by draw, largest first, where most power is left. What is still missing one replica more, or
+one share larger, makes up where a dollar serves most under every rule, promise and cap; no workload loses to another.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
-from solvers.domain.arrays import Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.jobs import spread_jobs
 from solvers.planners.joint.seat.seats import (
@@ -26,7 +23,6 @@ from solvers.planners.joint.seat.seats import (
     DUST_W,
     Floor,
     Held,
-    Member,
     Move,
     Seats,
     Terms,
@@ -37,13 +33,12 @@ from solvers.planners.joint.seat.standing import (
     make_before_break,
     replaced,
     shed,
-    snap,
-    take_spare_devices,
     widen,
     within_budgets,
     within_power,
 )
-from solvers.planners.joint.solve.judge import Patterns
+from solvers.planners.joint.solve.judge import Judged, Member, Patterns
+from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Layout, Pattern
 
 
@@ -54,11 +49,8 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     for device, pattern in sorted(matching.seated.items()):
         seats.put(device, pattern)
     place(seats, matching.loose)
-    # What is served is known only now, and with it which workload has more than it needs.
-    snap(seats, sorted(matching.seated), terms.launch_usd_per_s)
     seated_last = terms.job_most_pct if terms.jobs_first else ()
     make_before_break(seats, seated_last)
-    take_spare_devices(seats)
     within_budgets(seats)
     within_power(seats)
     mend(seats, terms.deadline)
@@ -71,12 +63,10 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     return seats
 
 
-EXACT_CELLS_MAX = 250_000
-"""Up to so many pairs of pattern and device the assignment is exact."""
 TIGHT_PART = 0.9
 """What it is worth that it stands just so, but with less memory."""
 NEAR_PART = 0.25
-"""What it is worth that a network stands on the device with another share: it may be snapped to what stands."""
+"""What it is worth that a network stands on the device with another share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +123,13 @@ def _alike(floor: Floor, wanted: Sequence[Copies], standing: Sequence[int], seat
     if not wanted or not standing:
         return list(wanted)
     gains = _gains(floor, wanted, standing)
-    rows = sum(min(item.count, len(standing)) for item in wanted)
-    pairs = _exactly(wanted, gains, rows) if rows * len(standing) <= EXACT_CELLS_MAX else _greedily(wanted, gains)
-    taken: Counter[int] = Counter()
-    for row, device in pairs:
-        seated[device] = wanted[row].pattern
-        taken[row] += 1
-    return [replace(item, count=item.count - taken[row]) for row, item in enumerate(wanted) if item.count > taken[row]]
+    left = [item.count for item in wanted]
+    pairs = ((-gain, row, device) for row, found in enumerate(gains) for device, gain in found.items())
+    for _, row, device in sorted(pairs):
+        if left[row] > 0 and device not in seated:
+            left[row] -= 1
+            seated[device] = wanted[row].pattern
+    return [replace(item, count=count) for item, count in zip(wanted, left, strict=True) if count]
 
 
 def _gains(floor: Floor, wanted: Sequence[Copies], standing: Sequence[int]) -> list[dict[int, float]]:
@@ -176,39 +166,6 @@ def saved_s(pattern: Pattern, networks: Sequence[int], held: Sequence[Held]) -> 
             left.remove(near)
             saved += NEAR_PART * (1e-3 + near.launch_s)
     return saved
-
-
-def _exactly(wanted: Sequence[Copies], gains: Sequence[dict[int, float]], rows: int) -> list[tuple[int, int]]:
-    devices = sorted({device for gain in gains for device in gain})
-    if not devices:
-        return []
-    column = {device: index for index, device in enumerate(devices)}
-    owner: list[int] = []
-    for row, item in enumerate(wanted):
-        owner.extend([row] * min(item.count, len(devices), rows))
-    matrix = np.zeros((len(owner), len(devices)))
-    for line, row in enumerate(owner):
-        for device, gain in gains[row].items():
-            matrix[line, column[device]] = gain
-    lines, columns = linear_sum_assignment(matrix, maximize=True)
-    return [
-        (owner[line], devices[place])
-        for line, place in zip(lines.tolist(), columns.tolist(), strict=True)
-        if matrix[line, place] > 0
-    ]
-
-
-def _greedily(wanted: Sequence[Copies], gains: Sequence[dict[int, float]]) -> list[tuple[int, int]]:
-    order = sorted((-gain, row, device) for row, found in enumerate(gains) for device, gain in found.items())
-    left = [item.count for item in wanted]
-    used: set[int] = set()
-    pairs: list[tuple[int, int]] = []
-    for _, row, device in order:
-        if left[row] > 0 and device not in used:
-            left[row] -= 1
-            used.add(device)
-            pairs.append((row, device))
-    return pairs
 
 
 def place(seats: Seats, loose: Iterable[Copies]) -> None:
@@ -248,103 +205,132 @@ def mend(seats: Seats, deadline: Deadline) -> None:
     """Add for what is short, the weightiest first, until nothing helps or time is up."""
     works = seats.floor.problem.workloads
     for workload in sorted(range(len(works)), key=lambda number: (-works[number].unserved_usd, number)):
+        drafts: _Drafts | None = None
         for _ in range(REPLICAS_ADDED_MAX):
             if deadline.over or not (seats.short_rps(workload) or seats.missing(workload)):
                 break
-            if not add(seats, workload):
+            drafts = drafts or _Drafts.of(seats, workload)
+            if not _add(seats, workload, drafts):
                 break
 
 
-def add(seats: Seats, workload: int) -> bool:
+def _add(seats: Seats, workload: int, drafts: _Drafts) -> bool:
     """One replica more, or a larger one, where a dollar serves most."""
+
+    def make(move: Move) -> None:
+        drafts.anew(seats, move.device)
+        seats.make(move)
+        drafts.draft(seats, move.device)
 
     def able(move: Move) -> bool:
         return seats.loss_usd(move) < -DUST and seats.accepts(move, workload)
 
     # No replica ends before it is replaced where anything else serves too.
     later = list[Move]()
-    for move in _offers(seats, workload):
+    for move in drafts.offers(seats):
         if _interrupts(seats, move):
             later.append(move)
         elif able(move):
-            seats.make(move)
+            make(move)
             return True
     found = next(filter(able, later), None)
     if found is not None:
-        seats.make(found)
+        make(found)
     return found is not None
 
 
 def _interrupts(seats: Seats, move: Move) -> bool:
     """Whether a move would interrupt what stands on a device and would go on without it."""
-    now = seats.patterns[move.device]
-    return len(ended(seats, move.device, move.after)) > len(ended(seats, move.device, now))
+    before, after = (ended(seats, move.device, item) for item in (seats.patterns[move.device], move.after))
+    return len(after) > len(before)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Drafts:
-    """Moves in the making: device and contents."""
+    """Moves in the making for one workload: device and contents; kept as long as their devices stay as they are."""
 
-    allowed: list[int]
-    """Variants of the workload that the pool allows."""
-    replicas_max: int
-    """On one device of the pool."""
-    device: list[int] = field(default_factory=list)
-    kind: list[int] = field(default_factory=list)
-    members: list[list[Member]] = field(default_factory=list)
+    workload: int
+    mine: Whole
+    """Its variants."""
+    judged: Judged
+    device: Whole = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    usd: Floats = field(default_factory=lambda: np.zeros(0))
+    """$/h that each adds, and what it serves more."""
+    rps: Floats = field(default_factory=lambda: np.zeros(0))
+    idle: dict[int, list[int]] = field(default_factory=dict)
+    """By pool, empty devices that are not looked at: like another that is."""
+    fresh: list[tuple[int, int, list[Member]]] = field(default_factory=list)
+    """Device, kind and members, not judged yet."""
+
+    @staticmethod
+    def of(seats: Seats, workload: int) -> _Drafts:
+        """Of the devices that carry it already, those with most share left, and a few empty ones of each pool."""
+        problem, judge = seats.floor.problem, seats.floor.judge
+        mine = np.flatnonzero(problem.variant_workload == workload)
+        found = _Drafts(workload=workload, mine=mine, judged=judge.judge(Patterns.none(judge.width)))
+        for pool in np.flatnonzero(problem.allowed[:, mine].any(axis=1)).tolist():
+            used, empty = _few(seats, seats.floor.devices(pool), mine.tolist())
+            found.idle[pool] = empty[EMPTY_MAX:]
+            for device in (*used, *empty[:EMPTY_MAX]):
+                found.draft(seats, device)
+        return found
+
+    def anew(self, seats: Seats, device: int) -> None:
+        """A device's contents are about to change."""
+        kept = np.flatnonzero(self.device != device)
+        self.judged = self.judged.take(kept)
+        self.device, self.usd, self.rps = self.device[kept], self.usd[kept], self.rps[kept]
+        idle = self.idle.get(int(seats.floor.pool_of[device]), [])
+        if seats.patterns[device] is None and idle:
+            self.draft(seats, idle.pop(0))
 
     def draft(self, seats: Seats, device: int) -> None:
         """One replica more on this device where there is a place, or one that is there with more share."""
-        problem, before = seats.floor.problem, seats.patterns[device]
-        members = members_of(before)
-        pool = int(seats.floor.pool_of[device])
+        problem, before, pool = seats.floor.problem, seats.patterns[device], int(seats.floor.pool_of[device])
+        members, allowed = members_of(before), self.mine[problem.allowed[pool, self.mine]].tolist()
+        steps = _some(problem.shares_pct[problem.shares_pct <= WHOLE_PCT - sum(share for _, share in members)])
+        if not steps:
+            return
         kinds = (
             np.flatnonzero(problem.kind_pool == pool).tolist()
             if before is None
             else problem.like(pool, int(problem.kind_clock_mhz[before.kind]))
         )
-        steps = _some(problem.shares_pct[problem.shares_pct <= 100 - sum(share for _, share in members)])
-        for share, kind, variant in product(steps, kinds, self.allowed if len(members) < self.replicas_max else ()):
-            self._add(device, kind, [*members, (variant, share)])
-        grown = [place for place, (variant, _) in enumerate(members) if variant in self.allowed]
+        room = len(members) < min(seats.floor.judge.width, problem.pools[pool].clients)
+        for share, kind, variant in product(steps, kinds, allowed if room else ()):
+            self.fresh.append((device, kind, [*members, (variant, share)]))
+        grown = [place for place, (variant, _) in enumerate(members) if variant in allowed]
         for more, kind, place in product(steps, kinds, grown):
             variant, share = members[place]
-            self._add(device, kind, [*members[:place], (variant, share + more), *members[place + 1 :]])
+            self.fresh.append((device, kind, [*members[:place], (variant, share + more), *members[place + 1 :]]))
 
-    def _add(self, device: int, kind: int, members: list[Member]) -> None:
-        self.device.append(device)
-        self.kind.append(kind)
-        self.members.append(members)
+    def offers(self, seats: Seats) -> Iterator[Move]:
+        """Lawful moves; the cheapest per rate served first."""
+        self._judge(seats)
+        short, device, judged = max(seats.short_rps(self.workload), DUST), self.device, self.judged
+        score = (np.maximum(self.usd, 0.0) + DUST) / np.maximum(np.minimum(self.rps, short), DUST * short)
+        order = np.lexsort((device, self.usd, score))
+        for row in order[judged.lawful[order]]:
+            (pattern,) = seats.floor.judge.patterns(judged.take(np.array([row], dtype=np.int64)))
+            yield Move(device=int(device[row]), after=pattern)
 
-    def rows(self, width: int) -> Patterns:
-        """As rows to judge."""
-        made = np.zeros((len(self.kind), width, 2), dtype=np.int64)
+    def _judge(self, seats: Seats) -> None:
+        """What is new."""
+        before = [seats.patterns[device] for device, _, _ in self.fresh]
+        made = np.zeros((len(before), seats.floor.judge.width, 2), dtype=np.int64)
         made[:, :, 0] = -1
-        for row, members in enumerate(self.members):
+        for row, (_, _, members) in enumerate(self.fresh):
             made[row, : len(members)] = members
-        return Patterns(kind=np.array(self.kind, dtype=np.int64), variants=made[:, :, 0], shares_pct=made[:, :, 1])
-
-
-def _offers(seats: Seats, workload: int) -> Iterator[Move]:
-    """Lawful moves for a workload; the cheapest per rate served first."""
-    judge = seats.floor.judge
-    mine = np.flatnonzero(seats.floor.problem.variant_workload == workload)
-    drafts = _drafts(seats, mine)
-    if not drafts.device:
-        return
-    verdicts = judge.judge(drafts.rows(judge.width))
-    own = np.isin(verdicts.rows.variants, mine)
-    device = np.array(drafts.device, dtype=np.int64)
-    before = [seats.patterns[number] for number in drafts.device]
-    usd = verdicts.usd_per_h - np.array([0.0 if item is None else item.usd_per_h for item in before])
-    held = np.array([_served(seats, item, workload) for item in before])
-    short = max(seats.short_rps(workload), DUST)
-    gain = np.minimum((verdicts.capacity_rps * own).sum(axis=1) - held, short)
-    score = (np.maximum(usd, 0.0) + DUST) / np.maximum(gain, DUST * short)
-    order = np.lexsort((device, usd, score))
-    for row in order[verdicts.lawful[order]]:
-        (pattern,) = judge.patterns(verdicts.take(np.array([row], dtype=np.int64)))
-        yield Move(device=int(device[row]), after=pattern)
+        kind = np.array([kind for _, kind, _ in self.fresh], dtype=np.int64)
+        judged = seats.floor.judge.judge(Patterns(kind=kind, variants=made[:, :, 0], shares_pct=made[:, :, 1]))
+        rps = (judged.capacity_rps * np.isin(judged.rows.variants, self.mine)).sum(axis=1)
+        rps -= [_served(seats, item, self.workload) for item in before]
+        usd = judged.usd_per_h - [0.0 if item is None else item.usd_per_h for item in before]
+        device = np.array([device for device, _, _ in self.fresh], dtype=np.int64)
+        self.judged, self.fresh = Judged.chained([self.judged, judged]), []
+        self.device, self.usd, self.rps = (
+            np.concatenate(pair) for pair in ((self.device, device), (self.usd, usd), (self.rps, rps))
+        )
 
 
 def _served(seats: Seats, pattern: Pattern | None, workload: int) -> float:
@@ -353,26 +339,13 @@ def _served(seats: Seats, pattern: Pattern | None, workload: int) -> float:
     return sum((capacity for variant, capacity in members if of[variant] == workload), start=0.0)
 
 
-def _drafts(seats: Seats, mine: Whole) -> _Drafts:
-    problem, drafts = seats.floor.problem, _Drafts(allowed=[], replicas_max=0)
-    for pool, item in enumerate(problem.pools):
-        drafts.allowed = [int(variant) for variant in mine if problem.allowed[pool, variant]]
-        drafts.replicas_max = min(seats.floor.judge.width, item.clients)
-        if drafts.allowed:
-            for device in _few(seats, seats.floor.devices(pool), drafts.allowed):
-                drafts.draft(seats, device)
-    return drafts
-
-
 def _some(steps: Whole) -> list[int]:
-    if not len(steps):
-        return []
-    places = np.unique(np.linspace(0, len(steps) - 1, SHARES_MAX).round().astype(np.int64))
-    return [int(steps[place]) for place in places]
+    places = np.linspace(0, max(0, len(steps) - 1), SHARES_MAX).round().astype(np.int64)
+    return [int(steps[place]) for place in np.unique(places)] if len(steps) else []
 
 
-def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> list[int]:
-    """Devices that carry the workload already, those with most share left, and a few empty ones."""
+def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> tuple[list[int], list[int]]:
+    """Devices that carry the workload already and those with most share left, a few; and the empty ones."""
     used: list[tuple[int, int]] = []
     empty: list[tuple[float, int]] = []
     for device in devices:
@@ -382,4 +355,4 @@ def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> list[int]
             continue
         carries = any(variant in variants for variant in pattern.variants)
         used.append((-100 if carries else sum(pattern.shares_pct), device))
-    return [*(device for _, device in sorted(used)[:USED_MAX]), *(device for _, device in sorted(empty)[:EMPTY_MAX])]
+    return [device for _, device in sorted(used)[:USED_MAX]], [device for _, device in sorted(empty)]

@@ -9,7 +9,7 @@ power, memory, the other workloads' rates, budgets and quotas bear a move that g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,10 +21,10 @@ from solvers.domain.ids import DeviceId
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.problems.fleet import Fleet
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Pattern
 
 NO_DOMAIN = -1
 _SCOPES = (PowerScope.NODE, PowerScope.RACK, PowerScope.CLUSTER)
@@ -134,16 +134,13 @@ def _domains(snapshot: Snapshot, fleet: Fleet, number: Mapping[DeviceId, int]) -
 DUST = 1e-6
 DUST_W = 1e-6
 DUST_USD = 1e-9
-Member = tuple[int, int]
-"""Variant and share, in percent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What seating is bound to beside the floor: time, what a launch may cost, and how far jobs may grow."""
+    """What seating is bound to beside the floor: time, and how far jobs may grow."""
 
     deadline: Deadline
-    launch_usd_per_s: float
     job_most_pct: Mapping[int, int]
     """By workload, the share that each job may grow to."""
     job_left_s: Mapping[int, float] = field(default_factory=dict)
@@ -341,15 +338,6 @@ class Seats:
                 return False
         return self._allots(work.project, pool.gpu_part * delta.share_pct / 100)
 
-    def allots(self, move: Move) -> bool:
-        """Whether the quotas of all projects on a device bear a move, or are no worse off for it."""
-        grown: dict[str, int] = {}
-        for workload, delta in self.change(move).items():
-            name = self.floor.problem.workloads[workload].project
-            grown[name] = grown.get(name, 0) + delta.share_pct
-        part = self.floor.problem.pools[int(self.floor.pool_of[move.device])].gpu_part
-        return all(self._allots(name, part * share / 100) for name, share in grown.items())
-
     def _allots(self, project: str, gpus: float) -> bool:
         quota = self.quotas.get(project)
         return quota is None or gpus <= 0 or self.gpus_of(project) + gpus <= quota + DUST
@@ -415,12 +403,6 @@ def usd_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> flo
 def members_of(pattern: Pattern | None) -> list[Member]:
     """Variants of a device with their shares."""
     return [] if pattern is None else list(zip(pattern.variants, pattern.shares_pct, strict=True))
-
-
-def judged(problem: JointProblem, kind: int, members: Iterable[Member]) -> Pattern | None:
-    """Contents of these members; None where a rule forbids them, or where there is none."""
-    chosen = list(members)
-    return judge(problem, kind, [item for item, _ in chosen], [share for _, share in chosen]) if chosen else None
 
 
 def reshared(pattern: Pattern, shares_pct: Mapping[int, int]) -> list[Member]:

@@ -1,21 +1,16 @@
 """Remedies for a seating: what stands is spared, and what power domains and budgets do not bear is taken away.
 
-A node starts what replaces a standing replica before it ends that, unless both do not fit; then the replica ends first,
-and what it served counts as unserved while the other launches. So: shares as they stand where these are good enough,
-since a replica with another share is another process; contents that would interrupt go to an idle device of the same
-pool, or to one whose own contents end anyway and are missed less; and where share costs nothing, what starts anew gets
-spare share, so that later demand is served by a larger batch in place.
-
-Where a domain or a budget is exceeded patterns change places, then replicas become smaller or go: each remedy takes the
-move that leaves least unserved for what it saves, and what is lost by it is for `seating.mend` to make up. Nothing
-starts by it, and over a budget only replicas of the workload that spends too much change.
+A node starts what replaces a standing replica before it ends that, unless both do not fit; then what it served counts
+as unserved while the other launches. So contents that would interrupt go to an idle device of the same pool, and where
+share costs nothing, what starts anew gets spare share. Where a domain or a budget is exceeded patterns change places,
+then replicas become smaller or go, least unserved first; `seating.mend` makes up what is lost.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,16 +24,12 @@ from solvers.planners.joint.seat.seats import (
     Move,
     Reserved,
     Seats,
-    judged,
     members_of,
-    reshared,
     usd_of,
     without,
 )
-from solvers.problems.joint import WHOLE_PCT, JointProblem
+from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Pattern
-
-DUST_MISSED_USD = 1e-9
 
 
 def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
@@ -154,73 +145,6 @@ def _bearing(seats: Seats, device: int, pattern: Pattern) -> Iterator[int]:
             yield other
 
 
-@dataclass(slots=True, kw_only=True)
-class _Spares:
-    """What every workload may lose at once before it is missed; below 0 what is missing already."""
-
-    seats: Seats
-    rps: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-
-    def __post_init__(self) -> None:
-        problem = self.seats.floor.problem
-        for held in self.seats.floor.held.values():
-            self.book(held, 1)
-        for work, stands_rps in self.rps.items():
-            self.rps[work] = max(0.0, stands_rps - problem.workloads[work].rate_least_rps)
-        for device in self.seats.floor.held:
-            self.book(ended(self.seats, device, self.seats.patterns[device]), -1)
-
-    def book(self, ends: Sequence[Held], sign: int) -> None:
-        """These end at once, or no longer do."""
-        for item in ends:
-            self.rps[self.seats.floor.problem.variants[item.variant].workload] += sign * item.capacity_rps
-
-    def missing_usd(self, *ends: Sequence[Held]) -> float:
-        """What the workloads of these miss now, $/h as if never served."""
-        problem, total = self.seats.floor.problem, 0.0
-        for number in {problem.variants[item.variant].workload for each in ends for item in each}:
-            work = problem.workloads[number]
-            if work.rate_least_rps > 0:
-                total += work.unserved_usd * max(0.0, -self.rps[number]) / work.rate_least_rps
-        return total
-
-    def gain_usd(self, ends: Sequence[Held], others: Sequence[Held]) -> float:
-        """What is missed less if the others end instead of these."""
-        before_usd = self.missing_usd(ends, others)
-        self.book(ends, 1)
-        self.book(others, -1)
-        after_usd = self.missing_usd(ends, others)
-        self.book(others, 1)
-        self.book(ends, -1)
-        return before_usd - after_usd
-
-
-def take_spare_devices(seats: Seats) -> None:
-    """Where contents would interrupt and keep nothing that stands, another device of the pool on which nothing is
-    planned, if what stands there is missed less; of like devices the first.
-    """
-    spares, floor = _Spares(seats=seats), seats.floor
-    for device in sorted(floor.held):
-        pattern = seats.patterns[device]
-        ends = ended(seats, device, pattern)
-        if pattern is None or not ends or spares.missing_usd(ends) <= DUST_MISSED_USD:
-            continue
-        if {item.variant for item in floor.held[device]} & set(pattern.variants):
-            continue
-        gains, seen = dict[int, float](), set()
-        for other in _bearing(seats, device, pattern):
-            key = floor.held.get(other, ()), tuple(floor.domain_of[other].tolist())
-            if other in floor.held and seats.patterns[other] is None and key not in seen:
-                seen.add(key)
-                gains[other] = spares.gain_usd(ends, ended(seats, other, pattern))
-        best = max(gains, key=lambda other: gains[other], default=None)
-        if best is not None and gains[best] > DUST_MISSED_USD:
-            spares.book(ends, 1)
-            spares.book(ended(seats, best, pattern), -1)
-            seats.put(device, None)
-            seats.put(best, pattern)
-
-
 def shed(seats: Seats, jobs: Collection[int]) -> None:
     """What would start and nobody needs does not: without it every workload still has what it is sized for. Jobs, and
     whoever wants several failure domains, keep all they have.
@@ -241,63 +165,9 @@ def shed(seats: Seats, jobs: Collection[int]) -> None:
             needed = work in jobs or item.domains_min > 1 or seats.replicas[work] <= max(1, item.replicas_min)
             if needed or left_rps < item.rate_rps * (1 - DUST):
                 continue
-            move = Move(device=device, after=judged(problem, now.kind, without(members, place)))
+            move = Move(device=device, after=seats.floor.judge.one(now.kind, without(members, place)))
             if (move.after is not None or len(members) == 1) and not seats.lowers(move, problem.rate_rps):
                 seats.make(move)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Nearer:
-    """A member's share as it stands, and what it saves."""
-
-    place: int
-    share_pct: int
-    launch_s: float
-
-
-def snap(seats: Seats, devices: Iterable[int], launch_usd_per_s: float) -> None:
-    """On devices that carry nearly what stands, the shares that stand: as long as every promise and quota keeps, no
-    workload is served less than it is sized for, and what it costs more is worth the launches saved.
-    """
-    for device in devices:
-        before, held = seats.patterns[device], seats.floor.held.get(device, ())
-        for nearer in () if before is None else _nearer(before, _networks(seats, before), held):
-            assert before is not None
-            members = reshared(before, {item.place: item.share_pct for item in nearer})
-            move = Move(device=device, after=judged(seats.floor.problem, before.kind, members))
-            saved_usd = launch_usd_per_s * sum(item.launch_s for item in nearer)
-            if move.after is None or move.after.usd_per_h > before.usd_per_h + saved_usd:
-                continue
-            if not seats.lowers(move, seats.floor.problem.rate_rps) and seats.allots(move):
-                seats.make(move)
-                break
-
-
-def _nearer(
-    pattern: Pattern, members: Sequence[tuple[int, int]], held: Sequence[Held]
-) -> Iterator[tuple[_Nearer, ...]]:
-    """Changes of shares towards what stands: all of them at once, then one by one. `members`: network and share."""
-    left = list(held)
-    open_places: list[int] = []
-    for place, member in enumerate(members):
-        same = next((item for item in left if (item.variant, item.share_pct) == member), None)
-        if same is None:
-            open_places.append(place)
-        else:
-            left.remove(same)
-    changes: list[_Nearer] = []
-    for place in open_places:
-        near = next((item for item in left if item.variant == members[place][0]), None)
-        if near is not None:
-            left.remove(near)
-            changes.append(_Nearer(place=place, share_pct=near.share_pct, launch_s=near.launch_s))
-    room = 100 - sum(pattern.shares_pct)
-    grows = [item.share_pct - pattern.shares_pct[item.place] for item in changes]
-    if len(changes) > 1 and sum(grows) <= room:
-        yield tuple(changes)
-    for change in sorted(changes, key=lambda item: (-item.launch_s, item.place)):
-        if change.share_pct - pattern.shares_pct[change.place] <= room:
-            yield (change,)
 
 
 def widen(seats: Seats, jobs: Collection[int]) -> None:
@@ -323,7 +193,7 @@ def _wider(seats: Seats, before: Pattern) -> Pattern | None:
     more = spare // len(before.variants) // step * step
     if more <= 0:
         return None
-    after = judged(problem, before.kind, [(variant, share + more) for variant, share in members_of(before)])
+    after = seats.floor.judge.one(before.kind, [(variant, share + more) for variant, share in members_of(before)])
     if after is None or after.usd_per_h > before.usd_per_h + DUST:
         return None
     # Members of one network stay in their order, since all grow alike.
@@ -370,7 +240,7 @@ def _cheaper(seats: Seats, workload: int, over_usd: float) -> Iterator[_Relief]:
     """A device with one replica of the workload smaller, or without it."""
     problem = seats.floor.problem
     for device, before in enumerate(seats.patterns):
-        for after in () if before is None else _less(problem, before, workload):
+        for after in () if before is None else _less(seats.floor, before, workload):
             saved = usd_of(problem, before, workload) - usd_of(problem, after, workload)
             if saved > DUST_USD:
                 move = Move(device=device, after=after)
@@ -378,17 +248,17 @@ def _cheaper(seats: Seats, workload: int, over_usd: float) -> Iterator[_Relief]:
                 yield _Relief(move=move, saved=saved, useful=useful, loss_usd=seats.loss_usd(move))
 
 
-def _less(problem: JointProblem, before: Pattern, workload: int) -> Iterator[Pattern | None]:
+def _less(floor: Floor, before: Pattern, workload: int) -> Iterator[Pattern | None]:
     members = members_of(before)
     for place, (variant, share) in enumerate(members):
-        if problem.variants[variant].workload != workload:
+        if floor.problem.variants[variant].workload != workload:
             continue
         rest = without(members, place)
         if not rest:
             yield None
-        smaller = (int(step) for step in problem.shares_pct if step < share)
+        smaller = (int(step) for step in floor.problem.shares_pct if step < share)
         for kept in (rest, *([*rest, (variant, step)] for step in smaller)):
-            after = judged(problem, before.kind, kept)
+            after = floor.judge.one(before.kind, kept)
             if after is not None:
                 yield after
 
@@ -423,10 +293,10 @@ def _slower_or_fewer(floor: Floor, before: Pattern) -> Iterator[Pattern | None]:
     problem, members = floor.problem, members_of(before)
     pool, clock = problem.kind_pool[before.kind], problem.kind_clock_mhz[before.kind]
     slower = np.flatnonzero((problem.kind_pool == pool) & (problem.kind_clock_mhz < clock)).tolist()
-    yield from (item for kind in slower if (item := judged(problem, kind, members)) is not None)
+    yield from (item for kind in slower if (item := floor.judge.one(kind, members)) is not None)
     if len(members) == 1:
         yield None
-    fewer = (judged(problem, before.kind, without(members, place)) for place in range(len(members)))
+    fewer = (floor.judge.one(before.kind, without(members, place)) for place in range(len(members)))
     yield from (item for item in fewer if item is not None)
 
 

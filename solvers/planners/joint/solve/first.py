@@ -13,7 +13,7 @@ limits. An unused device becomes one of the class of the first replica that it t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -46,6 +46,10 @@ class Sizes:
     watts: Floats
     part: Floats
     """Of a device; `inf` where it cannot stand."""
+
+    def take(self, rows: Whole) -> Sizes:
+        """Those of these rows."""
+        return Sizes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 class SizeTable:
@@ -411,30 +415,37 @@ def _lots(size_table: SizeTable, packing: Packing, parts: _Parts) -> list[Lot]:
     whole = np.where(spread, 0, whole)
     rest = np.where(spread, parts.rate_rps / np.maximum(floor, 1), parts.rate_rps - whole * each)
     rest = np.where(rest > SERVED * parts.rate_rps, rest, 0.0)
-    sizes = _smallest(size_table, parts, rest)
-    full = size_table.sizes(parts.bin_class, parts.variant, size_table.share_pct[parts.bin_class, parts.variant])
+    replicas = _Replicas.of(size_table, parts, rest)
     out: list[tuple[float, Lot]] = []
     for item in range(len(each)):
         last = int(max(floor[item], 1)) if spread[item] else int(rest[item] > 0)
-        for size, count in ((full, int(whole[item])), (sizes, last)):
+        for size, count in ((replicas.full, int(whole[item])), (replicas.last, last)):
             if count > 0 and np.isfinite(size.part[item]):
                 out.append((float(size.part[item]), _lot(parts, size, item, count)))
     out.sort(key=lambda pair: -pair[0])
     return [lot for _, lot in out]
 
 
-def _smallest(size_table: SizeTable, parts: _Parts, rest: Floats) -> Sizes:
-    """For each part the smallest share that carries the rest of it, and what that takes."""
-    grid = size_table.judge.problem.shares_pct
-    count = len(grid)
-    bin_class, variant = np.repeat(parts.bin_class, count), np.repeat(parts.variant, count)
-    sizes = size_table.sizes(bin_class, variant, np.tile(grid, len(rest)))
-    carries = (sizes.capacity_rps >= np.repeat(rest, count) * (1 - SERVED)) & np.isfinite(sizes.part)
-    most = size_table.share_pct[parts.bin_class, parts.variant]
-    place = np.argmax(carries.reshape(-1, count), axis=1)
-    none = ~carries.reshape(-1, count).any(axis=1)
-    share = np.where(none, most, grid[place])
-    return size_table.sizes(parts.bin_class, parts.variant, share)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replicas:
+    """For each part a replica of the cheapest size, and one that is as small as will do for the rest."""
+
+    full: Sizes
+    last: Sizes
+
+    @staticmethod
+    def of(size_table: SizeTable, parts: _Parts, rest: Floats) -> _Replicas:
+        """By the smallest share that carries the rest of each."""
+        grid = size_table.judge.problem.shares_pct
+        count = len(grid)
+        bin_class, variant = np.repeat(parts.bin_class, count), np.repeat(parts.variant, count)
+        sizes = size_table.sizes(bin_class, variant, np.tile(grid, len(rest)))
+        carries = (sizes.capacity_rps >= np.repeat(rest, count) * (1 - SERVED)) & np.isfinite(sizes.part)
+        carries = carries.reshape(-1, count)
+        cheapest = np.searchsorted(grid, size_table.share_pct[parts.bin_class, parts.variant])
+        smallest = np.where(carries.any(axis=1), np.argmax(carries, axis=1), cheapest)
+        begin = count * np.arange(len(rest))
+        return _Replicas(full=sizes.take(begin + cheapest), last=sizes.take(begin + smallest))
 
 
 def _lot(parts: _Parts, sizes: Sizes, item: int, replicas: int) -> Lot:

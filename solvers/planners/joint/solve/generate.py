@@ -7,12 +7,10 @@ A dive keeps the whole parts, stage by stage. After every stage the problem is t
 devices, nothing counts for more than is still asked, and new patterns are priced for exactly that. Workloads with the
 fewest replicas are decided first, while all others can still fill what is left beside them.
 
-Pricing: the contents of devices that improve a relaxed optimum most, and what none is worth more than.
-
-`engines.contents` searches all contents of all devices, whatever the shares, so one question answers both: patterns
-worth adding, and by pool a ceiling from which follows a bound on the cost of every layout (weak duality, `lagrangian`).
-While duals are far from the optimum it need not look closely: at coarse shares only, and how far ceilings may stay
-above what was found is a part of what devices cost.
+Pricing asks `engines.contents`, which searches all contents of all devices: one question answers for patterns worth
+adding, and by pool for a ceiling from which follows a bound on the cost of every layout (weak duality, `lagrangian`).
+While duals are far from the optimum it need not look closely: at coarse shares only, and with ceilings above what was
+found by a part of what devices cost.
 """
 
 from __future__ import annotations
@@ -231,10 +229,14 @@ class Pace:
     """Look at all shares at once."""
     finest_pct: int = 1
     """Shares that are multiples of this are near enough."""
+    first_pct: int = COARSE_PCT
+    first_part: float = LOOK_FIRST
+    """Shares at first are multiples of this, and how closely to look then."""
+    fine_until: float = 0.0
+    """With so little of the deadline left finer shares are looked at, however far the bound is."""
     prior: Floats | None = None
-    """Duals to begin the smoothing from."""
     proven: Bound | None = None
-    """What is known already, to begin from."""
+    """Duals to begin the smoothing from, and what is known already."""
     cut_rounds: int = 0
     """How many rounds more once what the optimum makes of parts of replicas is forbidden."""
 
@@ -255,7 +257,8 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
     if solved is None:
         return None
     step = max(1, master.problem.share_step_pct)
-    state = Relaxation(best=solved, centre=solved.row_duals, step_pct=step * max(1, COARSE_PCT // step))
+    first_pct = step * max(1, pace.first_pct // step)
+    state = Relaxation(best=solved, centre=solved.row_duals, step_pct=first_pct, part=pace.first_part)
     if pace.proven is not None:
         state.centre, state.proven, state.bound = pace.proven.duals, pace.proven.usd_per_h, pace.proven
     elif pace.prior is not None:
@@ -300,6 +303,7 @@ def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, 
         if pace.gap is not None and state.step_pct == step and state.gap <= pace.gap:
             break
         slow = pace.gap is None and before - state.best.value <= SLOW * abs(before)
+        slow = slow or deadline.left_part <= pace.fine_until
         if state.step_pct > finest and (slow or state.gap <= NEAR or (state.exact and not added)):
             state.refine(finest * max(1, state.step_pct // 2 // finest))
         elif not added:

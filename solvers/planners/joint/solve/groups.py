@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
+from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.judge import Patterns
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Standing
 
-WORKLOADS_EACH = 200
+WORKLOADS_EACH = 250
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,9 @@ class Group:
 
 
 def groups_of(problem: JointProblem) -> tuple[Group, ...]:
-    """Groups of workloads that together cost about the same."""
+    """Groups of workloads that together cost about the same; as many as two processors do in the same time."""
     works, weight = len(problem.workloads), _whole_rate_usd(problem)
-    count = -(-works // WORKLOADS_EACH)
+    count = 2 * -(-works // (2 * WORKLOADS_EACH))
     of = np.zeros(works, dtype=np.int64)
     load = np.zeros(count)
     for work in np.argsort(-weight, kind="stable").tolist():
@@ -112,6 +113,10 @@ class GroupLayout:
 
     group: Group
     layout: Layout
+    patterns: Patterns | None = None
+    """The best that were found, in the whole problem's numbers."""
+    deadline: Deadline | None = None
+    """Its own, as far as it was used."""
 
 
 def together(done: list[GroupLayout]) -> Layout:

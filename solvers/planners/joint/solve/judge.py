@@ -1,8 +1,8 @@
-"""Patterns by the thousand, judged at once by `engines.contents`, to the last batch as `patterns.judge` does.
+"""What a device may carry and what it then serves, draws and costs, judged by the thousand in `engines.contents`.
 
-Everything that searches over patterns comes here: pricing and its neighbourhood, packing, trimming, repair, the bound.
-Empty places are -1 and 0, and a row's members stand in the order of (variant, share). A test holds this and the scalar
-judgement together.
+Everything that asks comes here: pricing and its neighbourhood, packing, trimming, seating, the bound. Empty places are
+-1 and 0, and a row's members stand in the order of (variant, share). A test holds this and a judgement in Python, one
+device at a time, together.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from solvers.problems.patterns import Pattern
 
 _EMPTY_LAST = 1 << 40
 """Sorts empty places behind members."""
+Member = tuple[int, int]
+"""Variant and share, in percent."""
 _CHUNK = 20_000
 """Rows judged at a time, for the sake of memory."""
 
@@ -32,11 +34,6 @@ class Patterns(Parallel):
     """Row x place; -1 where nothing stands."""
     shares_pct: Whole
     """Row x place; 0 where nothing stands."""
-
-    def of_kind(self, kind: int) -> Patterns:
-        """The same members on devices of another kind."""
-        kinds = np.full(len(self), kind, dtype=np.int64)
-        return Patterns(kind=kinds, variants=self.variants, shares_pct=self.shares_pct)
 
     @property
     def keys(self) -> Whole:
@@ -117,6 +114,17 @@ class Judge:
         """
         starts = range(0, max(1, len(rows)), _CHUNK)
         return Judged.chained([self._judged(ordered(rows.take(np.s_[at : at + _CHUNK])), None) for at in starts])
+
+    def one(self, kind: int, members: Sequence[Member]) -> Pattern | None:
+        """A device with these members, in any order; None where a rule, a promise, memory or power forbids it, or where
+        there is none.
+        """
+        if not 0 < len(members) <= self.width:
+            return None
+        row = np.full((1, self.width, 2), (-1, 0), dtype=np.int64)
+        row[0, : len(members)] = members
+        judged = self.judge(Patterns(kind=np.array([kind]), variants=row[:, :, 0], shares_pct=row[:, :, 1]))
+        return self.patterns(judged)[0] if judged.lawful[0] else None
 
     def devices(self, rows: Patterns, counts: Whole) -> tuple[Judged, Whole]:
         """Judge so many devices of each row, leave out what is unlawful or empty, and put equal patterns together."""

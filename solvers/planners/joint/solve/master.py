@@ -17,7 +17,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
-from solvers.problems.joint import JointProblem
+from solvers.problems.joint import Floors, JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
 NO_LIMIT = 1_000_000
@@ -51,8 +51,10 @@ class ItemPrices:
 class Rows:
     """Rows of one problem. The first are the demands, one per workload; then pools, caps, and what else there is."""
 
-    def __init__(self, problem: JointProblem, taken: Floats | None = None) -> None:
-        """`taken`: what decided devices already owe to every row (see `activity`); the rows are for what is left."""
+    def __init__(self, problem: JointProblem, taken: Floats | None = None, floors: Floors | None = None) -> None:
+        """`taken`: what decided devices already owe to every row (see `activity`); the rows are for what is left.
+        `floors`: more than the problem's.
+        """
         self.problem = problem
         works, pools = problem.workloads, problem.pools
         number = len(works)
@@ -72,7 +74,8 @@ class Rows:
             np.array([getattr(work, name) for work in works], dtype=np.float64)
             for name in ("replicas_max", "budget_usd_per_h")
         )
-        self.floors = problem.floors
+        self.counts = floors is not None
+        self.floors = problem.floors if floors is None else floors
         self.most, after = _numbered(most < NO_LIMIT, after)
         self.money, self.floor_at = _numbered(np.isfinite(money), after)
         self.fewest = np.where(self.floors.own >= 0, self.floor_at + self.floors.own, -1)
@@ -94,7 +97,8 @@ class Rows:
             after_pools = slice(self.pool_at, None)
             self.upper[after_pools] = np.maximum(0.0, self.upper[after_pools] - taken[after_pools])
             self.lower[after_pools] = np.maximum(0.0, self.lower[after_pools] - taken[after_pools])
-        self._missing_usd = problem.unserved_usd[self.floors.workload] * self.floors.weight / self.floors.least
+        self._missing_usd = problem.unserved_usd[self.floors.workload] * self.floors.weight
+        self._missing_usd /= np.maximum(self.floors.least, 1.0)
         self._pool_usd = np.array([pool.usd_per_h for pool in pools], dtype=np.float64)
         self._part = np.array([pool.gpu_part for pool in pools], dtype=np.float64)
         self._idle_w = np.array([pool.idle_w for pool in pools], dtype=np.float64)
@@ -122,11 +126,13 @@ class Rows:
 
     def slack(self) -> Columns:
         """What may stay undone, at its price: demand, and replicas below the floor. Cuts do not ask for what is not
-        served, see `cut`.
+        served, see `cut`. Where devices are counted, ones with nothing on them.
         """
         demand = np.flatnonzero(self.wanted)
-        row = np.concatenate([demand, self.floor_at + np.arange(len(self._missing_usd))])
-        cost = np.concatenate([self.unserved_usd[demand], self._missing_usd])
+        empty = np.arange(len(self.problem.pools) if self.counts else 0)
+        row = np.concatenate([demand, self.floor_at + np.arange(len(self._missing_usd)), self.pool_at + empty])
+        idle = [self.problem.idle_usd_per_h(pool) for pool in empty.tolist()]
+        cost = np.concatenate([self.unserved_usd[demand], self._missing_usd, idle])
         return Columns.of(cost, column=np.arange(len(row)), row=row, value=np.ones(len(row)))
 
     def columns(self, judged: Judged) -> Columns:
@@ -293,12 +299,14 @@ def _at(duals: Floats, rows: Whole) -> Floats:
 
 
 class Master:
-    def __init__(self, problem: JointProblem, judge: Judge, taken: Floats | None = None) -> None:
-        """`taken`: what decided devices owe to the rows; the master is for the rest."""
+    def __init__(
+        self, problem: JointProblem, judge: Judge, taken: Floats | None = None, floors: Floors | None = None
+    ) -> None:
+        """`taken`: what decided devices owe to the rows; the master is for the rest. `floors`: as of `Rows`."""
         self.problem = problem
         self.width = problem.members_max
         self.judge = judge
-        self.rows = Rows(problem, taken)
+        self.rows = Rows(problem, taken, floors)
         self._judged = [judge.judge(Patterns.none(self.width))]
         self._seen: set[bytes] = set()
         self.size = 0

@@ -1,17 +1,14 @@
 """What stands, changed for the better: one programme over every device with what stands on it.
 
 Devices with the same contents are a group, idle devices of a pool another. A group's columns are what its devices may
-carry next: as it stands, without some members, with one more where there is room, something else alone, or contents
-that a solve found; each with the true cost of the change: launches, and a part of what each started replica costs.
-Where new contents and those that go do not fit beside each other, what goes ends before its replacement is ready: by
-workload, no more may end than is spare, and what is interrupted beyond counts as demand that is never served in
-`period_s`. So the optimum can be acted on as it is, and what stands is consolidated as far as that goes at once; the
-next solve begins from there.
+carry next: as it stands, without some members, with one more, something else alone, or contents that a solve found;
+each with the true cost of the change: launches, and a part of what each started replica costs. What does not fit beside
+its replacement ends first: by workload, no more may end than is spare, and what is interrupted beyond counts as demand
+that is never served in `period_s`.
 
-What stands is enough while it covers what must be served; whoever is short is sized anew. However little is short of
-what must be served, it counts more than any device. Where somebody would stay short only because interruptions weigh so
-much, they weigh as long as demand is remembered. With very many groups only those are open that host a workload with a
-reason to change, or are filled worst; the others stay.
+What stands is enough while it covers what must be served; whoever is short is sized anew, and counts more than any
+device. Where somebody would stay short only because interruptions weigh so much, they weigh as long as demand is
+remembered. Of very many groups only those are open that host who is short, or are filled worst.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from itertools import combinations
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import Limits, Program, create
+from solvers.engines.base import EngineAnswer, Limits, Program, create
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.generate import Look, Pricing
@@ -45,10 +42,10 @@ PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
 """Times that contents are priced at what the programme's relaxed optimum would pay for them."""
 STEPS_LEAST = 4
 """Shares that a new member is tried with."""
-ENTRIES_MAX, COLUMNS_LEAST, COLUMNS_MAX = 300_000, 100, 4000
-"""Of the integer programme: rows times columns, and columns."""
-NODE_ENTRIES, NODES_LEAST, NODES_MAX = 2e7, 5.0, 60.0
-"""Rows times columns that are looked at in all nodes, where work is counted."""
+ENTRIES, COLUMNS_LEAST = (30_000, 240_000), 250
+"""Of the integer programme: rows times columns, at first and where nothing was found then; and columns."""
+NODES_LEAST, NODES_MAX = 5.0, 30.0
+"""That are looked at, where work is counted."""
 GAP = 5e-4
 DUST = 1e-6
 SURE = 1e-6
@@ -397,12 +394,28 @@ class _ReachProgramme:
         worth = np.bincount(columns.number, weights=columns.value * relaxed.row_duals[columns.row])
         reduced = (columns.cost - worth)[self.first :]
         reduced[: self.stands.count] = -np.inf
-        most = max(self.stands.count, min(COLUMNS_MAX, max(COLUMNS_LEAST, ENTRIES_MAX // len(self.lower))))
         # What costs more than all that could be gained is in no better answer.
-        most = min(most, int((reduced <= usd - relaxed.value).sum()))
-        chosen = np.sort(np.argsort(reduced, kind="stable")[:most])
-        numbers = np.concatenate([np.arange(self.first), self.first + chosen])
-        some = columns.take(numbers)
+        useful, before = int((reduced <= usd - relaxed.value).sum()), 0
+        for entries in ENTRIES:
+            most = min(useful, max(self.stands.count, COLUMNS_LEAST, entries // len(self.lower)))
+            if most < 2 * before:
+                break
+            chosen, before = np.sort(np.argsort(reduced, kind="stable")[:most]), most
+            nodes = min(NODES_MAX, max(NODES_LEAST, entries * NODES_MAX / (len(self.lower) * most)))
+            work = None if deadline.work_units is None else nodes
+            limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
+            answer = self._integer(np.concatenate([np.arange(self.first), self.first + chosen]), stays, limits)
+            if answer.values is not None and answer.objective < usd:
+                self.left_usd = answer.objective - relaxed.value
+                counts[:] = 0
+                counts[chosen] = np.rint(answer.values[self.first :]).astype(np.int64)
+            if answer.objective < usd - GAP * abs(usd):
+                break
+        return counts
+
+    def _integer(self, numbers: Whole, stays: Floats | None, limits: Limits) -> EngineAnswer:
+        """The best of these columns."""
+        some = self.columns.take(numbers)
         program = Program(
             cost=some.cost,
             lower=np.zeros(len(some)),
@@ -414,14 +427,7 @@ class _ReachProgramme:
             row_lower=self.lower,
             row_upper=self.upper,
         )
-        nodes = min(NODES_MAX, max(NODES_LEAST, NODE_ENTRIES / (len(self.lower) * len(chosen))))
-        limits = Limits(time_s=deadline.time_left_s, work=None if deadline.work_units is None else nodes, gap=GAP)
-        answer = create(ENGINE).solve(program, limits, None if stays is None else stays[numbers])
-        if answer.values is not None and answer.objective < usd:
-            self.left_usd = answer.objective - relaxed.value
-            counts[:] = 0
-            counts[chosen] = np.rint(answer.values[self.first :]).astype(np.int64)
-        return counts
+        return create(ENGINE).solve(program, limits, None if stays is None else stays[numbers])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

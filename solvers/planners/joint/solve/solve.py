@@ -1,7 +1,7 @@
 """The solve: first answer, better answers, a bound; never worse than the first answer.
 
 One problem goes through phases from the relaxed optimum to whole devices: price patterns, dive, trim, make up what is
-short, polish where the problem is small, repair with what time is left. Every phase begins with the best so far and can
+short, and exchange with what time is left. Every phase begins with the best so far and can
 only improve it. Problems of some hundred workloads are solved whole, larger ones in groups, and what stays short then
 is made up on the whole problem. Devices are named by seating.
 """
@@ -9,13 +9,16 @@ is made up on the whole problem. Devices are named by seating.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
 import numpy as np
 
-from solvers.engines.deadline import Deadline
+from solvers.engines.contents import PROCESSORS
+from solvers.engines.deadline import Deadline, charge, portion
+from solvers.planners.joint.solve.branch import Tree, few_devices
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.generate import (
     CUT_ROUNDS,
@@ -33,43 +36,44 @@ from solvers.planners.joint.solve.generate import (
     singles,
 )
 from solvers.planners.joint.solve.groups import Group, GroupLayout, groups_of, together
+from solvers.planners.joint.solve.improve import improved
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
-from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.solution import Rules, Solution
-from solvers.planners.joint.solve.trim import polished, small_enough, thin, trim
+from solvers.planners.joint.solve.trim import shed, small_enough, thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
 GENERATE_UNTIL = 0.7
-DIVE_UNTIL = 0.38
+DIVE_UNTIL = 0.7
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
 TRIM_PART = 0.25
 THIN_PART = 0.8
-MEND_PART = 0.5
-THIN_UNTIL = 0.38
+MEND_PART = 0.3
+THIN_UNTIL = 0.62
+SHED_PATTERNS_MAX = 2000
+"""Of a first layout that is trimmed at once."""
 RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
 """Parts of the rates that devices are made fewer with, in the order that pays best."""
 THIN_BASES = 3
 DEVICES_TINY = 16.0
-POLISH_PART = 0.8
-REPAIR_PART = 0.3
-SERVE_PART = 0.6
-REPAIR_S_PER_DEVICE = 0.01
+IMPROVE_PART = 0.97
 """Of what is left."""
 COMPLETE_ROUNDS = 25
 URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
 WORKLOADS_MAX = 700
 """Solved whole."""
-PROOF_PART = 0.33
+PROOF_PART = 0.2
 """Of what generation leaves, kept for the bound where it is not near enough: to serve every rate comes before that."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GAP, GAP_LAST = 0.005, 3e-4
 """Of the relaxed optimum: a bound so near is near enough at first, and at last."""
+FEW_PART = 0.2
+"""Of what is left, for all phases where devices are so few that branching follows."""
 GROUPS_UNTIL = 0.35
 """Of the deadline, kept from groups for what is about all of them."""
 GROUPS_MEND_PART = 0.3
@@ -79,6 +83,10 @@ WHOLE_REPEATS = 64
 """Contents that have no workload in common, of all groups: so many are worth adding at once."""
 GROUP_PACE = Pace(rounds=30, until_part=GENERATE_UNTIL, repeats=REPEATS_MAX, finest_pct=DIVE_PCT, cut_rounds=CUT_ROUNDS)
 """Nothing is proven of a group alone, so nobody looks closely there."""
+WHOLE_PACE = Pace(until_part=END, gap=GAP_LAST, repeats=WHOLE_REPEATS, first_pct=DIVE_PCT, first_part=0.004)
+"""Where groups have left off, and closely: a bound is no nearer than pricing looks."""
+WHOLE_FINE_UNITS, WHOLE_FINE_MOST = 17, 0.3
+"""Of work by workload, kept for two looks at all shares, and of the deadline at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +187,7 @@ class Phases:
             self._finish(scene, found)
             charge(whole, self.deadline)
             self.deadline = whole
-        return self.first if self._worth(self.first) < self._worth(self.best) else self.best
+        return self.first if self.worth(self.first) < self.worth(self.best) else self.best
 
     @property
     def best(self) -> Layout:
@@ -217,14 +225,11 @@ class Phases:
         self._thin(scene, master.rows.prices(relaxed.row_duals))
         if self.found is not None and self._short(self.found):
             self._try("complete_s", lambda: completed(scene, self.best, deadline))
-        if small_enough(master, relaxed) and not deadline.over:
-            rng = np.random.default_rng(self.order.seed)
-            self._within("polish_s", POLISH_PART, lambda within: polished(rules, search, self.best, within, rng))
-            self._within("trim_s", TRIM_PART, lambda within: trim(rules, self.best, within))
-        if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
-            rng, prices = np.random.default_rng(self.order.seed), master.rows.prices(relaxed.row_duals)
-            part = SERVE_PART if self._short(self.found) else repair_part(deadline, sum(self.found.counts))
-            self._within("repair_s", part, lambda within: repair(rules, self.best, prices, within, rng))
+        if self.found is not None and self.worth(self.found) > relaxed.value * (1 + self.order.gap):
+            prices = master.rows.prices(relaxed.row_duals)
+            self._within(
+                "improve_s", IMPROVE_PART, lambda within: improved(rules, self.best, prices, within, self.order.seed)
+            )
         kept = master.promising(relaxed, COLUMNS_KEPT)
         self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
 
@@ -232,7 +237,7 @@ class Phases:
         """Fewer devices, with less and with more in reserve, as long as there is time for what it takes; from the best
         of the dives, by turns. The cheapest is kept; where it leaves any rate a little short, that is made up first.
         """
-        bases, short, took = sorted(self.dived, key=self._worth)[:THIN_BASES] or [self.best], list[Layout](), 0.0
+        bases, short, took = sorted(self.dived, key=self.worth)[:THIN_BASES] or [self.best], list[Layout](), 0.0
         for reserve, base in product(RESERVES, bases):
             if self.deadline.late or (took and self.deadline.left_part - took < THIN_UNTIL):
                 break
@@ -248,9 +253,8 @@ class Phases:
             self._within("mend_s", MEND_PART, partial(self._served, scene, cheapest, prices))
 
     def _served(self, scene: Scene, short: Layout, prices: Prices, deadline: Deadline) -> Layout:
-        """What lacks a little is served by packing a few devices anew, else by another device."""
-        rng = np.random.default_rng(self.order.seed)
-        layout = repair(scene.rules, short, prices, portion(deadline, MEND_PART), rng, until_served=True)
+        """What lacks a little is served by exchanging what devices have, else by another device."""
+        layout = improved(scene.rules, short, prices, portion(deadline, MEND_PART), self.order.seed)
         return completed(scene, layout, deadline) if self._short(layout) else layout
 
     def _short(self, layout: Layout) -> bool:
@@ -260,7 +264,7 @@ class Phases:
         """Run a phase, and keep what it makes where that is better than the answer so far; what it made."""
         begun_s = self.deadline.elapsed_s
         after = phase()
-        if self.found is None or self._worth(after) < self._worth(self.found):
+        if self.found is None or self.worth(after) < self.worth(self.found):
             self.found = after
             if self.order.better is not None:
                 self.order.better(after)
@@ -274,7 +278,7 @@ class Phases:
         charge(self.deadline, within)
         return after
 
-    def _worth(self, layout: Layout) -> float:
+    def worth(self, layout: Layout) -> float:
         return layout.judged_usd(self.problem) - kept_usd(self.problem, self.order, layout)
 
 
@@ -287,28 +291,6 @@ def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
         for item in order.standing
     )
     return order.launch_usd_per_s * seconds
-
-
-def repair_part(deadline: Deadline, devices: int) -> float:
-    """A part of what is left, and no more than so many devices are worth."""
-    if deadline.work_units is None:
-        most = REPAIR_S_PER_DEVICE * devices / max(deadline.left_s, 1e-9)
-    else:
-        most = 1000 * REPAIR_S_PER_DEVICE * devices / max(deadline.left_part * deadline.work_units, 1.0)
-    return min(REPAIR_PART, most)
-
-
-def portion(deadline: Deadline, part: float) -> Deadline:
-    """A deadline of its own for a part of what is left."""
-    if deadline.work_units is None:
-        return Deadline(part * deadline.left_s)
-    return Deadline(deadline.time_left_s, max(1, int(part * deadline.left_part * deadline.work_units)))
-
-
-def charge(deadline: Deadline, portion: Deadline) -> None:
-    """Count what was done within a portion as done."""
-    if portion.work_units is not None:
-        deadline.spend(round((1 - portion.left_part) * portion.work_units))
 
 
 def _urgent(problem: JointProblem) -> JointProblem:
@@ -341,8 +323,10 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     rounds, the relaxed optimum (over the patterns found, so no bound), seconds by phase, and whether the first answer
     was the best. Raises EngineError when an engine breaks.
     """
-    first = first_layout(problem)
-    facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
+    begin = first_layout(problem)
+    facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": begin.value(problem)}
+    # Told, and the least that comes of it; the search begins with what it was made of.
+    first = shed(Rules(Judge(problem)), begin) if 0 < len(begin.patterns) <= SHED_PATTERNS_MAX else begin
     if order.better is not None:
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
@@ -354,9 +338,12 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
             return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
         if listed is not None:
             proven_usd = listed.bound_usd_per_h
-            first = min(first, listed, key=lambda item: (_unserved(problem, item), item.judged_usd(problem)))
+            begin, first = (
+                min(each, listed, key=lambda item: (_unserved(problem, item), item.judged_usd(problem)))
+                for each in (begin, first)
+            )
     groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
-    found = _grouped(problem, order, first, groups, deadline) if groups else _whole(problem, order, first, deadline)
+    found = _grouped(problem, order, begin, groups, deadline) if groups else _whole(problem, order, begin, deadline)
     best = min(
         (found, first),
         key=lambda item: (
@@ -383,17 +370,32 @@ def _unserved(problem: JointProblem, layout: Layout) -> float:
 
 
 def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline) -> Layout:
-    phases = Phases(problem=problem, order=order, deadline=deadline, first=first)
+    few = order.proof and few_devices(problem)
+    within = portion(deadline, FEW_PART) if few else deadline
+    phases = Phases(problem=problem, order=order, deadline=within, first=first)
     layout = phases.run()
+    if few:
+        charge(deadline, within)
+    if few and layout.missing(problem)[problem.must_serve].any():
+        # Where devices do not suffice, the price of who is short hides what devices cost: nothing can be proven.
+        few, phases = False, Phases(problem=problem, order=order, deadline=deadline, first=layout)
+        layout = phases.run()
     bound, prices = phases.bound, None
     if phases.search is not None:
         search, begun_s = phases.search, deadline.elapsed_s
         if order.proof and not phases.proven:
-            bound = _proven(phases, search, deadline)
+            within = portion(deadline, PROOF_PART) if few else deadline
+            bound = _proven(phases, search, within)
+            if few:
+                charge(deadline, within)
         rows = Rows(problem)
         prices = rows.prices(search.relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
         phases.facts["bound_s"] = deadline.elapsed_s - begun_s
     usd = None if bound is None or not order.proof else bound.usd_per_h
+    if few and phases.search is not None and not deadline.over:
+        tree = Tree(search=phases.search, best=layout, worth=phases.worth, deadline=deadline, until_part=END)
+        usd, layout = max(tree.run(), -np.inf if usd is None else usd), tree.best
+        phases.facts["nodes"] = float(tree.nodes)
     return replace(layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=phases.facts)
 
 
@@ -415,33 +417,45 @@ def _grouped(
     problem: JointProblem, order: SolveOrder, first: Layout, groups: tuple[Group, ...], deadline: Deadline
 ) -> Layout:
     done = [GroupLayout(group=group, layout=first_layout(group.problem)) for group in groups]
-    patterns: list[Patterns] = []
-    for place, group in enumerate(groups):
-        part = (1 - GROUPS_UNTIL / max(deadline.left_part, GROUPS_UNTIL)) / (len(groups) - place)
-        if part <= 0.0:
-            break
-        inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm), better=None)
-        within = portion(deadline, part)
-        phases = Phases(problem=group.problem, order=inside, deadline=within, first=done[place].layout, pace=GROUP_PACE)
-        layout = phases.run()
-        charge(deadline, within)
-        done[place] = GroupLayout(group=group, layout=replace(layout, columns=phases.columns, facts=phases.facts))
-        if order.better is not None:
-            order.better(together(done))
-        if phases.search is not None:
-            master, relaxed = phases.search.master, phases.search.relaxed
-            uncut = replace(relaxed, row_duals=fitted(relaxed.row_duals, master.rows.count))
-            patterns.append(group.whole(master.judged.take(master.promising(uncut, GROUP_COLUMNS)).rows))
+    with ThreadPoolExecutor(PROCESSORS, thread_name_prefix="groups") as threads:
+        answers = threads.map(partial(_alone, order, deadline, len(groups)), range(len(groups)), tuple(done))
+        for place, item in enumerate(answers):
+            done[place] = item
+            if order.better is not None:
+                order.better(together(done))
+    # Not before all are done: what each may do must not depend on who is done already.
+    for item in done:
+        if item.deadline is not None:
+            charge(deadline, item.deadline)
     merged = together(done)
     if merged.missing(problem)[problem.must_serve].any() and not deadline.over:
-        rng = np.random.default_rng(order.seed)
         within = portion(deadline, GROUPS_MEND_PART)
-        fixed = repair(Rules(Judge(problem)), merged, first.prices, within, rng)
+        fixed = improved(Rules(Judge(problem)), merged, first.prices, within, order.seed)
         if fixed.judged_usd(problem) < merged.judged_usd(problem):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
         charge(deadline, within)
+    patterns = [item.patterns for item in done if item.patterns is not None]
     proven = order.proof and deadline.left_part > END
     return _proven_together(problem, merged, patterns, deadline) if proven else merged
+
+
+def _alone(order: SolveOrder, deadline: Deadline, groups: int, place: int, item: GroupLayout) -> GroupLayout:
+    """One group, in a thread beside others: of counted work all have the same, of time whoever is still to come."""
+    group, turns = item.group, -(-groups // PROCESSORS) - place // PROCESSORS
+    parts = turns if deadline.work_units is None else groups
+    part = (1 - GROUPS_UNTIL / max(deadline.left_part, GROUPS_UNTIL)) / parts
+    if part <= 0.0:
+        return item
+    inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm), better=None)
+    within = portion(deadline, part)
+    phases = Phases(problem=group.problem, order=inside, deadline=within, first=item.layout, pace=GROUP_PACE)
+    layout = replace(phases.run(), columns=phases.columns, facts=phases.facts)
+    if phases.search is None:
+        return replace(item, layout=layout, deadline=within)
+    master, relaxed = phases.search.master, phases.search.relaxed
+    uncut = replace(relaxed, row_duals=fitted(relaxed.row_duals, master.rows.count))
+    patterns = group.whole(master.judged.take(master.promising(uncut, GROUP_COLUMNS)).rows)
+    return replace(item, layout=layout, deadline=within, patterns=patterns)
 
 
 def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patterns], deadline: Deadline) -> Layout:
@@ -450,7 +464,9 @@ def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patte
     master = Master(problem, judge)
     for some in patterns:
         master.offer(some)
-    pace = Pace(until_part=END, gap=GAP_LAST, repeats=WHOLE_REPEATS)
+    units = deadline.work_units or 1000 * PROCESSORS * deadline.seconds
+    kept = min(WHOLE_FINE_MOST, WHOLE_FINE_UNITS * len(problem.workloads) / units)
+    pace = replace(WHOLE_PACE, fine_until=kept)
     found = generate(master, Pricing(judge, master.rows, master.width), deadline, pace)
     if found is None:
         return merged

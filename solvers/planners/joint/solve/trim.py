@@ -9,16 +9,13 @@ anew. All moves around the devices that matter are judged at once; the best by w
 no workload of each other. A step whose outcome is worth less than what it began with is not taken, and no move breaks a
 rule over the whole layout.
 
-Polishing: where only some dozens of devices are at stake, whole devices decide more than the relaxed optimum can see,
-so an integer programme over everything that was found is given the best layout so far as a hint: it can only become
-better. Before it, two or three devices are swapped for two better ones: every pair of some hundred columns is tried for
-what some devices leave.
+Where only a few devices are at stake, an integer programme over patterns is given the best layout so far as a hint: it
+can only become better.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 
@@ -26,7 +23,6 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.base import Program
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.judge import Judged, Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import DUST, SERVED, LocalProgramme, Rules, Solution, neighbours
@@ -43,20 +39,14 @@ _AT_ONCE = 0.34
 _UP = 0.5
 _SOLVES_MAX = 400
 _COLUMNS_PER_UNIT = 80
+SHED_RESERVE, SHED_AT_ONCE, SHED_STEPS = 0.01, 0.7, (20,)
 _RESERVE = 0.003
 _RESERVE_MORE = 1.5
 """Of what lacked."""
 _RESERVE_MAX = 0.05
 TOLERANCE = 1e-9
-GAIN = 1e-7
-TRIES_MAX = 600
-PAIRS_PER_UNIT = 2_500_000
 DEVICES_MAX = 120.0
 WORKLOADS_MAX = 60
-COLUMNS_MAX = 700
-SWAP_PART = 0.2
-"""Of what is left of the deadline."""
-ENGINE_PART = 0.8
 ENGINE_GAP = 1e-4
 ENTRIES_PER_UNIT, NODE_UNITS = 30, 30
 """Of work: the first node of an integer programme with all that comes before it, and another one."""
@@ -65,6 +55,13 @@ ENTRIES_PER_UNIT, NODE_UNITS = 30, 30
 def trim(rules: Rules, layout: Layout, deadline: Deadline) -> Layout:
     """The same members or fewer at less cost and with less unserved; never worse."""
     return trimmed(Solution.of_layout(rules, layout), deadline).layout(layout)
+
+
+def shed(rules: Rules, layout: Layout) -> Layout:
+    """The quickest of it, however late it is: fewer devices at once, and what lacks made up; never worse."""
+    solution, deadline = Solution.of_layout(rules, layout), Deadline(np.inf)
+    asked = np.full(len(rules.judge.problem.workloads), SHED_RESERVE)
+    return min(solution, descend(_shed(solution, asked, deadline, hasty=True), deadline), key=_judged).layout(layout)
 
 
 def thin(rules: Rules, layout: Layout, reserve: float, deadline: Deadline) -> Layout:
@@ -134,14 +131,15 @@ def _close(solution: Solution, reserve: Floats, deadline: Deadline) -> Solution:
     return solution
 
 
-def _shed(solution: Solution, reserve: Floats, deadline: Deadline) -> Solution:
+def _shed(solution: Solution, reserve: Floats, deadline: Deadline, *, hasty: bool = False) -> Solution:
     """As `_close`, with whole groups: what one pattern became may be a mixture across compositions. Only upwards,
-    and nothing in reserve: the way of few devices, where a thousandth is no matter.
+    and nothing in reserve: the way of few devices, where a thousandth is no matter; and, with less of everything, that
+    of who is in haste.
     """
-    programme = LocalProgramme(solution, _COARSE[:1], reserve)
+    programme = LocalProgramme(solution, SHED_STEPS if hasty else _COARSE[:1], reserve)
     if not programme.solve(primal=True):
         return solution
-    for _ in range(2):
+    for _ in range(0 if hasty else 2):
         if not programme.widen_used(_COARSE[:2]) or not programme.solve(primal=True):
             break
     deadline.spend(1 + len(programme.group) // _COLUMNS_PER_UNIT)
@@ -152,7 +150,7 @@ def _shed(solution: Solution, reserve: Floats, deadline: Deadline) -> Solution:
         broken = np.flatnonzero(fraction > DUST)
         if not len(broken):
             return settled(programme, programme.group, np.arange(programme.groups))
-        most = max(1, int(_AT_ONCE * len(broken)))
+        most = max(1, int((SHED_AT_ONCE if hasty else _AT_ONCE) * len(broken)))
         for group in broken[np.argsort(-fraction[broken], kind="stable")][:most].tolist():
             programme.bound(group, float(np.ceil(devices[group])), float(programme.devices_max[group]))
         if not programme.solve(primal=False):
@@ -328,85 +326,19 @@ def net_of(rules: Rules, before: Judged, after: Judged) -> tuple[Whole, Floats]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swap:
-    """Columns that go and columns that come."""
+class Effort:
+    """Of an integer programme: part of what is left, and how much easier it is than most."""
 
-    out: tuple[int, ...]
-    into: tuple[int, ...]
+    part: float
+    easy: int = 1
 
 
-class Swaps:
-    """Columns of a covering programme as a dense matrix; slack columns are left out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Of every row of a master."""
 
-    def __init__(self, program: Program) -> None:
-        self.whole = np.flatnonzero(program.integer)
-        """Of each column here: its number in the programme."""
-        column = np.repeat(np.arange(program.columns), np.diff(program.start))
-        dense = np.zeros((program.columns, program.rows))
-        np.add.at(dense, (column, program.row), program.value)
-        self.dense = dense[self.whole]
-        self.cost = program.cost[self.whole]
-        self.upper = program.upper[self.whole]
-        self.asked = np.flatnonzero(np.isfinite(program.row_lower) & (program.row_lower > 0))
-        self.limited = np.flatnonzero(np.isfinite(program.row_upper))
-        self.least, self.most = program.row_lower, program.row_upper
-
-    def improve(self, counts: Floats, deadline: Deadline, until_part: float, rng: np.random.Generator) -> Floats:
-        """Counts (of the columns here) that cost no more and leave nothing more undone."""
-        counts = counts.copy()
-        tried: set[tuple[int, ...]] = set()
-        for _ in range(TRIES_MAX):
-            held = np.flatnonzero(counts > 0).tolist()
-            devices = [column for column in held for _ in range(min(2, int(counts[column])))]
-            groups = sorted({*combinations(devices, 2), *combinations(devices, 3)} - tried)
-            if not groups or deadline.left_part <= until_part:
-                return counts
-            out = groups[int(rng.integers(len(groups)))]
-            tried.add(out)
-            deadline.spend(1 + self.dense.size * len(self.dense) // PAIRS_PER_UNIT)
-            swap = self._best(counts, out)
-            if swap is not None:
-                np.subtract.at(counts, list(swap.out), 1)
-                np.add.at(counts, list(swap.into), 1)
-                tried.clear()
-        return counts
-
-    def _best(self, counts: Floats, out: tuple[int, ...]) -> Swap | None:
-        """The cheapest pair, or single, that does what these devices do and is cheaper."""
-        rest = counts.copy()
-        np.subtract.at(rest, list(out), 1)
-        done = rest @ self.dense
-        need, room = self.least - done, self.most - done
-        budget = float(self.cost[list(out)].sum()) - GAIN
-        rows = self.asked[need[self.asked] > TOLERANCE]
-        able = (self.cost < budget) & (rest < self.upper)
-        able &= (self.dense[:, self.limited] <= room[self.limited] + TOLERANCE).all(axis=1)
-        some = np.flatnonzero(able)
-        if not len(some):
-            return None
-        alone = some[(self.dense[some][:, rows] >= need[rows] - TOLERANCE).all(axis=1)]
-        best: Swap | None = None
-        if len(alone):
-            pick = int(alone[np.argmin(self.cost[alone])])
-            best, budget = Swap(out=out, into=(pick,)), float(self.cost[pick]) - GAIN
-        pair = self._pair(some, rows, need, room, budget)
-        return Swap(out=out, into=pair) if pair is not None else best
-
-    def _pair(self, some: Whole, rows: Whole, need: Floats, room: Floats, budget: float) -> tuple[int, int] | None:
-        """`rows`: those that ask for something of `need`."""
-        cost = self.cost[some]
-        fine = (cost[:, None] + cost[None, :] < budget) & np.tri(len(some), dtype=np.bool_)
-        for row in rows.tolist():
-            part = self.dense[some, row]
-            fine &= part[:, None] + part[None, :] >= need[row] - TOLERANCE
-        for row in self.limited.tolist():
-            part = self.dense[some, row]
-            fine &= part[:, None] + part[None, :] <= room[row] + TOLERANCE
-        one, other = np.nonzero(fine)
-        if not len(one):
-            return None
-        pick = int(np.argmin(cost[one] + cost[other]))
-        return int(some[one[pick]]), int(some[other[pick]])
+    lower: Floats
+    upper: Floats
 
 
 def small_enough(master: Master, relaxed: Relaxed) -> bool:
@@ -414,42 +346,48 @@ def small_enough(master: Master, relaxed: Relaxed) -> bool:
     return len(master.problem.workloads) <= WORKLOADS_MAX and relaxed.values[master.slacks :].sum() <= DEVICES_MAX
 
 
-def polished(rules: Rules, search: Generation, layout: Layout, deadline: Deadline, rng: np.random.Generator) -> Layout:
-    """The best layout that swaps and the engine find; the given one at worst."""
-    master, relaxed = search.master, search.relaxed
-    master.offer(master.of_patterns(layout.patterns))
+def held_in(master: Master, layout: Layout) -> Whole:
+    """By pattern of a master, how many devices of a layout have it."""
     number = {key.tobytes(): place for place, key in enumerate(master.judged.rows.keys)}
     held = np.zeros(master.size, dtype=np.int64)
     for key, count in zip(master.of_patterns(layout.patterns).keys, layout.counts, strict=True):
         if key.tobytes() in number:
             held[number[key.tobytes()]] += count
-    chosen = np.union1d(master.promising(relaxed, COLUMNS_MAX), np.flatnonzero(held))
-    program = _program(master, chosen)
-    swaps = Swaps(program)
-    counts = swaps.improve(held[chosen].astype(np.float64), deadline, deadline.left_part * (1 - SWAP_PART), rng)
+    return held
+
+
+def whole_of(
+    master: Master, chosen: Whole, program: Program, counts: Floats, effort: Effort, deadline: Deadline
+) -> Layout:
+    """What the engine makes of a programme over chosen patterns; these counts of them at worst."""
     hint = np.concatenate([np.zeros(master.slacks), counts])
     short = np.maximum(0.0, program.row_lower - program.activity(hint))
-    hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
-    first = program.rows * len(chosen) // ENTRIES_PER_UNIT
-    effort = ProgrammeWork(part=ENGINE_PART, first_units=first, node_units=NODE_UNITS, gap=ENGINE_GAP)
-    answer = programme_answer(program, effort, deadline, hint)
+    slack = np.flatnonzero(np.diff(program.start[: master.slacks + 1]))
+    hint[slack] = short[program.row[program.start[slack]]]
+    first, each = 1 + program.rows * len(chosen) // ENTRIES_PER_UNIT // effort.easy, NODE_UNITS / effort.easy
+    work = ProgrammeWork(part=effort.part, first_units=first, node_units=each, gap=ENGINE_GAP)
+    answer = programme_answer(program, work, deadline, hint)
     if answer is not None and answer.values is not None and answer.objective < float(program.cost @ hint) - TOLERANCE:
         counts = answer.values[master.slacks :]
     rows = master.judged.rows.take(chosen)
-    return Solution.of_rows(rules, rows, np.rint(counts).astype(np.int64)).layout()
+    return Solution.of_rows(Rules(master.judge), rows, np.rint(counts).astype(np.int64)).layout()
 
 
-def _program(master: Master, chosen: Whole) -> Program:
+def program_over(master: Master, chosen: Whole, sides: Sides | None = None) -> Program:
+    """The integer programme over chosen patterns, without rows that ask for nothing."""
     numbers = np.concatenate([np.arange(master.slacks), chosen + master.slacks])
     some = master.columns.take(numbers)
+    sides = Sides(lower=master.rows.lower, upper=master.rows.upper) if sides is None else sides
+    asks = (sides.lower > 0) | np.isfinite(sides.upper)
+    kept = asks[some.row]
     return Program(
         cost=some.cost,
         lower=np.zeros(len(numbers)),
         upper=some.upper,
         integer=numbers >= master.slacks,
-        start=some.start,
-        row=some.row,
-        value=some.value,
-        row_lower=master.rows.lower,
-        row_upper=master.rows.upper,
+        start=np.concatenate([[0], np.cumsum(kept)])[some.start],
+        row=(np.cumsum(asks) - 1)[some.row[kept]],
+        value=some.value[kept],
+        row_lower=sides.lower[asks],
+        row_upper=sides.upper[asks],
     )

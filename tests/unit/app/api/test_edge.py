@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi.security import HTTPAuthorizationCredentials
 from prometheus_client import CollectorRegistry
+from starlette.requests import ClientDisconnect
 
 from app.api.app import Edge, EdgeOptions
-from app.api.auth import CACHE_TTL_MS, Authenticator, RateLimiter, Rule
+from app.api.auth import CACHE_TTL_MS, Authenticator, RateLimiter, Rule, identify
 from app.api.forms import precondition, utc
 from app.api.metrics import RequestMetrics
-from app.errors import FieldsError, RateLimitedError
+from app.errors import FieldsError, RateLimitedError, UnauthenticatedError
 from app.logs import EventLog
 from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role
@@ -39,6 +42,28 @@ def test_no_rate_limits_nothing() -> None:
     limiter = RateLimiter(0.0)
     for _ in range(10_000):
         limiter.take("a", 0.0)
+
+
+def test_who_guesses_too_often_is_refused_before_the_database_is_asked() -> None:
+    identities = _Identities()
+    authenticator = Authenticator(identities.actor_of, lambda: 0.0, 1.0)
+    request = SimpleNamespace(
+        app=SimpleNamespace(state=SimpleNamespace(authenticator=authenticator)), client=SimpleNamespace(host="h")
+    )
+
+    def ask(secret: str) -> Actor:
+        credentials = HTTPAuthorizationCredentials(scheme="Bearer", credentials=secret)
+        return asyncio.run(identify(request, credentials))  # type: ignore[arg-type]
+
+    assert ask("good") is VIEWER
+    identities.actor = None
+    for guess in range(2):
+        with pytest.raises(UnauthenticatedError):
+            ask(f"guess-{guess}")
+    with pytest.raises(RateLimitedError):
+        ask("guess-2")
+    assert identities.asked == 3
+    assert ask("good") is VIEWER
 
 
 @pytest.mark.parametrize(("header", "version"), [(None, None), ('"7"', 7), ('W/"7"', -1), ('"x"', -1), ('"²"', -1)])
@@ -76,7 +101,7 @@ def test_identities_are_remembered_for_seconds_only() -> None:
     authenticator.look_up("s")
     assert authenticator.remembered("s") == (True, VIEWER)
     now[0] = CACHE_TTL_MS + 1
-    assert authenticator.remembered("s") == (False, None)
+    assert authenticator.remembered("s") == (False, VIEWER)
     assert CACHE_TTL_MS <= 5000
     authenticator.look_up("s")
     authenticator.forget()
@@ -105,7 +130,9 @@ def test_roles_form_a_ladder_with_two_stands_beside_it() -> None:
     assert Rule(least=Role.OPERATOR, shared=True).admits(own)
 
 
-def _exchange(failure: Exception, started: bool = False) -> list[dict[str, Any]]:
+def _exchange(
+    failure: Exception, started: bool = False, registry: CollectorRegistry | None = None
+) -> list[dict[str, Any]]:
     """What leaves the middleware when the application fails."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -125,7 +152,7 @@ def _exchange(failure: Exception, started: bool = False) -> list[dict[str, Any]]
         body_bytes_max=100,
         new_id=lambda: "request-1",
         elapsed_ms=lambda: 0.0,
-        metrics=RequestMetrics(CollectorRegistry()),
+        metrics=RequestMetrics(registry or CollectorRegistry()),
         log=EventLog("test.quiet"),
     )
     scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b""}
@@ -143,6 +170,14 @@ def test_what_nobody_expected_becomes_a_problem_without_a_trace() -> None:
 
 def test_our_own_errors_keep_their_status_there() -> None:
     assert _exchange(TransientError("away"))[0]["status"] == 503
+
+
+def test_who_hangs_up_in_a_body_is_no_failure_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    registry = CollectorRegistry()
+    assert _exchange(ClientDisconnect(), registry=registry) == []
+    labels = {"method": "GET", "route": "unmatched", "status": "499"}
+    assert registry.get_sample_value("headroom_http_requests_total", labels) == 1.0
+    assert not caplog.records
 
 
 def test_an_answer_that_began_is_not_begun_again() -> None:

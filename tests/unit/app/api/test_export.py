@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from app.api import export
+from benchmarks.same import described
 from solvers.domain.codec import to_plain
 from tests import builders
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, str]:
     """What the code says, by the file it belongs into."""
-    return export.files()
+    return described.files()
 
 
 @pytest.fixture(scope="module")

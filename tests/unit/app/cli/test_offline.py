@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from app.cli import offline
+from app.cli.files import write_value
 from app.cli.output import Exit, usd
+from app.services.whatif.made import Wish, standing_on
 from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.plan import Plan
@@ -190,10 +192,31 @@ def test_what_a_planner_had_found_by_its_deadline_is_the_answer_and_said_loudly(
     assert f"WARNING: planned by greedy stands in for {LATE}:Finder; planner {LATE}:Finder overran" in said.out
 
 
-def test_with_nothing_found_in_time_what_stands_is_the_answer(files: Path, headroom: Headroom) -> None:
+def test_with_nothing_found_in_time_somebody_else_plans_and_everybody_is_served(
+    files: Path, headroom: Headroom
+) -> None:
     said = headroom("plan", "--snapshot", f"{files}/s.json", "--planner", f"{LATE}:Endless", "--deadline-s", "0.1")
+    assert f"WARNING: planned by greedy stands in for {LATE}:Endless; planner {LATE}:Endless overran" in said.out
+    assert "unserved: nothing" in said.out
+
+
+def test_with_nothing_found_in_time_what_stands_and_serves_everybody_is_the_answer(
+    files: Path, headroom: Headroom
+) -> None:
+    planned = registry.propose("greedy", builders.request(PICTURE)).plan
+    assert planned is not None
+    write_value(f"{files}/standing.json", standing_on(PICTURE, planned))
+    look = ("plan", "--snapshot", f"{files}/standing.json", "--planner", f"{LATE}:Endless", "--deadline-s", "0.1")
+    said = headroom(*look)
     assert "WARNING: planned by keep-target stands in for" in said.out
-    assert "unserved: 2 workloads" in said.out
+    assert "unserved: nothing" in said.out
+    assert "0 started, 0 stopped" in said.out
+
+
+@pytest.mark.parametrize(("crowding", "left_s"), [(1.0, 1.0), (4.0, 0.95), (100.0, 0.5)])
+def test_what_telling_takes_is_kept_from_the_deadline(crowding: float, left_s: float) -> None:
+    assert offline.in_time(Wish(deadline_s=1.0), PICTURE, crowding).deadline_s == pytest.approx(left_s, abs=0.02)
+    assert offline.in_time(Wish(), PICTURE, crowding) == Wish()
 
 
 def test_a_planner_is_tuned_for_one_look(files: Path, headroom: Headroom) -> None:

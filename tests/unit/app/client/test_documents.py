@@ -26,6 +26,31 @@ def test_documents_come_in_order_of_dependence(tmp_path: Path) -> None:
     assert found[3].csv == "model\n"
 
 
+def test_aliases_are_values_and_bombs_are_none(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{SERVICE}x: &x {{b: [1, 2]}}\ny: *x\n")
+    (document,) = read_documents([str(file)])
+    assert document.fields["y"] == {"b": [1, 2]}
+    lines = [f"x{level}: &x{level} [{', '.join(9 * [f'*x{level - 1}'])}]" for level in range(1, 9)]
+    file.write_text("\n".join([f"{SERVICE}x0: &x0 [1]", *lines]))
+    with pytest.raises(InputError, match=r"a\.yaml: more than 2000000 values"):
+        read_documents([str(file)])
+    file.write_text(f"{SERVICE}x: &x [*x]\n")
+    with pytest.raises(InputError, match="more than 2000000 values"):
+        read_documents([str(file)])
+    file.write_text(SERVICE + "x: " + 3000 * "[")
+    with pytest.raises(InputError):
+        read_documents([str(file)])
+
+
+def test_a_file_has_a_largest_size(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    with file.open("wb") as sparse:
+        sparse.truncate(65 * 2**20)
+    with pytest.raises(InputError, match="larger than 64 MiB"):
+        read_documents([str(file)])
+
+
 def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(SERVICE))
     (document,) = read_documents(["-"])

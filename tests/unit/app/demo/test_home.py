@@ -53,6 +53,18 @@ def test_a_state_that_makes_no_sense_is_none(home: Home, text: str) -> None:
     assert home.read_state() is None
 
 
+def test_logs_and_locks_are_for_nobody_else(home: Home) -> None:
+    home.logs.mkdir(exist_ok=True)
+    earlier = home.logs / "api.log"
+    earlier.touch(0o644)
+    home.prepare()
+    handle = home.lock()
+    assert handle is not None
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (home.logs, earlier, home.path / "supervisor.lock")}
+    assert modes == {"logs": 0o700, "api.log": 0o600, "supervisor.lock": 0o600}
+    handle.close()
+
+
 def test_a_home_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot use"):

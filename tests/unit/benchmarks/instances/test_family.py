@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.instances.family import BATCHES, CARDS, LOAD_PART, SHARES_PCT, family, family_problem, fleet
-from solvers.problems.patterns import judge
+from tests.judgement import judge
 
 
 def test_the_same_seed_draws_the_same_and_another_draws_other() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from lab.world.targets import next_target
 from solvers.cycle.cycle import CycleOrder, replay, run_cycle
 from solvers.cycle.dividing import Division
 from solvers.cycle.record import CycleRecord, Lane
-from solvers.cycle.target import next_target
 from solvers.domain.codec import bytes_digest, canonical_json, digest, from_json
 from solvers.domain.device import Label, PowerCap, PowerScope
 from solvers.domain.evidence import FindingCode, Severity

@@ -11,6 +11,7 @@ import pytest
 
 from solvers.domain.codec import canonical_json, digest, from_json, from_plain, picture_digest, to_plain
 from solvers.domain.device import PriceKind, PriceRow
+from solvers.domain.ids import Digest
 from solvers.domain.profile import ProfileGrid
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Service
@@ -148,3 +149,20 @@ def test_the_digest_of_the_latest_picture_is_its_own() -> None:
     found = [picture_digest(item) for item in (one, one, other, one, replace(one))]
     assert found == [digest(item) for item in (one, one, other, one, one)]
     assert found[0] != found[2]
+
+
+def test_a_digest_found_elsewhere_is_waited_for_once_and_for_that_picture_alone() -> None:
+    one, other = builders.lab([builders.service()]), builders.lab([builders.service("speech")])
+    told = Digest("sha256:told")
+    waited: list[object] = []
+
+    def wait(item: object) -> Digest:
+        waited.append(item)
+        return told
+
+    picture_digest.found_elsewhere(one, wait)
+    assert picture_digest(other) == digest(other)
+    assert [picture_digest(one), picture_digest(one)] == [told, told]
+    assert waited == [one]
+    assert picture_digest(other) == digest(other)
+    assert picture_digest(one) == digest(one)

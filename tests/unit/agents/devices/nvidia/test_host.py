@@ -233,6 +233,19 @@ class TestReadiness:
         world.pass_s(60.0)
         assert states(devices) == {"r1": (WorkerState.READY, 32)}
 
+    def test_what_an_earlier_agent_proved_stays_while_nobody_can_tell(
+        self, world: World, devices: NvidiaDevices
+    ) -> None:
+        start(devices, world)
+        assert states(devices)["r1"][0] is WorkerState.READY
+        # Longer than any start may take: it must not pass for one that never came up.
+        world.pass_s(3600.0)
+        world.fault = lambda verb, uuid: DeviceTimeoutError("busy") if verb in ("check", "processes") else None
+        assert states(world.devices()) == {"r1": (WorkerState.READY, 32)}
+        world.fault = lambda verb, uuid: None
+        world.cards[UUID].served.clear()
+        assert states(world.devices())["r1"][0] is WorkerState.FAILED
+
     def test_a_daemon_that_crashed_is_opened_and_its_clients_are_found_out(
         self, world: World, devices: NvidiaDevices
     ) -> None:

@@ -21,7 +21,7 @@ from solvers.domain.ids import GpuTypeName, NodeId, ServiceId, WorkloadId
 from solvers.domain.plan import DeviceSetting, Proposal
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.errors import EngineError, FieldError
+from solvers.errors import EngineError, FieldError, OverrunError
 from solvers.planners.base import PlanRequest
 from solvers.planners.registry import propose
 from solvers.verify.checks import verify
@@ -180,6 +180,19 @@ def test_no_plan_is_an_engine_error_and_no_question_none() -> None:
         asked(idle, question(TRIPLE))
     with pytest.raises(FieldError, match="nothing to simulate"):
         WhatIfQuestion()
+
+
+@pytest.mark.parametrize("error", [EngineError("planted"), OverrunError("planted")])
+def test_a_planner_that_crashes_or_overruns_with_nothing_found_leaves_greeds_plan(error: EngineError) -> None:
+    def fails(planner: str, request: PlanRequest) -> Proposal:
+        if planner == "joint":
+            raise error
+        return propose(planner, request)
+
+    made = planned(PICTURE, Wish(planner="joint"), replace(ASKING, propose=fails))
+    outcome = outcome_of(made)
+    assert (outcome.planner, outcome.unserved, outcome.stood_in) == ("greedy", 0.0, True)
+    assert [(item.planner, item.error) for item in outcome.attempts] == [("joint", "planted"), ("greedy", None)]
 
 
 def test_what_stands_is_not_replaced() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from solvers.cycle.target import next_target
+from lab.world.targets import next_target
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.instances.family import family_problem
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
@@ -15,9 +16,12 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
-from solvers.planners.joint.attempt import named, prices_of
+from solvers.planners.joint.attempt import Kept, named, prices_of, recall, remember
 from solvers.planners.joint.certificate import Certificate, loosened
+from solvers.planners.joint.solve.generate import Look, Pricing
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.planners.registry import propose
 from tests import builders
 
@@ -30,7 +34,7 @@ def lab(basis: CostBasis = CostBasis.DEVICE, rate_rps: float = 100.0) -> Snapsho
 
 
 def planned(picture: Snapshot, movable: tuple[str, ...] | None = None, planner: str = "joint") -> Plan:
-    request = replace(builders.request(picture, movable), budget=Budget(work_units=30))
+    request = replace(builders.request(picture, movable), budget=Budget(work_units=100))
     plan = propose(planner, request).plan
     assert plan is not None
     return plan
@@ -70,6 +74,33 @@ def test_any_prices_prove_no_more_than_the_best_plan_costs(basis: CostBasis) -> 
             # What is shown is true of each proof by itself, not only of those that a plan does not disprove.
             dear = replace(plan, objective=replace(plan.objective, cost_usd_per_h=1e9))
             assert alone.bound(dear) <= plan.objective.cost_usd_per_h * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_contents_are_worth_at_most_goes_on_to_hold_at_other_rates(seed: int) -> None:
+    problem, rng = family_problem(8, 6, seed), np.random.default_rng(seed)
+    found = solve(problem, SolveOrder(), Deadline(60.0, 300))
+    assert found.prices is not None
+    assert found.prices.worth_usd is not None
+    state = remember(problem, Kept(prices=found.prices, full_at_s=1.0))
+    times = np.where(rng.random(6) < 0.5, 1.0, rng.uniform(0.05, 20.0, 6)).tolist()
+    works = [
+        replace(work, rate_rps=part * work.rate_rps, rate_least_rps=part * work.rate_least_rps)
+        for part, work in zip(times, problem.workloads, strict=True)
+    ]
+    later = replace(problem, workloads=tuple(works))
+    prices = recall(state, later).prices
+    assert prices is not None
+    assert prices.worth_usd is not None
+    judge, rows = Judge(later), Rows(later)
+    ceilings = Pricing(judge, rows, judge.width).price(
+        rows.duals(prices), Look(part=1e-4, step_pct=1, repeats=4), Deadline(60.0, 5000), 0.0
+    )
+    judged = judge.judge(ceilings.rows)
+    worth = -rows.reduced(rows.columns(judged), rows.duals(prices))
+    assert (worth <= prices.worth_usd[later.kind_pool[judged.rows.kind]] + 1e-6).all()
+    other = replace(later, pools=(replace(later.pools[0], usd_per_h=9.0), *later.pools[1:]))
+    assert recall(state, other).prices.worth_usd is None
 
 
 @pytest.mark.parametrize("movable", [("demo/vision",), ("demo/other", "demo/third")])

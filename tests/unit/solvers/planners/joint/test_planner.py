@@ -9,7 +9,7 @@ import pytest
 
 from solvers.domain.change import Target
 from solvers.domain.device import PowerCap, PowerScope
-from solvers.domain.evidence import ReasonCode, SilentReporter
+from solvers.domain.evidence import ReasonCode, Reporter, SilentReporter
 from solvers.domain.ids import DeviceId, Generation, ModelName
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.policy import CostBasis, Policy
@@ -20,11 +20,12 @@ from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.joint import change
 from solvers.planners.joint.planner import SPEC, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.solve import SolveOrder, solve
+from solvers.planners.joint.solve.solve import SolveOrder, layout_of, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from solvers.verify.checks import verify
@@ -104,6 +105,42 @@ def test_a_failing_engine_leaves_the_greedy_answer() -> None:
     assert greedy is not None
     assert proposal.plan is not None
     assert proposal.plan.assignments == greedy.assignments
+    assert ReasonCode.SOLVER_FAILED in {item.code for item in proposal.reasons}
+
+
+def demanding(rate_rps: float) -> Snapshot:
+    """What was planned for a hundred requests/s stands, and one service wants another rate."""
+    picture = builders.lab(SERVICES, policy=DEVICE)
+    return replace(standing(picture, plan_of(picture)), demands=(builders.demand("demo/vision", rate_rps),))
+
+
+def test_who_is_short_is_served_beside_what_stands_and_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    later, asked = demanding(1100.0), list[str]()
+    reading = read(later, builders.everything_movable(later))
+    served = layout_of(reading.standing_patterns).served_rps(reading.problem)
+    assert any(rate < work.rate_least_rps for rate, work in zip(served, reading.problem.workloads, strict=True))
+    ask = registry.propose
+
+    def counting(name: str, request: PlanRequest, reporter: Reporter) -> Proposal:
+        asked.append(name)
+        return ask(name, request, reporter=reporter)
+
+    monkeypatch.setattr(registry, "propose", counting)
+    plan = plan_of(later)
+    assert not plan.unplaced
+    assert asked == []
+    assert plan_of(demanding(100_000.0)).unplaced
+    assert "greedy" in asked
+
+
+def test_a_failing_engine_leaves_the_greedy_answer_to_who_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise EngineError("planted")
+
+    monkeypatch.setattr(change, "reached", failing)
+    later = demanding(1100.0)
+    proposal = propose(later)
+    assert proposal.by == "greedy"
     assert ReasonCode.SOLVER_FAILED in {item.code for item in proposal.reasons}
 
 

@@ -19,10 +19,10 @@ from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.whole_devices import WORKLOADS_COUNTED_MAX, counted
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import judge
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
 from tests import builders
+from tests.judgement import judge
 
 ALONE = Affinity(anti_affinity=AntiAffinity.OFF, dedicated=True)
 POLICY = builders.policy(cost_basis=CostBasis.DEVICE, energy_usd_per_kwh=0.0)

@@ -19,8 +19,9 @@ from solvers.domain.profile import Interference
 from solvers.domain.snapshot import JobStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, Slo, SloKind, SloScope
 from solvers.planners.joint.reading.formulation import Reading, read
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Pattern
 from tests import builders
+from tests.judgement import judge
 
 VISION = WorkloadId("demo/vision")
 

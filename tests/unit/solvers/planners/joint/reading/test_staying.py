@@ -18,10 +18,11 @@ from solvers.domain.workload import Affinity
 from solvers.planners.base import Budget
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import Reading, read
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Pattern
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
 from tests import builders
+from tests.judgement import judge
 
 HOST = builders.device("a", 0, "v100")
 MOVES = (WorkloadId("demo/new"),)

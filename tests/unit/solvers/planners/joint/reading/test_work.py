@@ -14,8 +14,8 @@ from solvers.models.serving.token_plans import TokenPromise, choices
 from solvers.planners.base import Budget
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
-from solvers.problems.patterns import judge
 from tests import builders, chats
+from tests.judgement import judge
 
 
 def test_a_pattern_grants_what_was_found() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.planners.joint.seat.seats import Floor, Held
 from solvers.problems.joint import JointProblem, Pool, Variant, Workload
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Pattern
+from tests.judgement import judge
 
 SHARES = np.array([20, 40, 60, 80, 100], dtype=np.int64)
 BATCHES = np.array([1, 4], dtype=np.int64)

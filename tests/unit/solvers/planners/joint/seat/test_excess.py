@@ -23,7 +23,7 @@ from solvers.verify.checks import verify
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import floor, pattern, problem, workload
 
-TERMS = Terms(deadline=Deadline(3600.0), launch_usd_per_s=0.0, job_most_pct={})
+TERMS = Terms(deadline=Deadline(3600.0), job_most_pct={})
 
 
 def seats_of(of: JointProblem, *patterns: Pattern) -> Seats:

@@ -40,7 +40,6 @@ def seated(on: Floor, left_s: float = LONG_S) -> Seats:
     jobs = range(1, len(on.problem.workloads))
     terms = Terms(
         deadline=Deadline(60.0),
-        launch_usd_per_s=0.001,
         job_most_pct=dict.fromkeys(jobs, 100),
         job_left_s={number: left_s + number for number in jobs},
         jobs_first=True,
@@ -91,7 +90,6 @@ def test_who_has_least_left_comes_first() -> None:
     on = floor(made(60.0, 2, (2,)))
     terms = Terms(
         deadline=Deadline(60.0),
-        launch_usd_per_s=0.001,
         job_most_pct={1: 100, 2: 100},
         job_left_s={1: LONG_S, 2: SHORT_S},
         jobs_first=True,

@@ -50,27 +50,17 @@ def crowd(seed: int) -> tuple[list[tuple[tuple[int, int], ...]], dict[int, list[
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_assignment_saves_most(seed: int) -> None:
+def test_each_device_is_matched_once_and_most_is_saved(seed: int) -> None:
     made = problem()
     wanted, stands = crowd(seed)
     patterns = [pattern(made, *members) for members in wanted]
     counts = {item: patterns.count(item) for item in patterns}
     found = match(floor(made, stands), Layout(patterns=tuple(counts), counts=tuple(counts.values())))
+    assert len(found.seated) + sum(item.count for item in found.loose) == len(patterns)
     total = sum(saved_s(item, item.variants, stands[device]) for device, item in found.seated.items())
     best = max(
         sum(saved_s(item, item.variants, stands[device]) for device, item in enumerate(order))
         for order in permutations(patterns)
     )
-    assert total == pytest.approx(best, abs=1e-6)
-
-
-def test_many_devices_are_matched_greedily_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = problem()
-    wanted, stands = crowd(3)
-    patterns = [pattern(made, *members) for members in wanted]
-    counts = {item: patterns.count(item) for item in patterns}
-    monkeypatch.setattr(seating, "EXACT_CELLS_MAX", 0)
-    found = match(floor(made, stands), Layout(patterns=tuple(counts), counts=tuple(counts.values())))
-    loose = sum(item.count for item in found.loose)
-    assert len(found.seated) + loose == len(patterns)
-    assert sum(saved_s(item, item.variants, stands[device]) for device, item in found.seated.items()) > 0
+    # Whoever takes the most first has half of it at least.
+    assert best / 2 <= total <= best + 1e-6

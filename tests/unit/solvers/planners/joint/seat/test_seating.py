@@ -17,7 +17,7 @@ from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, 
 
 
 def terms(**changes: Any) -> Terms:
-    made = Terms(deadline=Deadline(60.0), launch_usd_per_s=0.001, job_most_pct={})
+    made = Terms(deadline=Deadline(60.0), job_most_pct={})
     return replace(made, **changes)
 
 
@@ -39,42 +39,6 @@ def books_agree(seats: Seats) -> None:
     assert again.left_w == pytest.approx(seats.left_w)
     assert again.served_rps == pytest.approx(seats.served_rps)
     assert again.replicas == seats.replicas
-
-
-class TestSnapping:
-    def snapped(self, stands: int, wanted: int, rate_rps: float = 20.0, usd: float = 0.001) -> tuple[int, ...]:
-        made = problem(1, workloads=(workload(0, rate_rps),))
-        seats = seat(
-            floor(made, {2: [held(0, stands)]}), layout(pattern(made, (0, wanted))), terms(launch_usd_per_s=usd)
-        )
-        (share,) = contents(seats, 2)
-        books_agree(seats)
-        return share
-
-    def test_a_larger_share_that_stands_is_kept(self) -> None:
-        assert self.snapped(stands=60, wanted=40) == (0, 60)
-
-    def test_a_larger_one_is_not_kept_above_a_quota(self) -> None:
-        tight, ample = (
-            replace(problem(1, workloads=(workload(0, 40.0),)), quotas=((ProjectName("demo"), gpus),))
-            for gpus in (0.5, 0.6)
-        )
-        within, above = (
-            seat(floor(made, {2: [held(0, 60)]}), layout(pattern(made, (0, 40))), terms()) for made in (tight, ample)
-        )
-        assert contents(within, 2) == ((0, 40),)
-        assert contents(above, 2) == ((0, 60),)
-
-    def test_a_smaller_one_is_kept_as_long_as_it_serves_enough(self) -> None:
-        assert self.snapped(stands=20, wanted=40) == (0, 20)
-        assert self.snapped(stands=20, wanted=40, rate_rps=30.0) == (0, 40)
-
-    def test_it_must_be_worth_it(self) -> None:
-        made = problem(1, workloads=(workload(0),), by_share=True)
-        stands = floor(made, {2: [held(0, 60)]})
-        wanted = layout(pattern(made, (0, 40)))
-        assert contents(seat(stands, wanted, terms(launch_usd_per_s=0.001)), 2) == ((0, 40),)
-        assert contents(seat(stands, wanted, terms(launch_usd_per_s=0.1)), 2) == ((0, 60),)
 
 
 class TestPower:

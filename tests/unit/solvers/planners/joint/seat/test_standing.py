@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from solvers.planners.joint.seat.seating import add
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seat.seating import mend
 from solvers.planners.joint.seat.seats import Floor, Reserved, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced, shed
 from solvers.problems.patterns import Pattern
@@ -78,14 +79,14 @@ class TestRemedy:
     def test_who_is_short_gets_another_replica_rather_than_an_interruption(self) -> None:
         made = problem(1, devices=(2,), workloads=(workload(0, 70.0),))
         seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
-        assert add(seats, 0)
+        mend(seats, Deadline(60.0))
         assert seats.served_rps[0] >= 70.0
         assert ended(seats, 0, seats.patterns[0]) == ()
 
     def test_where_there_is_nothing_else_it_grows_all_the_same(self) -> None:
         made = problem(1, devices=(1,), workloads=(workload(0, 90.0, replicas_max=1),))
         seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
-        assert add(seats, 0)
+        mend(seats, Deadline(60.0))
         assert seats.patterns[0] == pattern(made, (0, 100))
 
 

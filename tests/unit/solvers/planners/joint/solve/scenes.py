@@ -9,7 +9,8 @@ import pytest
 
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.problems.joint import Cap, JointProblem, Pool, Variant, Workload
-from solvers.problems.patterns import Layout, judge
+from solvers.problems.patterns import Layout
+from tests.judgement import judge
 
 CLOCKS = (1.0, 0.7)
 BATCHES = np.array([1, 4, 16], dtype=np.int64)

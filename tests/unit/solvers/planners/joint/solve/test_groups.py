@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_lost_in_the_deal() -> None:
     problem = scene(3, services=16, devices=9)
     parts = groups_of(problem)
-    assert len(parts) == 3
+    assert len(parts) == 4
     devices = np.sum([group.problem.pool_devices for group in parts], axis=0)
     assert devices.tolist() == problem.pool_devices.tolist()
     assert sorted(np.concatenate([group.variants for group in parts]).tolist()) == list(range(len(problem.variants)))
@@ -50,14 +50,27 @@ def test_a_solve_in_groups_keeps_every_rule_and_is_no_worse_than_the_first_answe
     problem = scene(5, services=16, devices=9)
     layout = solve(problem, SolveOrder(), Deadline(1e9, 200))
     check_layout(problem, layout)
-    assert layout.facts["groups"] == 3
+    assert layout.facts["groups"] == 4
     assert layout.value(problem) <= first_layout(problem).value(problem) + 1e-9
+
+
+@pytest.mark.parametrize("processors", [1, 3])
+def test_any_number_of_processors_gives_the_same_answer(processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = scene(5, services=16, devices=9)
+    found = solve(problem, SolveOrder(), Deadline(1e9, 600))
+    monkeypatch.setattr(solving, "PROCESSORS", processors)
+    again = solve(problem, SolveOrder(), Deadline(1e9, 600))
+    assert (again.patterns, again.counts, again.bound_usd_per_h) == (
+        found.patterns,
+        found.counts,
+        found.bound_usd_per_h,
+    )
 
 
 def test_groups_prices_prove_a_bound_on_the_whole() -> None:
     problem = scene(5, services=16, devices=9)
     layout = solve(problem, SolveOrder(), Deadline(1e9, 1000))
-    assert layout.facts["groups"] == 3
+    assert layout.facts["groups"] == 4
     assert layout.bound_usd_per_h is not None
     assert layout.bound_usd_per_h <= layout.value(problem) + 1e-6
     assert solve(problem, SolveOrder(proof=False), Deadline(1e9, 200)).bound_usd_per_h is None

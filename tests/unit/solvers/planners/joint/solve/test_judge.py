@@ -9,7 +9,7 @@ import pytest
 
 from solvers.planners.joint.solve.judge import Judge, Patterns, ordered
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import judge
+from tests.judgement import judge
 from tests.unit.solvers.planners.joint.solve.oracle import keys_of
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.cycle.target import next_target
+from lab.world.targets import next_target
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.ids import Generation

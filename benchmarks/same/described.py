@@ -1,5 +1,5 @@
-"""Writes the API's description and the JSON Schemas of stored values into `openapi/`: `python -m app.api.export
-[directory]`.
+"""Writes the API's description and the JSON Schemas of stored values into `openapi/`:
+`python -m benchmarks.same.described [directory]`.
 
 It opens no connection. The files are committed; a test fails when they drift from the code.
 """

@@ -1,0 +1,299 @@
+"""How the application is served: uvicorn with limits on what a peer may cost before anybody knows who it is.
+
+A head is bounded in bytes, fields and seconds, a body in bytes on the wire and in its pace, an answer in how long its
+reader may stand still. Connections are bounded, in all and of one peer: a new one displaces the one that has been
+without a request for longest, so that silence, however much there is of it, ends nobody's service.
+"""
+
+from __future__ import annotations
+
+import resource
+from asyncio import BaseTransport, TimerHandle, Transport
+from collections import Counter, OrderedDict
+from enum import StrEnum
+from functools import partial
+from http import HTTPStatus
+from typing import Any, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from app.api.problems import MEDIA_TYPE, problem
+from app.clock import new_id
+from app.errors import FRAMEWORK_STATUSES
+from app.settings import Settings
+
+HEAD_BYTES_MAX = 32 * 1024
+HEAD_FIELDS_MAX = 100
+HEAD_S = 10.0
+"""From the connection, or a request's first byte, to the end of its head."""
+BODY_STEP_S = 10.0
+BODY_STEP_BYTES = 32 * 1024
+"""So much of a body at least comes in each step, unless it ends."""
+STALLED_S = 30.0
+"""How long a peer may leave unread what it is sent."""
+KEEP_ALIVE_S = 75
+"""Longer than the interval at which agents report, so that each keeps one connection."""
+LINGER_S = 2.0
+LINGER_BYTES = 256 * 1024
+"""What a refused peer may go on sending while it reads why."""
+DESCRIPTORS_SPARE = 256
+"""File descriptors kept for everything but connections."""
+
+
+class Connections:
+    """Who is connected. On the event loop only."""
+
+    def __init__(self, total_max: int, per_peer_max: int) -> None:
+        self._total_max = total_max
+        self._per_peer_max = per_peer_max
+        self._open: Counter[str] = Counter()
+        self._idle: dict[str, OrderedDict[Http, None]] = {}
+
+    def admit(self, peer: str) -> bool:
+        """Count one more, for which an idle one ends where there are too many; False when none is idle."""
+        if self._open[peer] >= self._per_peer_max:
+            admitted = self._displace(peer)
+        elif self._open.total() >= self._total_max:
+            admitted = bool(self._idle) and self._displace(max(self._idle, key=lambda name: len(self._idle[name])))
+        else:
+            admitted = True
+        self._open[peer] += 1
+        return admitted
+
+    def left(self, peer: str) -> None:
+        self._open[peer] -= 1
+        if not self._open[peer]:
+            del self._open[peer]
+
+    def rest(self, peer: str, connection: Http) -> None:
+        """It waits for a request from now on."""
+        self._idle.setdefault(peer, OrderedDict()).setdefault(connection)
+
+    def work(self, peer: str, connection: Http) -> None:
+        """It has a request now, or is no more."""
+        idle = self._idle.get(peer)
+        if idle is not None:
+            idle.pop(connection, None)
+            if not idle:
+                del self._idle[peer]
+
+    def _displace(self, peer: str) -> bool:
+        idle = self._idle.get(peer)
+        if not idle:
+            return False
+        oldest = next(iter(idle))
+        self.work(peer, oldest)
+        oldest.transport.abort()
+        return True
+
+
+class _Awaits(StrEnum):
+    HEAD = "head"
+    BODY = "body"
+    REQUESTED = "requested"
+    """What was asked is known; the next head has not begun."""
+
+
+class Http(HttpToolsProtocol):
+    """One connection. uvicorn's own has no limit on heads, nor any on time but for kept connections."""
+
+    def __init__(self, limits: Connections, body_bytes_max: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._limits = limits
+        # Framing of small chunks may weigh as much as what they carry.
+        self._message_bytes_max = HEAD_BYTES_MAX + 2 * body_bytes_max
+        self._peer = "-"
+        self._phase = self._watched = _Awaits.REQUESTED
+        self._alarm: TimerHandle | None = None
+        self._stalled: TimerHandle | None = None
+        self._bytes = self._step_bytes = self._head_bytes = 0
+        """Of this message on the wire, since the last look at its body, and in fields that are complete."""
+        self._has_ended = False
+        self._fault = HTTPStatus.BAD_REQUEST
+        self._is_refused = False
+
+    # --- What the event loop tells
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(cast("Transport", transport))
+        self._peer = self.client[0] if self.client else "-"
+        if self._limits.admit(self._peer):
+            self._await_head()
+        else:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._phase = _Awaits.REQUESTED
+        self._watch()
+        self.resume_writing()
+        self._limits.work(self._peer, self)
+        self._limits.left(self._peer)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            self._bytes += len(data)
+            if self._bytes > LINGER_BYTES:
+                self.transport.abort()
+            return
+        self._has_ended = False
+        super().data_received(data)
+        if not self._is_refused:
+            self._judge(len(data))
+
+    def pause_writing(self) -> None:
+        """The peer does not read as fast as it is sent to."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a kept connection, also one whose last answer is still unread."""
+        self.transport.abort()
+
+    # --- What the parser tells
+
+    def on_message_begin(self) -> None:
+        self._bytes = self._head_bytes = 0
+        self._phase = _Awaits.HEAD
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._weigh(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._weigh(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._phase = _Awaits.BODY
+        self._limits.work(self._peer, self)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._phase = _Awaits.REQUESTED
+        self._has_ended = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._phase is _Awaits.REQUESTED and not self.transport.is_closing():
+            self._limits.rest(self._peer, self)
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser stopped, by itself or because of a limit."""
+        self._refuse(self._fault, msg)
+
+    # --- Limits
+
+    def _judge(self, count: int) -> None:
+        """See what the parser made of so many bytes."""
+        self._step_bytes += count
+        if not self._has_ended:
+            # What the end of a message shares with the begin of the next counts for neither.
+            self._bytes += count
+        if self._phase is _Awaits.REQUESTED and not self._is_answering():
+            self._await_head()
+        if self._phase is _Awaits.HEAD and self._bytes > HEAD_BYTES_MAX:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        elif self._bytes > self._message_bytes_max:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        else:
+            self._watch()
+
+    def _weigh(self, count: int) -> None:
+        """Stop the parser, inside whose callback this is, when the head is too large."""
+        self._head_bytes += count
+        if self._head_bytes > HEAD_BYTES_MAX or len(self.headers) >= HEAD_FIELDS_MAX:
+            self._fault = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise ValueError(self._fault.phrase)
+
+    def _is_answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _await_head(self) -> None:
+        self._phase = _Awaits.HEAD
+        self._limits.rest(self._peer, self)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._phase is self._watched:
+            return
+        self._watched = self._phase
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._phase is not _Awaits.REQUESTED:
+            self._step_bytes = 0
+            delay_s, judge = (HEAD_S, self._late) if self._phase is _Awaits.HEAD else (BODY_STEP_S, self._judge_body)
+            self._alarm = self.loop.call_later(delay_s, judge)
+
+    def _late(self) -> None:
+        if self._bytes:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT)
+        else:
+            self.transport.abort()
+
+    def _judge_body(self) -> None:
+        if self._step_bytes < BODY_STEP_BYTES and not self.flow.read_paused:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT)
+        else:
+            self._step_bytes = 0
+            self._alarm = self.loop.call_later(BODY_STEP_S, self._judge_body)
+
+    def _refuse(self, status: HTTPStatus, detail: str = "") -> None:
+        """Say why, where nothing else is being said, and end; what still comes is dropped."""
+        self._is_refused, self._bytes, self._phase = True, 0, _Awaits.REQUESTED
+        self._watch()
+        self._limits.work(self._peer, self)
+        answering = self._is_answering()
+        if self.transport.is_closing() or (answering and self.cycle.response_started):
+            self.transport.abort()
+            return
+        code, title = FRAMEWORK_STATUSES[status]
+        told = problem(new_id(), status=status, code=code, title=title, detail=detail or title).body
+        fields = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + fields % (MEDIA_TYPE.encode(), len(told)) + told)
+        if answering:
+            # To the application its client has hung up.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.abort)
+
+
+def server_of(app: ASGIApp, settings: Settings) -> uvicorn.Server:
+    """A server of the application that has not started; raises this process's limit on open files where it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.connections_max + DESCRIPTORS_SPARE
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    total_max = max(1, min(settings.connections_max, soft - DESCRIPTORS_SPARE))
+    limits = Connections(total_max, min(total_max, settings.connections_per_peer_max))
+    protocol = partial(Http, limits, settings.body_bytes_max)
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            http=cast("type[Http]", protocol),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=5,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            backlog=4096,
+        )
+    )

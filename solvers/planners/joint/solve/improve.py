@@ -1,0 +1,89 @@
+"""Whole devices exchanged until fewer or cheaper ones serve everybody: `engines.exchange` on a layout.
+
+A walk is asked for some work at a time, so that it ends with the deadline, and goes on from the best so far. Whatever
+it finds is judged once more, and is never worse than what it began with.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.domain.arrays import Floats
+from solvers.engines.deadline import Deadline
+from solvers.engines.exchange import WALKS, DeviceRows, Exchange, Rooms, Walk
+from solvers.planners.joint.solve.judge import Patterns
+from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.problems.patterns import Layout, Prices
+
+HEAT, COLD = 0.004, 0.0004
+"""Parts of what a device costs on average that a move may lose, at the beginning and at the end of an attempt."""
+SLICE_UNITS = 100.0
+"""Of each walk: so long nobody looks at the clock."""
+ATTEMPT_UNITS = 80.0
+"""Of an attempt at first."""
+PATIENCE, PATIENCE_PER_DEVICE = 30, 0.5
+"""Attempts in vain after which it ends by itself, of each walk."""
+PRICE_LEAST = 0.01
+"""Of a device: so much any rate is worth at least, for what is free may be short, too."""
+
+
+def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Deadline, seed: int) -> Layout:
+    """A layout worth at least as much, with no more left short."""
+    solution = Solution.of_layout(rules, layout)
+    devices = int(solution.counts.sum())
+    if devices < 2:
+        return layout
+    problem, mean_usd = rules.judge.problem, solution.usd_per_h() / devices
+    each = np.repeat(np.arange(len(solution.counts)), solution.counts)
+    found = solution.judged.rows.take(each)
+    rows = DeviceRows(kind=found.kind, variants=found.variants, shares_pct=found.shares_pct)
+    usd = _guessed(solution) if prices is None else prices.demand_usd
+    price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), problem.unserved_usd)
+    exchange = Exchange(rules.judge.contents, _rooms(rules, price))
+    attempt, vain, turn = ATTEMPT_UNITS, 0, 0
+    patience = PATIENCE + int(PATIENCE_PER_DEVICE * devices)
+    while not deadline.over and vain < patience:
+        left = deadline.units_until(0.0) / (1 if deadline.work_units is None else WALKS)
+        walk = Walk(
+            heat_usd=HEAT * mean_usd,
+            cold_usd=COLD * mean_usd,
+            units=min(left, max(SLICE_UNITS, attempt)),
+            attempt_units=attempt,
+            patience=patience - vain,
+            seed=seed * 10_000 + turn,
+            closes=turn > 0,
+        )
+        answer = exchange.run(rows, walk)
+        deadline.spend(max(1, round(answer.units)))
+        rows, attempt, turn = answer.rows, answer.attempt_units, turn + 1
+        vain = vain + answer.vain if answer.vain else 0
+    chosen = Patterns(kind=rows.kind, variants=rows.variants, shares_pct=rows.shares_pct)
+    after = Solution.of_rows(rules, chosen, np.ones(len(chosen), dtype=np.int64))
+    if after.worth() >= solution.worth() or (solution.kept() and not after.kept()):
+        return layout
+    return after.layout(layout)
+
+
+def _rooms(rules: Rules, price: Floats) -> Rooms:
+    """What limits all devices together. That anybody who must be served is short costs a device at least."""
+    rows, problem = rules.rows, rules.judge.problem
+    return Rooms(
+        cap_pools=rows.cap_pools,
+        cap_watt=rows.cap_room,
+        quota=rules.project,
+        quota_gpus=np.array([gpus for _, gpus in problem.quotas], dtype=np.float64),
+        pool_part=np.array([pool.gpu_part for pool in problem.pools], dtype=np.float64),
+        missed_usd=np.where(problem.must_serve, problem.dearest_usd, 0.0),
+        price_usd=price,
+    )
+
+
+def _guessed(solution: Solution) -> Floats:
+    """What each whole rate is worth, by what its replicas' share of the devices costs."""
+    at, place, work = solution.members()
+    rows = solution.judged.rows
+    part = rows.shares_pct[at, place] / np.maximum(rows.shares_pct.sum(axis=1)[at], 1)
+    usd = part * solution.judged.usd_per_h[at] * solution.counts[at]
+    problem = solution.rules.judge.problem
+    total = np.bincount(work, weights=usd, minlength=len(problem.workloads))
+    return np.asarray(np.where(total > 0, total, problem.unserved_usd))

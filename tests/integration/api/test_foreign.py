@@ -1,0 +1,192 @@
+"""Nodes speak of what they were told to hold, and of nothing else: no report or receipt can route, finish, bill or
+teach the work of others.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from agents.wire import NodeReceipt, ReplicaReadBack, ReplicaReport, encode
+from app import kinds
+from app.services.seen.telemetry import FOREIGN
+from app.store import profile_runs, targets
+from app.store.profile_runs import NewRun
+from solvers.domain.ids import Generation
+from solvers.domain.plan import Plan
+from tests import builders
+from tests.integration.api.world import CLUSTER, DEVICE, NODE, OWN, World, join_message
+from tests.integration.store import plans as stored
+from tests.integration.store.samples import device_report, replica_report, report, tell
+
+pytestmark = pytest.mark.integration
+
+ROGUE = "rogue"
+VISION, TRAIN = f"{OWN}/vision#0", f"{OWN}/train#0"
+OTHERS = "http://127.0.0.1:9"
+
+
+def receive(world: World, node: str, *replicas: ReplicaReadBack, generation: int = 1) -> httpx.Response:
+    receipt = NodeReceipt(
+        node=node, boot_id="boot-1", generation=generation, plan=None, outcome="applied", observed_at_s=time.time(),
+        elapsed_ms=1.0, devices=(), replicas=replicas,
+    )  # fmt: skip
+    return world.call("POST", "/v1/agent/receipts", node, plain=encode(receipt))
+
+
+def read_back(node: str = NODE, endpoint: str | None = OTHERS, **changes: Any) -> ReplicaReadBack:
+    planned = stored.plan().assignments[0]
+    found = ReplicaReadBack(
+        replica=VISION, uuid=f"GPU-{node}-0", share_pct_sm=planned.share_pct_sm, sm_count=12,
+        memory_mib_limit=planned.memory_mib_limit, batch=8, ready=True, endpoint=endpoint,
+    )  # fmt: skip
+    return replace(found, **changes)
+
+
+def send(world: World, node: str, sequence: int, *replicas: ReplicaReport, generation: int = 0) -> None:
+    sent = report(
+        node, sequence, boot_id="boot-1", generation=generation, devices=[device_report(f"GPU-{node}-0")],
+        replicas=replicas,
+    )  # fmt: skip
+    assert world.call("POST", "/v1/agent/reports", node, plain=encode(sent)).status_code == 200
+
+
+def routed(world: World) -> list[str]:
+    return [each["endpoint"] for each in world.call("GET", f"/v1/routes/{OWN}/vision").json()["replicas"]]
+
+
+def trained(world: World) -> float:
+    with world.database.raw() as connection:
+        return sum(row[0] for row in connection.execute("SELECT done FROM job_progress").fetchall())
+
+
+def noted(world: World, node: str = ROGUE) -> list[str]:
+    found = world.call("GET", f"/v1/events?subject=nodes/{node}").json()["items"]
+    return [event["facts"]["code"] for event in found if event["name"] == FOREIGN]
+
+
+def stored_rows(world: World) -> set[Any]:
+    with world.database.raw() as connection:
+        return {row[0] for row in connection.execute("SELECT replica FROM replica_samples").fetchall()}
+
+
+@pytest.fixture
+def standing(world: World) -> World:
+    """A planned service and a job; node `a` was told of both, the other one joined and was told of nothing."""
+    world.put(kinds.SERVICE, builders.service())
+    world.put(kinds.JOB, builders.job())
+    world.joined(NODE)
+    world.joined(ROGUE)
+    promote(world, stored.plan())
+    return world
+
+
+def promote(world: World, plan: Plan) -> None:
+    with world.database.transaction() as session:
+        stored.promote(session, plan, nodes=(NODE, ROGUE))
+
+
+def work(node: str, **changes: Any) -> ReplicaReport:
+    values = {"kind": "job", "model": "resnet50", "iterations_done": 40, **changes}
+    return replica_report(TRAIN, f"GPU-{node}-0", **values)
+
+
+def test_nobody_routes_requests_to_what_it_was_not_told_to_hold(standing: World) -> None:
+    for wrong in (read_back(ROGUE), read_back(ROGUE, replica=f"{OWN}/bert#0"), read_back(ROGUE, uuid=DEVICE)):
+        assert receive(standing, ROGUE, wrong).status_code == 200
+    assert routed(standing) == []
+    assert noted(standing) == ["replica-not-told"]
+    larger = read_back(share_pct_sm=100)
+    assert receive(standing, NODE, larger).status_code == 200
+    assert routed(standing) == []
+    assert receive(standing, NODE, read_back(), larger).status_code == 200
+    assert routed(standing) == [OTHERS]
+    kept = standing.call("GET", f"/v1/receipts?node={NODE}").json()["items"][0]["document"]["replicas"]
+    assert [each["share_pct_sm"] for each in kept] == [30]
+
+
+def test_processes_answer_on_their_own_node(standing: World) -> None:
+    """Where the node's endpoint is, where it said at joining, or whence it calls."""
+    refused = receive(standing, NODE, read_back(endpoint="http://10.9.9.9:80"))
+    assert (refused.status_code, refused.json()["errors"][0]["code"]) == (422, "endpoint-foreign")
+    assert refused.json()["errors"][0]["pointer"] == "/replicas/0/endpoint"
+    assert (routed(standing), noted(standing, NODE)) == ([], ["endpoint-foreign"])
+    own = receive(standing, NODE, read_back(endpoint="http://testclient:80"))
+    assert (own.status_code, routed(standing)) == (200, ["http://testclient:80"])
+    message = replace(join_message(NODE, boot_id="boot-1"), worker_host="10.9.9.9")
+    assert standing.call("POST", "/v1/agent/join", NODE, plain=encode(message)).status_code == 200
+    assert receive(standing, NODE, read_back(endpoint="http://10.9.9.9:80")).status_code == 200
+    assert routed(standing) == ["http://10.9.9.9:80"]
+
+
+def test_nobody_finishes_or_bills_the_work_of_others(standing: World) -> None:
+    with standing.database.transaction() as session:
+        tell(session, NODE, work(NODE))
+    foreign = [
+        work(ROGUE),
+        work(ROGUE, project="other"),
+        replica_report("nobody/x#0", f"GPU-{ROGUE}-0"),
+        replica_report(VISION, f"GPU-{ROGUE}-0", workload=f"{OWN}/train"),
+    ]
+    send(standing, ROGUE, 1, *foreign)
+    send(standing, ROGUE, 2, *foreign)
+    assert (trained(standing), stored_rows(standing)) == (0.0, set())
+    assert noted(standing) == ["replica-not-told"]
+    wrong = [work(NODE, share_pct_sm=99), work(NODE, model="other"), work(NODE, kind="task")]
+    send(standing, NODE, 1, *wrong, work(NODE, project="other"), work(NODE, workload=f"{OWN}/vision"))
+    assert (trained(standing), stored_rows(standing)) == (0.0, set())
+    send(standing, NODE, 2, work(NODE))
+    assert (trained(standing), stored_rows(standing)) == (40.0, {TRAIN})
+
+
+def test_generations_that_never_were_are_not_believed(standing: World) -> None:
+    refused = receive(standing, NODE, generation=2)
+    assert (refused.status_code, refused.json()["errors"][0]["code"]) == (422, "generation-unknown")
+    send(standing, NODE, 1, generation=9 * 10**15)
+    assert noted(standing, NODE) == ["generation-unknown"]
+    applied = {each["id"]: each["generation_applied"] for each in standing.call("GET", "/v1/fleet").json()["nodes"]}
+    assert applied[NODE] == 0
+    promote(standing, stored.plan(parent=1))
+    assert receive(standing, NODE, generation=2).status_code == 200
+
+
+def test_late_words_of_an_earlier_generation_count_for_a_day(standing: World) -> None:
+    earlier = replica_report(VISION, DEVICE, model="resnet50", memory_mib_limit=1408)
+    promote(standing, stored.plan(parent=1, share_pct_sm=50))
+    send(standing, NODE, 1, earlier)
+    assert stored_rows(standing) == {VISION}
+    with standing.database.raw() as connection:
+        connection.execute("DELETE FROM replica_samples")
+        connection.execute("UPDATE told_replicas SET told_until = told_until - interval '25 hours'")
+    with standing.database.transaction() as session:
+        assert targets.forget_told(session) == 1
+    standing.app.state.services.telemetry.registry.forget(NODE)
+    send(standing, NODE, 2, earlier)
+    assert (stored_rows(standing), noted(standing, NODE)) == (set(), ["replica-not-told"])
+    # Told once more, it counts once more.
+    promote(standing, stored.plan(parent=2))
+    send(standing, NODE, 3, earlier)
+    assert stored_rows(standing) == {VISION}
+    with standing.database.transaction() as session:
+        assert targets.generation(session, CLUSTER) == Generation(3)
+        assert targets.forget_told(session) == 0
+
+
+def test_what_a_node_is_ordered_to_measure_is_its_own(standing: World) -> None:
+    ordered = NewRun(
+        node_id=NODE, uuid=DEVICE, service=f"{OWN}/vision", beside=f"{OWN}/bert", budget_s=60.0, drain=False,
+        created_by="test", patience_s=60.0,
+    )  # fmt: skip
+    measured = replica_report(f"profile-{OWN}-vision-0", DEVICE, workload=f"{OWN}/vision", project=OWN)
+    beside = replica_report(f"profile-{OWN}-bert-1", DEVICE, workload=f"{OWN}/bert", project=OWN)
+    send(standing, NODE, 1, measured)
+    assert stored_rows(standing) == set()
+    with standing.database.transaction() as session:
+        profile_runs.create(session, ordered)
+    send(standing, NODE, 2, measured, beside, replace(measured, workload=f"{OWN}/train"))
+    assert stored_rows(standing) == {measured.replica, beside.replica}
+    assert len(standing.call("GET", f"/v1/routes/{OWN}/vision").json()["replicas"]) == 0

@@ -1,0 +1,168 @@
+"""One device's contents judged in Python, step by step: what `planners.joint.solve.judge` must say of the same.
+
+Given a kind and members (variant and share): the pressure of all on each, the best batch of each that keeps its promise
+within the memory, and what the device then serves, draws and costs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from solvers.domain.arrays import Floats
+from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Pattern, between
+from solvers.problems.promise import Promises, bearable
+
+TOLERANCE = 1e-9
+
+
+def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct: Sequence[int]) -> Pattern | None:
+    """The pattern of these members with the best batches; None when a rule, a promise, memory or power forbids it."""
+    pairs = sorted(zip(variants, shares_pct, strict=True))
+    members, shares = tuple(item for item, _ in pairs), tuple(share for _, share in pairs)
+    pool = problem.pools[int(problem.kind_pool[kind])]
+    if not _lawful(problem, kind, members, shares):
+        return None
+    table = int(problem.kind_table[kind])
+    factor = slowdown(problem, table, members, shares)
+    rates, latencies = [], []
+    for variant, share, slow in zip(members, shares, factor, strict=True):
+        mean = at_share(problem, problem.mean_ms[table, variant], share) * slow
+        same = problem.tail_ms is problem.mean_ms
+        tail = mean if same else at_share(problem, problem.tail_ms[table, variant], share) * slow
+        latency, rate = serve(problem, variant, mean, tail)
+        latencies.append(latency)
+        rates.append(rate)
+    columns = _batches(problem, table, members, rates, pool.memory_mib)
+    if columns is None:
+        return None
+    power = tuple(
+        float(watts_at_share(problem, problem.power_w[table, variant], share)[column])
+        for variant, share, column in zip(members, shares, columns, strict=True)
+    )
+    draw_w = pool.idle_w + sum(power)
+    if pool.capped and draw_w > pool.limit_w + TOLERANCE:
+        return None
+    draw_w = min(pool.limit_w, draw_w)
+    return Pattern(
+        kind=kind,
+        variants=members,
+        shares_pct=shares,
+        batches=tuple(int(problem.batches[column]) for column in columns),
+        latency_ms=tuple(float(item[column]) for item, column in zip(latencies, columns, strict=True)),
+        capacity_rps=tuple(float(item[column]) for item, column in zip(rates, columns, strict=True)),
+        power_w=power,
+        memory_mib=tuple(
+            float(problem.memory_mib[table, variant, column]) for variant, column in zip(members, columns, strict=True)
+        ),
+        usd_per_h=_price(problem, kind, members, shares, draw_w),
+        draw_w=draw_w,
+    )
+
+
+def _lawful(problem: JointProblem, kind: int, members: tuple[int, ...], shares: tuple[int, ...]) -> bool:
+    pool_index = int(problem.kind_pool[kind])
+    pool = problem.pools[pool_index]
+    if (
+        sum(shares) > 100
+        or len(members) > pool.clients
+        or not all(problem.allowed[pool_index, item] for item in members)
+    ):
+        return False
+    count = Counter(int(problem.variant_workload[item]) for item in members)
+    for number, times in count.items():
+        work = problem.workloads[number]
+        if times > work.per_device_max or (work.dedicated and len(members) > 1):
+            return False
+        if any(other in count for other in work.avoids):
+            return False
+    return True
+
+
+def _batches(
+    problem: JointProblem, table: int, members: tuple[int, ...], rates: list[Floats], room_mib: float
+) -> list[int] | None:
+    """The batch of most capacity for each; while memory lacks, the member that loses least per MiB steps down."""
+    columns = [int(np.argmax(rate)) for rate in rates]
+    if any(rate[column] <= 0 for rate, column in zip(rates, columns, strict=True)):
+        return None
+    needs = [problem.memory_mib[table, variant] for variant in members]
+    while sum(need[column] for need, column in zip(needs, columns, strict=True)) > room_mib + TOLERANCE:
+        steps = list(_steps_down(rates, needs, columns))
+        if not steps:
+            return None
+        _, place, lower = min(steps)
+        columns[place] = lower
+    return columns
+
+
+def _steps_down(rates: list[Floats], needs: list[Floats], columns: list[int]) -> Iterator[tuple[float, int, int]]:
+    """Every smaller batch of every member: part of its rate lost per MiB saved, member, batch."""
+    for place, (rate, need, column) in enumerate(zip(rates, needs, columns, strict=True)):
+        for lower in range(column):
+            saved = need[column] - need[lower]
+            if rate[lower] > 0 and saved > 0:
+                yield (1 - rate[lower] / rate[column]) / saved, place, lower
+
+
+def _price(problem: JointProblem, kind: int, members: tuple[int, ...], shares: tuple[int, ...], draw_w: float) -> float:
+    pool = problem.pools[int(problem.kind_pool[kind])]
+    if problem.by_replica:
+        return float(problem.held_usd(kind, np.array(members), np.array(shares)).sum())
+    return pool.usd_per_h + problem.usd_per_wh * draw_w
+
+
+def slowdown(problem: JointProblem, table: int, variants: Sequence[int], shares_pct: Sequence[float]) -> Floats:
+    """Factor on each member's latency by the others' presence."""
+    members = np.asarray(variants, dtype=np.int64)
+    if len(members) < 2:
+        return np.ones(len(members))
+    share = np.asarray(shares_pct, dtype=np.float64) / 100
+    presses = problem.pressure[table, members] * share ** problem.exponent[table, members]
+    felt = problem.sensitivity[table, members] * (presses.sum() - presses)
+    return np.asarray(problem.crowd[table, members] * (1 + felt))
+
+
+def at_share(problem: JointProblem, cells: Floats, share_pct: float) -> Floats:
+    """Latencies at a share, by `between`; `inf` below the lowest share. `cells`: share x batch."""
+    low, high, weight = _neighbours(problem, cells, share_pct)
+    return between(low, high, weight) if 0 < weight < 1 else (high if weight >= 1 else low)
+
+
+def watts_at_share(problem: JointProblem, cells: Floats, share_pct: float) -> Floats:
+    """Powers at a share, on the chord between its neighbours."""
+    low, high, weight = _neighbours(problem, cells, share_pct)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((1 - weight) * low + weight * high) if 0 < weight < 1 else (high if weight >= 1 else low)
+
+
+def _neighbours(problem: JointProblem, cells: Floats, share_pct: float) -> tuple[Floats, Floats, float]:
+    shares = problem.shares_pct
+    above = int(np.searchsorted(shares, share_pct - TOLERANCE))
+    above = min(above, len(shares) - 1)
+    if shares[above] <= share_pct + TOLERANCE:
+        return cells[above], cells[above], 1.0
+    if above == 0:
+        none = np.full(cells.shape[1], np.inf)
+        return none, none, 0.0
+    weight = (share_pct - shares[above - 1]) / (shares[above] - shares[above - 1])
+    return cells[above - 1], cells[above], float(weight)
+
+
+def serve(problem: JointProblem, variant: int, mean_ms: Floats, tail_ms: Floats) -> tuple[Floats, Floats]:
+    """Latency at the granted rate and the granted rate, by batch; rate 0 where the promise cannot be kept. Latencies
+    already carry every slowdown.
+    """
+    work = problem.workloads[problem.variants[variant].workload]
+    batch = problem.batches.astype(np.float64)
+    promise = Promises(
+        limit_ms=work.limit_ms,
+        burst=work.burst,
+        end_to_end=work.end_to_end,
+        utilisation_max=work.utilisation_max,
+    )
+    load = bearable(promise, batch, tail_ms)
+    return load.latency_ms, load.rate_rps(batch, mean_ms)

@@ -1,0 +1,102 @@
+"""Exchanging keeps every rule, is never worse, fills what lacks, counts as the judge does, and ends alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solvers.engines import exchange
+from solvers.engines.contents import Contents
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.improve import improved
+from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Layout
+from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
+
+UNITS = 60
+
+
+def after(problem: JointProblem, layout: Layout, units: int = UNITS, seed: int = 1) -> Layout:
+    """Ended by work alone."""
+    return improved(Rules(Judge(problem)), layout, None, Deadline(1e9, work_units=units), seed)
+
+
+def solution(problem: JointProblem, layout: Layout) -> Solution:
+    return Solution.of_layout(Rules(Judge(problem)), layout)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("basis", BASES)
+def test_keeps_rules_and_is_never_worse(seed: int, basis: str) -> None:
+    problem = scene(seed, basis=basis)
+    layout = first_layout(problem)
+    found = after(problem, layout)
+    check_layout(problem, found)
+    assert solution(problem, found).worth() <= solution(problem, layout).worth() + 1e-6
+
+
+def test_it_finds_cheaper_devices() -> None:
+    problem = scene(1, devices=20)
+    layout = first_layout(problem)
+    assert solution(problem, after(problem, layout, 300)).worth() < 0.99 * solution(problem, layout).worth()
+
+
+def test_places_what_lacks_where_there_is_room() -> None:
+    problem = scene(1, devices=20)
+    works = (replace(item, replicas_max=99, budget_usd_per_h=np.inf, avoids=()) for item in problem.workloads)
+    problem = replace(problem, quotas=(), workloads=tuple(works))
+    layout = first_layout(problem)
+    less = replace(layout, patterns=layout.patterns[1:], counts=layout.counts[1:])
+    assert solution(problem, less).lacking().sum() > 0
+    assert solution(problem, after(problem, less, 400)).lacking().sum() == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("basis", BASES)
+def test_it_counts_as_the_judge_does(seed: int, basis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the walk says its devices are worth, judged anew: a batch, a watt or a rule apart would be told from it."""
+    told: list[tuple[exchange.DeviceRows, float, np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
+    run = exchange.Exchange.run
+    rooms: list[exchange.Rooms] = []
+    begin = exchange.Exchange.__init__
+
+    def kept(self: exchange.Exchange, contents: Contents, room: exchange.Rooms) -> None:
+        rooms.append(room)
+        begin(self, contents, room)
+
+    def watched(self: exchange.Exchange, rows: exchange.DeviceRows, walk: exchange.Walk) -> exchange.Exchanged:
+        answer = run(self, rows, walk)
+        told.append((answer.rows, answer.usd_per_h, rooms[-1].missed_usd))
+        return answer
+
+    monkeypatch.setattr(exchange.Exchange, "__init__", kept)
+    monkeypatch.setattr(exchange.Exchange, "run", watched)
+    problem = scene(seed, basis=basis)
+    after(problem, first_layout(problem))
+    rules = Rules(Judge(problem))
+    for rows, usd_per_h, missed_usd in told:
+        patterns = rules.judge.judge(Patterns(kind=rows.kind, variants=rows.variants, shares_pct=rows.shares_pct))
+        assert patterns.lawful.all()
+        again = Solution.of_rows(rules, patterns.rows, np.ones(len(rows.kind), dtype=np.int64))
+        rate = problem.rate_rps
+        part = 1 - again.served_rps() / np.where(rate > 0, rate, 1.0)
+        missed = missed_usd[(rate > 0) & (part > 1e-9)].sum()
+        assert usd_per_h == pytest.approx(again.worth() + missed, rel=1e-9, abs=1e-9)
+
+
+def test_equal_seeds_end_alike_and_others_do_not() -> None:
+    problem = scene(2, devices=20)
+    layout = first_layout(problem)
+    assert after(problem, layout, seed=5) == after(problem, layout, seed=5)
+    assert len({repr(after(problem, layout, seed=seed)) for seed in range(4)}) > 1
+
+
+def test_no_time_changes_nothing() -> None:
+    problem = scene(2)
+    layout = first_layout(problem)
+    assert improved(Rules(Judge(problem)), layout, None, Deadline(0.0), 1) is layout
