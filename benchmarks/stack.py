@@ -7,7 +7,6 @@ Owns start, credentials and end. It refuses to share anything with a running `he
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from app.store.engine import Database
 from app.store.migrate import upgrade
 from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.errors import HeadroomError
+from tests.ports import free_port
 
 READY_S_MAX = 60.0
 
@@ -46,13 +46,6 @@ class Stack:
             return _make_token(database, role, purpose, subject)
         finally:
             database.dispose()
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

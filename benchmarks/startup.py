@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.stack import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -34,6 +34,11 @@ class PaperDevices:
                 self._settings[device.uuid] = real.settings(device.uuid)
             except DeviceError as error:
                 self.lines.append(f"{device.uuid}: cannot be read ({error.code}: {error})")
+        self.lines += [
+            f"{worker.uuid}: {worker.worker} has failed: {worker.problem}"
+            for worker in self._workers.values()
+            if worker.state is WorkerState.FAILED
+        ]
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
         return tuple(device for device in self._inventory if device.uuid in self._settings)

@@ -42,7 +42,6 @@ SHARES = (50, 45, 35, 40)
 GRACE_S = 1.0
 """How long routers get to learn that a replica leaves."""
 APPLIED_S_MAX = 60.0
-PORTS = "33000-33399"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +178,7 @@ class Node:
         }
 
     def _start(self, host: HostStandIn, join_token: str) -> subprocess.Popen[bytes]:
-        options = [*host.options(), "--ports", PORTS, "--route-grace-s", str(self.grace_s), "--governor", "off"]
+        options = [*host.options(), "--route-grace-s", str(self.grace_s), "--governor", "off"]
         environment = {**os.environ, **host.environment(), "HEADROOM_TOKEN": join_token}
         with (self.folder / "agent.log").open("wb") as log:
             return subprocess.Popen(

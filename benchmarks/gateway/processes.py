@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 READY_S_MAX = 20.0
 END_S_MAX = 10.0
@@ -45,13 +46,6 @@ def haproxy_program() -> str:
     if found is None:
         raise FileNotFoundError("haproxy is not installed; on Debian: apt-get install haproxy")
     return found
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def await_true(condition: Callable[[], bool], what: str, within_s: float = READY_S_MAX) -> None:

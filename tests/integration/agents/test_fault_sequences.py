@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import own_ports
 from tests.standins.hosts import HostAgent, host_in_process
 from tests.standins.hosts.lives import live
 from tests.unit.agents.builders import device_target, node_target, replica_target
 
 pytestmark = pytest.mark.integration
-PORTS = range(30_400, 30_600)
 
 
 @pytest.mark.parametrize("seed", range(100, 112))
 def test_a_life_ends_as_wanted_without_ever_exceeding_a_device(tmp_path: Path, seed: int) -> None:
-    live(tmp_path / "host", seed, PORTS)
+    live(tmp_path / "host", seed, own_ports())
 
 
 def test_a_shadow_that_dies_leaves_the_standing_worker_until_one_lives(tmp_path: Path) -> None:
     with host_in_process(tmp_path / "host") as host:
-        agent = HostAgent(host, PORTS)
+        agent = HostAgent(host, own_ports())
         uuid = host.uuids[0]
         agent.applier.accept(node_target(1, device_target(uuid, replica_target("r1", share=30, worker=host.worker()))))
         agent.settle()

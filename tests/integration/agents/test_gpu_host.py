@@ -115,7 +115,8 @@ class GpuHost:
     def told(self) -> str:
         """All that agents and the daemon logged, for a failure that happens once in a thousand."""
         logs = [self.log, *self.folder.rglob("*.log")]
-        return "\n".join(f"== {path}\n{path.read_text(errors='replace')[-4000:]}" for path in dict.fromkeys(logs))
+        read = [f"== {path}\n{path.read_text(errors='replace')[-4000:]}" for path in dict.fromkeys(logs)]
+        return "\n".join([*read, f"== receipts {[receipt['problems'] for receipt in self.plane.receipts]}"])
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -140,7 +141,7 @@ def test_what_a_killed_agent_left_is_no_original_and_is_given_back(gpu: GpuHost)
     receipt = gpu.hold(30, 20, clock_mhz_sm=1200, power_limit_w=WANTED_W)
     assert receipt["devices"][0] | {"mode": "mps"} == receipt["devices"][0]
     assert [(each["share_pct_sm"], each["sm_count"]) for each in receipt["replicas"]] == [(30, 32), (20, 20)]
-    assert all(each["endpoint"].startswith("http://127.0.0.1:31") for each in receipt["replicas"])
+    assert all(each["endpoint"].startswith("http://127.0.0.1:") for each in receipt["replicas"])
     workers = gpu.host.pids(gpu.uuid)
     gpu.end(signal.SIGKILL)
     assert gpu.state() == (1200, WANTED_W, EXCLUSIVE)
@@ -249,5 +250,5 @@ def test_a_dry_run_prints_every_step_and_takes_none(gpu: GpuHost) -> None:
         "drain r0@00000001",
         "end r0@00000001",
         f"start r1 with 40 %, 4000 MiB, batch 8: {command}",
-    ]
+    ], gpu.told()
     assert (gpu.host.pids(gpu.uuid), gpu.state(), len(gpu.plane.joins)) == before

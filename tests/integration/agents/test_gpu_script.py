@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.recorded import RecordedBoards
+from tests.ports import port_option
 from tests.standins.hosts import HostStandIn
 from tests.standins.nvml.fixtures import nvml_library
 
@@ -36,7 +37,7 @@ def test_the_script_measures_and_leaves_nothing_behind(tmp_path: Path, nvml_libr
         }
         keep = ("LD_LIBRARY_PATH", "PYTHONPATH", "STANDIN_NVML", *host.mps.env())
         options = [f"--mps-control={host.mps.control_binary}", f"--mps-pipes={host.mps.pipe_base}"]
-        options += ["--ports=31200-31299"]
+        options += [f"--ports={port_option()}"]
         out = tmp_path / "out"
         command = [sys.executable, "-m", "tests.gpu", "--out", str(out), "--budget-s", "200"]
         command += [f"--only={step}" for step in STEPS]

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from app.client import ApiError, Client, UnreachableError
 from app.client.client import read_connection
 from app.demo.home import Home
 from app.store.embedded import embedded_url
+from tests.ports import free_port
 from tests.standins import servers
 from tests.standins.hosts import HostStandIn
 from tests.waiting import wait_until
@@ -41,7 +41,6 @@ QUICK = {
     "HEADROOM_PLACE_INTERVAL_S": "2",
     "HEADROOM_TUNE_INTERVAL_S": "1",
 }
-PORTS = "31300-31399"
 POLICY = """\
 kind: policy
 name: default
@@ -67,9 +66,7 @@ class WholeHost:
         self.helper: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
         self._starts = 0
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
 
     # -- as a user -----------------------------------------------------------------------------------------------------
 
@@ -156,7 +153,7 @@ class WholeHost:
         assert token is not None
         hidden = {"HEADROOM_STANDIN_NVML_UNPRIVILEGED": "" if privileged else "1", "HEADROOM_TOKEN": token}
         command = [sys.executable, "-m", "app", "agent", "--server", f"http://127.0.0.1:{self.port}", "--node", NODE]
-        command += [*self.host.options(), "--ports", PORTS, "--alone-after", str(ALONE_AFTER_S), *options]
+        command += [*self.host.options(), "--alone-after", str(ALONE_AFTER_S), *options]
         self._starts += 1
         with (self.folder / "agent.log").open("ab") as log:
             environment = {**_own_environment(), **self.host.environment(), **hidden}

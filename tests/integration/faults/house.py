@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from app.store.embedded import embedded_url
 from app.store.engine import Database
 from app.store.migrate import upgrade
 from solvers.errors import HeadroomError
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,14 +66,6 @@ def await_true(
         return bool(last)
 
     wait_until(holds, lambda: f"{what}; last seen: {last!r}\n{story()}", deadline_s, POLL_S)
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Postgres:

@@ -29,6 +29,7 @@ from agents.loop.apply import Applier
 from agents.mps import MpsOptions, MpsSharing, NoSharing
 from agents.state import StateDirectory, host_boot_id
 from agents.wire import WorkerTarget
+from tests.ports import port_option
 from tests.standins.mps import MpsStandIn, StandInGpu
 from tests.standins.nvml import PRESETS, GpuPlan, NvmlStandIn
 from tests.standins.nvml.double import installed
@@ -117,7 +118,7 @@ class HostStandIn:
         """The options that belong to this host."""
         return [
             *("--devices", "nvml:all", "--state-dir", str(self.state_dir), "--mps-control", self.mps.control_binary),
-            *("--mps-pipes", str(self.mps.pipe_base), "--route-grace-s", str(GRACE_S), "--ports", "31000-31199"),
+            *("--mps-pipes", str(self.mps.pipe_base), "--route-grace-s", str(GRACE_S), "--ports", port_option()),
         ]
 
     def pids(self, uuid: str) -> list[int]:

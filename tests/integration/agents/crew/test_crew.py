@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from agents.devices.parts import CrewOrder, CrewReading
 from agents.errors import NotSupportedError
 from agents.processes import HostProcesses
 from agents.wire import WarmUpTarget, WorkerTarget
+from tests.ports import own_ports
 from tests.standins.servers import command, metrics_port_offset
 from tests.waiting import LIMIT_S, wait_until
 
@@ -35,21 +35,12 @@ WARM_UP = WarmUpTarget(path="/infer", body="{}", content_type="application/json"
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def free_ports(count: int) -> range:
-    """A range in which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        start = probe.getsockname()[1]
-    start = min(start, 60000)
-    return range(start, start + count)
-
-
 @dataclass(slots=True)
 class Place:
     """A state directory, and the agents that come and go over it."""
 
     folder: Path
-    ports: range = field(default_factory=lambda: free_ports(60))
+    ports: range = field(default_factory=own_ports)
     crews: list[HostCrew] = field(default_factory=list)
     log_bytes_max: int = 65536
 

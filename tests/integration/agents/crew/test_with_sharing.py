@@ -13,8 +13,9 @@ from agents.crew import CrewOptions, HostCrew, open_crew
 from agents.devices.base import WorkerState
 from agents.devices.parts import CrewOrder
 from agents.mps import MpsSharing
-from tests.integration.agents.crew.test_crew import alive, found, free_ports, impatient, order
+from tests.integration.agents.crew.test_crew import alive, found, impatient, order
 from tests.integration.agents.mps.bench import Bench, part
+from tests.ports import own_ports
 from tests.standins.mps import GPUS
 from tests.waiting import wait_until
 
@@ -33,7 +34,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def crew(tmp_path: Path) -> Iterator[HostCrew]:
-    made = open_crew(CrewOptions(state_dir=tmp_path / "crew", ports=free_ports(20), route_grace_s=0.1), time.monotonic)
+    made = open_crew(CrewOptions(state_dir=tmp_path / "crew", ports=own_ports(), route_grace_s=0.1), time.monotonic)
     yield made
     for each in made.found():
         made.end(each.reading.worker, _nobody)

@@ -17,15 +17,10 @@ from app.demo.rooms import Order, address_of
 from app.demo.supervisor import AlreadyRunningError, StartError, StoppedError, Supervisor, check_port
 from app.settings import Settings
 from solvers.errors import HeadroomError, StateError
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 FOREVER = "import signal; signal.pause()"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class FakeRooms:
