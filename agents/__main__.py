@@ -58,12 +58,7 @@ def _run(config: AgentConfig, asked: int) -> int:
         stop = threading.Event()
         threading.Thread(target=_await_end, args=(asked, stop, agent), name="signals", daemon=True).start()
         endpoint.start(agent.health)
-        log.event(
-            "agent.started",
-            endpoint=config.endpoint,
-            devices=len(devices.inventory()),
-            boot_id=agent.boot_id,
-        )
+        log.event("agent.started", endpoint=config.endpoint, devices=len(devices.inventory()), boot_id=agent.boot_id)
         agent.run(stop)
         endpoint.close()
         log.event("agent.ended")

@@ -12,13 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from agents.devices.base import (
-    Devices,
-    DeviceSettings,
-    Reservations,
-    WorkerReading,
-    WorkerState,
-)
+from agents.devices.base import Devices, DeviceSettings, Reservations, WorkerReading, WorkerState
 from agents.errors import DeviceError, LostError
 from agents.loop.steps import DeviceView, StepKind, WorkerStep, check_target, next_steps, overdue, steps_without_device
 from agents.wire import (

@@ -162,12 +162,7 @@ Files = Annotated[
 ]
 
 
-def apply(
-    files: Files = None,
-    output: Output = Format.TABLE,
-    server: Server = None,
-    token: Token = None,
-) -> None:
+def apply(files: Files = None, output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
     """Make the server hold these documents; says what was created, updated or unchanged."""
     documents = _read(files)
     with connect(server, token) as client:

@@ -22,16 +22,7 @@ from typing import Any, cast
 import typer
 
 from app import own_planners
-from app.cli.files import (
-    STANDARD,
-    Seal,
-    StrangeFileError,
-    check_target,
-    decode,
-    placed,
-    read_value,
-    write_value,
-)
+from app.cli.files import STANDARD, Seal, StrangeFileError, check_target, decode, placed, read_value, write_value
 from app.cli.output import CommandError, Exit, Format, gap_told, number, rows, show, usd
 from app.cli.tables import (
     answered_line,

@@ -91,6 +91,7 @@ def _head(fleet: Document) -> list[Any]:
         f"cost {usd(cost['planned_usd_per_h'], per_hour=True)}{whole}, SLO kept: {_percent(fleet['slo_attainment'])}",
     ]
     planning = [_planning(fleet["planning"])] if fleet["planning"] is not None else []
+    planning += [f"beyond its project's bounds: {told}" for told in fleet.get("beyond", ())]
     if plan is None:
         return [*lines, "no plan yet", *planning, ""]
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")

@@ -77,8 +77,10 @@ def get(session: Session, kind: Kind, key: Key) -> Stored:
     return found
 
 
-def find(session: Session, kind: Kind, key: Key) -> Stored | None:
-    return _find(session, kind, key, lock=False)
+def find(session: Session, kind: Kind, key: Key, *, lock: bool = False) -> Stored | None:
+    query = select(*_selected(kind)).where(*_matches(kind, key))
+    row = session.execute(query.with_for_update() if lock else query).one_or_none()
+    return None if row is None else _stored(kind, row)
 
 
 def page(session: Session, kind: Kind, order: PageOrder, project: str | None = None) -> StoredPage[Stored]:
@@ -90,8 +92,11 @@ def page(session: Session, kind: Kind, order: PageOrder, project: str | None = N
     return read_page(session, listing, select(*_selected(kind)), order, {columns[0]: project})
 
 
-def all_specs(session: Session, kind: Kind) -> list[Stored]:
+def all_specs(session: Session, kind: Kind, project: str | None = None) -> list[Stored]:
+    """All documents of a kind by key; of one project only when named."""
     query = select(*_selected(kind)).order_by(*_key_columns(kind))
+    if project is not None:
+        query = query.where(TABLES[kind].c.project == project)
     return [_stored(kind, row) for row in session.execute(query)]
 
 
@@ -119,7 +124,7 @@ def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = A
     `version`, None when nothing is stored), InputError when it names a project, node or GPU type that does not exist.
     """
     key = key_of(kind, spec)
-    before = _find(session, kind, key, lock=True)
+    before = find(session, kind, key, lock=True)
     if before is None:
         if precondition.version is not None:
             raise _precondition_failed(kind, key, None)
@@ -127,7 +132,7 @@ def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = A
         if after is not None:
             return PutResult(stored=after, created=True, changed=True)
         # Somebody made it between our look and our insert.
-        before = _find(session, kind, key, lock=True)
+        before = find(session, kind, key, lock=True)
         if before is None:
             raise _precondition_failed(kind, key, None)
     if precondition.absent or precondition.version not in (None, before.version):
@@ -160,7 +165,7 @@ def delete(session: Session, kind: Kind, key: Key, precondition: Precondition = 
     """Delete a document and return what it was. Raises NotFoundError, PreconditionError, and ReferencedError while
     others refer to it.
     """
-    before = _find(session, kind, key, lock=True)
+    before = find(session, kind, key, lock=True)
     if before is None:
         raise NotFoundError(f"no {kind.plural} {'/'.join(key)}", kind=kind.plural, key="/".join(key))
     if precondition.version not in (None, before.version):
@@ -182,12 +187,6 @@ def lock_references(session: Session, *, exclusive: bool) -> None:
     """
     lock = func.pg_advisory_xact_lock if exclusive else func.pg_advisory_xact_lock_shared
     session.execute(select(lock(func.hashtext("headroom document references"))))
-
-
-def _find(session: Session, kind: Kind, key: Key, *, lock: bool) -> Stored | None:
-    query = select(*_selected(kind)).where(*_matches(kind, key))
-    row = session.execute(query.with_for_update() if lock else query).one_or_none()
-    return None if row is None else _stored(kind, row)
 
 
 def _insert(session: Session, kind: Kind, key: Key, spec: Spec) -> Stored | None:

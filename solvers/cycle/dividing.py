@@ -15,12 +15,12 @@ from functools import cached_property
 
 from solvers.domain.device import Device, Offer, PowerCap, PowerScope, is_offered, offered_nodes
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
-from solvers.domain.ownership import Owners, Work, owners_of
+from solvers.domain.ownership import Owners, owners_of
 from solvers.domain.part import Cut
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import Project
+from solvers.domain.workload import Project, Work
 from solvers.planners.base import Budget, PlanRequest
 
 # --- What of shared caps and quotas is left to a part of a fleet while others hold what they hold
@@ -151,7 +151,7 @@ class Division:
             movable=movable,
             budget=budget,
             owners=owners_of(snapshot),
-            works=(*snapshot.services, *snapshot.jobs, *snapshot.tasks),
+            works=snapshot.works,
             places=frozenset(item.id for item in snapshot.devices),
             reckoned={item.replica: item for item in target.assignments},
             settings={item.device: item for item in target.settings},

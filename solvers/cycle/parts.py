@@ -18,7 +18,7 @@ from solvers.cycle.record import Attempt, Decision, HoldReason
 from solvers.domain.codec import picture_digest
 from solvers.domain.evidence import Contender, Fact, Finding, Insight, Relaxation, Severity, ShadowPrice
 from solvers.domain.ids import PolicyName, WorkloadId
-from solvers.domain.ownership import Work, moved_by
+from solvers.domain.ownership import moved_by
 from solvers.domain.plan import Assignment, Plan, PlanPart, Proposal, ProposalStatus
 from solvers.domain.policy import Objective
 from solvers.domain.snapshot import Snapshot
@@ -70,8 +70,7 @@ def merged(whole: Snapshot, settled: tuple[SettledPart, ...], seed: int, *, wait
         settings=tuple(sorted((each for item in settled for each in item.plan.settings), key=lambda item: item.device)),
         unplaced=tuple(
             sorted(
-                (each for item in settled for each in item.plan.unplaced),
-                key=lambda item: (item.kind, item.workload),
+                (each for item in settled for each in item.plan.unplaced), key=lambda item: (item.kind, item.workload)
             )
         ),
         objective=_sum(part.objective for part in parts),
@@ -287,8 +286,7 @@ def standing(part: Part, seed: int, asking: Asking) -> Plan:
     device is gone.
     """
     picture = part.snapshot
-    known: tuple[Work, ...] = (*picture.services, *picture.jobs, *picture.tasks)
-    works = {str(item.id) for item in known}
+    works = {str(item.id) for item in picture.works}
     devices = {item.id for item in picture.devices} | {item.device for item in part.elsewhere}
     target = replace(
         picture.target,

@@ -17,9 +17,6 @@ from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import OfflineTask, Service, TrainingJob
-
-Work = Service | TrainingJob | OfflineTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +45,14 @@ def owners_of(snapshot: Snapshot) -> Owners:
     """Owners in a picture; GPUs on offer belong to the pool that would mean them, were they there."""
     fleet = snapshot.with_offers()
     bound = {policy.name: policy for policy in by_name(snapshot.policies) if policy.name != snapshot.policy.name}
-    works: tuple[Work, ...] = (*snapshot.services, *snapshot.jobs, *snapshot.tasks)
     return Owners(
         default=snapshot.policy,
         bound=bound,
         of_device=device_owners(bound.values(), fleet.nodes_by_id(), fleet.devices),
         of_workload={
-            WorkloadId(work.id): work.policy for work in works if work.policy is not None and work.policy in bound
+            WorkloadId(work.id): work.policy
+            for work in snapshot.works
+            if work.policy is not None and work.policy in bound
         },
     )
 

@@ -27,7 +27,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, TokenProfile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
 from solvers.domain.value import distinct, late, value, within
-from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
+from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, Work, WorkloadKind
 from solvers.errors import FieldError
 
 SCHEMA_VERSION = 1
@@ -150,6 +150,10 @@ class Snapshot:
             devices=tuple(sorted((*self.devices, *(device for _, device in added)), key=lambda item: item.id)),
             node_statuses=tuple(sorted((*self.node_statuses, *statuses), key=lambda item: item.node)),
         )
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        return (*self.services, *self.jobs, *self.tasks)
 
     def gpu_types_by_name(self) -> dict[GpuTypeName, GpuType]:
         return {gpu_type.name: gpu_type for gpu_type in self.gpu_types}

@@ -250,6 +250,9 @@ class OfflineTask:
         return TaskId(f"{self.project}/{self.name}")
 
 
+Work = Service | TrainingJob | OfflineTask
+
+
 class WorkloadKind(StrEnum):
     """Which of the three a workload id names."""
 
@@ -260,12 +263,24 @@ class WorkloadKind(StrEnum):
 
 @value
 class Project:
-    """A tenant. Quota is the highest number of GPUs (shares summed) its workloads may hold; None means no limit."""
+    """A tenant. A quota bounds a sum over its workloads, `_max` each of them; None means no limit."""
 
     name: Annotated[ProjectName, NAME]
     description: str = ""
     quota_gpus: Annotated[float | None, NOT_NEGATIVE] = None
+    """GPUs (shares summed) that workloads may hold; plans keep it. The others are kept where workloads are declared."""
+    quota_replicas_min: Annotated[int | None, NOT_NEGATIVE] = late(None)
+    quota_budget_usd_per_h: Annotated[float | None, NOT_NEGATIVE] = late(None)
+    """With it, every service has a budget of its own."""
+    priority_max: Annotated[int | None, within(0, 1000)] = late(None)
 
     def __post_init__(self) -> None:
         if self.description:
             check_text("description", self.description, 512)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether what its workloads may declare is bounded."""
+        return any(
+            item is not None for item in (self.quota_replicas_min, self.quota_budget_usd_per_h, self.priority_max)
+        )

@@ -39,8 +39,7 @@ def read_owners(snapshot: Snapshot) -> tuple[dict[str, Policy], dict[str, Policy
             if _means(pools[name], device, nodes.get(device.node)):
                 boards[_board(device)] = pools[name]
     devices = {str(item.id): boards[_board(item)] for item in snapshot.devices if _board(item) in boards}
-    works: tuple[Service | TrainingJob | OfflineTask, ...] = (*snapshot.services, *snapshot.jobs, *snapshot.tasks)
-    named = {str(work.id): work.policy for work in works if work.policy is not None}
+    named = {str(work.id): work.policy for work in snapshot.works if work.policy is not None}
     return devices, {work: pools[policy] for work, policy in named.items() if policy in pools}
 
 
@@ -53,11 +52,7 @@ def _means(policy: Policy, device: Device, node: Node | None) -> bool:
     if pool is None:
         return False
     labels = set() if node is None else {(label.key, label.value) for label in node.labels}
-    named = (
-        (device.id, pool.devices),
-        (device.node, pool.nodes),
-        (device.gpu_type, pool.gpu_types),
-    )
+    named = ((device.id, pool.devices), (device.node, pool.nodes), (device.gpu_type, pool.gpu_types))
     return all(not names or subject in names for subject, names in named) and all(
         (label.key, label.value) in labels for label in pool.labels
     )

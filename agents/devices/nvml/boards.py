@@ -14,13 +14,7 @@ from agents.devices.nvml.binding import TIMEOUT_S, Driver, Nvml, load_binding
 from agents.devices.nvml.inventory import CLOCK_SM, MIB, BoardFacts, FoundDevices, look
 from agents.devices.nvml.telemetry import WAIT_MS, DeviceTelemetry, EventWatch
 from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, ComputeMode, GpuProcess
-from agents.errors import (
-    AgentError,
-    ConfigError,
-    DeviceError,
-    DriverError,
-    NotFoundError,
-)
+from agents.errors import AgentError, ConfigError, DeviceError, DriverError, NotFoundError
 from agents.wire import DeviceInventory
 
 # --- Which of a host's devices this agent may use: only those it was told, by UUID
@@ -75,11 +69,7 @@ class NvmlBoards:
     """The chosen devices of this host. Every method may be called from any thread."""
 
     def __init__(
-        self,
-        driver: Driver,
-        selection: str,
-        now_s: Callable[[], float] = time.monotonic,
-        event_wait_ms: int = WAIT_MS,
+        self, driver: Driver, selection: str, now_s: Callable[[], float] = time.monotonic, event_wait_ms: int = WAIT_MS
     ) -> None:
         prefixes = parse_selection(selection)
         self.driver = driver

@@ -139,9 +139,9 @@ def _add_put(router: APIRouter, kind: Kind) -> None:
         document: object = parse(kind.domain, body)
         for field, part in zip(kind.key, key, strict=True):
             require_key(f"/{field}", str(getattr(document, field)), part)
-        result = services_of(request).documents.put(
-            kind, document, precondition(if_match, if_none_match), deed_of(request, actor)
-        )
+        declared, deed = services_of(request).documents, deed_of(request, actor)
+        with declared.refusals_noted(kind, document, deed):
+            result = declared.put(kind, document, precondition(if_match, if_none_match), deed)
         tag = etag(result.stored.version)
         return tagged(request, result.stored.spec, tag, 201 if result.created else 200)
 
@@ -213,13 +213,15 @@ def submit_task(
     """The document can be read, changed and deleted (which cancels the task) where `Location` says."""
     task = _task(new, actor)
     require_project(actor, task.project)
+    services, deed = services_of(request), deed_of(request, actor)
 
     def work() -> Response:
-        stored = services_of(request).tasks.submit(task, deed_of(request, actor))
+        stored = services.tasks.submit(task, deed)
         headers = {"Location": f"/v1/tasks/{task.project}/{task.name}", "ETag": etag(stored.version)}
         return answer(stored.spec, 201, headers)
 
-    return once(posted, work)
+    with services.documents.refusals_noted(kinds.TASK, task, deed):
+        return once(posted, work)
 
 
 @tasks_router.get("/v1/tasks/status", summary="Where offline tasks are", response_model=Page[TaskStatusLine])

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.errors import Faults, ReferencedError
+from app.errors import Faults, FieldsError, ReferencedError
 from app.kinds import Kind
 from app.services.declared.ownership import (
     Contradiction,
@@ -31,12 +31,16 @@ from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from solvers.control import controllers
-from solvers.domain.codec import Plain, to_plain
+from solvers.domain.bounds import exceeded
+from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
-from solvers.domain.workload import OfflineTask, Service, SloKind, TrainingJob, WorkloadKind
+from solvers.domain.workload import OfflineTask, Project, Service, SloKind, TrainingJob, Work, WorkloadKind
 from solvers.errors import FieldError, StateError
 from solvers.planners import registry
+
+BEYOND = "bound-exceeded"
+"""Code of a fault, and of the audit's event, where a workload asks for more than its project may."""
 
 
 class _Faults(Faults):
@@ -71,6 +75,8 @@ def check_references(session: Session, kind: Kind, value: object, cluster: str) 
                 # Checked here and not by the value: older documents have none, and are still to be read.
                 faults.add("/tokens", "a service with an SLO of kind tokens says how long its requests are")
             faults.contradicted(workload_faults(session, value))
+            for field, detail in _beyond(session, value):
+                faults.add(f"/{field}", detail, BEYOND)
         case PowerCap():
             _check_power_cap(faults, value, cluster)
         case Policy():
@@ -101,6 +107,29 @@ def _check_names(faults: _Faults, value: Policy) -> None:
         faults.add(error.field, error.message)
     if value.governor not in governors:
         faults.unknown("/governor", f"there is no controller {value.governor}; known are {', '.join(governors)}")
+
+
+def _beyond(session: Session, value: Work) -> Iterator[Contradiction]:
+    """Fields of a new document by which its project would be further beyond its bounds than it is."""
+    # Whoever adds to a bounded sum waits for those who do.
+    stored = documents.find(session, kinds.PROJECT, (value.project,), lock=True)
+    project = None if stored is None else from_plain(Project, stored.spec)
+    if project is not None and project.bounded:
+        before = _works(session, project)
+        after = (item for item in before if (type(item), item.name) != (type(value), value.name))
+        yield from exceeded((project,), (*after, value), before)
+
+
+def beyond_bounds(session: Session, name: str | None) -> tuple[str, ...]:
+    """What stands beyond the bounds of its project, or of this one: they were lowered since."""
+    projects = (item for item in documents.values(session, kinds.PROJECT, Project) if name in (None, item.name))
+    bounded = [project for project in projects if project.bounded]
+    return tuple(detail for project in bounded for _, detail in exceeded((project,), _works(session, project)))
+
+
+def _works(session: Session, project: Project) -> list[Work]:
+    found = ((kind, documents.all_specs(session, kind, project.name)) for kind in kinds.workloads())
+    return [from_plain(kind.domain, stored.spec) for kind, specs in found for stored in specs]
 
 
 def check_unused(session: Session, kind: Kind, key: Key) -> None:
@@ -184,6 +213,19 @@ class Documents:
             check_references(session, kind, value, self._cluster)
             with _moves_noted(session, kind, value, deed):
                 return put_audited(session, kind, value, precondition, deed)
+
+    @contextmanager
+    def refusals_noted(self, kind: Kind, value: object, deed: Deed) -> Iterator[None]:
+        """Whoever asks for more than the bounds of a project leaves an event that tells for what."""
+        try:
+            yield
+        except FieldsError as error:
+            asked: list[Plain] = [fault.detail for fault in error.faults if fault.code == BEYOND]
+            if asked:
+                key = tuple(str(getattr(value, field)) for field in kind.key)
+                with self._database.transaction() as session:
+                    _note(session, kind, key, "refused", deed, {"code": BEYOND, "asked": asked})
+            raise
 
     def delete(self, kind: Kind, key: Key, precondition: Precondition, deed: Deed) -> None:
         """Delete a document. Raises NotFoundError, PreconditionError, ReferencedError."""

@@ -123,10 +123,7 @@ def _put_device(session: Session, node: str, inventory: DeviceInventory, pointer
         raise FieldsError.of(f"{pointer}/{error.field}", error.message) from None
     put_audited(session, kinds.DEVICE, device, Precondition(), deed)
     nodes.note_device(
-        session,
-        inventory.uuid,
-        driver_version=inventory.driver_version,
-        capabilities=inventory.capabilities or {},
+        session, inventory.uuid, driver_version=inventory.driver_version, capabilities=inventory.capabilities or {}
     )
 
 
@@ -160,12 +157,7 @@ def _issue(session: Session, node: str, deed: Deed) -> str:
     tokens.create(
         session,
         TokenDraft(
-            id=token_id,
-            name=f"node {node}",
-            role=Role.AGENT,
-            purpose=Purpose.NODE,
-            subject=node,
-            created_by=deed.actor,
+            id=token_id, name=f"node {node}", role=Role.AGENT, purpose=Purpose.NODE, subject=node, created_by=deed.actor
         ),
         secret,
     )

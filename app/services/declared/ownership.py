@@ -26,9 +26,9 @@ from solvers.domain.change import Target
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import ColocationClass, Device, Node
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
-from solvers.domain.ownership import Owners, Work, by_name, claims_on, device_owners, gpus_of
+from solvers.domain.ownership import Owners, by_name, claims_on, device_owners, gpus_of
 from solvers.domain.policy import Policy, governor_of
-from solvers.domain.workload import TrainingJob
+from solvers.domain.workload import TrainingJob, Work
 from solvers.planners import registry
 
 SHOWN_MAX = 3

@@ -27,11 +27,11 @@ from solvers.cycle.target import leaving
 from solvers.domain.codec import Plain, digest
 from solvers.domain.device import Device, DeviceMode
 from solvers.domain.ids import DeviceId, Digest, Generation, NodeId, WorkloadId
-from solvers.domain.ownership import Work, owners_of
+from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.worker import WorkerCommand
-from solvers.domain.workload import OfflineTask, Service, SloKind, SloScope, TrainingJob, WorkloadKind
+from solvers.domain.workload import OfflineTask, Service, SloKind, SloScope, TrainingJob, Work, WorkloadKind
 from solvers.errors import InvariantError
 
 

@@ -127,7 +127,7 @@ def _demands(session: Session, services: tuple[Service, ...], policies: tuple[Po
 
 def without_idle_built_in(snapshot: Snapshot) -> Snapshot:
     """The picture without built-in GPU types and models that nothing in it is about: every cycle stores its picture."""
-    works: tuple[Service | TrainingJob | OfflineTask, ...] = (*snapshot.services, *snapshot.jobs, *snapshot.tasks)
+    works = snapshot.works
     models = {work.model for work in works} | {name for service in snapshot.services for name in service.alternatives}
     models |= {profile.model for profile in snapshot.profiles} | {replica.model for replica in snapshot.replicas}
     models |= {item.model for item in snapshot.target.assignments}

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.kinds import Kind
 from app.records import record, record_of
+from app.services.declared.documents import beyond_bounds
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
 from app.services.explaining.sentences import answered_words, owner_words
 from app.services.planning.snapshots import read_policy
@@ -179,6 +180,8 @@ class FleetSummary:
     devices: tuple[DeviceLine, ...]
     services: tuple[ServiceLine, ...]
     jobs: tuple[WorkLine, ...]
+    beyond: tuple[str, ...]
+    """What asks for more than its project's bounds, which were lowered since it was declared."""
 
 
 ATTAINMENT_WINDOW_S = 300.0
@@ -201,6 +204,7 @@ class StatusReader:
         with self._database.reading() as session:
             mine = _Sight(session, self._cluster, project)
             workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
+            beyond = beyond_bounds(session, project)
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
         return FleetSummary(
             cluster=self._cluster,
@@ -220,6 +224,7 @@ class StatusReader:
                 for stored in workloads[source]
                 if mine.sees(stored.key)
             ),
+            beyond=beyond,
         )
 
 
@@ -301,8 +306,7 @@ class _Sight:
         if not self._whole:
             planned = sum(self._prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
         return CostLineNow(
-            planned_usd_per_h=planned,
-            fleet_usd_per_h=sum(self._prices.values()) if self._whole else None,
+            planned_usd_per_h=planned, fleet_usd_per_h=sum(self._prices.values()) if self._whole else None
         )
 
     def attainment(self) -> float | None:

@@ -18,6 +18,7 @@ from app import kinds
 from app.errors import Faults
 from app.kinds import Kind
 from app.records import record_of
+from solvers.domain.bounds import exceeded
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ServiceId, WorkloadId
@@ -25,13 +26,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand
-from solvers.domain.value import (
-    NAME,
-    NOT_NEGATIVE,
-    text,
-    value,
-    within,
-)
+from solvers.domain.value import NAME, NOT_NEGATIVE, text, value, within
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import FieldError
 from solvers.planners import registry
@@ -191,7 +186,7 @@ class _Picture(Faults):
 
     def __init__(self, snapshot: Snapshot, changes: Changes) -> None:
         super().__init__()
-        self._snapshot = snapshot
+        self._snapshot = self._before = snapshot
         self._changes = changes
 
     def changed(self) -> Snapshot:
@@ -386,6 +381,8 @@ class _Picture(Faults):
         models, types = ([getattr(item, name) for item in changes.profiles] for name in ("model", "gpu_type"))
         self._all_known("model", models, names[kinds.MODEL], "/profiles/{}/model")
         self._all_known("GPU type", types, names[kinds.GPU_TYPE], "/profiles/{}/gpu_type")
+        for _, detail in exceeded(after.projects, after.works, self._before.works):
+            self.add("/projects", detail, "bound-exceeded")
 
 
 _PUT = {

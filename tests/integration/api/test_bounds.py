@@ -1,0 +1,191 @@
+"""What a project's document bounds, and who is held by it: services, jobs and tasks by every way in."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import kinds
+from app.cli.program import run
+from solvers.domain.ids import ProjectName
+from solvers.domain.workload import Project
+from tests import builders
+from tests.integration.api.serving import serving
+from tests.integration.api.world import OWN, World, spec
+
+pytestmark = pytest.mark.integration
+TENANT, ADMIN = "own operator", "admin"
+VISION = f"/v1/services/{OWN}/vision"
+TASK: dict[str, Any] = {
+    "project": OWN,
+    "name": "embed",
+    "model": "resnet50",
+    "inputs_total": 1000,
+    "slo": {"kind": "deadline", "deadline_s": 600.0},
+}
+
+
+def bound(world: World, **bounds: Any) -> None:
+    """An administrator writes the project's document."""
+    project = Project(name=ProjectName(OWN), **bounds)
+    assert world.call("PUT", f"/v1/projects/{OWN}", ADMIN, plain=spec(project)).status_code == 200
+
+
+def put(world: World, name: str = "vision", who: str = TENANT, **changes: Any) -> Any:
+    return world.call("PUT", f"/v1/services/{OWN}/{name}", who, plain=spec(builders.service(name, **changes)))
+
+
+def refused(answer: Any, pointer: str, *said: str) -> None:
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    (fault,) = answer.json()["errors"]
+    assert (fault["pointer"], fault["code"]) == (pointer, "bound-exceeded")
+    assert [text for text in said if text not in fault["detail"]] == []
+
+
+def events(world: World, name: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = world.call("GET", "/v1/events?limit=200").json()["items"]
+    return [item for item in items if item["name"] == name]
+
+
+def test_a_project_without_bounds_may_do_what_it_could(world: World) -> None:
+    assert put(world, priority=1000, replicas_min=50, replicas_max=64).status_code == 201
+    assert world.call("GET", "/v1/fleet").json()["beyond"] == []
+
+
+def test_tenants_do_not_write_their_own_bounds(world: World) -> None:
+    bound(world, priority_max=200)
+    wider = spec(Project(name=ProjectName(OWN), priority_max=1000))
+    for who in (TENANT, "operator"):
+        assert world.call("PUT", f"/v1/projects/{OWN}", who, plain=wider).status_code == 403
+        assert world.call("DELETE", f"/v1/projects/{OWN}", who).status_code == 403
+    assert world.call("GET", f"/v1/projects/{OWN}").json()["priority_max"] == 200
+
+
+@pytest.mark.parametrize(
+    ("bounds", "changes", "pointer", "said"),
+    [
+        ({"priority_max": 200}, {"priority": 201}, "/priority", ("priority 201", "priority_max", "is 200")),
+        ({"quota_replicas_min": 4}, {"replicas_min": 5}, "/replicas_min", ("replicas_min 5", "quota_replicas_min")),
+        ({"quota_budget_usd_per_h": 9.5}, {"budget_usd_per_h": 9.75}, "/budget_usd_per_h", ("9.75", "is 9.5")),
+        ({"quota_budget_usd_per_h": 9.5}, {}, "/budget_usd_per_h", ("no budget_usd_per_h",)),
+    ],
+)
+def test_a_service_beyond_a_bound_is_refused_and_noted(
+    world: World, bounds: dict[str, Any], changes: dict[str, Any], pointer: str, said: tuple[str, ...]
+) -> None:
+    bound(world, **bounds)
+    for who in (TENANT, "operator", ADMIN):
+        refused(put(world, who=who, **changes), pointer, *said, OWN)
+    assert world.call("GET", VISION).status_code == 404
+    noted = events(world, "service.refused")
+    assert [item["actor"] for item in noted] == [f"token:{world.ids[who]}" for who in (ADMIN, "operator", TENANT)]
+    assert {(item["subject"], item["project"], item["facts"]["code"]) for item in noted} == {
+        (f"services/{OWN}/vision", OWN, "bound-exceeded")
+    }
+    assert said[0] in noted[0]["facts"]["asked"][0]
+    assert put(world, priority=200, replicas_min=4, budget_usd_per_h=9.5).status_code == 201
+
+
+def test_jobs_and_tasks_are_held_by_both_ways_in(world: World) -> None:
+    bound(world, priority_max=60)
+    job = spec(builders.job(priority=61))
+    refused(world.call("PUT", f"/v1/jobs/{OWN}/train", TENANT, plain=job), "/priority", "priority 61")
+    task = spec(builders.task("embed", priority=61))
+    refused(world.call("PUT", f"/v1/tasks/{OWN}/embed", TENANT, plain=task), "/priority", "priority 61")
+    for headers in ({}, {"Idempotency-Key": "once"}):
+        refused(
+            world.call("POST", "/v1/tasks", TENANT, plain={**TASK, "priority": 61}, headers=headers),
+            "/priority", "priority 61",
+        )  # fmt: skip
+    assert world.call("GET", "/v1/tasks").json()["items"] == []
+    assert [item["subject"] for item in events(world, "task.refused")] == [f"tasks/{OWN}/embed"] * 3
+    assert len(events(world, "job.refused")) == 1
+    assert world.call("POST", "/v1/tasks", TENANT, plain={**TASK, "priority": 60}).status_code == 201
+
+
+def test_sums_are_over_all_services_of_one_project(world: World) -> None:
+    bound(world, quota_replicas_min=5, quota_budget_usd_per_h=10.0)
+    assert put(world, "one", replicas_min=3, budget_usd_per_h=6.0).status_code == 201
+    refused(put(world, "two", replicas_min=3, budget_usd_per_h=4.0), "/replicas_min", "replicas_min 6", "is 5")
+    refused(put(world, "two", replicas_min=2, budget_usd_per_h=4.5), "/budget_usd_per_h", "10.5", "is 10")
+    assert put(world, "two", replicas_min=2, budget_usd_per_h=4.0).status_code == 201
+    # What one gives up another may have; and other projects do not count.
+    assert put(world, "one", replicas_min=1, budget_usd_per_h=1.0).status_code == 200
+    assert put(world, "two", replicas_min=4, budget_usd_per_h=9.0).status_code == 200
+    other = builders.service(project="other", replicas_min=16, priority=1000)
+    assert world.call("PUT", "/v1/services/other/vision", plain=spec(other)).status_code == 201
+
+
+def test_a_lowered_bound_lets_stand_what_stands_and_tells_it(world: World) -> None:
+    assert put(world, priority=900, replicas_min=8).status_code == 201
+    assert put(world, "speech", priority=100, replicas_min=2).status_code == 201
+    bound(world, priority_max=500, quota_replicas_min=4)
+    for who, count in ((TENANT, 2), (ADMIN, 2), ("foreign viewer", 0)):
+        told = world.call("GET", "/v1/fleet", who).json()["beyond"]
+        assert len(told) == count, told
+    assert world.call("GET", "/v1/fleet", TENANT).json()["beyond"] == [
+        f"all services: replicas_min 10, where quota_replicas_min of project {OWN} is 4",
+        f"Service {OWN}/vision: priority 900, where priority_max of project {OWN} is 500",
+    ]
+    # The same again and anything that asks for no more is taken; more is not, also where it is another service's.
+    assert put(world, priority=900, replicas_min=8).status_code == 200
+    assert put(world, priority=900, replicas_min=8, replicas_max=32).status_code == 200
+    refused(put(world, priority=901, replicas_min=8), "/priority", "901")
+    refused(put(world, "speech", priority=100, replicas_min=3), "/replicas_min", "replicas_min 11")
+    assert put(world, priority=700, replicas_min=5).status_code == 200
+    refused(put(world, priority=900, replicas_min=5), "/priority", "900")
+    assert put(world, priority=500, replicas_min=2).status_code == 200
+    assert world.call("GET", "/v1/fleet").json()["beyond"] == []
+
+
+def test_of_two_at_once_only_one_gets_what_is_left(world: World) -> None:
+    bound(world, quota_replicas_min=8)
+
+    def write(name: str) -> int:
+        status: int = put(world, name, replicas_min=2).status_code
+        return status
+
+    for turn in range(3):
+        names = [f"service-{turn}-{number}" for number in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(write, names))
+        assert sorted(answers) == [201] * 4 + [422] * 4
+        for name in names:
+            world.call("DELETE", f"/v1/services/{OWN}/{name}")
+
+
+def test_the_command_line_says_which_bound_stands_in_the_way(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound(world, priority_max=200)
+    files = {"high": 201, "low": 200}
+    for name, priority in files.items():
+        plain = {"kind": "service", **spec(builders.service(name, priority=priority))}
+        (tmp_path / f"{name}.json").write_text(json.dumps(plain))
+    with serving(world) as (port, _):
+        at = ["--server", f"http://127.0.0.1:{port}", "--token", world.secrets[TENANT]]
+        status = run(["apply", "-f", str(tmp_path), *at])
+        told = capsys.readouterr()
+        bound(world, priority_max=100)
+        assert run(["status", *at]) == 0
+    assert status not in (0, 1)
+    assert f"service/{OWN}/high" in told.err
+    assert "priority 201, where priority_max of project demo is 200" in told.err
+    assert told.out.splitlines() == [f"failed     service/{OWN}/high", f"created    service/{OWN}/low"]
+    assert f"beyond its project's bounds: Service {OWN}/low: priority 200" in capsys.readouterr().out
+
+
+def test_what_if_questions_are_held_like_writes(world: World) -> None:
+    bound(world, priority_max=200)
+    world.put(kinds.SERVICE, builders.service())
+    asked = {"changes": {"services": [spec(builders.service(priority=201))]}}
+    answer = world.call("POST", "/v1/simulations", "operator", plain=asked)
+    assert answer.status_code == 422, answer.text
+    (fault,) = answer.json()["errors"]
+    assert fault["code"] == "bound-exceeded"
+    assert "priority 201" in fault["detail"]
