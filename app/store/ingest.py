@@ -18,6 +18,7 @@ import psycopg
 from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Table, Text
 
 from agents.wire import EdgeReport, Report
+from app.store.sql import driven, named
 from app.store.tables import device_samples, rate_samples, replica_samples, report_log
 
 # --- Rows of telemetry as binary COPY takes them: columns with their types, and the values of a report in that order
@@ -173,7 +174,7 @@ def ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport
 
 def _ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport]) -> tuple[ReportOutcome, ...]:
     nodes = sorted({report.node for report in reports if isinstance(report, Report)})
-    joined = connection.execute("SELECT node_id, boots FROM node_states WHERE node_id = ANY(%s)", (nodes,))
+    joined = connection.execute(driven(named("boots_of_nodes")), {"nodes": nodes})
     known = {node_source(node): boots for node, boots in joined}
     gateways = {source_of(report) for report in reports if isinstance(report, EdgeReport)}
     batch = _Batch(_lock_heads(connection, sorted({*known, *gateways})), known)
@@ -202,23 +203,13 @@ def _lock_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dict[
     heads = _select_heads(connection, sources)
     missing = [source for source in sources if source not in heads]
     if missing:
-        connection.execute(
-            "INSERT INTO report_heads (source, boot_id, sequence, observed_at)"
-            " SELECT source, '', -1, to_timestamp(0) FROM unnest(%s::text[]) AS source ORDER BY source"
-            " ON CONFLICT DO NOTHING",
-            (missing,),
-        )
+        connection.execute(driven(named("new_heads")), {"sources": missing})
         heads = _select_heads(connection, sources)
     return heads
 
 
 def _select_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dict[str, _Head]:
-    found = connection.execute(
-        "SELECT source, boot_id, sequence, extract(epoch FROM observed_at)::float8,"
-        " received_at < now() - make_interval(secs => %s) FROM report_heads"
-        " WHERE source = ANY(%s) ORDER BY source FOR UPDATE",
-        (ALIVE_S, list(sources)),
-    )
+    found = connection.execute(driven(named("locked_heads")), {"alive_s": ALIVE_S, "sources": list(sources)})
     return {source: _Head(*columns) for source, *columns in found}
 
 
@@ -263,11 +254,8 @@ def _succeeds(joined: Sequence[str] | None, head: _Head, report: Report | EdgeRe
 
 def _seen(connection: psycopg.Connection, source: str, boot_id: str, sequence: int) -> bool:
     """Whether the log knows this very report."""
-    found = connection.execute(
-        "SELECT FROM report_log WHERE source = %s AND boot_id = %s AND sequence = %s LIMIT 1",
-        (source, boot_id, sequence),
-    )
-    return found.rowcount > 0
+    name = {"source": source, "boot_id": boot_id, "sequence": sequence}
+    return connection.execute(driven(named("logged_report")), name).rowcount > 0
 
 
 def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
@@ -307,74 +295,41 @@ def _write(connection: psycopg.Connection, batch: _Batch) -> None:
     copy(connection, "replica_samples", NODE_TYPES | REPLICA_TYPES, batch.replicas)
     copy(connection, "rate_samples", RATE_TYPES, batch.rates)
     copy(connection, "report_log", LOG_TYPES, batch.log)
-    moved = [(source, head) for source, head in batch.heads.items() if head.moved]
+    moved = {source: head for source, head in batch.heads.items() if head.moved}
     if moved:
-        connection.execute(
-            "UPDATE report_heads AS head SET boot_id = new.boot_id, sequence = new.sequence,"
-            " observed_at = new.observed_at, received_at = now()"
-            " FROM unnest(%s::text[], %s::text[], %s::int8[], %s::timestamptz[])"
-            " AS new (source, boot_id, sequence, observed_at) WHERE head.source = new.source",
-            (
-                [source for source, _ in moved],
-                [head.boot_id for _, head in moved],
-                [head.sequence for _, head in moved],
-                [datetime.fromtimestamp(head.observed_at_s, UTC) for _, head in moved],
-            ),
-        )
+        fresh = {
+            "sources": list(moved),
+            "boots": [head.boot_id for head in moved.values()],
+            "sequences": [head.sequence for head in moved.values()],
+            "times": [datetime.fromtimestamp(head.observed_at_s, UTC) for head in moved.values()],
+        }
+        connection.execute(driven(named("move_heads")), fresh)
     empty = [source for source, head in batch.heads.items() if not head.boot_id]
     if empty:
-        connection.execute("DELETE FROM report_heads WHERE source = ANY(%s) AND boot_id = ''", (empty,))
+        connection.execute(driven(named("drop_empty_heads")), {"sources": empty})
 
 
 def _write_node_states(connection: psycopg.Connection, heads: Sequence[tuple[str, _Head]]) -> None:
-    moved = [(source.partition("/")[2], head) for source, head in heads if head.moved]
-    if not moved:
-        return
-    connection.execute(
-        "UPDATE node_states AS state SET last_report_at = now(), boot_id = new.boot_id,"
-        " generation_applied = CASE WHEN state.boot_id = new.boot_id"
-        " THEN greatest(state.generation_applied, new.generation) ELSE new.generation END"
-        " FROM unnest(%s::text[], %s::text[], %s::int8[]) AS new (node_id, boot_id, generation)"
-        " WHERE state.node_id = new.node_id",
-        ([node for node, _ in moved], [head.boot_id for _, head in moved], [head.generation for _, head in moved]),
-    )
+    moved = {source.partition("/")[2]: head for source, head in heads if head.moved}
+    if moved:
+        boots, generations = [head.boot_id for head in moved.values()], [head.generation for head in moved.values()]
+        fresh = {"nodes": list(moved), "boots": boots, "generations": generations}
+        connection.execute(driven(named("move_node_states")), fresh)
 
 
 def _write_progress(connection: psycopg.Connection, progress: Mapping[tuple[str, str, str], _Gain]) -> None:
     """Add what was done to the jobs and tasks that exist, and note when they began and ended."""
     if not progress:
         return
-    names = sorted(progress)
-    gains = [progress[name] for name in names]
-    keys = ([name[0] for name in names], [name[1] for name in names], [name[2] for name in names])
-    connection.execute(
-        "INSERT INTO job_progress AS progress (kind, project, name, done, executions, executed_ms, begun_at)"
-        " SELECT kind, project, name, done, executions, executed_ms, now()"
-        " FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::float8[])"
-        " AS new (kind, project, name, done, executions, executed_ms)"
-        " WHERE kind = 'job' AND EXISTS (SELECT FROM jobs WHERE (jobs.project, jobs.name) = (new.project, new.name))"
-        " OR kind = 'task' AND EXISTS (SELECT FROM tasks WHERE (tasks.project, tasks.name) = (new.project, new.name))"
-        " ORDER BY kind, project, name"
-        " ON CONFLICT (kind, project, name) DO UPDATE SET done = progress.done + excluded.done, updated_at = now(),"
-        " executions = progress.executions + excluded.executions,"
-        " executed_ms = progress.executed_ms + excluded.executed_ms,"
-        " begun_at = coalesce(progress.begun_at, excluded.begun_at)",
-        (
-            *keys,
-            [float(gain.done) for gain in gains],
-            [gain.executions for gain in gains],
-            [gain.executed_ms for gain in gains],
-        ),
-    )
-    # More may be asked of work that had ended; it has not, then.
-    connection.execute(
-        "UPDATE job_progress AS progress SET finished_at = CASE"
-        " WHEN progress.done >= asked.total THEN coalesce(progress.finished_at, now()) END"
-        " FROM unnest(%s::text[], %s::text[], %s::text[]) AS new (kind, project, name)"
-        " CROSS JOIN LATERAL (SELECT (spec ->> 'iterations_total')::float8 AS total FROM jobs"
-        " WHERE new.kind = 'job' AND (jobs.project, jobs.name) = (new.project, new.name)"
-        " UNION ALL SELECT (spec ->> 'inputs_total')::float8 FROM tasks"
-        " WHERE new.kind = 'task' AND (tasks.project, tasks.name) = (new.project, new.name)) AS asked"
-        " WHERE (progress.kind, progress.project, progress.name) = (new.kind, new.project, new.name)",
-        keys,
-    )
+    kinds, projects, names = map(list, zip(*sorted(progress), strict=True))
+    gains = [progress[name] for name in sorted(progress)]
+    found = {
+        "kinds": kinds,
+        "projects": projects,
+        "names": names,
+        "done": [float(gain.done) for gain in gains],
+        "executions": [gain.executions for gain in gains],
+        "executed_ms": [gain.executed_ms for gain in gains],
+    }
+    connection.execute(driven(named("add_progress")), found)
+    connection.execute(driven(named("end_progress")), found)

@@ -179,11 +179,6 @@ class Service:
         """`project/name`."""
         return ServiceId(f"{self.project}/{self.name}")
 
-    @property
-    def latency_critical(self) -> bool:
-        """Class LC (λ above 0.5) rather than throughput-oriented."""
-        return self.class_lambda > 0.5
-
 
 @value
 class TrainingJob:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from sqlalchemy import ColumnElement, Delete, Executable, Insert, Table, TextClause, Update, func, literal_column, text
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Row, make_url
 from sqlalchemy.orm import Session
 
 from solvers.domain.codec import from_plain
@@ -31,6 +31,13 @@ _HEADER = re.compile(r"^-- name: (\w+)\n(?:-- .+\n)+", re.MULTILINE)
 def named(name: str) -> TextClause:
     """The statement of this name, ready to be executed with its parameters."""
     return statements()[name]
+
+
+@cache
+def driven(statement: TextClause) -> bytes:
+    """A named statement as the driver takes it, for connections without a session."""
+    dialect = make_url("postgresql+psycopg://").get_dialect()()
+    return str(statement.compile(dialect=dialect)).encode()
 
 
 @cache

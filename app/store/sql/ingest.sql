@@ -1,0 +1,69 @@
+-- name: boots_of_nodes
+-- The boots of each of these nodes that joined, the newest first.
+SELECT node_id, boots FROM node_states WHERE node_id = ANY(:nodes)
+
+-- name: new_heads
+-- Heads that stand before everything, for sources that have none.
+INSERT INTO report_heads (source, boot_id, sequence, observed_at)
+SELECT source, '', -1, to_timestamp(0) FROM unnest(CAST(:sources AS text[])) AS source ORDER BY source
+ON CONFLICT DO NOTHING
+
+-- name: locked_heads
+-- The newest report of each source and whether it has been silent since, locked in one order by everybody.
+SELECT source, boot_id, sequence, CAST(extract(epoch FROM observed_at) AS float8),
+    received_at < now() - make_interval(secs => :alive_s)
+FROM report_heads WHERE source = ANY(:sources) ORDER BY source FOR UPDATE
+
+-- name: logged_report
+-- One row where the log knows this very report.
+SELECT FROM report_log WHERE source = :source AND boot_id = :boot_id AND sequence = :sequence LIMIT 1
+
+-- name: move_heads
+-- The newest reports of these sources, received now.
+UPDATE report_heads AS head
+SET boot_id = new.boot_id, sequence = new.sequence, observed_at = new.observed_at, received_at = now()
+FROM unnest(CAST(:sources AS text[]), CAST(:boots AS text[]), CAST(:sequences AS int8[]), CAST(:times AS timestamptz[]))
+    AS new (source, boot_id, sequence, observed_at)
+WHERE head.source = new.source
+
+-- name: drop_empty_heads
+-- Heads that no report took.
+DELETE FROM report_heads WHERE source = ANY(:sources) AND boot_id = ''
+
+-- name: move_node_states
+-- Who speaks for these nodes, and what they applied: under one boot that only rises.
+UPDATE node_states AS state
+SET last_report_at = now(), boot_id = new.boot_id,
+    generation_applied = CASE WHEN state.boot_id = new.boot_id
+        THEN greatest(state.generation_applied, new.generation) ELSE new.generation END
+FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[]), CAST(:generations AS int8[]))
+    AS new (node_id, boot_id, generation)
+WHERE state.node_id = new.node_id
+
+-- name: add_progress
+-- What was done of jobs and tasks, added to those that exist.
+INSERT INTO job_progress AS progress (kind, project, name, done, executions, executed_ms, begun_at)
+SELECT kind, project, name, done, executions, executed_ms, now()
+FROM unnest(CAST(:kinds AS text[]), CAST(:projects AS text[]), CAST(:names AS text[]), CAST(:done AS float8[]),
+    CAST(:executions AS float8[]), CAST(:executed_ms AS float8[]))
+    AS new (kind, project, name, done, executions, executed_ms)
+WHERE kind = 'job' AND EXISTS (SELECT FROM jobs WHERE (jobs.project, jobs.name) = (new.project, new.name))
+    OR kind = 'task' AND EXISTS (SELECT FROM tasks WHERE (tasks.project, tasks.name) = (new.project, new.name))
+ORDER BY kind, project, name
+ON CONFLICT (kind, project, name) DO UPDATE
+SET done = progress.done + excluded.done, updated_at = now(), executions = progress.executions + excluded.executions,
+    executed_ms = progress.executed_ms + excluded.executed_ms,
+    begun_at = coalesce(progress.begun_at, excluded.begun_at)
+
+-- name: end_progress
+-- When these jobs and tasks ended. More may be asked of work that had ended; it has not, then.
+UPDATE job_progress AS progress
+SET finished_at = CASE WHEN progress.done >= asked.total THEN coalesce(progress.finished_at, now()) END
+FROM unnest(CAST(:kinds AS text[]), CAST(:projects AS text[]), CAST(:names AS text[])) AS new (kind, project, name)
+CROSS JOIN LATERAL (
+    SELECT CAST(spec ->> 'iterations_total' AS float8) AS total
+    FROM jobs WHERE new.kind = 'job' AND (jobs.project, jobs.name) = (new.project, new.name)
+    UNION ALL
+    SELECT CAST(spec ->> 'inputs_total' AS float8)
+    FROM tasks WHERE new.kind = 'task' AND (tasks.project, tasks.name) = (new.project, new.name)) AS asked
+WHERE (progress.kind, progress.project, progress.name) = (new.kind, new.project, new.name)
