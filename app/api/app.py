@@ -23,7 +23,7 @@ from app.api.metrics import FleetCollector, IngestMetrics, RequestMetrics, doorb
 from app.api.openapi import Described
 from app.api.problems import of_error
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
-from app.api.streams import Hub, Listener, RouteBoard, RouteReader
+from app.api.streams import FeedThread, Hub, Listener, RouteBoard, RouteReader, StreamRegistry
 from app.clock import new_id
 from app.errors import BodyTooLargeError
 from app.logs import EventLog
@@ -158,6 +158,7 @@ def create_app(context: ApiContext) -> FastAPI:
     listener = Listener(hub, lambda: announcements(context.database, cluster), context.log)
     board = RouteBoard(route_metrics(registry))
     reader = RouteReader(board, lambda: route_changes(context.database), services.routes.table, context.log)
+    streams = StreamRegistry(hub, services.tokens.ended, context.log)
     app = Described(
         title="Headroom",
         version=importlib.metadata.version("headroom"),
@@ -166,7 +167,7 @@ def create_app(context: ApiContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        lifespan=_lifespan(services, (listener, reader), context.log),
+        lifespan=_lifespan(services, (listener, reader, streams), context.log),
         redirect_slashes=False,
         # As they are: routers that are included make each route anew, in every application.
         routes=[route for router in ROUTERS for route in router.routes],
@@ -177,7 +178,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.services = services
     app.state.authenticator = authenticator
     app.state.hub = hub
-    app.state.listener = listener
+    app.state.streams = streams
     app.state.route_board = board
     app.state.metrics = registry
     registry.register(FleetCollector(services.status.gauges))
@@ -194,7 +195,7 @@ def create_app(context: ApiContext) -> FastAPI:
 
 
 def _lifespan(
-    services: Services, listeners: Sequence[Listener | RouteReader], voice: EventLog
+    services: Services, listeners: Sequence[FeedThread[Any]], voice: EventLog
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     def stop() -> None:
         for listener in listeners:

@@ -17,13 +17,14 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.security import HTTPAuthorizationCredentials
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.concurrency import run_in_threadpool
 
 from app.api.auth import identify
 from app.api.deps import Services, context_of, services_of
+from app.api.streams import STREAM_S_MAX, HeldStream, OpenStream
 from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
 from app.records import plain
 from app.services.declared.tasks import TaskStatusLine
@@ -277,7 +278,6 @@ def _outcome(cycle: CycleSummary) -> str:
 COOKIE = "headroom_session"
 SESSION_S = 12 * 3600
 REFRESH_S = 1.0
-STREAM_S_MAX = 3600.0
 _ASSETS = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
 _HEADERS = {
     "content-security-policy": (
@@ -350,8 +350,9 @@ async def stream(request: Request) -> Response:
     when the session is over.
     """
     actor = await _viewer(request)
-    headers = {**_HEADERS, "x-accel-buffering": "no"}
-    return StreamingResponse(_fragments(request, actor), media_type="text/event-stream", headers=headers)
+    headers, opened = {**_HEADERS, "x-accel-buffering": "no"}, OpenStream(actor)
+    content = _fragments(request, opened)
+    return HeldStream(request.app.state.streams, opened, content, media_type="text/event-stream", headers=headers)
 
 
 @router.get("/static/{name}")
@@ -373,18 +374,15 @@ def board_of(request: Request) -> Board:
     return board
 
 
-async def _fragments(request: Request, actor: Actor) -> AsyncIterator[str]:
+async def _fragments(request: Request, opened: OpenStream) -> AsyncIterator[str]:
     board, shown = board_of(request), ""
     fragment: str | None
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + STREAM_S_MAX
-    while loop.time() < ends_at and not request.app.state.listener.closing.is_set():
+    while loop.time() < ends_at and not (opened.over or request.app.state.streams.closing.is_set()):
         try:
-            actor = await _viewer(request)
-            fragment = await run_in_threadpool(board.fragment, actor.project)
-        except (UnauthenticatedError, ForbiddenError):
-            break
-        except (TransientError, RateLimitedError):
+            fragment = await run_in_threadpool(board.fragment, opened.actor.project)
+        except TransientError:
             fragment = None
         except HeadroomError:
             break

@@ -4,8 +4,8 @@ single asynchronous part of the shell.
 A thread for each of the two follows one connection to the database after the other and tells the event loop, which fans
 out to any number of open streams. The doorbell carries no content: who hears it fetches. Routes are read while somebody
 watches (when the database tells of a read-back or a promotion, and every second for what nobody tells); every line is
-the whole state, so that a reader that was slow, or away, needs no other. A stream holds no database connection, and
-ends by itself after about an hour, so that a revoked token cannot listen for ever.
+the whole state, so that a reader that was slow, or away, needs no other. A stream holds no database connection. It ends
+by itself after about an hour, and within seconds after its token: the registry of open streams asks for all of them.
 """
 
 from __future__ import annotations
@@ -13,21 +13,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.api.metrics import StreamMetrics
+from app.errors import RateLimitedError
 from app.logs import EventLog
 from app.records import plain
+from app.services.declared.tokens import Actor
 from app.services.seen.history import Announcements
 from app.services.seen.routes import Changed, Route
+from app.store.tokens import Purpose
 from solvers.errors import TransientError
 
 HEARTBEAT = b": still here\n"
@@ -39,9 +44,10 @@ Feed = TypeVar("Feed")
 class Hub:
     """Fan-out on one event loop. Generations (or whatever is counted) only rise."""
 
-    def __init__(self, metrics: StreamMetrics) -> None:
-        self.generation = 0
+    def __init__(self, metrics: StreamMetrics, listeners_max: float = math.inf) -> None:
+        self.generation = self.listeners = 0
         self._metrics = metrics
+        self._listeners_max = listeners_max
         self._bells: set[asyncio.Future[None]] = set()
 
     def ring(self, generation: int) -> None:
@@ -78,16 +84,36 @@ class Hub:
             gone.remove_done_callback(left)
             self._bells.discard(bell)
 
-    def opened(self) -> None:
+    @contextmanager
+    def listened(self) -> Iterator[None]:
+        """While somebody listens. Raises TransientError when too many do."""
+        if self.listeners >= self._listeners_max:
+            raise TransientError(f"{self.listeners} such streams are open here already")
+        self.listeners += 1
         self._metrics.connections.inc()
-
-    def closed(self) -> None:
-        self._metrics.connections.dec()
+        try:
+            yield
+        finally:
+            self.listeners -= 1
+            self._metrics.connections.dec()
 
 
 def _settle(bell: asyncio.Future[None]) -> None:
     if not bell.done():
         bell.set_result(None)
+
+
+class OpenStream:
+    """Who listens, and whether that is over; `wake` lets the stream look."""
+
+    def __init__(self, actor: Actor, wake: Callable[[], object] = lambda: None) -> None:
+        self.actor = actor
+        self.over = False
+        self._wake = wake
+
+    def end(self) -> None:
+        self.over = True
+        self._wake()
 
 
 class LineStream(Response):
@@ -98,42 +124,39 @@ class LineStream(Response):
     media_type = "application/x-ndjson"
 
     def __init__(
-        self,
-        hub: Hub,
-        line: Callable[[], bytes | None],
-        closed: Callable[[], None],
-        heartbeat_s: float,
-        closing: threading.Event,
+        self, registry: StreamRegistry, actor: Actor, hub: Hub, line: Callable[[], bytes | None], heartbeat_s: float
     ) -> None:
-        """`line` None ends the stream; `closed` is called when it is over, whatever ended it."""
+        """`line` None ends the stream."""
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
+        self._registry = registry
+        self._opened = OpenStream(actor, hub.wake)
         self._hub = hub
         self._line = line
-        self._closed = closed
         self._heartbeat_s = heartbeat_s
-        self._closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the ASGI signature
-        """Serve until the listener goes, there is nothing to hear any more, the hour is over or the process ends."""
-        gone = asyncio.ensure_future(_disconnected(receive))
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._tell(send, gone)
-            if not gone.done():
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:
-            return
-        finally:
-            gone.cancel()
-            self._closed()
+        """Serve until the listener or its token goes, there is nothing to hear any more, the hour is over or the
+        process ends. Raises RateLimitedError or TransientError when too many streams are open.
+        """
+        with self._registry.holding(self._opened), self._hub.listened():
+            gone = asyncio.ensure_future(_disconnected(receive))
+            try:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await self._tell(send, gone)
+                if not gone.done():
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+            except OSError:
+                return
+            finally:
+                gone.cancel()
 
     async def _tell(self, send: Send, gone: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
         # Jitter spreads heartbeats and reconnects of a fleet that came up together.
         jitter = random.uniform(0.8, 1.2)
         ends_at, due_at, said = loop.time() + STREAM_S_MAX * jitter, 0.0, b""
-        while True:
+        while not self._opened.over:
             seen = self._hub.generation
             line = self._line()
             if line is None:
@@ -142,7 +165,7 @@ class LineStream(Response):
                 body, said = (HEARTBEAT if line == said else line), line
                 due_at = loop.time() + self._heartbeat_s * jitter
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-            if gone.done() or self._closing.is_set() or loop.time() >= ends_at:
+            if gone.done() or self._registry.closing.is_set() or loop.time() >= ends_at:
                 return
             await self._hub.wait(seen, max(0.0, due_at - loop.time()), gone)
 
@@ -211,13 +234,72 @@ class FeedThread(Generic[Feed]):
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
 
+# --- Who listens
+
+
+PER_TOKEN_MAX, PER_NODE_MAX = 16, 4
+ASK_EVERY_S = 2.0
+
+
+class StreamRegistry(FeedThread[None]):
+    """The open streams of this process by whose they are. Its thread asks of all at once whose tokens have ended, or
+    are not what they were; everything else is the event loop's.
+    """
+
+    def __init__(self, hub: Hub, ended: Callable[[list[Actor]], Collection[Actor]], log: EventLog) -> None:
+        super().__init__("streams", hub, nullcontext, self._ask, log)
+        self._ended = ended
+        self.open: defaultdict[Actor, dict[OpenStream, None]] = defaultdict(dict)
+
+    @contextmanager
+    def holding(self, stream: OpenStream) -> Iterator[None]:
+        """While a stream is open. A node's newest ends its oldest where there are too many; others' raise
+        RateLimitedError.
+        """
+        actor = stream.actor
+        going = [other for other in self.open.get(actor, ()) if not other.over]
+        if actor.purpose is Purpose.NODE and len(going) >= PER_NODE_MAX:
+            going[0].end()
+        elif len(going) >= PER_TOKEN_MAX:
+            raise RateLimitedError(f"{len(going)} streams of this token are open here already", retry_after_s=10.0)
+        self.open[actor][stream] = None
+        try:
+            yield
+        finally:
+            del self.open[actor][stream]
+            if not self.open[actor]:
+                del self.open[actor]
+
+    def _ask(self, _: None) -> None:
+        while not self.closing.wait(ASK_EVERY_S):
+            # One step of the interpreter, so that the event loop cannot change it meanwhile.
+            if actors := list(self.open):
+                self.tell(self._end, self._ended(actors))
+
+    def _end(self, ended: Collection[Actor]) -> None:
+        for stream in [stream for actor in ended for stream in self.open.get(actor, ())]:
+            stream.end()
+
+
+class HeldStream(StreamingResponse):
+    """Any other stream that ends with its token: its content is to look whether it is over."""
+
+    def __init__(self, registry: StreamRegistry, opened: OpenStream, content: AsyncIterator[str], **told: Any) -> None:
+        super().__init__(content, **told)
+        self._registry = registry
+        self._opened = opened
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._registry.holding(self._opened):
+            await super().__call__(scope, receive, send)
+
+
 # --- The doorbell
 
 
-def doorbell_stream(hub: Hub, heartbeat_s: float, closing: threading.Event) -> LineStream:
+def doorbell_stream(registry: StreamRegistry, actor: Actor, hub: Hub, heartbeat_s: float) -> LineStream:
     """One listener's stream: the current generation first, then every newer one."""
-    hub.opened()
-    return LineStream(hub, lambda: b'{"generation": %d}\n' % hub.generation, hub.closed, heartbeat_s, closing)
+    return LineStream(registry, actor, hub, lambda: b'{"generation": %d}\n' % hub.generation, heartbeat_s)
 
 
 class Listener(FeedThread[Announcements]):
@@ -237,7 +319,7 @@ class Listener(FeedThread[Announcements]):
 
 
 STREAMS_MAX = 512
-"""Per process; whoever comes then is told to try again."""
+"""Of routes, per process; whoever comes then is told to try again."""
 READ_EVERY_S = 1.0
 PAUSE_S = 0.05
 """Between two reads at least, however often something is announced."""
@@ -248,11 +330,10 @@ RouteLines = Mapping[str, Route]
 
 
 class RouteBoard:
-    """The newest routes and who waits for newer ones. Everything but `ticket` and `watched` is the event loop's."""
+    """The newest routes and who waits for newer ones. Everything but `ticket` is the event loop's."""
 
     def __init__(self, metrics: StreamMetrics) -> None:
-        self.hub = Hub(metrics)
-        self.watched = 0
+        self.hub = Hub(metrics, STREAMS_MAX)
         self._tickets = itertools.count(1)
         self._newest = 0
         self._table: RouteLines = {}
@@ -282,17 +363,6 @@ class RouteBoard:
         prefix = "" if project is None else f"{project}/"
         return {"items": [route for name, route in self._plain.items() if name.startswith(prefix)]}
 
-    def opened(self) -> None:
-        """A stream begins. Raises TransientError when there are too many."""
-        if self.watched >= STREAMS_MAX:
-            raise TransientError(f"{self.watched} streams of routes are open here already")
-        self.watched += 1
-        self.hub.opened()
-
-    def closed(self) -> None:
-        self.watched -= 1
-        self.hub.closed()
-
 
 class RouteReader(FeedThread[Changed]):
     """The thread that reads routes for the board while somebody watches."""
@@ -314,14 +384,14 @@ class RouteReader(FeedThread[Changed]):
         while not self.closing.is_set():
             news = changed(LISTEN_S)
             due_s = read_at_s + max(READ_EVERY_S, LEISURE * took_s)
-            if self._board.watched and (news or time.monotonic() >= due_s):
+            if self._hub.listeners and (news or time.monotonic() >= due_s):
                 read_at_s = time.monotonic()
                 self._publish()
                 took_s = time.monotonic() - read_at_s
                 self.closing.wait(max(PAUSE_S, took_s / 2.0))
 
     def _publish(self) -> None:
-        if not self._board.watched:
+        if not self._hub.listeners:
             return
         ticket = self._board.ticket()
         self.tell(self._board.publish, ticket, self._read())

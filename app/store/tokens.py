@@ -6,6 +6,7 @@ What a role may do is decided at the edge.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -16,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import ago, changed, from_row, interval, one, records
+from app.store.sql import ago, changed, from_row, interval, named, one, records
 from app.store.tables import tokens
 from solvers.errors import NotFoundError
 
@@ -97,6 +98,12 @@ def create(session: Session, new: TokenDraft, secret: str) -> Token:
 def find_by_secret(session: Session, secret: str) -> Token | None:
     """The live token with this secret; None when there is none or it is expired or revoked."""
     return one(session, Token, select(*_COLUMNS).where(tokens.c.secret_hash == secret_hash(secret), _live()))
+
+
+def ended(session: Session, ids: Sequence[str], roles: Sequence[str], projects: Sequence[str | None]) -> set[str]:
+    """Which of these tokens are not live, or not of this role and project any more."""
+    held = {"ids": ids, "roles": roles, "projects": projects}
+    return set(session.execute(named("ended_tokens"), held).scalars())
 
 
 def get(session: Session, token_id: str) -> Token:

@@ -18,7 +18,7 @@ from app.api.body import JOIN, RECEIPT, decode_edge_reports, decode_reports, rea
 from app.api.deps import context_of, deed_of, services_of
 from app.api.forms import HeldTag, Name, NodeKey, Project, answer, etag, tagged
 from app.api.openapi import REF, request_body, router_of
-from app.api.streams import Hub, LineStream, Listener, RouteBoard, doorbell_stream
+from app.api.streams import LineStream, RouteBoard, doorbell_stream
 from app.errors import ForbiddenError
 from app.records import plain, record
 from app.services.declared.tokens import Actor
@@ -158,10 +158,9 @@ doorbell_router = router_of("agent")
     },
 )
 async def listen_doorbell(request: Request, actor: DoorbellListener) -> Any:
-    """An endless stream; it ends after about an hour and is to be opened again."""
-    hub: Hub = request.app.state.hub
-    listener: Listener = request.app.state.listener
-    return doorbell_stream(hub, context_of(request).settings.doorbell_heartbeat_s, listener.closing)
+    """An endless stream; it ends with its token, or after about an hour and is to be opened again."""
+    state = request.app.state
+    return doorbell_stream(state.streams, actor, state.hub, context_of(request).settings.doorbell_heartbeat_s)
 
 
 # --- Routes
@@ -184,7 +183,7 @@ async def get_routes(
 ) -> Any:
     """For gateways. Of every service, the replicas that are ready, with planned capacity as weight."""
     if watch:
-        return await _stream(request, None, actor.project)
+        return await _stream(request, None, actor)
     found = await run_in_threadpool(services_of(request).routes.every, actor.project)
     return _routed(request, found)
 
@@ -204,7 +203,7 @@ async def get_service_routes(
     """One service's part of all routes. The stream ends when the service is deleted."""
     require_project(actor, project)
     if watch:
-        return await _stream(request, f"{project}/{name}", actor.project)
+        return await _stream(request, f"{project}/{name}", actor)
     return _routed(request, await run_in_threadpool(services_of(request).routes.one, project, name))
 
 
@@ -214,20 +213,16 @@ def _routed(request: Request, found: Route | Routes) -> Any:
     return tagged(request, body, etag(tag))
 
 
-async def _stream(request: Request, service: str | None, project: str | None) -> LineStream:
+async def _stream(request: Request, service: str | None, actor: Actor) -> LineStream:
     """A stream that begins with what is true now."""
     board: RouteBoard = request.app.state.route_board
-    board.opened()
-    try:
-        ticket = board.ticket()
-        board.publish(ticket, await run_in_threadpool(services_of(request).routes.table))
-        if board.line(service, project) is None:
-            raise NotFoundError(f"there is no service {service}")
-    except BaseException:
-        board.closed()
-        raise
-    heartbeat_s, closing = context_of(request).settings.doorbell_heartbeat_s, request.app.state.listener.closing
-    return LineStream(board.hub, partial(board.line, service, project), board.closed, heartbeat_s, closing)
+    ticket = board.ticket()
+    board.publish(ticket, await run_in_threadpool(services_of(request).routes.table))
+    line = partial(board.line, service, actor.project)
+    if line() is None:
+        raise NotFoundError(f"there is no service {service}")
+    heartbeat_s = context_of(request).settings.doorbell_heartbeat_s
+    return LineStream(request.app.state.streams, actor, board.hub, line, heartbeat_s)
 
 
 ROUTERS = (agent_router, doorbell_router, routes_router)

@@ -4,7 +4,7 @@ behind a request or a process, as services and audit events see it. Secrets are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -91,6 +91,12 @@ class Tokens:
                 return None
             tokens.touch(session, token.id)
             return record_of(Actor, token, token_id=token.id)
+
+    def ended(self, actors: Sequence[Actor]) -> tuple[Actor, ...]:
+        """Those who may not come in any more, or not as who they were."""
+        held = [(actor.token_id, actor.role.value, actor.project) for actor in actors]
+        ids = self._database.read(tokens.ended, *map(list, zip(*held, strict=True)))
+        return tuple(actor for actor in actors if actor.token_id in ids)
 
     def get(self, token_id: str) -> Token:
         """One token. Raises NotFoundError."""

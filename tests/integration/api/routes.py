@@ -187,7 +187,7 @@ def _receipt() -> dict[str, Any]:
 
 def requests_of(world: World) -> Requests:
     """Requests past validation. Streams end at once, for the application looks like one that is about to end."""
-    world.app.state.listener.closing.set()
+    world.app.state.streams.closing.set()
     with world.database.transaction() as session:
         new = NewCycle(id=CycleId("cycle-1"), lane=Lane.ACT, holder="x", fencing_token=1, software_version="1")
         cycles.begin(session, new)

@@ -278,10 +278,10 @@ def test_streams_are_bounded_and_end_with_the_process(served: Served) -> None:
     world, port, server = served
     watcher = Watcher(port, world.secrets["viewer"])
     watcher.hear()
-    board = world.app.state.route_board
-    before, board.watched = board.watched, STREAMS_MAX
+    hub = world.app.state.route_board.hub
+    before, hub.listeners = hub.listeners, STREAMS_MAX
     assert world.call("GET", f"{PATH}?watch=true").status_code == 503
-    board.watched = before
+    hub.listeners = before
     server.should_exit = True
     assert watcher.ended()
     watcher.close()

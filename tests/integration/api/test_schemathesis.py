@@ -25,7 +25,7 @@ _AGENTS = "/v1/agent/"
 @pytest.fixture
 def described(world: World) -> World:
     """A cluster with something in it, so that more than 404 comes back. The doorbell's streams end at once."""
-    world.app.state.listener.closing.set()
+    world.app.state.streams.closing.set()
     world.joined(NODE, types=("t4", "v100"))
     world.put(kinds.SERVICE, builders.service())
     world.put(kinds.JOB, builders.job())

@@ -1,26 +1,39 @@
-"""The hub rings everybody once per generation, and a listener that goes leaves nothing behind."""
+"""The hub rings everybody once per generation, a listener that goes leaves nothing behind, and one whose token ends is
+sent away.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
+from app.api import streams
 from app.api.metrics import doorbell_metrics
-from app.api.streams import HEARTBEAT, Hub, Listener, doorbell_stream
+from app.api.streams import HEARTBEAT, PER_NODE_MAX, PER_TOKEN_MAX, Hub, Listener, StreamRegistry, doorbell_stream
+from app.errors import RateLimitedError
 from app.logs import EventLog
+from app.services.declared.tokens import Actor
+from app.store.tokens import Purpose, Role
+from solvers.errors import TransientError
+
+VIEWER = Actor(token_id="viewer", role=Role.VIEWER)
+NODE = Actor(token_id="node", role=Role.AGENT, purpose=Purpose.NODE, subject="a")
 
 
 class _Stream:
     """A stream with the far end in the test's hands."""
 
-    def __init__(self, hub: Hub, heartbeat_s: float = 60.0) -> None:
+    def __init__(
+        self, hub: Hub, heartbeat_s: float = 60.0, *, actor: Actor = VIEWER, registry: StreamRegistry | None = None
+    ) -> None:
         self.lines: asyncio.Queue[bytes] = asyncio.Queue()
         self.gone = asyncio.Event()
-        self.closing = threading.Event()
-        response = doorbell_stream(hub, heartbeat_s, self.closing)
+        self.registry = registry or _registry(hub)
+        response = doorbell_stream(self.registry, actor, hub, heartbeat_s)
         self.task = asyncio.ensure_future(response({"type": "http"}, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
@@ -37,6 +50,10 @@ class _Stream:
 
 def _hub() -> Hub:
     return Hub(doorbell_metrics(CollectorRegistry()))
+
+
+def _registry(hub: Hub, ended: Callable[[list[Actor]], Sequence[Actor]] = lambda _: ()) -> StreamRegistry:
+    return StreamRegistry(hub, ended, EventLog("test.quiet"))
 
 
 def test_everybody_hears_the_current_generation_and_every_newer_one() -> None:
@@ -75,9 +92,59 @@ def test_closing_ends_streams_that_wait() -> None:
         hub = _hub()
         stream = _Stream(hub)
         await stream.line()
-        stream.closing.set()
+        stream.registry.closing.set()
         hub.wake()
         await asyncio.wait_for(stream.task, 5)
+
+    asyncio.run(run())
+
+
+def test_whose_token_ends_is_sent_away_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the database does not answer the first time."""
+    monkeypatch.setattr(streams, "ASK_EVERY_S", 0.01)
+    asked: list[list[Actor]] = []
+
+    def ended(actors: list[Actor]) -> list[Actor]:
+        asked.append(actors)
+        if len(asked) == 1:
+            raise TransientError("the database is away")
+        return [actor for actor in actors if actor == VIEWER]
+
+    async def run() -> None:
+        hub = _hub()
+        registry = _registry(hub, ended)
+        gone, other = _Stream(hub, registry=registry), _Stream(hub, actor=NODE, registry=registry)
+        await other.line()
+        registry.start(asyncio.get_running_loop())
+        await asyncio.wait_for(gone.task, 5)
+        assert list(registry.open) == [NODE]
+        other.gone.set()
+        await asyncio.wait_for(other.task, 5)
+        assert registry.open == {}
+        registry.stop()
+        await asyncio.to_thread(registry.join)
+        assert set(asked[0]) == {VIEWER, NODE}
+
+    asyncio.run(run())
+
+
+def test_streams_of_a_token_are_bounded_and_a_nodes_oldest_gives_way() -> None:
+    async def run() -> None:
+        hub = _hub()
+        registry = _registry(hub)
+        viewers = [_Stream(hub, registry=registry) for _ in range(PER_TOKEN_MAX + 1)]
+        with pytest.raises(RateLimitedError):
+            await asyncio.wait_for(viewers.pop().task, 5)
+        nodes = [_Stream(hub, actor=NODE, registry=registry) for _ in range(PER_NODE_MAX + 2)]
+        for displaced in (nodes.pop(0), nodes.pop(0)):
+            await asyncio.wait_for(displaced.task, 5)
+        assert {actor: len(open_) for actor, open_ in registry.open.items()} == {
+            VIEWER: PER_TOKEN_MAX, NODE: PER_NODE_MAX,
+        }  # fmt: skip
+        for stream in (*viewers, *nodes):
+            stream.gone.set()
+        await asyncio.wait_for(asyncio.gather(*(stream.task for stream in (*viewers, *nodes))), 5)
+        assert (registry.open, hub.listeners) == ({}, 0)
 
     asyncio.run(run())
 
