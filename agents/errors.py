@@ -32,6 +32,10 @@ class TargetRefusedError(AgentError):
     code = "target-refused"
 
 
+class ForeignTargetError(TargetRefusedError):
+    """The target is of another cluster, or of an epoch that is over; so are all others that come whence it came."""
+
+
 class DeviceError(AgentError):
     """A device, its driver or its sharing daemon did not do what was asked."""
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 PROTOCOL_VERSION = 1
+READS, HISTORY = "Headroom-Reads", "history"
+"""A header of requests for a target, and its value where the agent reads `cluster_id` and `epoch`."""
 T = TypeVar("T")
 
 
@@ -108,7 +110,7 @@ class DeviceTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTarget:
-    """All a node must hold, whole. Older generations than the one applied are refused by the agent."""
+    """All a node must hold, whole. Agents refuse generations older than theirs, older epochs and other clusters."""
 
     node: str
     generation: int
@@ -118,6 +120,9 @@ class NodeTarget:
     """Name of the controller that moves batches and clocks inside their envelopes (`solvers.control`), where a device
     has none of its own.
     """
+    cluster_id: str | None = None
+    """Whose history this generation belongs to; told to agents that ask for it (`READS`), by servers that know."""
+    epoch: int | None = None
 
     def governor_of(self, device: DeviceTarget) -> str:
         return device.governor or self.governor
@@ -339,6 +344,9 @@ class NodeReceipt:
     replicas: tuple[ReplicaReadBack, ...]
     problems: tuple[str, ...] = ()
     wishes: tuple[RepartitionReport, ...] = ()
+    cluster_id: str | None = None
+    """As in the target that is read back; of a refused one, as in the target that the node holds instead."""
+    epoch: int | None = None
 
 
 @_message
@@ -379,7 +387,7 @@ def _told(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return {name: value for name, value in pairs if name not in _ADDED or value is not None}
 
 
-_ADDED = frozenset({"governor", "worker_host"})
+_ADDED = frozenset({"governor", "worker_host", "cluster_id", "epoch"})
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 

@@ -177,6 +177,8 @@ class Applier:
         if self.target is not None and target == self.target:
             return False
         check_target(target, self._node, self.target, self._inventory, resumed=resumed)
+        if self.target is None or self.target.epoch != target.epoch:
+            self.generation_applied = 0
         self.target = target
         self._governed = None
         self._accepted_s = self._now_s()
@@ -246,7 +248,7 @@ class Applier:
         if told == self._told:
             return None
         self._told = told
-        found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
+        found = self._read_back(boot_id, self.target, observed_at_s)
         elapsed_ms = self._elapsed_ms if self._settled else 1000.0 * (self._now_s() - self._accepted_s)
         return replace(found, outcome=outcome, elapsed_ms=elapsed_ms, problems=problems, wishes=wishes)
 
@@ -264,12 +266,14 @@ class Applier:
         ]
         return (workers, settings)
 
-    def refusal(self, boot_id: str, observed_at_s: float, generation: int, reason: str) -> NodeReceipt:
+    def refusal(self, boot_id: str, observed_at_s: float, target: NodeTarget, reason: str) -> NodeReceipt:
         """The receipt of a target that was refused: what the node holds instead."""
         self._workers = self._devices.workers()
         for uuid in self._inventory:
             self._read_settings(uuid)
-        return replace(self._read_back(boot_id, generation, None, observed_at_s), problems=(problem_line(reason),))
+        held = target if self.target is None or target.epoch is None else self.target
+        told = replace(target, plan=None, cluster_id=held.cluster_id, epoch=held.epoch)
+        return replace(self._read_back(boot_id, told, observed_at_s), problems=(problem_line(reason),))
 
     def _missing(self) -> list[str]:
         devices = self.target.devices if self.target is not None else ()
@@ -405,13 +409,13 @@ class Applier:
             gap_s = self._now_s() - self._gaps.pop(replica)
             self._notes.append(f"{replica}: {gap_s:.1f} s without a process, there was no room for a shadow")
 
-    def _read_back(self, boot_id: str, generation: int, plan: str | None, observed_at_s: float) -> NodeReceipt:
+    def _read_back(self, boot_id: str, target: NodeTarget, observed_at_s: float) -> NodeReceipt:
         """What was read last; a device that could not be read is not in it."""
-        return NodeReceipt(
+        return mirrored(
+            NodeReceipt,
+            target,
             node=self._node,
             boot_id=boot_id,
-            generation=generation,
-            plan=plan,
             outcome="refused",
             observed_at_s=observed_at_s,
             elapsed_ms=0.0,
@@ -420,6 +424,8 @@ class Applier:
                 mirrored(ReplicaReadBack, worker, worker.spec, ready=worker.state is WorkerState.READY)
                 for worker in sorted(self._workers, key=lambda each: each.worker)
             ),
+            problems=(),
+            wishes=(),
         )
 
 

@@ -19,7 +19,7 @@ from importlib.metadata import version
 
 from agents.config import NodeFacts
 from agents.devices.base import Devices
-from agents.errors import AgentError, DeviceError, StateFileError, TargetRefusedError
+from agents.errors import AgentError, DeviceError, ForeignTargetError, StateFileError, TargetRefusedError
 from agents.log import Log
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector, Sampler
@@ -245,7 +245,7 @@ class Agent:
         try:
             changed = self.applier.accept(target)
         except TargetRefusedError as error:
-            self._refuse(target, str(error))
+            self._refuse(target, error)
             return
         if changed:
             self._refused = None
@@ -255,15 +255,17 @@ class Agent:
                 self._log.event("target.not_kept", reason=str(error))
             self._log.event("target.accepted", generation=target.generation)
 
-    def _refuse(self, target: NodeTarget, reason: str) -> None:
-        """Say no once for each target, however often it is fetched."""
-        if self._refused == (target.generation, reason):
+    def _refuse(self, target: NodeTarget, refusal: TargetRefusedError) -> None:
+        """Say no once for each target, however often it is fetched; once for all from where none is for this node."""
+        reason = str(refusal)
+        refused = (0 if isinstance(refusal, ForeignTargetError) else target.generation, reason)
+        if self._refused == refused:
             return
-        self._refused = (target.generation, reason)
+        self._refused = refused
         self._log.event("target.refused", generation=target.generation, reason=reason)
         observed_at_s = self._collector.observed_at_s()
         try:
-            self.mailbox.post_receipt(self.applier.refusal(self.boot_id, observed_at_s, target.generation, reason))
+            self.mailbox.post_receipt(self.applier.refusal(self.boot_id, observed_at_s, target, reason))
         except DeviceError as error:
             self._log.event("receipt.unreadable", code=error.code, reason=str(error))
 

@@ -17,13 +17,14 @@ devices are and applying twice is applying once. Its promises:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import attrgetter
 
 from agents.crew.adapters import restart_needed
 from agents.devices.base import DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState, held_mib, held_pct_sm
-from agents.errors import TargetRefusedError
+from agents.errors import ForeignTargetError, TargetRefusedError
+from agents.state import TARGET_FILE
 from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, ReplicaTarget, mirrored
 
 DRAIN_S_MAX = 30.0
@@ -71,12 +72,8 @@ def check_target(
     """
     if target.node != node:
         raise TargetRefusedError(f"the target is for node {target.node}, this is {node}")
-    if held is not None and target.generation < held.generation:
-        raise TargetRefusedError(
-            f"generation {target.generation} is older than {held.generation}, which this node holds"
-        )
-    if held is not None and target.generation == held.generation:
-        raise TargetRefusedError(f"generation {target.generation} has already been told with another content")
+    if held is not None:
+        _check_history(target, held)
     names = [replica.replica for device in target.devices for replica in device.replicas]
     if len(names) != len(set(names)):
         raise TargetRefusedError("a replica is named twice")
@@ -87,6 +84,27 @@ def check_target(
             _check_device(device, inventory[device.uuid])
         elif not resumed:
             raise TargetRefusedError(f"this node has no device {device.uuid}")
+
+
+def _check_history(target: NodeTarget, held: NodeTarget) -> None:
+    """Generations compare within an epoch of a cluster, and with whoever does not say of which one theirs are."""
+    if held.cluster_id is not None and target.cluster_id not in (None, held.cluster_id):
+        raise ForeignTargetError(
+            f"the target is of cluster {target.cluster_id}, this node belongs to cluster {held.cluster_id}; to hand it "
+            f"over, stop its agent and remove {TARGET_FILE} from its state directory"
+        )
+    told, known = target.epoch or held.epoch or 0, held.epoch or 0
+    if told < known:
+        raise ForeignTargetError(f"the target is of epoch {told}, which is over: this node holds one of epoch {known}")
+    if held.epoch is not None and told > known:
+        return
+    if target.generation < held.generation:
+        raise TargetRefusedError(
+            f"generation {target.generation} is older than {held.generation}, which this node holds"
+        )
+    renamed = replace(held, cluster_id=target.cluster_id, epoch=target.epoch)
+    if target.generation == held.generation and target != renamed:
+        raise TargetRefusedError(f"generation {target.generation} has already been told with another content")
 
 
 def _check_device(device: DeviceTarget, inventory: DeviceInventory) -> None:

@@ -7,7 +7,6 @@ one that may have arrived is sent again under the same sequence, and the receive
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 from collections import deque
@@ -18,7 +17,7 @@ from agents.log import Log
 from agents.loop.collect import ReportBuffer
 from agents.state import TOKEN_FILE, StateDirectory
 from agents.transport import HttpAnswer, HttpConnection, StatusError, UnreachableError
-from agents.wire import Join, NodeReceipt, NodeTarget, Report, WireError, decode, encode
+from agents.wire import HISTORY, READS, Join, NodeReceipt, NodeTarget, Report, WireError, decode, encode
 
 POLL_S = 30.0
 """The target is fetched this often even when no bell rings."""
@@ -39,7 +38,7 @@ class Mailbox:
         """For the applying thread: a target to take over, or an interval to keep to."""
         self._receipts: deque[NodeReceipt] = deque(maxlen=RECEIPTS_KEPT_MAX)
         self._target: NodeTarget | None = None
-        self._rung = -1
+        self._rung = 0
         self._lock = threading.Lock()
 
     def post_report(self, report: Report) -> None:
@@ -60,13 +59,13 @@ class Mailbox:
             if self._receipts and self._receipts[0] is receipt:
                 self._receipts.popleft()
 
-    def ring(self, generation: int) -> None:
+    def ring(self) -> None:
         with self._lock:
-            self._rung = max(self._rung, generation)
+            self._rung += 1
         self.has_work.set()
 
     def rung(self) -> int:
-        """Highest generation the bell has told."""
+        """How often the bell has rung."""
         with self._lock:
             return self._rung
 
@@ -103,8 +102,10 @@ class Uplink:
         self._log = log
         self._jitter = random.Random()
         self._node_token = (state.read_text(TOKEN_FILE) or "").strip()
-        self._fetched = -1
-        """Highest generation the bell had told when the target was last fetched."""
+        self._fetched = 0
+        """How often the bell had rung when the target was last fetched."""
+        self._epoch: int | None = None
+        """As told at joining."""
         self._tag: str | None = None
         self._backoff_s = 0.0
 
@@ -122,7 +123,7 @@ class Uplink:
                 if not self.joined.is_set():
                     self._join()
                 self.send_all()
-                if self._mailbox.rung() > self._fetched or now_s() >= fetch_at_s:
+                if self._mailbox.rung() != self._fetched or now_s() >= fetch_at_s:
                     self._fetch()
                     fetch_at_s = now_s() + POLL_S * self._jitter.uniform(0.8, 1.2)
                     wait_s = max(0.0, fetch_at_s - now_s())
@@ -188,24 +189,32 @@ class Uplink:
         if isinstance(interval_s, int | float) and interval_s > 0.0:
             self.report_interval_s = float(interval_s)
         self._connection.token = self._node_token
-        self._tag = None
+        self._tag, self._epoch = None, joined.get("epoch")
         self.joined.set()
         self._mailbox.news.set()
         self._log.event("node.joined", boot_id=self._join_message.boot_id)
 
     def _fetch(self) -> None:
-        rung = self._mailbox.rung()
-        headers = {} if self._tag is None else {"If-None-Match": self._tag}
+        """Hand over the target. Raises _LaterError when another epoch has begun: that server may have forgotten this
+        boot, and must hear of it before anything else.
+        """
+        rung, epoch = self._mailbox.rung(), None
+        headers = {READS: HISTORY} if self._tag is None else {READS: HISTORY, "If-None-Match": self._tag}
         answer = self._call("GET", f"/v1/agent/nodes/{self._join_message.node}/target", None, headers)
         if answer.status == 200:
             try:
-                self._mailbox.put_target(decode(NodeTarget, answer.json()))
+                target = decode(NodeTarget, answer.json())
+                epoch = target.epoch
+                self._mailbox.put_target(target)
             except WireError as error:
                 self._log.event("target.unreadable", reason=str(error))
             self._tag = answer.headers.get("etag")
         elif answer.status not in (204, 304, 404):
             self._log.event("target.unavailable", reason=answer.reason())
         self._fetched = rung
+        if epoch is not None and self._epoch not in (None, epoch):
+            self.joined.clear()
+            raise _LaterError(f"epoch {epoch} has begun: this node has to join again")
 
     def _call(self, method: str, path: str, body: object, headers: dict[str, str] | None = None) -> HttpAnswer:
         """One call as this node. Raises _LaterError for answers that say nothing about the message itself."""
@@ -220,7 +229,8 @@ class Uplink:
 
 # --- Listens to the doorbell: one open stream that only says "generation N exists"
 #
-# It carries no content and is never needed: without it, targets are polled.
+# It is never needed: without it, targets are polled. Which generation it is, is the target's to say: a number may come
+# again after the control plane's database was restored.
 
 
 DOORBELL = "/v1/doorbell"
@@ -229,7 +239,7 @@ SILENCE_S_MAX = 90.0
 
 
 def listen(server: str, uplink: Uplink, mailbox: Mailbox, stop: threading.Event, log: Log) -> None:
-    """Ring the mailbox for every generation heard, until stopped."""
+    """Ring the mailbox for everything heard, until stopped."""
     connection = HttpConnection(server)
     jitter = random.Random()
     backoff_s = BACKOFF_S_MIN
@@ -249,24 +259,12 @@ def _follow(connection: HttpConnection, mailbox: Mailbox, stop: threading.Event,
     try:
         for line in connection.lines(DOORBELL, SILENCE_S_MAX):
             said = True
-            generation = heard(line)
-            if generation is not None:
-                mailbox.ring(generation)
+            # Comments only say that somebody is there.
+            if line.startswith(b"{"):
+                mailbox.ring()
             log.state("doorbell", "heard")
             if stop.is_set():
                 break
     except (UnreachableError, StatusError) as error:
         log.state("doorbell", "silent", reason=str(error))
     return said
-
-
-def heard(line: bytes) -> int | None:
-    """The generation a line tells, or None for comments and anything else."""
-    if not line.startswith(b"{"):
-        return None
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    generation = found.get("generation") if isinstance(found, dict) else None
-    return generation if isinstance(generation, int) and not isinstance(generation, bool) else None

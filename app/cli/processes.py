@@ -175,6 +175,27 @@ def migrate_current() -> None:
     typer.echo(f"schema is at {current(_database_url()) or 'base'}, the newest is {head()}")
 
 
+def restore(
+    *,
+    new_epoch: Annotated[
+        bool, typer.Option("--new-epoch", help="Agents follow this database from where it stands.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also while a planner or an API uses the database.")] = False,
+) -> None:
+    """Have agents follow a database that was restored from a backup, though they hold newer generations."""
+    from app.demo.tokens import ACTOR
+    from app.services.declared.fleet import Fleet
+    from app.services.declared.tokens import Deed
+    from app.store.engine import Database
+
+    if not new_epoch:
+        raise InputError("say --new-epoch; rows are restored by PostgreSQL's own programs, such as pg_restore")
+    fleet = Fleet(Database(_database_url(), pool_size=1), _settings(None, None).cluster)
+    before, after = fleet.begin_epoch(Deed(actor=ACTOR), force=force)
+    typer.echo(f"cluster {after.cluster_id}: epoch {before.epoch} is over, epoch {after.epoch} has begun")
+    typer.echo(f"agents follow from generation {after.generation} on")
+
+
 def _configure_logs(level: str) -> None:
     from app.logs import configure_logs
 

@@ -56,6 +56,7 @@ app.command(
 )(processes.agent_helper)
 app.command(rich_help_panel=_LOCAL)(processes.traffic)
 app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
+app.command(rich_help_panel=_LOCAL)(processes.restore)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(declare.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)

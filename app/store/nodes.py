@@ -7,21 +7,22 @@ newest of them, and nothing in it is older than the agent that runs now, unless 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Double, case, cast, delete, func, or_, select, update
+from sqlalchemy import Double, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from agents.wire import Join, NodeReceipt, RepartitionReport, encode
-from app.records import record
+from app.records import record, record_of
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, named, one, records
-from app.store.tables import TEXTS, devices, node_read_backs, node_states, receipts
+from app.store.tables import devices, node_read_backs, node_states, receipts
 from solvers.errors import NotFoundError
 
 ROUTES_CHANNEL = "headroom_routes"
@@ -62,20 +63,7 @@ _STATE = select(
 def join(session: Session, request: Join) -> NodeState:
     """Remember that an agent started on a node; its applied generation starts over with the boot."""
     fresh = {name: getattr(request, name) for name in ("boot_id", "endpoint", "worker_host", "agent_version")}
-    statement = insert(node_states).values(node_id=request.node, boots=[request.boot_id], **fresh)
-    same_boot = node_states.c.boot_id == request.boot_id
-    earlier = func.array_remove(node_states.c.boots, request.boot_id, type_=TEXTS)
-    session.execute(
-        statement.on_conflict_do_update(
-            index_elements=["node_id"],
-            set_={
-                **fresh,
-                "boots": func.array_prepend(request.boot_id, earlier[1 : BOOTS_KEPT - 1]),
-                "joined_at": func.now(),
-                "generation_applied": case((same_boot, node_states.c.generation_applied), else_=0),
-            },
-        )
-    )
+    session.execute(named("join_node"), {"node": request.node, "earlier": BOOTS_KEPT - 1, **fresh})
     return get(session, request.node)
 
 
@@ -114,17 +102,8 @@ def devices_of(session: Session, node_id: str) -> tuple[str, ...]:
 
 def note_device(session: Session, uuid: str, *, driver_version: str, capabilities: Mapping[str, str]) -> None:
     """Remember what an agent found about a device. A device that came back is billed again, from now."""
-    gone = devices.c.billed_until.is_not(None)
-    session.execute(
-        update(devices)
-        .where(devices.c.uuid == uuid)
-        .values(
-            driver_version=driver_version,
-            capabilities=dict(capabilities),
-            billed_from=case((gone, func.now()), else_=devices.c.billed_from),
-            billed_until=None,
-        )
-    )
+    found = {"driver_version": driver_version, "capabilities": json.dumps(dict(capabilities))}
+    session.execute(named("note_device"), {"uuid": uuid, **found})
 
 
 def stop_billing(session: Session, uuid: str) -> bool:
@@ -157,16 +136,14 @@ _LISTING = Listing(name="receipts", by=(receipts.c.id,), made=partial(from_row, 
 
 def put_receipt(session: Session, receipt: NodeReceipt) -> bool:
     """Store a receipt; False when it was stored before."""
+    same = {name: getattr(receipt, name) for name in ("boot_id", "generation", "outcome", "elapsed_ms")}
     statement = insert(receipts).values(
         node_id=receipt.node,
-        boot_id=receipt.boot_id,
-        generation=receipt.generation,
         plan_id=receipt.plan,
-        outcome=receipt.outcome,
         observed_at=datetime.fromtimestamp(receipt.observed_at_s, UTC),
-        elapsed_ms=receipt.elapsed_ms,
         problems=list(receipt.problems),
         document=encode(receipt),
+        **same,
     )
     return changed(session, statement.on_conflict_do_nothing()) > 0
 
@@ -223,47 +200,23 @@ class ReportHead:
 
 def keep_read_back(session: Session, receipt: NodeReceipt) -> bool:
     """Keep what a receipt read back and tell of it; False when it is of another boot than the node's or not newer."""
-    current = select(node_states.c.boot_id).where(node_states.c.node_id == receipt.node)
-    if session.execute(current).scalar_one_or_none() != receipt.boot_id:
-        return False
-    statement = insert(node_read_backs).values(
-        node_id=receipt.node,
-        boot_id=receipt.boot_id,
-        generation=receipt.generation,
-        observed_at=datetime.fromtimestamp(receipt.observed_at_s, UTC),
-        replicas=[
-            {name: getattr(replica, name) for name in ReadBackRow.__dataclass_fields__} for replica in receipt.replicas
-        ],
-        wishes=[asdict(wish) for wish in receipt.wishes],
-    )
-    fresh = {name: statement.excluded[name] for name in ("boot_id", "generation", "observed_at", "replicas", "wishes")}
-    newer = or_(
-        node_read_backs.c.boot_id != statement.excluded.boot_id,
-        node_read_backs.c.observed_at <= statement.excluded.observed_at,
-    )
-    stored = statement.on_conflict_do_update(
-        index_elements=["node_id"], set_={**fresh, "received_at": func.now()}, where=newer
-    )
-    if not changed(session, stored):
-        return False
-    session.execute(select(func.pg_notify(ROUTES_CHANNEL, receipt.node)))
-    return True
+    told = {
+        "channel": ROUTES_CHANNEL,
+        "node": receipt.node,
+        "boot_id": receipt.boot_id,
+        "generation": receipt.generation,
+        "observed_at": datetime.fromtimestamp(receipt.observed_at_s, UTC),
+        "replicas": json.dumps([asdict(record_of(ReadBackRow, replica)) for replica in receipt.replicas]),
+        "wishes": json.dumps([asdict(wish) for wish in receipt.wishes]),
+    }
+    return session.execute(named("keep_read_back"), told).one_or_none() is not None
 
 
 def read_backs(session: Session) -> tuple[NodeReadBack, ...]:
     """The newest read-back of every node that ever sent one, by node."""
-    kept = node_read_backs.c
-    query = select(
-        kept.node_id,
-        kept.boot_id,
-        kept.generation,
-        cast(func.extract("epoch", kept.observed_at), Double).label("observed_at_s"),
-        cast(func.extract("epoch", func.now() - kept.received_at), Double).label("age_s"),
-        kept.replicas,
-    ).order_by(kept.node_id)
     return tuple(
-        NodeReadBack(**{**row, "replicas": tuple(ReadBackRow(**item) for item in row["replicas"])})
-        for row in session.execute(query).mappings()
+        record_of(NodeReadBack, row, replicas=tuple(ReadBackRow(**item) for item in row["replicas"]))
+        for row in session.execute(named("read_backs")).mappings()
     )
 
 

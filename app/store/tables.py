@@ -22,7 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
 from app import kinds
 from app.kinds import Kind
@@ -132,8 +132,9 @@ cluster_state = _table(
     "cluster_state",
     _key(Text, "cluster"),
     _maybe(Text, "plan_id"),
-    _given(BigInteger, "generation", "fencing_token"),
+    _given(BigInteger, "generation", "fencing_token", "epoch"),
     _given(MOMENT, "promoted_at"),
+    _given(UUID(as_uuid=False), "cluster_id"),
 )
 target_history = _table(
     "target_history",

@@ -18,6 +18,7 @@ from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from agents.wire import NodeReceipt
 from app.records import record
 from app.store import events, plans
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
@@ -123,15 +124,13 @@ def promote(session: Session, wish: Promotion) -> Generation:
     """Make a plan the target and return its generation. Raises SupersededError when the parent is no longer current,
     LeaseLostError when a newer leader is known, StateError when the plan is not open to promotion any more.
     """
-    session.execute(insert(cluster_state).values(cluster=wish.cluster).on_conflict_do_nothing())
-    standing = session.execute(
-        select(cluster_state).where(cluster_state.c.cluster == wish.cluster).with_for_update()
-    ).one()
-    _check_fence(session, wish, standing.fencing_token)
-    if standing.generation != wish.parent_generation:
+    ensure_cluster(session, wish.cluster)
+    held = session.execute(select(cluster_state).where(cluster_state.c.cluster == wish.cluster).with_for_update()).one()
+    _check_fence(session, wish, held.fencing_token)
+    if held.generation != wish.parent_generation:
         raise SupersededError(
-            f"the plan was made for generation {wish.parent_generation}, but {standing.generation} stands",
-            generation=standing.generation,
+            f"the plan was made for generation {wish.parent_generation}, but {held.generation} stands",
+            generation=held.generation,
         )
     generation = Generation(wish.parent_generation + 1)
     plans.mark_promoted(session, wish.plan_id, generation, wish.promoted_by)
@@ -142,16 +141,13 @@ def promote(session: Session, wish: Promotion) -> Generation:
             generation=generation,
             plan_id=wish.plan_id,
             promoted_at=func.now(),
-            fencing_token=standing.fencing_token if wish.fencing_token is None else wish.fencing_token,
+            fencing_token=held.fencing_token if wish.fencing_token is None else wish.fencing_token,
         )
     )
     session.execute(
         insert(target_history).values(
             generation=generation,
-            plan_id=wish.plan_id,
-            parent_generation=wish.parent_generation,
-            promoted_by=wish.promoted_by,
-            fencing_token=wish.fencing_token,
+            **{name: getattr(wish, name) for name in ("plan_id", "parent_generation", "promoted_by", "fencing_token")},
         )
     )
     _write_node_documents(session, generation, wish.node_documents)
@@ -194,18 +190,48 @@ def _write_node_documents(session: Session, generation: int, documents: Mapping[
     session.execute(named("remember_told"))
 
 
+def ensure_cluster(session: Session, cluster: str) -> None:
+    """Give a new cluster its id, in its first epoch."""
+    session.execute(insert(cluster_state).values(cluster=cluster).on_conflict_do_nothing())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a cluster got: a generation, which counts within an epoch. Without an id before its first start."""
+
+    generation: int = 0
+    cluster_id: str | None = None
+    epoch: int | None = None
+
+    def covers(self, receipt: NodeReceipt) -> bool:
+        """Whether a receipt is of this history; one that does not say is believed."""
+        return receipt.cluster_id in (None, self.cluster_id) and receipt.epoch in (None, self.epoch)
+
+
+def standing(session: Session, cluster: str) -> Standing:
+    columns = (cluster_state.c[name] for name in Standing.__dataclass_fields__)
+    return one(session, Standing, select(*columns).where(cluster_state.c.cluster == cluster)) or Standing()
+
+
 def generation(session: Session, cluster: str) -> Generation:
     """The standing generation; 0 before the first promotion."""
-    found = session.execute(
-        select(cluster_state.c.generation).where(cluster_state.c.cluster == cluster)
-    ).scalar_one_or_none()
-    return Generation(found or 0)
+    return Generation(standing(session, cluster).generation)
+
+
+def busy(session: Session) -> tuple[str, ...]:
+    """Who plans or serves with this database now, in words."""
+    return tuple(session.execute(named("busy_processes"), {"lease": PLANNER}).scalars())
+
+
+def begin_epoch(session: Session, cluster: str) -> Standing:
+    """Begin an epoch, whose number is above all that were begun from copies of this database."""
+    return records(session, Standing, named("begin_epoch"), cluster=cluster)[0]
 
 
 def current(session: Session, cluster: str) -> Target:
     """The standing target, whole; the empty one before the first promotion."""
-    standing = generation(session, cluster)
-    return Target() if standing == 0 else at(session, standing)
+    latest = generation(session, cluster)
+    return Target() if latest == 0 else at(session, latest)
 
 
 def at(session: Session, wanted: int) -> Target:

@@ -9,10 +9,10 @@ import json
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from agents.wire import NodeTarget
+from agents.wire import HISTORY, READS, NodeTarget
 from app.api.auth import DoorbellListener, EdgeReporter, Joiner, NodeAgent, RoutesReader, require_project
 from app.api.body import JOIN, RECEIPT, decode_edge_reports, decode_reports, read_body, require_media_type
 from app.api.deps import context_of, deed_of, services_of
@@ -20,13 +20,16 @@ from app.api.forms import HeldTag, Name, NodeKey, Project, answer, etag, tagged
 from app.api.openapi import REF, request_body, router_of
 from app.api.streams import LineStream, RouteBoard, doorbell_stream
 from app.errors import ForbiddenError
-from app.records import plain, record
+from app.records import plain, record, record_of
 from app.services.declared.tokens import Actor
 from app.services.seen.routes import Route, Routes
 from app.services.seen.telemetry import Acknowledged
 from solvers.errors import NotFoundError
 
 agent_router = router_of("agent")
+Reads = Annotated[
+    str | None, Header(alias=READS, max_length=200, description="`history`: tell of which cluster and epoch it is.")
+]
 
 
 @record
@@ -37,6 +40,8 @@ class Admitted:
     token: str
     report_interval_s: float
     generation: int
+    cluster_id: str | None
+    epoch: int | None
 
 
 @record
@@ -62,11 +67,12 @@ def join_node(request: Request, actor: Joiner, body: bytes = Depends(read_body))
     services.telemetry.registry.forget(wanted.node)
     presented = request.headers["authorization"].partition(" ")[2].strip()
     return answer(
-        Admitted(
+        record_of(
+            Admitted,
+            admission.standing,
             node=wanted.node,
             token=admission.secret if admission.secret is not None else presented,
             report_interval_s=context_of(request).settings.report_interval_s,
-            generation=admission.generation,
         )
     )
 
@@ -77,12 +83,15 @@ def join_node(request: Request, actor: Joiner, body: bytes = Depends(read_body))
     response_model=NodeTarget,
     responses={304: {"description": "You hold this generation."}},
 )
-def get_node_target(request: Request, actor: NodeAgent, node: NodeKey, if_none_match: HeldTag = None) -> Any:
-    """The node's own target, whole; the tag is its generation."""
+def get_node_target(
+    request: Request, actor: NodeAgent, node: NodeKey, *, reads: Reads = None, if_none_match: HeldTag = None
+) -> Any:
+    """The node's own target, whole; the tag is its generation, with epoch and cluster where those are told."""
     if actor.subject != node:
         raise NotFoundError(f"there is no node {node}")
-    target = services_of(request).fleet.node_target(node)
-    return tagged(request, target, etag(target["generation"]))
+    target = services_of(request).fleet.node_target(node, history=reads == HISTORY)
+    place = (target["generation"], target.get("epoch"), target.get("cluster_id"))
+    return tagged(request, target, etag("/".join(str(part) for part in place if part is not None)))
 
 
 @agent_router.post(

@@ -328,8 +328,7 @@ class Learning:
 
     def learn(self, leader: Leader) -> None:
         """Learn from the minutes that have settled. Raises LeaseLostError when another leader did, TransientError."""
-        with self._database.reading() as session:
-            read = _read(session)
+        read = self._database.read(_read)
         if read is None:
             return
         run = LearningRun(read.points, read.monitors, leader.holder)

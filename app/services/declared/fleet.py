@@ -5,7 +5,7 @@ process can serve.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from sqlalchemy.orm import Session
@@ -22,13 +22,14 @@ from app.store import documents as built_in_store
 from app.store.documents import Precondition
 from app.store.engine import Database
 from app.store.ingest import ALIVE_S
+from app.store.targets import Standing
 from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, MigSlice, Node, Taint
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
-from solvers.errors import FieldError, TransientError
+from solvers.errors import FieldError, StateError, TransientError
 
 VANISHED = Taint(key="vanished")
 """On a device that its node does not have any more."""
@@ -42,7 +43,7 @@ class Admission:
     """
 
     secret: str | None
-    generation: int
+    standing: Standing
 
 
 def join(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str) -> Admission:
@@ -60,7 +61,7 @@ def join(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str
     secret = None if actor.purpose is Purpose.NODE else _issue(session, request.node, deed)
     facts: dict[str, Plain] = {"devices": len(request.devices), "version": request.agent_version}
     deed.note(session, "node.joined", f"nodes/{request.node}", facts)
-    return Admission(secret=secret, generation=targets.generation(session, cluster))
+    return Admission(secret=secret, standing=targets.standing(session, cluster))
 
 
 def _check_request(request: Join, actor: Actor) -> None:
@@ -196,6 +197,7 @@ class Fleet:
     def prepare(self) -> None:
         """Make what every cluster starts with; for the start of a process."""
         with self._database.transaction() as session:
+            targets.ensure_cluster(session, self._cluster)
             ensure_defaults(session)
             offer_built_in(session)
 
@@ -216,11 +218,27 @@ class Fleet:
         with self._database.transaction() as session:
             return join(session, request, actor, deed, self._cluster)
 
-    def node_target(self, node: str) -> dict[str, Any]:
-        """What a node must hold, as a plain `NodeTarget`; nothing when the standing target was made without it."""
+    def node_target(self, node: str, history: bool) -> dict[str, Any]:
+        """What a node must hold, as a plain `NodeTarget`, and of which `history` that is; nothing when the standing
+        target was made without it.
+        """
         with self._database.reading() as session:
             stored = targets.node_document(session, node)
-            if stored is not None:
-                return dict(stored.document)
-            generation = targets.generation(session, self._cluster)
-        return encode(NodeTarget(node=node, generation=generation, plan=None, devices=()))
+            standing = targets.standing(session, self._cluster)
+        empty = NodeTarget(node=node, generation=standing.generation, plan=None, devices=())
+        told = encode(empty) if stored is None else stored.document
+        return {**told, "cluster_id": standing.cluster_id, "epoch": standing.epoch} if history else dict(told)
+
+    def begin_epoch(self, deed: Deed, *, force: bool) -> tuple[Standing, Standing]:
+        """Have agents follow this database from where it stands, whatever they hold of its history; where it stood
+        before and after. Raises StateError, unless forced, while processes use the database.
+        """
+        with self._database.transaction() as session:
+            busy = targets.busy(session)
+            if busy and not force:
+                raise StateError(f"{', '.join(busy)}: stop planners and API first, or say --force")
+            targets.ensure_cluster(session, self._cluster)
+            before = targets.standing(session, self._cluster)
+            after = targets.begin_epoch(session, self._cluster)
+            deed.note(session, "epoch.began", "cluster", {**asdict(after), "epoch_before": before.epoch})
+        return before, after

@@ -169,8 +169,7 @@ class StoreMemory:
         version = _version(planner)
         if version is None:
             return None
-        with self._database.reading() as session:
-            found = cycles.newest_state(session, planner, version)
+        found = self._database.read(cycles.newest_state, planner, version)
         return None if found is None else found.state
 
     def keep(self, planner: str, state: bytes) -> None:

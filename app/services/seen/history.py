@@ -70,8 +70,7 @@ class CostReports:
     def report(self, query: CostQuery) -> Costs:
         """Costs by one key. Raises FieldError for a span that is empty or longer than ten years."""
         check_span(query.start, query.end)
-        with self._database.reading() as session:
-            report = ledger.cost_report(session, query)
+        report = self._database.read(ledger.cost_report, query)
         items = tuple(_line(row) for row in report.rows)
         return record_of(Costs, report, usd=round(float(report.usd), DIGITS), items=items)
 

@@ -25,6 +25,7 @@ from app.store import events, ingest, nodes, targets, telemetry
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
+from app.store.targets import Standing
 from app.store.telemetry import DevicePoint, ServicePoint, TelemetryWindow
 from solvers.cycle.ports import Clock
 from solvers.domain.change import ReceiptOutcome
@@ -104,7 +105,7 @@ class GroupCommit(Generic[Item, Result]):
 
 
 REPORTS_PER_CALL_MAX = 720
-APPLIED = ReceiptOutcome.APPLIED.value
+APPLIED, REFUSED = ReceiptOutcome.APPLIED.value, ReceiptOutcome.REFUSED.value
 REGISTRY_TTL_MS = 10_000.0
 REGISTRY_SIZE_MAX = 50_000
 
@@ -152,10 +153,10 @@ class Assigned:
 
     devices: frozenset[str]
     told: frozenset[tuple[object, ...]]
-    generation: int
+    standing: Standing
 
     def covers(self, generation: int, items: Iterable[ReplicaReport | ReplicaReadBack]) -> bool:
-        return generation <= self.generation and all(map(self.told_of, items))
+        return generation <= self.standing.generation and all(map(self.told_of, items))
 
     def told_of(self, item: ReplicaReport | ReplicaReadBack) -> bool:
         """Whether this is a process that the node was told to hold, of that size, and of that work where it says so."""
@@ -172,8 +173,8 @@ def _assigned(session: Session, node: str, cluster: str) -> Assigned:
         size = () if each.share_pct_sm is None else _SIZE(each)
         model = () if each.model is None else (each.model,)
         told |= {(each.uuid, each.replica, *size), (each.uuid, each.replica, each.kind, each.workload, *model, *size)}
-    devices, generation = nodes.devices_of(session, node), targets.generation(session, cluster)
-    return Assigned(devices=frozenset(devices), told=frozenset(told), generation=generation)
+    devices, standing = nodes.devices_of(session, node), targets.standing(session, cluster)
+    return Assigned(devices=frozenset(devices), told=frozenset(told), standing=standing)
 
 
 class NodeRegistry:
@@ -193,8 +194,7 @@ class NodeRegistry:
             entry = self._known.get(node)
         if entry is not None and now_ms < entry[1] and enough(entry[0]):
             return entry[0]
-        with self._database.reading() as session:
-            found = _assigned(session, node, self._cluster)
+        found = self._database.read(_assigned, node, self._cluster)
         with self._lock:
             self._known[node] = (found, now_ms + REGISTRY_TTL_MS)
             self._known.move_to_end(node)
@@ -241,13 +241,25 @@ class Telemetry:
 
     def accept_receipt(self, receipt: NodeReceipt, peer: str) -> bool:
         """Keep what a node read back of what it was told to hold; tells whether it was new. `peer`: whence it came.
-        Raises FieldsError for times from the future, generations that never were and addresses that are not the node's.
+        Of a node that holds another history, only the refusal is kept. Raises FieldsError for times from the future,
+        histories and generations that are not this cluster's and addresses that are not the node's.
         """
         self._check_time("", receipt.observed_at_s)
-        known = self.registry.of(receipt.node, lambda known: known.covers(receipt.generation, receipt.replicas))
-        if receipt.generation > known.generation:
+
+        def covered(known: Assigned) -> bool:
+            return known.standing.covers(receipt) and known.covers(receipt.generation, receipt.replicas)
+
+        known = self.registry.of(receipt.node, covered)
+        standing, own = known.standing, known.standing.covers(receipt)
+        if not own:
+            self._note_foreign(receipt.node, "history-foreign", [f"{receipt.cluster_id}, epoch {receipt.epoch}"])
+            if receipt.outcome != REFUSED:
+                detail = f"here stands epoch {standing.epoch} of cluster {standing.cluster_id}"
+                raise FieldsError.of("/epoch", detail, "history-foreign")
+            receipt = replace(receipt, replicas=())
+        if receipt.generation > standing.generation:
             self._note_foreign(receipt.node, "generation-unknown", [str(receipt.generation)])
-            raise FieldsError.of("/generation", f"{known.generation} is the newest generation", "generation-unknown")
+            raise FieldsError.of("/generation", f"{standing.generation} is the newest generation", "generation-unknown")
         self._check_endpoints(receipt, peer)
         kept = tuple(filter(known.told_of, receipt.replicas))
         if len(kept) < len(receipt.replicas):
@@ -256,19 +268,18 @@ class Telemetry:
             receipt = replace(receipt, replicas=kept)
         with self._database.transaction() as session:
             new = nodes.put_receipt(session, receipt)
-            nodes.keep_read_back(session, receipt)
+            if own:
+                nodes.keep_read_back(session, receipt)
             if receipt.outcome == APPLIED:
                 nodes.raise_generation(session, receipt.node, receipt.boot_id, receipt.generation)
         return new
 
     def device_series(self, uuid: str, window: TelemetryWindow) -> DeviceSeries:
-        with self._database.reading() as session:
-            items = telemetry.device_series(session, uuid, window)
+        items = self._database.read(telemetry.device_series, uuid, window)
         return DeviceSeries(uuid=uuid, start=window.since, end=window.until, step_s=window.step_s, items=items)
 
     def service_series(self, service: str, window: TelemetryWindow) -> ServiceSeries:
-        with self._database.reading() as session:
-            items = telemetry.service_series(session, service, window)
+        items = self._database.read(telemetry.service_series, service, window)
         return ServiceSeries(service=service, start=window.since, end=window.until, step_s=window.step_s, items=items)
 
     def _check_time(self, prefix: str, observed_at_s: float) -> None:
@@ -298,7 +309,7 @@ class Telemetry:
         if untold:
             self._note_foreign(report.node, "replica-not-told", untold)
         applied = report.generation_applied
-        if applied > known.generation:
+        if applied > known.standing.generation:
             self._note_foreign(report.node, "generation-unknown", [str(applied)])
             applied = 0
         return replace(report, generation_applied=applied, replicas=tuple(filter(known.told_of, report.replicas)))
@@ -308,8 +319,7 @@ class Telemetry:
         told = {item.endpoint for item in receipt.replicas if item.endpoint is not None}
         if not told:
             return
-        with self._database.reading() as session:
-            state = nodes.get(session, receipt.node)
+        state = self._database.read(nodes.get, receipt.node)
         hosts = {peer, state.worker_host, None if state.endpoint is None else urlsplit(state.endpoint).hostname}
         for index, item in enumerate(receipt.replicas):
             if item.endpoint is not None and urlsplit(item.endpoint).hostname not in hosts:

@@ -2,3 +2,37 @@
 -- The newest report of every node.
 SELECT state.node_id, head.boot_id, extract(epoch FROM head.observed_at)::float8 AS observed_at_s
 FROM node_states AS state JOIN report_heads AS head ON head.source = 'node/' || state.node_id
+
+-- name: keep_read_back
+-- What a receipt read back, unless it is of another boot than the node's or not newer; whoever serves routes is told.
+WITH kept AS (
+    INSERT INTO node_read_backs AS held (node_id, boot_id, generation, observed_at, replicas, wishes)
+    SELECT node_id, boot_id, :generation, :observed_at, CAST(:replicas AS jsonb), CAST(:wishes AS jsonb)
+    FROM node_states WHERE node_id = :node AND boot_id = :boot_id
+    ON CONFLICT (node_id) DO UPDATE SET boot_id = excluded.boot_id, generation = excluded.generation,
+        observed_at = excluded.observed_at, replicas = excluded.replicas, wishes = excluded.wishes, received_at = now()
+    WHERE held.boot_id <> excluded.boot_id OR held.observed_at <= excluded.observed_at
+    RETURNING node_id
+)
+SELECT pg_notify(:channel, node_id) FROM kept
+
+-- name: read_backs
+-- The newest read-back of every node that ever sent one.
+SELECT node_id, boot_id, generation, extract(epoch FROM observed_at)::float8 AS observed_at_s,
+    extract(epoch FROM now() - received_at)::float8 AS age_s, replicas
+FROM node_read_backs ORDER BY node_id
+
+-- name: join_node
+-- An agent started on a node: its boot is the newest of those that are told apart, and has applied nothing yet.
+INSERT INTO node_states AS state (node_id, boot_id, boots, endpoint, worker_host, agent_version)
+VALUES (:node, :boot_id, ARRAY[CAST(:boot_id AS text)], :endpoint, :worker_host, :agent_version)
+ON CONFLICT (node_id) DO UPDATE SET boot_id = excluded.boot_id, endpoint = excluded.endpoint,
+    worker_host = excluded.worker_host, agent_version = excluded.agent_version, joined_at = now(),
+    boots = array_prepend(excluded.boot_id, (array_remove(state.boots, excluded.boot_id))[1:CAST(:earlier AS integer)]),
+    generation_applied = CASE WHEN state.boot_id = excluded.boot_id THEN state.generation_applied ELSE 0 END
+
+-- name: note_device
+-- What an agent found about a device; one that came back is billed again, from now.
+UPDATE devices SET driver_version = :driver_version, capabilities = CAST(:capabilities AS jsonb),
+    billed_from = CASE WHEN billed_until IS NULL THEN billed_from ELSE now() END, billed_until = NULL
+WHERE uuid = :uuid

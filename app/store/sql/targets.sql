@@ -48,3 +48,19 @@ FROM profile_runs, LATERAL (VALUES (service, CASE WHEN beside IS NULL THEN '' EL
     AS measured (name, place)
 WHERE node_id = :node AND measured.name IS NOT NULL
     AND coalesce(ended_at, expires_at) > now() - make_interval(secs => :kept_s)
+
+-- name: busy_processes
+-- Who plans or serves with this database now: whoever holds the planner's lease, and API processes by what they listen with.
+SELECT 'planner ' || holder || ' holds the lease until ' || to_char(expires_at, 'HH24:MI:SS TZ') FROM leases
+WHERE name = :lease AND holder IS NOT NULL AND expires_at > clock_timestamp()
+UNION
+SELECT 'an API process is connected' FROM pg_stat_activity
+WHERE datname = current_database() AND application_name IN ('headroom api', 'headroom listener')
+
+-- name: begin_epoch
+-- What stands goes on under another epoch. Copies of one database must not begin the same, so it is the moment in seconds.
+-- What nodes read back and applied before is forgotten: they may hold what came after this copy was made.
+WITH forgotten AS (DELETE FROM node_read_backs), unapplied AS (UPDATE node_states SET generation_applied = 0)
+UPDATE cluster_state SET epoch = greatest(epoch + 1, extract(epoch FROM clock_timestamp())::bigint)
+WHERE cluster = :cluster RETURNING generation, cluster_id::text, epoch
+

@@ -13,6 +13,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+_TAGGED = ("generation", "epoch", "cluster_id")
 JOIN_TOKEN = "join-me"
 NODE_TOKEN = "node-token"
 
@@ -29,6 +30,8 @@ class ControlPlane:
         self.fetches = 0
         self.attempts = 0
         self.target: dict[str, Any] | None = None
+        self.history: dict[str, Any] = {}
+        """Cluster and epoch, where this is a control plane that tells of them."""
         self.failing = False
         self.refuse_sequences: set[int] = set()
         self.changed = threading.Condition()
@@ -63,7 +66,7 @@ class ControlPlane:
     def promote(self, target: dict[str, Any]) -> None:
         """Make a target current and ring."""
         with self.changed:
-            self.target = target
+            self.target = {**target, **self.history}
             self.changed.notify_all()
 
     def wait_for(self, condition: Any, deadline_s: float = 60.0) -> None:
@@ -126,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.endswith("/target"):
             plane.fetches += 1
             target = plane.target
-            tag = f'"{target["generation"]}"' if target else ""
+            tag = f'"{"/".join(str(target.get(part)) for part in _TAGGED)}"' if target else ""
             if target is None:
                 self._answer(404, {"detail": "no target yet"})
             elif self.headers.get("If-None-Match") == tag:
@@ -146,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
             plane.changed.notify_all()
         given = NODE_TOKEN if token == JOIN_TOKEN else None
         joined = {"node": body["node"], "token": given, "report_interval_s": plane.report_interval_s, "generation": 0}
-        self._answer(200, joined)
+        self._answer(200, {**joined, **plane.history})
 
     def _reports(self, body: list[dict[str, Any]]) -> None:
         plane = self.plane

@@ -295,3 +295,118 @@ def test_a_wrong_token_is_said_and_does_not_end_the_agent(plane: ControlPlane, a
     assert agent.process is not None
     assert agent.process.poll() is None
     assert plane.joins == []
+
+
+A = {"cluster_id": "aaaaaaaa-0000-4000-8000-000000000001", "epoch": 1}
+B = {"cluster_id": "bbbbbbbb-0000-4000-8000-000000000002", "epoch": 1}
+
+
+def refusals(plane: ControlPlane) -> list[dict[str, Any]]:
+    return [receipt for receipt in plane.receipts if receipt["outcome"] == "refused"]
+
+
+def held(agent: AgentProcess) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((agent.state / "target.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_heartbeats_fetch_nothing(plane: ControlPlane, agent: AgentProcess) -> None:
+    plane.heartbeat_s = 0.05
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    plane.promote(target(plane, 1, [], []))
+    plane.wait_for(lambda: applied(plane, 1))
+    seen, fetches = len(plane.reports), plane.fetches
+    plane.wait_for(lambda: len(plane.reports) > seen + 10)
+    assert plane.fetches - fetches <= 1
+
+
+def test_it_follows_a_new_epoch_at_once_whatever_its_generation(plane: ControlPlane, agent: AgentProcess) -> None:
+    """The bell rings for a lower number as for a higher one, and the agent makes itself known again first."""
+    plane.history = dict(A)
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    plane.promote(target(plane, 14, [replica("a", 50)], []))
+    plane.wait_for(lambda: applied(plane, 14))
+    plane.promote(target(plane, 12, [replica("b", 40)], []))
+    plane.wait_for(lambda: refusals(plane))
+    assert refusals(plane)[0]["problems"] == ["generation 12 is older than 14, which this node holds"]
+    assert held(agent)["generation"] == 14
+    plane.go_away()
+    plane.history["epoch"] = 7
+    plane.promote(target(plane, 12, [replica("b", 40)], []))
+    plane.come_back()
+    plane.wait_for(lambda: applied(plane, 12), deadline_s=20.0)
+    assert len(plane.joins) == 2
+    assert plane.joins[0]["boot_id"] == plane.joins[1]["boot_id"]
+    assert (held(agent)["epoch"], held(agent)["generation"]) == (7, 12)
+    assert plane.receipts[-1]["epoch"] == 7
+    # Whoever comes back with the history that is over is refused, also by the next agent of this node.
+    agent.end(signal.SIGKILL)
+    plane.history["epoch"] = 1
+    plane.promote(target(plane, 20, [], []))
+    agent.start()
+    plane.wait_for(lambda: "epoch 1, which is over" in str(refusals(plane)[-1]["problems"]))
+    assert held(agent)["generation"] == 12
+
+
+def test_it_tells_two_control_planes_apart_until_it_is_handed_over(
+    plane: ControlPlane, agent: AgentProcess, tmp_path: Path
+) -> None:
+    plane.history = dict(A)
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    plane.promote(target(plane, 3, [replica("a", 50)], []))
+    plane.wait_for(lambda: applied(plane, 3))
+    agent.end(signal.SIGTERM)
+    other = ControlPlane()
+    try:
+        other.history = dict(B)
+        other.promote(target(plane, 40, [replica("b", 40)], []))
+        moved = AgentProcess(other, tmp_path)
+        moved.start()
+        try:
+            other.wait_for(lambda: refusals(other))
+            other.promote(target(plane, 41, [], []))
+            fetches = other.fetches
+            other.wait_for(lambda: other.fetches > fetches)
+            (receipt,) = refusals(other)
+            assert B["cluster_id"] in receipt["problems"][0]
+            assert (receipt["cluster_id"], receipt["generation"]) == (A["cluster_id"], 40)
+            assert [row["replica"] for row in receipt["replicas"]] == ["a"]
+            assert len(moved.events("target.refused")) == 1
+            assert held(moved)["generation"] == 3
+            # What the refusal names as the way to hand a node over.
+            moved.end(signal.SIGTERM)
+            (moved.state / "target.json").unlink()
+            moved.start()
+            other.wait_for(lambda: applied(other, 41))
+            assert held(moved)["cluster_id"] == B["cluster_id"]
+        finally:
+            if moved.process is not None and moved.process.poll() is None:
+                moved.end(signal.SIGKILL)
+    finally:
+        other.go_away()
+
+
+def test_servers_of_the_version_before_and_after_take_turns(plane: ControlPlane, agent: AgentProcess) -> None:
+    """One that tells of no history hears of none, for it would refuse what it does not know; generations go on."""
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    plane.promote(target(plane, 3, [replica("a", 50)], []))
+    plane.wait_for(lambda: applied(plane, 3))
+    assert not any({"cluster_id", "epoch"} & set(told) for told in (*plane.receipts, *plane.joins, *plane.reports))
+    starts = len(agent.events("target.accepted"))
+    plane.history = dict(A)
+    plane.promote(target(plane, 3, [replica("a", 50)], []))
+    plane.wait_for(lambda: plane.receipts[-1].get("cluster_id") == A["cluster_id"])
+    assert plane.receipts[-1]["outcome"] == "applied"
+    assert len(agent.events("target.accepted")) == starts + 1
+    plane.history = {}
+    plane.promote(target(plane, 4, [replica("a", 60)], []))
+    plane.wait_for(lambda: applied(plane, 4))
+    assert not {"cluster_id", "epoch"} & set(plane.receipts[-1])
+    plane.promote(target(plane, 2, [], []))
+    plane.wait_for(lambda: refusals(plane))
+    assert "older" in refusals(plane)[0]["problems"][0]
+    assert not {"cluster_id", "epoch"} & set(refusals(plane)[0])

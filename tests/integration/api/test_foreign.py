@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from agents.wire import NodeReceipt, ReplicaReadBack, ReplicaReport, encode
+from agents.wire import HISTORY, READS, NodeReceipt, ReplicaReadBack, ReplicaReport, encode
 from app import kinds
+from app.services.declared.fleet import Fleet
+from app.services.declared.tokens import Deed
 from app.services.seen.telemetry import FOREIGN
 from app.store import profile_runs, targets
 from app.store.profile_runs import NewRun
@@ -31,11 +33,19 @@ OTHERS = "http://127.0.0.1:9"
 
 
 def receive(world: World, node: str, *replicas: ReplicaReadBack, generation: int = 1) -> httpx.Response:
+    return deliver(world, receipt_of(node, *replicas, generation=generation))
+
+
+def receipt_of(node: str, *replicas: ReplicaReadBack, generation: int = 1, **more: Any) -> NodeReceipt:
     receipt = NodeReceipt(
         node=node, boot_id="boot-1", generation=generation, plan=None, outcome="applied", observed_at_s=time.time(),
         elapsed_ms=1.0, devices=(), replicas=replicas,
     )  # fmt: skip
-    return world.call("POST", "/v1/agent/receipts", node, plain=encode(receipt))
+    return replace(receipt, **more)
+
+
+def deliver(world: World, receipt: NodeReceipt) -> httpx.Response:
+    return world.call("POST", "/v1/agent/receipts", receipt.node, plain=encode(receipt))
 
 
 def read_back(node: str = NODE, endpoint: str | None = OTHERS, **changes: Any) -> ReplicaReadBack:
@@ -190,3 +200,67 @@ def test_what_a_node_is_ordered_to_measure_is_its_own(standing: World) -> None:
     send(standing, NODE, 2, measured, beside, replace(measured, workload=f"{OWN}/train"))
     assert stored_rows(standing) == {measured.replica, beside.replica}
     assert len(standing.call("GET", f"/v1/routes/{OWN}/vision").json()["replicas"]) == 0
+
+
+TARGET = f"/v1/agent/nodes/{NODE}/target"
+
+
+def history(world: World) -> dict[str, Any]:
+    told = world.call("GET", TARGET, NODE, headers={READS: HISTORY}).json()
+    return {name: told[name] for name in ("cluster_id", "epoch")}
+
+
+def begin_epoch(world: World) -> None:
+    Fleet(world.database, CLUSTER).begin_epoch(Deed(actor="test"), force=True)
+    world.app.state.services.telemetry.registry.forget(NODE)
+
+
+def test_receipts_of_an_epoch_that_is_over_route_nothing(standing: World) -> None:
+    before = history(standing)
+    assert before["epoch"] == 1
+    assert deliver(standing, receipt_of(NODE, read_back(), **before)).status_code == 200
+    assert routed(standing) == [OTHERS]
+    begin_epoch(standing)
+    assert routed(standing) == []
+    refused = deliver(standing, receipt_of(NODE, read_back(), **before))
+    assert (refused.status_code, refused.json()["errors"][0]["code"]) == (422, "history-foreign")
+    assert (routed(standing), noted(standing, NODE)) == ([], ["history-foreign"])
+    now = history(standing)
+    assert (now["cluster_id"], now["epoch"] > 1) == (before["cluster_id"], True)
+    assert deliver(standing, receipt_of(NODE, read_back(), **now)).status_code == 200
+    assert routed(standing) == [OTHERS]
+
+
+def test_what_a_node_of_another_cluster_refuses_is_kept_and_routes_nothing(standing: World) -> None:
+    """Whoever looks for the reason finds it where all receipts are."""
+    theirs = {"cluster_id": "bbbbbbbb-0000-4000-8000-000000000002", "epoch": 1}
+    said = receipt_of(NODE, read_back(), outcome="refused", problems=("the target is of another cluster",), **theirs)
+    assert deliver(standing, said).status_code == 200
+    kept = standing.call("GET", f"/v1/receipts?node={NODE}").json()["items"][0]
+    assert (kept["outcome"], kept["problems"]) == ("refused", ["the target is of another cluster"])
+    assert (kept["document"]["cluster_id"], kept["document"]["replicas"]) == (theirs["cluster_id"], [])
+    assert (routed(standing), noted(standing, NODE)) == ([], ["history-foreign"])
+    assert deliver(standing, replace(said, outcome="applied")).status_code == 422
+
+
+def test_agents_of_the_version_before_hear_of_no_history_and_are_believed(standing: World) -> None:
+    """They refuse targets with fields that they do not know, and send none themselves."""
+    answered = standing.call("GET", TARGET, NODE)
+    assert not {"cluster_id", "epoch"} & set(answered.json())
+    assert answered.headers["etag"] == '"1"'
+    assert receive(standing, NODE, read_back()).status_code == 200
+    assert routed(standing) == [OTHERS]
+    begin_epoch(standing)
+    assert receive(standing, NODE, read_back()).status_code == 200
+    assert routed(standing) == [OTHERS]
+
+
+def test_the_tag_of_a_target_tells_epochs_apart(standing: World) -> None:
+    first = standing.call("GET", TARGET, NODE, headers={READS: HISTORY})
+    asked = {READS: HISTORY, "If-None-Match": first.headers["etag"]}
+    assert standing.call("GET", TARGET, NODE, headers=asked).status_code == 304
+    begin_epoch(standing)
+    again = standing.call("GET", TARGET, NODE, headers=asked)
+    assert (again.status_code, again.json()["generation"]) == (200, first.json()["generation"])
+    joined = standing.call("POST", "/v1/agent/join", NODE, plain=encode(join_message(NODE, boot_id="boot-1"))).json()
+    assert {name: joined[name] for name in ("cluster_id", "epoch")} == history(standing)

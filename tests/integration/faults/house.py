@@ -26,9 +26,10 @@ from app.client import ApiError, Client, UnreachableError
 from app.clock import new_id, new_secret
 from app.store import tokens
 from app.store.embedded import embedded_url
-from app.store.engine import Database
+from app.store.engine import Database, libpq_url
 from app.store.migrate import upgrade
 from solvers.errors import HeadroomError
+from tests.integration.postgres import embedded_binaries
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -109,6 +110,20 @@ class Postgres:
     def start(self) -> None:
         """Come back, with recovery, at the same address."""
         assert embedded_url(self.home) == self.url
+
+    def dump(self, url: str, file: Path) -> None:
+        """A backup of a database, made while it is in use."""
+        self._program("pg_dump", "--format=custom", f"--file={file}", libpq_url(url))
+
+    def restore(self, url: str, file: Path) -> None:
+        """Put a backup in the place of a database, whoever is still connected."""
+        self.drop(url)
+        self._run(f"CREATE DATABASE {urlsplit(url).path.lstrip('/')}")
+        self._program("pg_restore", "--exit-on-error", f"--dbname={libpq_url(url)}", str(file))
+
+    def _program(self, name: str, *arguments: str) -> None:
+        done = subprocess.run([embedded_binaries() / name, *arguments], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
     def end(self) -> None:
         """Stop and remove everything."""
@@ -250,6 +265,12 @@ class House:
             *("--time-factor", "20"),
         )
         return self._start(node, command)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """One command of `headroom`, with the environment of this house."""
+        command = [sys.executable, "-m", "app", *arguments]
+        environment = dict(self._environment)
+        return subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
 
     def _start(self, name: str, command: tuple[str, ...]) -> Process:
         number = sum(process.name == name for process in self._processes)

@@ -61,6 +61,19 @@ def test_going_down_a_step_keeps_what_lies_below(empty_url: str) -> None:
         assert connection.execute("SELECT token FROM leases").fetchall() == [(7,)]
 
 
+def test_a_cluster_that_stands_gets_an_id_of_its_own_in_its_first_epoch(empty_url: str) -> None:
+    migrate.upgrade(empty_url, "0032")
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("INSERT INTO cluster_state (cluster, generation) VALUES ('one', 12), ('two', 3)")
+    migrate.upgrade(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        found = connection.execute(
+            "SELECT generation, epoch, cluster_id FROM cluster_state ORDER BY cluster"
+        ).fetchall()
+    assert [row[:2] for row in found] == [(12, 1), (3, 1)]
+    assert found[0][2] != found[1][2]
+
+
 def test_fields_that_are_no_more_leave_stored_documents(empty_url: str) -> None:
     migrate.upgrade(empty_url)
     migrate.downgrade(empty_url, "0029")

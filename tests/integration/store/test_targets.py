@@ -13,10 +13,12 @@ from app.store import events, plans, targets
 from app.store.engine import Database
 from app.store.pages import PageOrder
 from app.store.plans import PlanState
+from app.store.targets import Standing
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.errors import FieldError, HeadroomError, LeaseLostError, NotFoundError, StateError, SupersededError
 from tests.integration.store.plans import CLUSTER, keep, plan, promote
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -187,3 +189,34 @@ def test_plans_overtaken_by_a_promotion_are_set_aside(database: Database) -> Non
         promote(session, plan(0))
         states = [plans.get(session, name).state for name in (waiting, shadow, ahead)]
     assert states == [PlanState.SUPERSEDED, PlanState.SHADOW, PlanState.PROPOSED]
+
+
+def test_epochs_rise_and_two_copies_never_begin_the_same(database: Database) -> None:
+    """A backup that is restored twice begins where a history of its own would have to end."""
+    with database.transaction() as session:
+        assert targets.standing(session, CLUSTER) == Standing()
+        promote(session, plan())
+        first = targets.standing(session, CLUSTER)
+        begun = targets.begin_epoch(session, CLUSTER)
+    assert (first.generation, first.epoch) == (1, 1)
+    assert (begun.generation, begun.cluster_id) == (1, first.cluster_id)
+    assert begun.epoch is not None
+    assert begun.epoch > 1.7e9
+    with database.transaction() as session:
+        session.execute(text("UPDATE cluster_state SET epoch = 9000000000"))
+        assert targets.begin_epoch(session, CLUSTER).epoch == 9000000001
+
+
+def test_whoever_plans_or_serves_is_named(database: Database, database_url: str) -> None:
+    with database.transaction() as session:
+        assert targets.busy(session) == ()
+        targets.acquire_lease(session, targets.PLANNER, "host:1", 60.0)
+    api = Database(database_url, pool_size=1, application_name="headroom api")
+    with api.reading() as session:
+        (serving, planning) = targets.busy(session)
+    api.dispose()
+    assert serving == "an API process is connected"
+    assert planning.startswith("planner host:1 holds the lease until ")
+    with database.transaction() as session:
+        targets.release_lease(session, targets.PLANNER, "host:1")
+    wait_until(lambda: database.read(targets.busy) == (), "the connection is gone")

@@ -1,11 +1,10 @@
-"""Statuses, reasons and lines without a network, and what an unusable address leads to."""
+"""Statuses and reasons without a network, and what an unusable address leads to."""
 
 from __future__ import annotations
 
 import pytest
 
 from agents.errors import ConfigError
-from agents.loop.uplink import heard
 from agents.transport import HttpAnswer, HttpConnection, UnreachableError
 
 
@@ -39,18 +38,3 @@ def test_a_refusal_says_why(body: bytes, reason: str) -> None:
 def test_an_answer_of_something_else_is_not_an_answer() -> None:
     with pytest.raises(UnreachableError):
         HttpAnswer(200, {}, b"<html>welcome to the hotel</html>").json()
-
-
-@pytest.mark.parametrize(
-    ("line", "generation"),
-    [
-        (b'{"generation": 12}\n', 12),
-        (b": still here\n", None),
-        (b"\n", None),
-        (b'{"generation": "12"}\n', None),
-        (b'{"generation": true}\n', None),
-        (b'{"half', None),
-    ],
-)
-def test_the_bell_tells_generations_and_nothing_else(line: bytes, generation: int | None) -> None:
-    assert heard(line) == generation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,3 +62,9 @@ def test_a_record_mirrors_others_and_misses_nothing() -> None:
     assert (spec.replica, spec.worker, spec.batch) == ("a", replica.worker, 9)
     with pytest.raises(TypeError, match="nobody tells"):
         mirrored(WorkerSpec, replica.worker, batch=9)
+
+
+def test_what_older_versions_do_not_know_is_left_out_where_it_says_nothing() -> None:
+    named = replace(node_target(7), cluster_id="c", epoch=2)
+    assert not {"cluster_id", "epoch"} & set(encode(node_target(7)))
+    assert decode(NodeTarget, encode(named)) == named

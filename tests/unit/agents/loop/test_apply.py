@@ -147,9 +147,75 @@ def test_targets_that_must_not_be_held_are_refused(host: Host, make: Callable[[s
     with pytest.raises(TargetRefusedError, match=reason):
         host.applier.accept(make(host.uuids[0]))
     assert host.applier.target == held
-    refusal = host.applier.refusal("boot-1", 1.0, 4, reason)
+    refusal = host.applier.refusal("boot-1", 1.0, node_target(4), reason)
     assert (refusal.outcome, refusal.generation, refusal.problems) == ("refused", 4, (reason,))
     assert [each.replica for each in refusal.replicas] == ["r1"]
+
+
+A, B = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"
+
+
+def of(cluster_id: str | None, epoch: int | None, generation: int, uuid: str, share: int = 50) -> NodeTarget:
+    """A target of a history; without names as servers of the version before tell it."""
+    told = node_target(generation, device_target(uuid, replica_target("r1", share=share)))
+    return replace(told, cluster_id=cluster_id, epoch=epoch)
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "epoch", "generation", "reason"),
+    [
+        (A, 2, 15, None),
+        (A, 2, 14, "another content"),
+        (A, 2, 13, "older"),
+        (A, 3, 13, None),
+        (A, 3, 14, None),
+        (A, 1, 20, "epoch 1, which is over"),
+        (B, 2, 20, f"of cluster {B}, this node belongs to cluster {A}"),
+        (B, 9, 20, r"remove target\.json"),
+        (None, None, 15, None),
+        (None, None, 14, "another content"),
+        (None, None, 13, "older"),
+    ],
+)
+def test_generations_compare_within_an_epoch_of_a_cluster(
+    host: Host, cluster_id: str | None, epoch: int | None, generation: int, reason: str | None
+) -> None:
+    uuid = host.uuids[0]
+    host.applier.accept(of(A, 2, 14, uuid))
+    host.settle()
+    wanted = of(cluster_id, epoch, generation, uuid, share=60)
+    if reason is None:
+        assert host.applier.accept(wanted)
+        assert host.applier.generation_applied == (14 if epoch == 2 else 0)
+        receipt = host.settle()
+        assert receipt is not None
+        assert (receipt.cluster_id, receipt.epoch, receipt.generation) == (cluster_id, epoch, generation)
+        return
+    with pytest.raises(TargetRefusedError, match=reason):
+        host.applier.accept(wanted)
+    refusal = host.applier.refusal("boot-1", 1.0, wanted, reason)
+    # Servers that tell of no history know no such fields; to others the node says what it holds instead.
+    assert (refusal.cluster_id, refusal.epoch) == ((A, 2) if cluster_id else (None, None))
+    assert (refusal.generation, refusal.plan) == (generation, None)
+
+
+@pytest.mark.parametrize(("before", "after"), [((None, None), (A, 1)), ((A, 1), (None, None)), ((A, 1), (A, 2))])
+def test_the_same_target_under_another_name_touches_nothing(
+    host: Host, before: tuple[str | None, int | None], after: tuple[str | None, int | None]
+) -> None:
+    """As where agents were of this version before their server was, or the other way round."""
+    uuid = host.uuids[0]
+    host.applier.accept(of(*before, 14, uuid))
+    host.settle()
+    host.devices.calls.clear()
+    assert host.applier.accept(of(*after, 14, uuid))
+    assert not host.applier.accept(of(*after, 14, uuid))
+    receipt = host.settle()
+    assert not {"start", "stop", "drain", "tune"} & set(host.devices.calls)
+    assert receipt is not None
+    assert (receipt.outcome, receipt.cluster_id, receipt.epoch) == ("applied", *after)
+    with pytest.raises(TargetRefusedError, match=r"older|epoch 1, which is over"):
+        host.applier.accept(of(*before, 13, uuid))
 
 
 def test_a_failed_start_is_told_retried_later_and_forgotten_when_it_works(host: Host) -> None:

@@ -193,3 +193,25 @@ class TestResuming:
         said = io.StringIO()
         self.agent(world, said)._resume()
         assert "restore.failed" in said.getvalue()
+
+
+def test_another_cluster_is_refused_once_however_often_it_promotes(node: Node) -> None:
+    def told(generation: int, cluster: str) -> None:
+        target = node_target(generation, device_target(node.uuid, replica_target("a")))
+        node.agent.mailbox.put_target(replace(target, cluster_id=cluster, epoch=1))
+        node.turns(10)
+
+    told(3, "ours")
+    for generation in (1, 7, 8, 9):
+        told(generation, "theirs")
+    refused = [line for line in node.said.getvalue().splitlines() if "target.refused" in line]
+    assert len(refused) == 1, refused
+    receipts = []
+    while (receipt := node.agent.mailbox.next_receipt()) is not None:
+        node.agent.mailbox.drop_receipt(receipt)
+        receipts += [receipt] * (receipt.outcome == "refused")
+    ((problem,),) = [receipt.problems for receipt in receipts]
+    assert "cluster theirs" in problem
+    assert "cluster ours" in problem
+    told(4, "ours")
+    assert node.agent.applier.generation_applied == 4
