@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import DAY_S, ago, changed, from_row, one, put_over
+from app.store.sql import DAY_S, ago, changed, from_row, named, one, put_over
 from app.store.tables import cycles, planner_states, plans
 from solvers.cycle.record import Authorship, CycleRecord, CycleStep, Decision, Lane
 from solvers.domain.codec import bytes_digest, canonical_json, from_json, to_plain
@@ -204,7 +204,7 @@ class PlannerState:
 
 def newest_state(session: Session, planner: str, version: str) -> PlannerState | None:
     """What a planner keeps; None when it kept nothing yet."""
-    return _newest(session, _of_planner(planner, version))
+    return _newest(session, (planner_states.c.planner == planner, planner_states.c.version == version))
 
 
 def find_state(session: Session, planner: str, digest: str) -> PlannerState | None:
@@ -223,20 +223,5 @@ def put_state(session: Session, planner: str, version: str, state: bytes) -> Dig
     now = func.clock_timestamp()
     row = {"planner": planner, "version": version, "digest": digest, "state": state, "updated_at": now}
     session.execute(put_over(planner_states, row, ("planner", "version", "digest")))
-    newest_first = planner_states.c.updated_at.desc()
-    sizes = (
-        select(
-            planner_states.c.digest,
-            func.sum(func.length(planner_states.c.state)).over(order_by=newest_first).label("size"),
-            func.row_number().over(order_by=newest_first).label("place"),
-        )
-        .where(*_of_planner(planner, version))
-        .subquery()
-    )
-    beyond = select(sizes.c.digest).where(sizes.c.size > STATES_BYTES_MAX, sizes.c.place > 1)
-    session.execute(delete(planner_states).where(*_of_planner(planner, version), planner_states.c.digest.in_(beyond)))
+    session.execute(named("trim_states"), {"planner": planner, "version": version, "bytes_max": STATES_BYTES_MAX})
     return digest
-
-
-def _of_planner(planner: str, version: str) -> tuple[Any, ...]:
-    return (planner_states.c.planner == planner, planner_states.c.version == version)

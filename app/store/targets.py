@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,7 @@ from agents.wire import NodeReceipt
 from app.records import record
 from app.store import events, plans
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import DAY_S, ago, changed, from_row, interval, named, one, put_over, records
+from app.store.sql import DAY_S, ago, changed, from_row, named, one, put_over, records
 from app.store.tables import cluster_state, leases, node_targets, target_history, told_replicas
 from solvers.domain.change import Target
 from solvers.domain.codec import Plain
@@ -53,19 +53,9 @@ class Lease:
 
 def acquire_lease(session: Session, name: str, holder: str, ttl_s: float) -> Lease | None:
     """Take or renew the lease; None while somebody else holds it."""
-    end = func.clock_timestamp() + interval(ttl_s)
-    first = insert(leases).values(name=name, holder=holder, token=1, expires_at=end)
-    if changed(session, first.on_conflict_do_nothing()):
-        return read_lease(session, name)
-    # The row lock orders rivals; the clock is read after it is granted.
-    now = func.clock_timestamp()
-    session.execute(select(leases.c.name).where(leases.c.name == name).with_for_update())
-    mine = update(leases).where(leases.c.name == name)
-    renewed = mine.where(leases.c.holder == holder, leases.c.expires_at > now).values(expires_at=end)
-    taken = mine.where(or_(leases.c.holder.is_(None), leases.c.expires_at <= now)).values(
-        holder=holder, token=leases.c.token + 1, acquired_at=now, expires_at=end
-    )
-    return read_lease(session, name) if changed(session, renewed) or changed(session, taken) else None
+    wanted = {"name": name, "holder": holder, "ttl_s": ttl_s}
+    taken = session.execute(named("acquire_lease"), wanted).one_or_none()
+    return None if taken is None else read_lease(session, name)
 
 
 def release_lease(session: Session, name: str, holder: str) -> bool:

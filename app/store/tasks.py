@@ -11,8 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import delete, func
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from app.store.pages import PageOrder, StoredPage, cut, decode_cursor
@@ -87,12 +86,8 @@ def standing_plan(session: Session, cluster: str) -> str | None:
 
 def count_eviction(session: Session, kind: WorkloadKind, project: str, name: str) -> int:
     """Count one more time that a job or task lost its place; returns the count."""
-    statement = insert(job_progress).values(kind=kind, project=project, name=name, evictions=1)
-    statement = statement.on_conflict_do_update(
-        index_elements=["kind", "project", "name"],
-        set_={"evictions": job_progress.c.evictions + 1, "updated_at": func.now()},
-    )
-    return int(session.execute(statement.returning(job_progress.c.evictions)).scalar_one())
+    work = {"kind": kind, "project": project, "name": name}
+    return int(session.execute(named("count_eviction"), work).scalar_one())
 
 
 def forget(session: Session, kind: WorkloadKind, project: str, name: str) -> bool:

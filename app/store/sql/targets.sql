@@ -64,3 +64,15 @@ WITH forgotten AS (DELETE FROM node_read_backs), unapplied AS (UPDATE node_state
 UPDATE cluster_state SET epoch = greatest(epoch + 1, extract(epoch FROM clock_timestamp())::bigint)
 WHERE cluster = :cluster RETURNING generation, cluster_id::text, epoch
 
+-- name: acquire_lease
+-- Take or renew a lease. The row's lock orders rivals, and the clock is read once it is granted; the token stays while a
+-- holder renews in time, and rises at every other change.
+INSERT INTO leases AS held (name, holder, token, expires_at)
+VALUES (:name, :holder, 1, clock_timestamp() + make_interval(secs => :ttl_s))
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = clock_timestamp() + make_interval(secs => :ttl_s),
+    (token, acquired_at) = (
+        SELECT held.token + lapsed::int, CASE WHEN lapsed THEN clock_timestamp() ELSE held.acquired_at END
+        FROM (SELECT held.holder IS NULL OR held.expires_at <= clock_timestamp() AS lapsed)
+    )
+WHERE held.holder IS NULL OR held.holder = excluded.holder OR held.expires_at <= clock_timestamp()
+RETURNING name

@@ -35,3 +35,9 @@ ORDER BY project, name LIMIT :most
 -- name: standing_plan
 -- The plan that stands.
 SELECT plan_id FROM cluster_state WHERE cluster = :cluster
+
+-- name: count_eviction
+-- One more time a job or task lost its place.
+INSERT INTO job_progress AS progress (kind, project, name, evictions) VALUES (:kind, :project, :name, 1)
+ON CONFLICT (kind, project, name) DO UPDATE SET evictions = progress.evictions + 1, updated_at = now()
+RETURNING evictions
