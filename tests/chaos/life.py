@@ -1,0 +1,316 @@
+"""One seeded history of the shell: who does what when, what breaks, and whether every promise held at every moment."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from starlette.testclient import TestClient
+
+from app import kinds
+from app.api.app import create_app
+from app.api.deps import ApiContext
+from app.clock import SystemClock
+from app.services.beliefs.beliefs import Beliefs
+from app.settings import Settings
+from app.store import migrate
+from app.store.engine import Database
+from solvers.domain.codec import digest
+from solvers.planners import registry
+from tests import builders
+from tests.chaos.actors import (
+    LOST,
+    Accountant,
+    Actor,
+    Answer,
+    Clock,
+    Doubter,
+    Forger,
+    Planner,
+    Poster,
+    Promoted,
+    Reporter,
+    Wish,
+    Writer,
+)
+from tests.chaos.checks import broken
+from tests.chaos.history import Seen, possible
+from tests.chaos.turnstile import Operation, Turnstile, WatchedDatabase
+from tests.integration.api.world import CLUSTER, StoredPlanning, World, build_world
+from tests.integration.postgres import Server
+
+TEMPLATE = "chaos_template"
+REPLICAS = 2
+WISHES = 70
+UNDER_WAY = 3
+ODDS = {"cut": 0.02, "lose": 0.05, "freeze": 0.02, "expire": 0.02, "silence": 0.01, "restart": 0.01}
+"""At each step; of a lost answer, at each beginning."""
+ZEAL = (0.1, 0.5, 1.0, 1.0, 4.0)
+FREEZE_STEPS = 60
+STEP_MS = 50.0
+EXPIRED = """
+UPDATE leases SET expires_at = now() - interval '1 second'
+WHERE name IN (SELECT name FROM leases FOR UPDATE SKIP LOCKED)"""
+SILENT = """
+UPDATE node_states SET joined_at = joined_at - interval '40 seconds',
+    last_report_at = last_report_at - interval '40 seconds'
+WHERE node_id IN (SELECT node_id FROM node_states FOR UPDATE SKIP LOCKED)"""
+DOCUMENTS = ("vision", "speech")
+PLANNERS = ("planner-1", "planner-2", "person")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A server with a template of a cluster that has tokens and a catalogue."""
+
+    server: Server
+    secrets: dict[str, str]
+
+
+def stage(server: Server) -> Stage:
+    url = server.create(TEMPLATE)
+    migrate.upgrade(url)
+    database = Database(url)
+    world = build_world(database)
+    world.put(kinds.JOB, builders.job())
+    world.client.close()
+    database.dispose()
+    return Stage(server, world.secrets)
+
+
+class StepTime(SystemClock):
+    """Time that passes with the steps of a history, so that what caches forget does not depend on the machine."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def elapsed_ms(self) -> float:
+        return STEP_MS * self.steps
+
+
+class Life:
+    """One history."""
+
+    def __init__(self, url: str, secrets: dict[str, str], seed: int) -> None:
+        self.seed = seed
+        self.story: list[str] = []
+        self.faults: Counter[str] = Counter()
+        self._stream = random.Random(seed)
+        self._time = StepTime()
+        self._turnstile = Turnstile(url)
+        self._databases = [WatchedDatabase(url, pool_size=4) for _ in range(REPLICAS)]
+        self._secrets = secrets
+        self._worlds = [self._served(database) for database in self._databases]
+        self._frozen: dict[str, int] = {}
+        self._lost: set[str] = set()
+        self._wishes: dict[str, tuple[Actor, Wish, int]] = {}
+        self._count = 0
+        self._clock = clock = Clock()
+        tags: dict[str, tuple[str, str]] = {}
+        self.seen: dict[str, list[Seen]] = {name: [] for name in DOCUMENTS}
+        self.promoted = Promoted()
+        self.posters = [Poster(number) for number in range(2)]
+        self.reporters = [Reporter(node, clock) for node in ("a", "b")]
+        self._forger = Forger()
+        self._actors: list[Actor] = [
+            *(Writer(name, place * 10 + number, clock, self.seen[name], tags)
+              for place, name in enumerate(DOCUMENTS, 1) for number in range(3)),
+            *self.posters, *map(Doubter, self.posters), *self.reporters, self._forger, Accountant(),
+            *(Planner(name, place, self.promoted) for place, name in enumerate(PLANNERS, 1)),
+        ]  # fmt: skip
+        # Each history has its own busy ones and its own troubles: what is rare everywhere is common somewhere.
+        self._zeal = {id(actor): self._stream.choice(ZEAL) for actor in self._actors}
+        self._odds = {fault: odds * self._stream.choice(ZEAL) for fault, odds in ODDS.items()}
+
+    def live(self) -> None:
+        """Raises AssertionError with the story of what broke."""
+        try:
+            self._calmly(*self.reporters, self._forger)
+            while self._count < WISHES or self._turnstile.under_way:
+                self._step()
+            self._check_names()
+            self._drain()
+            self._check_end()
+        except AssertionError as error:
+            raise AssertionError(f"seed {self.seed}: {error}\n" + "\n".join(self.story[-60:])) from error
+
+    def broken(self) -> str:
+        """What broke, with its story; empty where everything held."""
+        try:
+            self.live()
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    def close(self) -> None:
+        for database in self._databases:
+            database.dispose()
+        for world in self._worlds:
+            world.client.close()
+        self._turnstile.close()
+
+    def _served(self, database: Database) -> World:
+        context = ApiContext(
+            settings=Settings(cluster=CLUSTER, rate_limit_per_s=0.0),
+            database=database,
+            clock=self._time,
+            planning=StoredPlanning(database),
+            beliefs=Beliefs(database),
+            propose=registry.propose,
+        )
+        app = create_app(context)
+        client = TestClient(app, raise_server_exceptions=False)
+        return World(app=app, client=client, database=database, secrets=dict(self._secrets))
+
+    def _step(self) -> None:
+        stream = self._stream
+        idle = [actor for actor in self._actors if not actor.busy]
+        begin = self._count < WISHES and len(self._turnstile.under_way) < UNDER_WAY and idle
+        if begin and (not self._turnstile.ready or stream.random() < 0.15):
+            self._begin(stream.choices(idle, [self._zeal[id(actor)] for actor in idle])[0])
+        elif self._turnstile.ready:
+            self._advance(calm=False)
+        for operation in self._turnstile.ended():
+            self._over(operation)
+
+    def _begin(self, actor: Actor, *, calm: bool = False) -> None:
+        wish = actor.wish(self._stream)
+        if wish is None:
+            return
+        self._count += 1
+        name, place = f"{self._count} {wish.name}", self._stream.randrange(REPLICAS)
+        world = self._worlds[place]
+        if not calm and self._strikes("lose"):
+            self._lost.add(name)
+        actor.busy = True
+        self._wishes[name] = (actor, wish, place)
+        self.story.append(f"{name} begins at {place}")
+        self._turnstile.begin(Operation(name, lambda: wish.work(world)))
+
+    def _advance(self, *, calm: bool) -> None:
+        self._frozen = {name: left - 1 for name, left in self._frozen.items() if left > 1}
+        ready = self._turnstile.ready
+        awake = [operation for operation in ready if operation.name not in self._frozen]
+        operation = self._stream.choice(awake or ready)
+        if not calm:
+            self._break(operation)
+        point = operation.point
+        self._time.steps += 1
+        self._turnstile.advance(operation)
+        if point == "committed" or operation.over:
+            found = broken(self._turnstile.rows)
+            assert not found, f"after {operation.name}: {found}"
+
+    def _break(self, operation: Operation) -> None:
+        if self._strikes("cut") and self._turnstile.cut(operation):
+            self._tell("cut", f"{operation.name} at {operation.point}")
+        if self._strikes("freeze"):
+            self._frozen[operation.name] = FREEZE_STEPS
+            self._tell("freeze", f"{operation.name} at {operation.point}")
+        if self._strikes("expire"):
+            self._turnstile.change(EXPIRED)
+            self._tell("expire", "every lease")
+        if self._strikes("silence"):
+            self._silence()
+            self._tell("silence", "of every node, for 40 s")
+        place = self._stream.randrange(REPLICAS)
+        if self._strikes("restart") and all(where != place for _, _, where in self._wishes.values()):
+            self._worlds[place].client.close()
+            self._worlds[place] = self._served(self._databases[place])
+            self._tell("restart", f"API {place}")
+
+    def _strikes(self, fault: str) -> bool:
+        return self._stream.random() < self._odds[fault]
+
+    def _silence(self) -> None:
+        self._clock.silences += 1
+        self._turnstile.change(SILENT)
+
+    def _tell(self, fault: str, whom: str) -> None:
+        self.faults[fault] += 1
+        self.story.append(f"! {fault}: {whom}")
+
+    def _over(self, operation: Operation) -> None:
+        actor, wish, _ = self._wishes.pop(operation.name)
+        actor.busy = False
+        lost = operation.name in self._lost
+        if operation.error is not None:
+            raise AssertionError(f"{operation.name} raised {operation.error!r}") from operation.error
+        self.faults["lost answer"] += lost
+        told = getattr(operation.answer, "status", "")
+        self.story.append(f"{operation.name} is over after {operation.steps} steps{' (lost)' if lost else ''} {told}")
+        if not lost:
+            wish.heard(operation.answer)
+        elif isinstance(operation.answer, Answer):
+            wish.heard(Answer(LOST))
+
+    def _calmly(self, *actors: Actor) -> None:
+        """One after the other, and nothing breaks."""
+        for actor in actors:
+            self._begin(actor, calm=True)
+            while self._turnstile.under_way:
+                self._advance(calm=True)
+                for operation in self._turnstile.ended():
+                    self._over(operation)
+
+    def _check_names(self) -> None:
+        """Who was never silent still has its name, as an API that remembers nothing sees it."""
+        for reporter in self.reporters:
+            if reporter.secret is not None:
+                world = self._served(self._databases[0])
+                world.secrets["mine"] = reporter.secret
+                told = world.call("GET", f"/v1/agent/nodes/{reporter.node}/target", "mine")
+                world.client.close()
+                assert told.status_code in (200, 404), f"{reporter.node} was never silent: {told.status_code}"
+
+    def _drain(self) -> None:
+        """Everybody gets the answers that are still owed, on a calm day."""
+        for _ in range(400):
+            owing = [actor for actor in self._actors if actor.pending()]
+            if not owing:
+                return
+            self._silence()
+            self._calmly(*owing)
+        raise AssertionError(f"still owed: {[type(actor).__name__ for actor in self._actors if actor.pending()]}")
+
+    def _check_end(self) -> None:
+        rows = self._turnstile.rows
+        found = broken(rows)
+        assert not found, found
+        for name, seen in self.seen.items():
+            assert possible(seen), f"no order of one register explains what was seen of {name}: {seen}"
+        for poster in self.posters:
+            for key, identity in poster.answered.items():
+                made = [row[0] for row in rows("SELECT id FROM tokens WHERE name = %s", key)]
+                assert made == [identity], f"{key} was acknowledged as {identity}, there is {made}"
+        for reporter in self.reporters:
+            kept = set(rows("SELECT boot_id, sequence FROM report_log WHERE source = %s", f"node/{reporter.node}"))
+            missing = set(reporter.acknowledged) - kept
+            assert not missing, f"acknowledged reports are gone: {missing}"
+        history = dict(rows("SELECT generation, plan_id FROM target_history"))
+        for generation, plan in self.promoted.plans.items():
+            assert history.get(generation) == digest(plan), f"generation {generation} was acknowledged and is gone"
+
+
+@contextmanager
+def life_of(stage: Stage, seed: int) -> Iterator[Life]:
+    name = f"chaos_{seed}"
+    url = stage.server.create(name, TEMPLATE)
+    life = Life(url, stage.secrets, seed)
+    try:
+        yield life
+    finally:
+        life.close()
+        stage.server.drop(name)
+
+
+def missed_after(stage: Stage, seeds: range) -> int | None:
+    """The number of the first history in which something breaks."""
+    for number, seed in enumerate(seeds, 1):
+        with life_of(stage, seed) as life:
+            if life.broken():
+                return number
+    return None

@@ -1,0 +1,209 @@
+"""One operation at a time, and at each of its statements the stream of a seed says who goes on and what breaks.
+
+An operation runs in threads of its own, whose context carries it. It stops at every point (before each statement,
+before and after the commit) until it is let go. Who waits for a lock of the database stands aside, which the database
+itself tells, and goes on by itself when that lock is free; nobody else is let go before all who can run have come to
+their next point. So a seed tells one story on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+import psycopg
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from app.store.engine import Database, libpq_url
+
+LOOK_S = 0.002
+PATIENCE_LOOKS = 100
+"""Who says nothing for so long waits for a thread of its own process; that is the only thing that time decides."""
+STUCK_LOOKS = 10_000
+NOW: ContextVar[Operation | None] = ContextVar("operation", default=None)
+
+
+class Operation:
+    """Something under way."""
+
+    def __init__(self, name: str, work: Callable[[], Any]) -> None:
+        self.name = name
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.point = ""
+        """Where it stands; empty while it runs."""
+        self.over = False
+        self.aside = False
+        """It waits for a lock, or for another thread of the process."""
+        self.backend: int | None = None
+        """Its connection, while it has one in a transaction."""
+        self.steps = 0
+        self._work = work
+        self._go = threading.Semaphore(0)
+        self._told = threading.Event()
+        context = copy_context()
+        context.run(NOW.set, self)
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def stop(self, point: str) -> None:
+        """Called within the operation: wait here until it is let go."""
+        self.point, self.aside = point, False
+        self._told.set()
+        self._go.acquire()
+
+    def let_go(self) -> None:
+        self.point, self.steps = "", self.steps + 1
+        self._told.clear()
+        self._go.release()
+
+    def await_told(self, seconds: float) -> bool:
+        return self._told.wait(seconds)
+
+    def _run(self) -> None:
+        self.stop("begin")
+        try:
+            self.answer = self._work()
+        except BaseException as error:  # noqa: BLE001 - told by whoever waits for it
+            self.error = error
+        self.over, self.aside, self.backend = True, False, None
+        self._told.set()
+
+
+def here(point: str) -> None:
+    operation = NOW.get()
+    if operation is not None:
+        operation.stop(point)
+
+
+class WatchedDatabase(Database):
+    """Connections whose every statement is a point."""
+
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__(url, **more)
+        event.listen(self._engine, "before_cursor_execute", _statement)
+        event.listen(self._engine, "commit", _commit)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        inner = self._whole.get() is not None
+        with super().transaction() as session:
+            yield session
+        if not inner:
+            _ended()
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with super().reading() as session:
+            yield session
+        _ended()
+
+    @contextmanager
+    def raw(self) -> Iterator[psycopg.Connection]:
+        with super().raw() as connection:
+            _hold(connection.info.backend_pid)
+            here("raw begin")
+            yield connection
+            here("raw commit")
+        _ended()
+
+
+def _hold(backend: int | None) -> None:
+    operation = NOW.get()
+    if operation is not None:
+        operation.backend = backend
+
+
+def _ended() -> None:
+    _hold(None)
+    here("committed")
+
+
+def _statement(connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+    _hold(connection.connection.driver_connection.info.backend_pid)
+    here(f"statement {statement.split(maxsplit=1)[0]}")
+
+
+def _commit(connection: Any) -> None:
+    _hold(connection.connection.driver_connection.info.backend_pid)
+    here("commit")
+
+
+class Turnstile:
+    """Operations under way on one database."""
+
+    def __init__(self, url: str) -> None:
+        self.under_way: list[Operation] = []
+        self._control = psycopg.connect(libpq_url(url), autocommit=True, application_name="turnstile")
+
+    def close(self) -> None:
+        self._control.close()
+
+    def begin(self, operation: Operation) -> None:
+        self.under_way.append(operation)
+        operation.begin()
+        self._settle()
+
+    @property
+    def ready(self) -> list[Operation]:
+        return [operation for operation in self.under_way if operation.point]
+
+    def advance(self, operation: Operation) -> None:
+        """One step of one operation, and of those that it set free."""
+        operation.let_go()
+        self._settle()
+
+    def cut(self, operation: Operation) -> bool:
+        """Break its connection, as a killed process or a network does; False where it has none."""
+        if operation.backend is None:
+            return False
+        self._control.execute("SELECT pg_terminate_backend(%s)", (operation.backend,))
+        self._await_end(operation.backend)
+        return True
+
+    def ended(self) -> list[Operation]:
+        """Those that are over, told once."""
+        over = [operation for operation in self.under_way if operation.over]
+        self.under_way = [operation for operation in self.under_way if not operation.over]
+        return over
+
+    def change(self, statement: str) -> None:
+        """Something happens to the world."""
+        self._control.execute(statement.encode())
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        return self._control.execute(query.encode(), values or None).fetchall()
+
+    def _await_end(self, backend: int) -> None:
+        for _ in range(STUCK_LOOKS):
+            if not self.rows("SELECT 1 FROM pg_stat_activity WHERE pid = %s", backend):
+                return
+        raise AssertionError(f"connection {backend} does not end")
+
+    def _settle(self) -> None:
+        """Until everybody stands at a point, is over, or waits for what somebody else holds."""
+        for looks in range(STUCK_LOOKS):
+            running = [each for each in self.under_way if not (each.point or each.over)]
+            for operation in running:
+                if not operation.await_told(LOOK_S):
+                    operation.aside = looks > PATIENCE_LOOKS or self._waits(operation)
+            if all(each.aside or each.point or each.over for each in running) and (
+                not running or any(each.point or each.over for each in self.under_way)
+            ):
+                return
+        raise AssertionError(f"all wait for each other: {[operation.name for operation in self.under_way]}")
+
+    def _waits(self, operation: Operation) -> bool:
+        if operation.backend is None:
+            return False
+        query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+        with contextlib.suppress(IndexError):
+            return bool(self.rows(query, operation.backend)[0][0])
+        return False

@@ -1,0 +1,69 @@
+"""Seeded histories of the shell, and that each promise taken out of the product is missed (`make chaos`: many more)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.history import ABSENT, Seen, possible
+from tests.chaos.life import Stage, life_of, missed_after, stage
+from tests.chaos.mutants import MUTANTS, Mutant, planted
+from tests.integration.postgres import Server
+
+pytestmark = pytest.mark.integration
+SEEDS = range(5)
+QUICK, MISSED_WITHIN = 4, 20
+"""Mutants that are told soon, and histories in which they must be; the others take minutes."""
+
+
+@pytest.fixture(scope="module")
+def staged(embedded_server: Server) -> Stage:
+    return stage(embedded_server)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_holds_at_every_moment(staged: Stage, seed: int) -> None:
+    with life_of(staged, seed) as life:
+        life.live()
+        assert sum(life.faults.values()) > 0
+
+
+def test_a_seed_tells_one_story(staged: Stage) -> None:
+    stories = []
+    for _ in range(2):
+        with life_of(staged, 1000) as life:
+            life.live()
+            stories.append(life.story)
+    assert stories[0] == stories[1]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS[:QUICK], ids=lambda mutant: mutant.name)
+def test_a_promise_that_is_gone_is_missed(staged: Stage, mutant: Mutant) -> None:
+    with planted(mutant):
+        assert missed_after(staged, range(MISSED_WITHIN)) is not None
+
+
+def put(value: str, began: int, ended: int | None, *, expected: str | None = None, done: bool | None = True) -> Seen:
+    return Seen(what="put", value=value, expected=expected, began=began, ended=ended, done=done)
+
+
+def read(value: str, began: int, ended: int) -> Seen:
+    return Seen(what="read", value=value, began=began, ended=ended, done=True)
+
+
+@pytest.mark.parametrize(
+    ("seen", "fits"),
+    [
+        ([put("1", 1, 2), read("1", 3, 4)], True),
+        ([put("1", 1, 2), read(ABSENT, 3, 4)], False),
+        ([put("1", 1, 4), read(ABSENT, 2, 3)], True),
+        ([put("1", 1, 4), read("1", 2, 3), read(ABSENT, 5, 6)], False),
+        ([put("1", 1, 2, done=None), read(ABSENT, 3, 4)], True),
+        ([put("1", 1, 2, done=None), read("1", 3, 4), read(ABSENT, 5, 6)], False),
+        ([put("1", 1, 2), put("2", 3, 6, expected="1"), put("3", 4, 5, expected="1")], False),
+        ([put("1", 1, 2), put("2", 3, 6, expected="1"), put("3", 4, 5, expected="1", done=False)], True),
+        ([put("1", 1, 2), put("2", 3, 4, expected="1", done=False)], False),
+        ([put("1", 1, None, done=None), read(ABSENT, 2, 3), read("1", 4, 5)], True),
+    ],
+)
+def test_histories_are_judged_as_one_register(seen: list[Seen], fits: bool) -> None:
+    assert possible(seen) is fits
