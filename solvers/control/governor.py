@@ -134,12 +134,7 @@ class MorakGovernor:
         )
 
     def _verdict(
-        self,
-        envelope: DeviceEnvelope,
-        state: DeviceState,
-        position: int,
-        reading: ReplicaReading | None,
-        power: Zone,
+        self, envelope: DeviceEnvelope, state: DeviceState, position: int, reading: ReplicaReading | None, power: Zone
     ) -> ReplicaVerdict:
         """The zone and wish of the replica at a position, under the device's power zone."""
         replica = envelope.replicas[position]

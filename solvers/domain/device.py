@@ -8,18 +8,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId
-from solvers.domain.value import (
-    NAME,
-    NOT_NEGATIVE,
-    POSITIVE,
-    TEXT,
-    check_range,
-    distinct,
-    each,
-    text,
-    value,
-    within,
-)
+from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, TEXT, check_range, distinct, each, text, value, within
 from solvers.errors import FieldError
 
 USD_PER_H_MAX = 1e6

@@ -10,16 +10,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.value import (
-    NAME,
-    NOT_NEGATIVE,
-    POSITIVE,
-    TEXT,
-    check_range,
-    rising,
-    value,
-    within,
-)
+from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, TEXT, check_range, rising, value, within
 from solvers.errors import FieldError
 
 BATCH_MAX = 65536

@@ -11,13 +11,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Annotated
 
-from solvers.domain.value import (
-    NAME,
-    NOT_NEGATIVE,
-    TEXT,
-    check_distinct,
-    value,
-)
+from solvers.domain.value import NAME, NOT_NEGATIVE, TEXT, check_distinct, value
 from solvers.errors import FieldError
 
 

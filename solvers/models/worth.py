@@ -60,11 +60,7 @@ Profiles = Mapping[tuple[ModelName, GpuTypeName], Profile]
 
 
 def billed_part(
-    device: Device,
-    setting: DeviceSetting | None,
-    items: Sequence[Assignment],
-    basis: CostBasis,
-    profiles: Profiles,
+    device: Device, setting: DeviceSetting | None, items: Sequence[Assignment], basis: CostBasis, profiles: Profiles
 ) -> float:
     """Between 0 and 1. `setting`: how the plan runs the device; None: as it is."""
     if basis is CostBasis.DEVICE:
@@ -179,10 +175,7 @@ def worth_of(
 
 
 def cost_by_device(
-    snapshot: Snapshot,
-    fleet: Fleet,
-    assignments: tuple[Assignment, ...],
-    settings: Mapping[DeviceId, DeviceSetting],
+    snapshot: Snapshot, fleet: Fleet, assignments: tuple[Assignment, ...], settings: Mapping[DeviceId, DeviceSetting]
 ) -> dict[DeviceId, float]:
     """$/h of every known device in use, by the policy's basis; devices in rising order."""
     on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)

@@ -56,9 +56,7 @@ class Case:
 
     @staticmethod
     def of(
-        request: PlanRequest,
-        own: Mapping[DeviceId, DeviceSetting] | None = None,
-        neighbours: int = NEIGHBOURS_BORNE,
+        request: PlanRequest, own: Mapping[DeviceId, DeviceSetting] | None = None, neighbours: int = NEIGHBOURS_BORNE
     ) -> Case:
         """Split the standing target into pinned and movable and list every workload's options. `own`: settings of
         planners that make them, for the devices where they may; `neighbours`: so many a replica may get where shares

@@ -12,14 +12,7 @@ from solvers.domain.ids import ProjectName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import governor_of
 from solvers.domain.workload import Service, Slo, SloKind, WorkloadKind
-from solvers.verify.bounds import (
-    Execution,
-    capacity_rps,
-    execution,
-    keeps_promise,
-    latency_limit_ms,
-    memory_needed_mib,
-)
+from solvers.verify.bounds import Execution, capacity_rps, execution, keeps_promise, latency_limit_ms, memory_needed_mib
 from solvers.verify.picture import Picture, about, fatal, promise, shortage, warning
 from solvers.verify.tokens import check_tokens, token_memory_mib, token_service, tokens_rps
 

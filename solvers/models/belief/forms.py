@@ -150,11 +150,7 @@ def sensitivity(log_value: LogValue, parameters: Floats, at: tuple[Floats, Float
 
 
 def fit_parameters(
-    log_value: LogValue,
-    at: tuple[Floats, Floats, Floats],
-    target: Floats,
-    prior: ShapePrior,
-    search: Search = WIDE,
+    log_value: LogValue, at: tuple[Floats, Floats, Floats], target: Floats, prior: ShapePrior, search: Search = WIDE
 ) -> ShapeFit:
     """The most probable parameters of any form given logarithms measured at configurations, robust against single wild
     ones.

@@ -22,13 +22,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Annotated
 
-from solvers.domain.value import (
-    NAME,
-    NOT_NEGATIVE,
-    POSITIVE,
-    value,
-    within,
-)
+from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, value, within
 
 STEPS_PER_OCTAVE = 2
 """Batches within this part of a doubling count as the same configuration."""

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from solvers.domain.device import GpuType
-from solvers.domain.value import (
-    NAME,
-    NOT_NEGATIVE,
-    POSITIVE,
-    TEXT,
-    value,
-)
+from solvers.domain.value import NAME, NOT_NEGATIVE, POSITIVE, TEXT, value
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Origin
 from solvers.models.serving.tokens import StepCosts

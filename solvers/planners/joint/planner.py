@@ -225,12 +225,7 @@ def ending_of(deadline: Deadline) -> PlannerEnding:
 
 
 def _proposal(
-    attempt: Attempt,
-    rivals: Rivals,
-    layout: Layout,
-    *,
-    reasons: tuple[Reason, ...] = (),
-    facts: tuple[Fact, ...] = (),
+    attempt: Attempt, rivals: Rivals, layout: Layout, *, reasons: tuple[Reason, ...] = (), facts: tuple[Fact, ...] = ()
 ) -> Proposal:
     """With what was found out on the way, where there is time for it."""
     plan = rivals.plan

@@ -71,10 +71,7 @@ _NO_CLOCKS: Mapping[DeviceId, int] = MappingProxyType({})
 
 
 def fill(
-    seats: Seats,
-    open_to: Collection[WorkloadId],
-    deadline: Deadline,
-    clocks_mhz: Mapping[DeviceId, int] = _NO_CLOCKS,
+    seats: Seats, open_to: Collection[WorkloadId], deadline: Deadline, clocks_mhz: Mapping[DeviceId, int] = _NO_CLOCKS
 ) -> bool:
     """Keep what was filled before, and exchange other contents until nothing serves more or the time has ended; whether
     anything changed. `clocks_mhz`: clocks of devices, as they stand.

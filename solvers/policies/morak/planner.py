@@ -105,12 +105,7 @@ class Wishes:
         return known
 
     def _answer(
-        self,
-        wish: RepartitionWish,
-        answered: Answered,
-        *,
-        at_s: float,
-        standing: dict[ReplicaId, Assignment],
+        self, wish: RepartitionWish, answered: Answered, *, at_s: float, standing: dict[ReplicaId, Assignment]
     ) -> Wishes:
         device = answered.device
         subject = standing.get(wish.replica)

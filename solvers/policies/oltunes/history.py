@@ -16,15 +16,7 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, Queries
 from solvers.models.parts.lattice import in_steps
-from solvers.models.parts.seen import (
-    floats_of,
-    ints_of,
-    names_of,
-    part,
-    queries_from_plain,
-    queries_to_plain,
-    read,
-)
+from solvers.models.parts.seen import floats_of, ints_of, names_of, part, queries_from_plain, queries_to_plain, read
 from solvers.policies.oltunes.features import neighbours
 
 POINTS_MAX = 512

@@ -430,11 +430,7 @@ def _refusals(draft: _Draft) -> Iterator[tuple[tuple[WorkloadId, GpuTypeName], R
 
 
 def _refusal(
-    draft: _Draft,
-    need: Need,
-    gpu_type: GpuTypeName,
-    columns: list[int],
-    measured: set[tuple[ModelName, GpuTypeName]],
+    draft: _Draft, need: Need, gpu_type: GpuTypeName, columns: list[int], measured: set[tuple[ModelName, GpuTypeName]]
 ) -> Reason:
     pools = [row for row, pool in enumerate(draft.pools.pools) if pool.gpu_type == gpu_type]
     if need.gpu_types_allowed and gpu_type not in need.gpu_types_allowed:

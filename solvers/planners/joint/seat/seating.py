@@ -18,16 +18,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.jobs import spread_jobs
-from solvers.planners.joint.seat.seats import (
-    DUST,
-    DUST_W,
-    Floor,
-    Held,
-    Move,
-    Seats,
-    Terms,
-    members_of,
-)
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Held, Move, Seats, Terms, members_of
 from solvers.planners.joint.seat.standing import (
     ended,
     make_before_break,

@@ -84,11 +84,7 @@ class Reached:
 
 
 def reached(
-    problem: JointProblem,
-    standing: Sequence[Standing],
-    fresh: Sequence[Pattern],
-    terms: ReachTerms,
-    deadline: Deadline,
+    problem: JointProblem, standing: Sequence[Standing], fresh: Sequence[Pattern], terms: ReachTerms, deadline: Deadline
 ) -> Reached:
     """`fresh`: contents that a solve found."""
     stands = _StandingGroups.of(problem, standing)
