@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares, minimize
 
+from lab.world.truth import mig_truth
 from solvers.sim.truth.catalogue import GPUS, model_on
-from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, mig_truth, wanted
+from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, wanted
 
 A100 = GPUS["a100"]
 SLICES = {size: mig_truth(A100, *shape) for size, shape in {

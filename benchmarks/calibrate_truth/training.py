@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.world.truth import mig_truth
 from solvers.sim.truth.catalogue import GPUS
-from solvers.sim.truth.truth import TRAINING_SERIAL_PART, Resident, execution_ms, mig_truth, training_iteration_ms
+from solvers.sim.truth.truth import TRAINING_SERIAL_PART, Resident, execution_ms, training_iteration_ms
 
 A100 = GPUS["a100-40gb"]
 SLICES = {size: mig_truth(A100, *shape) for size, shape in {

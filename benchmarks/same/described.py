@@ -24,7 +24,7 @@ from app.services.beliefs.beliefs import Beliefs
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.record import CycleRecord, Lane
-from solvers.domain.change import Receipt, Target, Transition
+from solvers.domain.change import Target, Transition
 from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.policy import Policy
@@ -49,7 +49,6 @@ VALUES: tuple[type, ...] = (
     ProfilePoint,
     Project,
     Proposal,
-    Receipt,
     Service,
     Snapshot,
     Target,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import mul
 
+from lab.world.truth import answer_shift_ms
 from solvers.sim.truth.truth import (
     GpuTruth,
     Resident,
-    answer_shift_ms,
     clock_reached_mhz,
     dynamic_power_w,
     execution_curve_ms,

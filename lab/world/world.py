@@ -23,6 +23,7 @@ from lab.world.requests import Requests
 from lab.world.run import Run, job_outcome
 from lab.world.scenario import FaultKind, Level, ScenarioFault, WorldScenario
 from lab.world.state import Kernel, Priority, ServiceLane, State, TargetByDevice, Work, WorldDevice, WorldNode, may_swap
+from lab.world.truth import mig_truth
 from solvers.control import controllers
 from solvers.cycle.ports import Ports
 from solvers.domain.codec import from_plain, to_plain
@@ -32,7 +33,7 @@ from solvers.domain.ownership import device_owners
 from solvers.domain.policy import Policy
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import FieldError, InputError
-from solvers.sim.truth.truth import GpuTruth, launch_s, memory_mib, mig_truth
+from solvers.sim.truth.truth import GpuTruth, launch_s, memory_mib
 
 # --- What goes wrong in a simulated world, and what ends it
 #

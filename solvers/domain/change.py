@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated
 
-from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, NodeId, ReplicaId
+from solvers.domain.ids import DeviceId, Digest, Generation, ModelName
 from solvers.domain.part import Along, Axis, FieldRule
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.value import value
@@ -92,31 +92,6 @@ class ReceiptOutcome(StrEnum):
     APPLIED = "applied"
     PARTIAL = "partial"
     REFUSED = "refused"
-
-
-@value
-class HeldReplica:
-    """A replica as an agent read it back: share in whole SMs included."""
-
-    replica: ReplicaId
-    device: DeviceId
-    share_pct_sm: int
-    sm_count: int
-    memory_mib_limit: int
-    batch: int
-    ready: bool
-
-
-@value
-class Receipt:
-    """What a node holds of a generation, read back from its devices."""
-
-    node: NodeId
-    generation: Generation
-    outcome: ReceiptOutcome
-    held: tuple[HeldReplica, ...]
-    settings: tuple[DeviceSetting, ...]
-    problems: tuple[str, ...] = ()
 
 
 # --- The way from a target to a plan

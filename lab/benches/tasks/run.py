@@ -30,6 +30,7 @@ from lab.benches.tasks.contract import (
     TaskSeat,
 )
 from lab.benches.tasks.work import Coming
+from lab.world.truth import mig_truth
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.domain.value import NOT_NEGATIVE, POSITIVE, value, within
@@ -44,7 +45,6 @@ from solvers.sim.truth.truth import (
     execution_ms,
     gpu_truth,
     memory_mib,
-    mig_truth,
     swap_s,
     wanted,
 )

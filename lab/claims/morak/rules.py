@@ -42,6 +42,7 @@ from lab.claims.morak.boards import (
     knee_pct,
     mean_tally,
 )
+from lab.world.truth import answer_shift_ms
 from solvers.control.controllers import controller
 from solvers.control.governor import TABLE, Ends, wish_of
 from solvers.control.records import (
@@ -54,7 +55,7 @@ from solvers.control.records import (
     Setting,
     Zone,
 )
-from solvers.sim.truth.truth import GpuTruth, Resident, answer_shift_ms, board_power_w, execution_ms
+from solvers.sim.truth.truth import GpuTruth, Resident, board_power_w, execution_ms
 
 KNEES_STATED_PCT = {"mobilenet": 20, "googlenet": 30, "resnet101": 30}
 DRAWN_FROM = ("googlenet", "mobilenet", "resnet101", "resnet50", "vgg19", "inception-v3")

@@ -11,7 +11,7 @@ error of 0.030 beside 0.036 for always predicting their mean: right in size, har
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from solvers.sim.serving.serving import Served, serve
 from solvers.sim.truth.catalogue import GpuTruth, ModelTruth, gpu_truth, model_on, model_truth, training_sms
@@ -182,26 +182,6 @@ def execution_curve_ms(
     return tuple(_parts(gpu, model, load, clock_mhz_sm).total_ms * factor + extra_ms for load in loads)
 
 
-def answer_shift_ms(gpu: GpuTruth, resident: Resident, neighbours: Sequence[Resident] = ()) -> float:
-    """Milliseconds by which a full batch is answered later (or earlier: below 0) than `execution_ms`, which is its
-    cycle, for a process that always has the next batch waiting.
-
-    Its inputs are copied while the batch before executes: that is part of its answer's time, but not of the cycle.
-    Copies of all processes begin together and share one PCIe link evenly. The host's work between two batches is part
-    of the cycle, but not of any answer's time.
-    """
-    mine_ms = _copy_ms(gpu, resident)
-    met_ms = sum(each.busy * min(mine_ms, _copy_ms(gpu, each)) for each in neighbours)
-    return mine_ms + met_ms - model_on(gpu, resident.model).gap_ms_per_input * resident.batch
-
-
-def _copy_ms(gpu: GpuTruth, resident: Resident) -> float:
-    if resident.training:
-        return 0.0
-    per_input_ms = model_on(gpu, resident.model).copy_ms_per_input
-    return per_input_ms * resident.batch * 16.0 / gpu.pcie_bandwidth_gb_per_s
-
-
 def training_iteration_ms(
     gpu: GpuTruth,
     resident: Resident,
@@ -271,22 +251,3 @@ def launch_s(model: str, gpu: GpuTruth | None = None) -> float:
 def swap_s(gpu: GpuTruth, memory_mib: float) -> float:
     """Seconds to move this much between host and device, one way."""
     return memory_mib * 1.048576e-3 / (PCIE_PART * gpu.pcie_bandwidth_gb_per_s)
-
-
-def mig_truth(gpu: GpuTruth, sm_count: int, memory_mib: int) -> GpuTruth:
-    """A MIG slice as a device of its own: SMs as given, bandwidth in proportion to memory, power in proportion to SMs.
-    Slices share no SMs, caches or DRAM banks, so they do not disturb each other; they do share clock and PCIe.
-    """
-    part = sm_count / gpu.sm_count
-    return replace(
-        gpu,
-        name=f"{gpu.name}:{sm_count}sm",
-        sm_count=sm_count,
-        memory_mib=memory_mib,
-        memory_bandwidth_gb_per_s=gpu.memory_bandwidth_gb_per_s * memory_mib / gpu.memory_mib,
-        idle_w=gpu.idle_w * part,
-        context_w=gpu.context_w * part,
-        tdp_w=gpu.tdp_w * part,
-        power_limit_w_min=gpu.power_limit_w_min * part,
-        like=gpu.like or gpu.name,
-    )

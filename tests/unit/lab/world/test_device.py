@@ -15,9 +15,10 @@ import pytest
 from lab.world.arrivals import Source, Steady, arrival_times_s
 from lab.world.device import DeviceLoad, Tenant, Trainee, busy_part, iterations_done, settle
 from lab.world.queues import ReplicaServer, Stretch, serve_requests
+from lab.world.truth import answer_shift_ms
 from solvers.sim.serving.serving import serve as fluid_serve
 from solvers.sim.truth.catalogue import GPUS, MODELS
-from solvers.sim.truth.truth import Resident, answer_shift_ms, execution_curve_ms
+from solvers.sim.truth.truth import Resident, execution_curve_ms
 from tests.unit.lab.world import answers
 
 V100 = GPUS["v100"]

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.world.truth import answer_shift_ms, mig_truth
 from solvers.sim.truth.catalogue import GPUS, MODELS, model_on, model_truth, training_sms
 from solvers.sim.truth.truth import (
     GpuTruth,
     Resident,
-    answer_shift_ms,
     board_power_w,
     clock_reached_mhz,
     dynamic_power_w,
@@ -20,7 +20,6 @@ from solvers.sim.truth.truth import (
     gpu_truth,
     launch_s,
     memory_mib,
-    mig_truth,
     slowdown,
     sm_count_of_share,
     swap_s,
