@@ -24,11 +24,27 @@ ROUTE_GRACE_S = 5.0
 LOG_MIB = 16
 PASS_S_SETTLED = 1.0
 """Real workers die and real daemons crash: so often is looked after them."""
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NvidiaConfig:
+class WorkerRules:
+    """What this host's owner lets workers be and have."""
+
+    executables: tuple[str, ...] | None = None
+    """Programs that they may be; None: any."""
+    environment: tuple[str, ...] = ()
+    """Variables that workloads may set though they steer programs (`agents.wire.steers`)."""
+    secret_dirs: tuple[str, ...] = ()
+    """Below which files lie that they may have as variables; `{project}` stands for theirs."""
+    secret_env: tuple[str, ...] = ()
+    """This process's variables that they may have: `NAME`, or `PROJECT:NAME` for one project alone."""
+    log_bytes_max: int = LOG_MIB * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaConfig(WorkerRules):
     selection: str
     """Opt-in: `nvml:all`, or `nvml:` and UUIDs."""
     helper: Path | None
@@ -39,9 +55,6 @@ class NvidiaConfig:
     mps_protocol: str
     mps_control: str
     mps_pipes: Path | None
-    executables: tuple[str, ...] | None
-    """Programs that workers may be; None: any."""
-    log_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +171,13 @@ def _add_nvidia(group: argparse._ArgumentGroup) -> None:
     add("--mps-control", default="nvidia-cuda-mps-control", help="the control program of MPS")
     add("--mps-pipes", type=Path, metavar="DIR", help="where the daemons' pipes lie; a short path on a local disk")
     add("--executables", metavar="PATH,…", help="the only programs that workers may be; default: any")
+    add("--environment", metavar="NAME,…", help="variables that workloads may set though they steer programs")
+    add(
+        "--secret-dir",
+        metavar="DIR,…",
+        help="files below may be secrets of workers, {project} for theirs; default: none",
+    )
+    add("--secret-env", metavar="NAME,…", help="variables that are; PROJECT:NAME: one project's alone; default: none")
     add("--route-grace-s", type=float, default=ROUTE_GRACE_S, metavar="S", help="time routers need to forget a worker")
     add("--log-mib", type=int, default=LOG_MIB, metavar="MIB", help="kept of each worker's output")
 
@@ -171,7 +191,11 @@ def _nvidia(found: argparse.Namespace) -> NvidiaConfig:
         selection=found.devices,
         ports=_ports(found.ports),
         worker_host=_worker_host(found),
-        executables=_executables(found.executables),
+        executables=_listed("--executables", found.executables, r"/.*", "absolute paths"),
+        environment=_listed("--environment", found.environment, _VARIABLE, "names of variables") or (),
+        secret_dirs=_listed("--secret-dir", found.secret_dir, r"/.+", "absolute paths") or (),
+        secret_env=_listed("--secret-env", found.secret_env, rf"({_NAME.pattern}:)?{_VARIABLE}", "names of variables")
+        or (),
         log_bytes_max=found.log_mib * 2**20,
     )
 
@@ -193,12 +217,12 @@ def _ports(text: str) -> range:
     return found
 
 
-def _executables(text: str | None) -> tuple[str, ...] | None:
+def _listed(option: str, text: str | None, form: str, told: str) -> tuple[str, ...] | None:
     if text is None:
         return None
     names = tuple(name.strip() for name in text.split(","))
-    if not all(name.startswith("/") for name in names):
-        raise ConfigError(f"--executables {text!r}: expected absolute paths separated by commas")
+    if not all(re.fullmatch(form, name) for name in names):
+        raise ConfigError(f"{option} {text!r}: expected {told} separated by commas")
     return names
 
 

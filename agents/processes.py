@@ -14,7 +14,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.errors import WorkerError
@@ -43,7 +43,7 @@ class ProcessId:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
     arguments: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     working_directory: str | None
 
 

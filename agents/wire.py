@@ -9,6 +9,7 @@ take their defaults (older senders do not know them), or None where that is allo
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -24,6 +25,19 @@ PROTOCOL_VERSION = 1
 READS, HISTORY = "Headroom-Reads", "history"
 """A header of requests for a target, and its value where the agent reads `cluster_id` and `epoch`."""
 T = TypeVar("T")
+_STEERING = re.compile(
+    # The loader and the C library; shells; interpreters and virtual machines; libraries that load others by name.
+    r"LD_.*|GLIBC_TUNABLES|MALLOC_.*|GCONV_PATH|GETCONF_DIR|LOCPATH|N(LS|IS_)PATH|TZDIR|HOSTALIASES|LOCALDOMAIN"
+    r"|RES_OPTIONS|RESOLV_HOST_CONF|PATH|HOME|ENV|BASH.*|SHELLOPTS|PS4|IFS|CDPATH|ZDOTDIR|PYTHON.*|PERL.*|RUBY.*|LUA_.*"
+    r"|GEM_(HOME|PATH)|NODE_(OPTIONS|PATH)|PHPRC|PHP_INI_SCAN_DIR|R_(PROFILE|ENVIRON).*|JAVA_(HOME|TOOL_OPTIONS)"
+    r"|_?JAVA_OPTIONS|JDK_JAVA_OPTIONS|CLASSPATH|DOTNET_.*|CORECLR_.*|OPENSSL_(CONF|MODULES|ENGINES)"
+    r"|(CUDA|NVTX)_INJECTION.*|NCCL_.*PLUGIN|OMP_TOOL.*|OCL_ICD_.*|VK_.*"
+)
+
+
+def steers(variable: str) -> bool:
+    """Whether a variable of this name has programs load, run or find other code than what they were started as."""
+    return _STEERING.fullmatch(variable) is not None
 
 
 # --- What a node is told
@@ -59,6 +73,9 @@ class WorkerTarget:
     stop_s: float = 10.0
     host_memory_mib_max: int | None = None
     processes_max: int = 1
+    from_files: tuple[tuple[str, str], ...] | None = None
+    from_environment: tuple[tuple[str, str], ...] | None = None
+    """More variables; the node alone knows what its files hold, or what its agent's own variables are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,7 +404,7 @@ def _told(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return {name: value for name, value in pairs if name not in _ADDED or value is not None}
 
 
-_ADDED = frozenset({"governor", "worker_host", "cluster_id", "epoch"})
+_ADDED = frozenset({"governor", "worker_host", "cluster_id", "epoch", "from_environment", "from_files"})
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 

@@ -8,19 +8,23 @@ command line is found much later. No text ever goes through a shell.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from string import Formatter
 
-from agents.crew.member import CrewBench, CrewMember, Phase, file_name, member_from_plain, member_to_plain, safe_name
+from agents.config import WorkerRules
+from agents.crew.member import CrewBench, CrewMember, Phase, member_from_plain, safe_name
+from agents.crew.secrets import of_file, of_variable
 from agents.devices.parts import CrewOrder
 from agents.errors import AgentError, DeviceError, NotSupportedError, OutOfRangeError, StateFileError, WorkerError
 from agents.processes import MARK, Invocation, ProcessId
-from agents.wire import WorkerTarget
+from agents.wire import steers
 
 PORTS_BEHIND = {"port_1": 1, "port_2": 2, "port_3": 3, "port_4": 4}
 PLACEHOLDERS = frozenset(
@@ -32,6 +36,8 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME"
 """Everything else of the agent's environment, its token among it, stays with the agent."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATH_DEFAULT = "/usr/local/bin:/usr/bin:/bin"
+_FIRST_LINE_BYTES = 256
+"""So much of a script the system reads to find its interpreter."""
 
 
 def placed(order: CrewOrder, host: str, port: int) -> dict[str, str]:
@@ -70,32 +76,54 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return filled
 
 
-def invocation(order: CrewOrder, target: WorkerTarget, values: Mapping[str, str], mark: str) -> Invocation:
-    """All a process is started with. Raises OutOfRangeError, WorkerError where the program is not to be found."""
-    if not target.command:
+def invocation(order: CrewOrder, values: Mapping[str, str], mark: str, rules: WorkerRules) -> Invocation:
+    """All a process is started with. Raises OutOfRangeError, NotSupportedError for what the host's owner forbids, and
+    WorkerError where the program or a secret is not to be found.
+    """
+    target = order.spec.worker
+    if target is None or not target.command:
         raise OutOfRangeError("a worker without a command")
-    own = {}
-    for name, text in target.environment:
+    files, variables = target.from_files or (), target.from_environment or ()
+    for name, _ in (*target.environment, *files, *variables):
         if not _VARIABLE.fullmatch(name) or name.startswith(RESERVED):
             raise OutOfRangeError(f"{name[:128]!r} cannot be set by a workload")
-        own[name] = fill(text, values)
-    base = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    environment = {"PATH": _PATH_DEFAULT, **base, **own, **order.environment, MARK: mark}
+        if steers(name) and name not in rules.environment:
+            raise NotSupportedError(f"{name} steers programs, and this host lets no workload set it (--environment)")
+    own = {name: fill(text, values) for name, text in target.environment}
+    own |= {name: of_file(name, path, order.spec.project, rules) for name, path in files}
+    own |= {name: of_variable(name, variable, order.spec.project, rules) for name, variable in variables}
+    base = {"PATH": _PATH_DEFAULT} | {name: os.environ[name] for name in INHERITED if name in os.environ}
+    # From wherever a worker is started, it and the interpreter of a script are looked for in the same places.
+    base["PATH"] = os.pathsep.join(filter(os.path.isabs, base["PATH"].split(os.pathsep)))
+    environment = {**base, **own, **order.environment, MARK: mark}
     arguments = tuple(fill(part, values) for part in target.command)
     program = shutil.which(arguments[0], path=environment["PATH"])
     if program is None:
         raise WorkerError(f"{arguments[0]}: no such program")
     return Invocation(
-        arguments=(program, *arguments[1:]), environment=environment, working_directory=target.working_directory
+        arguments=(as_allowed(str(Path(program).absolute()), rules.executables), *arguments[1:]),
+        environment=environment,
+        working_directory=target.working_directory,
     )
 
 
-def check_allowed(program: str, executables: tuple[str, ...] | None) -> None:
-    """Refuse a program that the host's owner did not list. None: any. Links are followed on both sides, so that no
-    link leads out of the list.
+def as_allowed(program: str, executables: tuple[str, ...] | None) -> str:
+    """The program under the path that the host's owner listed (None: any): one file may do another thing under another
+    name. Links are followed on both sides, so that none leads out of the list. A script brings the interpreter that its
+    first line names; one that is looked for where the worker happens to start would be anybody's.
     """
-    if executables is not None and os.path.realpath(program) not in {os.path.realpath(each) for each in executables}:
+    if executables is None:
+        return program
+    real = os.path.realpath(program)
+    listed = [each for each in executables if os.path.realpath(each) == real]
+    if not listed:
         raise NotSupportedError(f"{program} is not among the programs this host allows")
+    # What cannot be read is no script that could be run.
+    with contextlib.suppress(OSError), Path(real).open("rb") as file:
+        before, mark, interpreter = file.readline(_FIRST_LINE_BYTES).partition(b"#!")
+        if mark and not before and not interpreter.lstrip(b" \t").startswith(b"/"):
+            raise NotSupportedError(f"{program}: its interpreter is not named from the root on")
+    return program if program in listed else listed[0]
 
 
 class Launcher:
@@ -110,15 +138,15 @@ class Launcher:
         if order is None:
             raise WorkerError(f"{member.name} has been started before")
         member.mark = f"{member.name}/{uuid.uuid4().hex[:12]}"
-        ready = invocation(order, member.target, placed(order, bench.options.host, member.port), member.mark)
-        check_allowed(ready.arguments[0], bench.options.executables)
+        values = placed(order, bench.options.host, member.port)
+        ready = invocation(order, values, member.mark, bench.options)
         memory_mib_max = member.target.host_memory_mib_max
         if memory_mib_max is not None:
             member.note = bench.host.limits.prepare(safe_name(member.name), memory_mib_max)
         member.since_s = bench.now_s()
         # What cannot be written down is not started: nobody would ever find it.
         try:
-            bench.state.write_json(file_name(member.name), member_to_plain(member, bench.host.boot_id))
+            bench.write(member)
         except StateFileError as error:
             raise WorkerError(str(error)) from error
         log = bench.logs.open(safe_name(member.name))

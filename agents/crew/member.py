@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from agents.config import WorkerRules
 from agents.crew.metrics import Tally
 from agents.crew.resources import CgroupLimits, Logs, PortBook
 from agents.crew.web import Question, SocketWeb, WebAnswer
@@ -212,18 +213,15 @@ _NAME_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrewOptions:
-    """How this host keeps its workers. `ports`: what they listen on, one block each. `executables`: the only programs
-    that may be started; None: any. `route_grace_s`: how long routers may take to learn that a worker leaves. `host`:
-    the address (IPv4) on which workers listen and are reached.
+class CrewOptions(WorkerRules):
+    """How this host keeps its workers. `ports`: what they listen on, one block each. `route_grace_s`: how long routers
+    may take to learn that a worker leaves. `host`: the address (IPv4) on which workers listen and are reached.
     """
 
     state_dir: Path
     host: str = "127.0.0.1"
     ports: range = range(20000, 21000)
     route_grace_s: float = 2.0
-    executables: tuple[str, ...] | None = None
-    log_bytes_max: int = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,10 +251,13 @@ class CrewBench:
     gone: list[WorkerSample] = field(default_factory=list)
     """Last samples of workers that ended since the last report."""
 
+    def write(self, member: CrewMember) -> None:
+        self.state.write_json(file_name(member.name), member_to_plain(member, self.host.boot_id))
+
     def save(self, member: CrewMember) -> None:
         """Write a member down. A full disk ends no process: it is said, and the next agent may not know of it."""
         try:
-            self.state.write_json(file_name(member.name), member_to_plain(member, self.host.boot_id))
+            self.write(member)
         except StateFileError as error:
             member.note = str(error)
 

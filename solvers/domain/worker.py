@@ -11,7 +11,7 @@ from enum import StrEnum
 from string import Formatter
 from typing import Annotated
 
-from solvers.domain.value import POSITIVE, value, within
+from solvers.domain.value import POSITIVE, late, value, within
 from solvers.errors import FieldError
 
 PORTS_BEHIND = {"port_1": 1, "port_2": 2, "port_3": 3, "port_4": 4}
@@ -45,17 +45,27 @@ class BatchChange(StrEnum):
 
 @value
 class EnvironmentVariable:
-    """One variable of a worker's environment. Those that share and memory hang on are the agent's alone."""
+    """One variable of a worker's environment: its value, or where its node has that, which nobody else learns. Those
+    that share and memory hang on are the agent's alone.
+    """
 
     name: str
-    value: str
+    value: str | None = None
+    from_file: str | None = late(None)
+    from_environment: str | None = late(None)
 
     def __post_init__(self) -> None:
         if not _VARIABLE.fullmatch(self.name) or len(self.name) > 128:
             raise FieldError("name", f"{self.name[:128]!r} is no name of an environment variable")
         if self.name.startswith(_RESERVED):
             raise FieldError("name", f"{self.name} is set by the agent")
-        check_template("value", self.value)
+        if [self.value, self.from_file, self.from_environment].count(None) != 2:
+            raise FieldError("value", "a variable has one of value, from_file and from_environment")
+        check_template("value", self.value or "")
+        if self.from_file is not None and not re.fullmatch(r"/[^\0-\x1f]{1,4095}", self.from_file):
+            raise FieldError("from_file", "a file is given from the root on, in printable characters")
+        if self.from_environment is not None and not _VARIABLE.fullmatch(self.from_environment):
+            raise FieldError("from_environment", f"{self.from_environment[:128]!r} is no name of a variable")
 
 
 @value
@@ -116,7 +126,7 @@ class WorkerCommand:
     def _check_ports(self) -> None:
         """Refuse ports that another worker may have."""
         texts = [("command", part) for part in self.command]
-        texts += [("environment", variable.value) for variable in self.environment]
+        texts += [("environment", variable.value or "") for variable in self.environment]
         for field, text in texts:
             for name in sorted(placeholders(text)):
                 if PORTS_BEHIND.get(name, 0) > self.metrics_port_offset:

@@ -268,6 +268,8 @@ class Project:
     quota_budget_usd_per_h: Annotated[float | None, NOT_NEGATIVE] = late(None)
     """With it, every service has a budget of its own."""
     priority_max: Annotated[int | None, within(0, 1000)] = late(None)
+    environment_allowed: Annotated[tuple[str, ...], DISTINCT] = late(())
+    """Variables that its workers may be given though they steer programs, where a node's owner allows them, too."""
 
     def __post_init__(self) -> None:
         if self.description:

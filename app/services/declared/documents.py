@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from agents.wire import steers
 from app import kinds
 from app.errors import Faults, FieldsError, ReferencedError
 from app.kinds import Kind
@@ -110,11 +111,19 @@ def _check_names(faults: _Faults, value: Policy) -> None:
 
 
 def _beyond(session: Session, value: Work) -> Iterator[Contradiction]:
-    """Fields of a new document by which its project would be further beyond its bounds than it is."""
+    """Fields of a new document by which its project would be further beyond its bounds than it is, and variables of its
+    worker that its project may not set. Stored documents may have any: nodes judge for themselves.
+    """
     # Whoever adds to a bounded sum waits for those who do.
     stored = documents.find(session, kinds.PROJECT, (value.project,), lock=True)
-    project = None if stored is None else from_plain(Project, stored.spec)
-    if project is not None and project.bounded:
+    if stored is None:
+        return
+    project = from_plain(Project, stored.spec)
+    for at, item in enumerate(value.worker.environment if value.worker is not None else ()):
+        if steers(item.name) and item.name not in project.environment_allowed:
+            detail = f"{item.name} steers programs, and environment_allowed of project {project.name} does not list it"
+            yield f"worker/environment/{at}/name", detail
+    if project.bounded:
         before = _works(session, project)
         after = (item for item in before if (type(item), item.name) != (type(value), value.name))
         yield from exceeded((project,), (*after, value), before)

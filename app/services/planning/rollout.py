@@ -41,7 +41,10 @@ def worker_target(worker: WorkerCommand) -> WorkerTarget:
     return record_of(
         WorkerTarget,
         worker,
-        environment=tuple((variable.name, variable.value) for variable in worker.environment),
+        environment=tuple((item.name, item.value) for item in worker.environment if item.value is not None),
+        from_files=tuple((item.name, item.from_file) for item in worker.environment if item.from_file) or None,
+        from_environment=tuple((one.name, one.from_environment) for one in worker.environment if one.from_environment)
+        or None,
         adapter=worker.adapter.value,
         batch_change=None if worker.batch_change is None else worker.batch_change.value,
         warm_up=None if warm_up is None else record_of(WarmUpTarget, warm_up),

@@ -39,6 +39,10 @@ class GpuHost:
         self.uuid = self.host.uuids[0]
         self.process: subprocess.Popen[bytes] | None = None
         self.generation = 0
+        self.variables: dict[str, str] = {}
+        """Of the agent's environment, beside those of its host."""
+        self.described: dict[str, object] = {}
+        """What targets say of workers, beside how the stand-in is started."""
         self.log = folder / "agent.log"
         # As an operator left it: below the driver's default.
         self.host.nvml.gpu(self.uuid).limit_mw = round(1000 * ORIGINAL_W)
@@ -49,7 +53,7 @@ class GpuHost:
 
     def environment(self, *, privileged: bool = True) -> dict[str, str]:
         hidden = {"HEADROOM_STANDIN_NVML_UNPRIVILEGED": "" if privileged else "1"}
-        return {**self.host.environment(), **hidden, "HEADROOM_TOKEN": JOIN_TOKEN}
+        return {**self.host.environment(), **hidden, **self.variables, "HEADROOM_TOKEN": JOIN_TOKEN}
 
     def start(self, *options: str, privileged: bool = True) -> None:
         joins = len(self.plane.joins)
@@ -67,7 +71,7 @@ class GpuHost:
     def hold(self, *shares: int, outcome: str = "applied", **settings: object) -> dict[str, Any]:
         """Promote replicas of these shares on the first GPU; the receipt that says what became of them."""
         self.generation += 1
-        replicas = [self.replica(f"r{index}", share) for index, share in enumerate(shares)]
+        replicas = [self.replica(f"r{index}", share, **self.described) for index, share in enumerate(shares)]
         device = {"uuid": self.uuid, "mode": "mps", "clock_mhz_sm": None, "power_limit_w": None, "replicas": replicas}
         found = {"node": "node-1", "generation": self.generation, "plan": None, "devices": [device | settings]}
         self.plane.promote(found)
@@ -85,7 +89,7 @@ class GpuHost:
         ]
         return fitting[-1] if fitting else None
 
-    def replica(self, name: str, share: int) -> dict[str, Any]:
+    def replica(self, name: str, share: int, **worker: object) -> dict[str, Any]:
         return {
             "replica": name,
             "kind": "service",
@@ -101,7 +105,7 @@ class GpuHost:
             "clock_mhz_sm_max": 10_000,
             "latency_ms_limit": 200.0,
             "launch_s": 1.0,
-            "worker": asdict(self.host.worker()),
+            "worker": asdict(self.host.worker()) | worker,
         }
 
     def state(self) -> tuple[object, object, object]:

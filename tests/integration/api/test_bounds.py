@@ -12,6 +12,7 @@ import pytest
 from app import kinds
 from app.cli.program import run
 from solvers.domain.ids import ProjectName
+from solvers.domain.worker import EnvironmentVariable, WorkerCommand
 from solvers.domain.workload import Project
 from tests import builders
 from tests.integration.api.serving import serving
@@ -178,6 +179,77 @@ def test_the_command_line_says_which_bound_stands_in_the_way(
     assert "priority 201, where priority_max of project demo is 200" in told.err
     assert told.out.splitlines() == [f"failed     service/{OWN}/high", f"created    service/{OWN}/low"]
     assert f"beyond its project's bounds: Service {OWN}/low: priority 200" in capsys.readouterr().out
+
+
+def worker(*environment: dict[str, str]) -> dict[str, Any]:
+    return {"command": ["/opt/serve"], "environment": list(environment)}
+
+
+def with_worker(*environment: dict[str, str], **changes: Any) -> dict[str, Any]:
+    return {**spec(builders.service(**changes)), "worker": worker(*environment)}
+
+
+def test_variables_that_steer_programs_need_an_administrators_word(world: World) -> None:
+    ours = {"name": "OMP_NUM_THREADS", "value": "4"}
+    path, home = {"name": "PYTHONPATH", "value": "/srv/lib"}, {"name": "HOME", "from_environment": "HOME"}
+    pointer = "/worker/environment/1/name"
+    for wrong in (path, home, {"name": "LD_AUDIT", "value": "/tmp/a.so"}):
+        for who in (TENANT, ADMIN):
+            answer = world.call("PUT", VISION, who, plain=with_worker(ours, wrong))
+            refused(answer, pointer, wrong["name"], "environment_allowed", OWN)
+        plain = {**TASK, "worker": worker(ours, wrong)}
+        refused(world.call("POST", "/v1/tasks", TENANT, plain=plain), pointer, wrong["name"])
+    assert len(events(world, "service.refused")) == 6
+    assert world.call("GET", VISION).status_code == 404
+    bound(world, environment_allowed=("HOME", "PYTHONPATH"))
+    assert world.call("PUT", VISION, TENANT, plain=with_worker(ours, path, home)).status_code == 201
+    refused(
+        world.call("PUT", VISION, TENANT, plain=with_worker({"name": "LD_AUDIT", "value": "x"})),
+        "/worker/environment/0/name",
+    )
+
+
+def test_what_was_declared_before_is_still_planned(world: World) -> None:
+    """Nodes judge for themselves when they start it."""
+    variable = EnvironmentVariable(name="PYTHONPATH", value="/srv/lib")
+    stands = builders.service(worker=WorkerCommand(command=("/opt/serve",), environment=(variable,)))
+    world.put(kinds.SERVICE, stands)
+    (found,) = world.call("GET", "/v1/snapshot").json()["services"]
+    assert found["worker"]["environment"] == [{"name": "PYTHONPATH", "value": "/srv/lib"}]
+    assert world.call("DELETE", VISION).status_code == 204
+
+
+def test_secrets_are_kept_as_references_alone(world: World) -> None:
+    variables = (
+        {"name": "API_KEY", "from_file": "/run/secrets/demo/key"},
+        {"name": "HF_TOKEN", "from_environment": "TEAM_HF_TOKEN"},
+    )
+    written = world.call("PUT", VISION, TENANT, plain=with_worker(*variables))
+    assert written.status_code == 201, written.text
+    kept = [{**each, "value": None} for each in variables]
+    assert written.json()["worker"]["environment"] == kept
+    assert world.call("PUT", VISION, TENANT, plain=written.json()).status_code == 200
+    (found,) = world.call("GET", "/v1/snapshot").json()["services"]
+    assert found["worker"]["environment"] == kept
+
+
+@pytest.mark.parametrize(
+    ("variable", "field"),
+    [
+        ({"name": "KEY"}, "value"),
+        ({"name": "KEY", "value": "x", "from_file": "/a"}, "value"),
+        ({"name": "KEY", "from_environment": "A", "from_file": "/a"}, "value"),
+        ({"name": "KEY", "from_file": "relative/key"}, "from_file"),
+        ({"name": "KEY", "from_file": "/with\nlines"}, "from_file"),
+        ({"name": "KEY", "from_file": "/" + 5000 * "x"}, "from_file"),
+        ({"name": "KEY", "from_environment": "no name"}, "from_environment"),
+        ({"name": "CUDA_VISIBLE_DEVICES", "from_environment": "A"}, "name"),
+    ],
+)
+def test_a_variable_has_one_value_or_one_place(refusing_world: World, variable: dict[str, str], field: str) -> None:
+    answer = refusing_world.call("PUT", VISION, TENANT, plain=with_worker(variable))
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [f"/worker/environment/0/{field}"]
 
 
 def test_what_if_questions_are_held_like_writes(world: World) -> None:

@@ -67,6 +67,7 @@ class TestRealGpus:
         assert (config.gpu_types, config.nvidia.selection, config.restore_on_exit) == ((), "nvml:all", True)
         assert (config.nvidia.ports, config.nvidia.worker_host) == (range(21000, 22000), "127.0.0.1")
         assert (config.nvidia.helper, config.nvidia.mps_pipes, config.nvidia.executables) == (None, None, None)
+        assert (config.nvidia.environment, config.nvidia.secret_dirs, config.nvidia.secret_env) == ((), (), ())
         assert (config.nvidia.mps_protocol, config.route_grace_s) == ("auto", 5.0)
         assert (config.alone_after_s, config.governed, config.dry_run) == (600.0, True, False)
         with pytest.raises(SystemExit):
@@ -77,6 +78,8 @@ class TestRealGpus:
         options += ["--mps-protocol", "2", "--mps-pipes", "/run/p", "--executables", "/bin/a,/bin/b", "--log-mib", "2"]
         options += ["--route-grace-s", "0", "--alone-after", "30", "--governor", "off", "--dry-run"]
         options += ["--worker-host", "10.0.0.7", "--listen", "0.0.0.0:9000"]
+        options += ["--secret-dir", "/run/secrets/{project},/etc/shared", "--secret-env", "HF_TOKEN,shop:API_KEY"]
+        options += ["--environment", "PYTHONPATH,HOME"]
         config = read_config(["--server", "http://api", *options], {})
         found = config.nvidia
         assert found is not None
@@ -86,6 +89,8 @@ class TestRealGpus:
             range(5000, 5010),
         )
         assert (found.mps_protocol, found.mps_pipes, found.executables) == ("2", Path("/run/p"), ("/bin/a", "/bin/b"))
+        assert (found.environment, found.secret_env) == (("PYTHONPATH", "HOME"), ("HF_TOKEN", "shop:API_KEY"))
+        assert found.secret_dirs == ("/run/secrets/{project}", "/etc/shared")
         assert (config.route_grace_s, found.log_bytes_max, found.worker_host) == (0.0, 2 * 2**20, "10.0.0.7")
         assert (config.restore_on_exit, config.alone_after_s, config.governed, config.dry_run) == (
             False,
@@ -102,6 +107,10 @@ class TestRealGpus:
             (["--ports", "70000-70001"], "65535"),
             (["--ports", "5009-5000"], "between"),
             (["--executables", "serve"], "absolute"),
+            (["--secret-dir", "secrets"], "secret-dir"),
+            (["--secret-dir", "/"], "secret-dir"),
+            (["--secret-env", "HF_TOKEN,no name"], "secret-env"),
+            (["--environment", "LD_*"], "environment"),
             (["--route-grace-s", "-1"], "route-grace"),
             (["--alone-after", "nan"], "alone-after"),
             (["--log-mib", "0"], "log-mib"),

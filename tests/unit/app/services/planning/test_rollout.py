@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from agents.wire import NodeTarget, ReplicaTarget, decode, encode
-from app.services.planning.rollout import evicted, node_targets
+from agents.wire import NodeTarget, ReplicaTarget, WorkerTarget, decode, encode
+from app.services.planning.rollout import evicted, node_targets, worker_target
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode
@@ -16,6 +16,7 @@ from solvers.domain.ids import DeviceId, Generation, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Objective
 from solvers.domain.snapshot import JobStatus
+from solvers.domain.worker import EnvironmentVariable, WorkerCommand
 from solvers.domain.workload import SloScope, WorkloadKind
 from solvers.errors import InvariantError
 from tests.unit.app.services.whatif.small_fleet import assignment, snapshot
@@ -131,3 +132,18 @@ def test_unfinished_jobs_that_lose_their_place_are_evicted() -> None:
     moved = assignment("vision/train", "GPU-b0", WorkloadKind.JOB)
     finished = replace(world, job_statuses=(JobStatus(workload=WorkloadId("vision/embed"), done=5000),))
     assert evicted(plan_of(moved), finished) == ()
+
+
+def test_nodes_are_told_where_secrets_are_and_older_agents_nothing_new() -> None:
+    plain = EnvironmentVariable(name="BATCH", value="{batch}")
+    file = EnvironmentVariable(name="API_KEY", from_file="/run/secrets/key")
+    variable = EnvironmentVariable(name="HF_TOKEN", from_environment="TEAM_TOKEN")
+    told = worker_target(WorkerCommand(command=("serve",), environment=(variable, plain, file)))
+    assert told.environment == (("BATCH", "{batch}"),)
+    assert (told.from_files, told.from_environment) == (
+        (("API_KEY", "/run/secrets/key"),),
+        (("HF_TOKEN", "TEAM_TOKEN"),),
+    )
+    assert decode(WorkerTarget, json.loads(json.dumps(encode(told)))) == told
+    before = encode(worker_target(WorkerCommand(command=("serve",), environment=(plain,))))
+    assert not {"from_files", "from_environment"} & before.keys()
