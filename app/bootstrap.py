@@ -19,7 +19,7 @@ from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.learning import Learning
 from app.services.planning.planning import Planning, PlanningParts
 from app.settings import Settings
-from app.store import migrate
+from app.store import migrate, targets
 from app.store.embedded import embedded_url
 from app.store.engine import Database
 from app.workers.children import fit_apart
@@ -36,6 +36,8 @@ WAIT_S = 120.0
 WAIT_INTERVAL_S = 0.25
 PLANNER_CONNECTIONS = 8
 """Each loop and the lease keeper hold at most one."""
+LEADERLESS_S = 60.0
+"""After so long without a leading planner an API learns what was measured itself."""
 _log = EventLog("headroom.bootstrap")
 
 
@@ -48,7 +50,8 @@ def build_api(settings: Settings) -> FastAPI:
     clock = SystemClock()
     # Its child process starts with the first plan somebody asks for.
     pool = _pool(settings, LogReporter(EventLog("headroom.core")))
-    beliefs = _beliefs(database)
+    started = clock.now()
+    beliefs = Beliefs(database, fit_apart, lambda: database.read(targets.leaderless, started, LEADERLESS_S))
     planning = _planning(settings, database, clock, pool, beliefs)
     context = ApiContext(
         settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs, propose=pool.propose
@@ -63,13 +66,14 @@ def build_planner(settings: Settings) -> PlannerWorker:
     database = open_database(settings, "headroom planner", PLANNER_CONNECTIONS)
     clock = SystemClock()
     pool = _pool(settings, LogReporter(EventLog("headroom.core")))
-    beliefs = _beliefs(database)
+    keeper = LeaseKeeper(database, clock, holder_name(), settings.lease_ttl_s)
+    beliefs = Beliefs(database, fit_apart, lambda: keeper.token() is not None)
     return PlannerWorker(
         WorkerParts(
             settings=settings,
             database=database,
             clock=clock,
-            keeper=LeaseKeeper(database, clock, holder_name(), settings.lease_ttl_s),
+            keeper=keeper,
             pool=pool,
             planning=_planning(settings, database, clock, pool, beliefs),
             learning=Learning(database, beliefs.current),
@@ -134,13 +138,6 @@ def _close_after(api: FastAPI, pool: SolvePool, database: Database) -> None:
         database.dispose()
 
     api.router.lifespan_context = lifespan
-
-
-def _beliefs(database: Database) -> Beliefs:
-    """Beliefs that begin at once to learn what is stored."""
-    beliefs = Beliefs(database, fit_apart)
-    threading.Thread(target=beliefs.start, name="beliefs-start", daemon=True).start()
-    return beliefs
 
 
 def _pool(settings: Settings, reporter: LogReporter) -> SolvePool:

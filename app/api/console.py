@@ -123,7 +123,6 @@ def planner_text(planner: str) -> str:
 
 
 def took_text(elapsed_ms: float) -> str:
-    """What a computation took."""
     return f"{elapsed_ms:.0f} ms" if elapsed_ms < 1000 else f"{elapsed_ms / 1000:.1f} s"
 
 

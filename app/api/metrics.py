@@ -94,6 +94,7 @@ _GAUGES = (
         "headroom_cycles_stood_in_last_hour",
         "Of these, with a planner that failed or was stopped, or another than the first one's plan.",
     ),
+    ("measurements_unlearned", "headroom_measurements_unlearned", "Measurements that plans do not know yet."),
     ("ledger_age_s", "headroom_ledger_age_seconds", "Age of the newest minute in the ledger."),
 )
 _DATABASE_UP = ("headroom_database_up", "Whether PostgreSQL answered this scrape.")

@@ -291,7 +291,7 @@ def solving(tuning: Tuning) -> Iterator[SolvePool]:
 
 
 def _head(outcome: Outcome) -> list[str]:
-    gap = gap_told(outcome.cost_usd_per_h, outcome.bound_usd_per_h)
+    gap, moves = gap_told(outcome.cost_usd_per_h, outcome.bound_usd_per_h), outcome.moves
     short = "nothing"
     if outcome.workloads_short:
         many = "workload" if outcome.workloads_short == 1 else "workloads"
@@ -305,16 +305,11 @@ def _head(outcome: Outcome) -> list[str]:
         *([f"full batches carry {number(outcome.capacity_rps)} requests/s"] if outcome.capacity_rps else []),
         *([f"training runs as on {number(outcome.training_rate)} reference GPUs"] if outcome.training_rate else []),
         f"GPUs in use: {outcome.gpus_in_use} of {outcome.gpus_total}" + (f" ({by_type})" if by_type else ""),
-        f"{outcome.replicas} replicas: {moves_line(outcome)}",
+        f"{outcome.replicas} replicas: {moves.starts} started, {moves.stops} stopped, {moves.moved} moved,"
+        f" {moves.changed} changed in place",
         f"power planned: {number(outcome.power_w)} W, {number(outcome.energy_kwh_per_day)} kWh a day with cooling",
         f"verified: {'yes' if outcome.verified else 'no'}",
     ]
-
-
-def moves_line(outcome: Outcome) -> str:
-    """What has to happen to replicas, in words."""
-    moves = outcome.moves
-    return f"{moves.starts} started, {moves.stops} stopped, {moves.moved} moved, {moves.changed} changed in place"
 
 
 def _short(unplaced: Sequence[Unplaced]) -> list[Any]:

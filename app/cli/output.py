@@ -273,7 +273,6 @@ def short(amount: float | None) -> str:
 
 
 def signed(amount: float) -> str:
-    """A difference."""
     text = number(float(amount))
     return f"+{text}" if amount > 0 and text != "0" else text
 

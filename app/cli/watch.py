@@ -92,25 +92,22 @@ def _head(fleet: Document) -> list[Any]:
     ]
     planning = [_planning(fleet["planning"])] if fleet["planning"] is not None else []
     planning += [f"beyond its project's bounds: {told}" for told in fleet.get("beyond", ())]
+    planning += [fleet["beliefs"]] if fleet.get("beliefs") else []
     if plan is None:
         return [*lines, "no plan yet", *planning, ""]
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
     gap = gap_told(plan["cost_usd_per_h"], plan["bound_usd_per_h"])
     lines.append(f"generation {fleet['generation']} by {plan['planner']}, since {since}, {gap}{unplaced}")
-    return [*lines, *planning, *_policies(fleet), ""]
+    # Who decides where is no news where one policy decides on everything.
+    policies = fleet.get("policies", [])
+    return [*lines, *planning, *(map(_policy, policies) if len(policies) > 1 else ()), ""]
 
 
 def _planning(told: Document) -> str:
     """How the newest plan came about, and when."""
     at = datetime.fromisoformat(told["at"]).astimezone(UTC).strftime("%H:%M:%S UTC")
     return f"{answered_line(told)} ({at})"
-
-
-def _policies(fleet: Document) -> list[str]:
-    """Who decides where; nothing where one policy decides on everything."""
-    policies = fleet.get("policies", [])
-    return list(map(_policy, policies)) if len(policies) > 1 else []
 
 
 def _policy(item: Document) -> str:

@@ -28,16 +28,12 @@ def upstreams(services: Iterable[ServiceRoutes], balance: Balance = Balance.LEAS
     names: dict[str, str] = {}
     text = HEADER
     for routes in services:
-        name = upstream_name(routes.service)
+        # nginx takes a slash for a path and a colon for a port.
+        name = routes.service.replace("/", ".")
         if names.setdefault(name, routes.service) != routes.service:
             raise InputError(f"{names[name]} and {routes.service} would both be the upstream {name}")
         text += "\n" + "\n".join(_block(name, routes, balance)) + "\n"
     return text
-
-
-def upstream_name(service: str) -> str:
-    """`project/name` with a dot: nginx takes a slash for a path and a colon for a port."""
-    return service.replace("/", ".")
 
 
 def _block(name: str, routes: ServiceRoutes, balance: Balance) -> Iterator[str]:

@@ -78,7 +78,9 @@ def embedded_url(home: Path) -> str:
             _open_path(_binaries())
         if not (data / "PG_VERSION").exists():
             _initialise(data, account)
-        _check_version(data)
+        found = (data / "PG_VERSION").read_text().strip()
+        if found != str(MAJOR_VERSION):
+            raise StateError(f"{data} was made by PostgreSQL {found}, but this installation brings {MAJOR_VERSION}")
         sockets = _socket_path(data, account)
         if not _answers(sockets):
             _start(data, sockets, account)
@@ -201,12 +203,6 @@ def _initialise(data: Path, account: _Account) -> None:
     if made.returncode != 0:
         raise StateError(f"the embedded database could not be made: {_words(made)}")
     fresh.rename(data)
-
-
-def _check_version(data: Path) -> None:
-    found = (data / "PG_VERSION").read_text().strip()
-    if found != str(MAJOR_VERSION):
-        raise StateError(f"{data} was made by PostgreSQL {found}, but this installation brings {MAJOR_VERSION}")
 
 
 def _socket_path(data: Path, account: _Account) -> Path:

@@ -78,12 +78,6 @@ def load_marks(session: Session, now: datetime) -> Marks:
     )
 
 
-def save_marks(session: Session, marks: Marks) -> None:
-    """Remember where accounting stands."""
-    for name in ("accounted_until", "seen_until", "closed_until"):
-        session.execute(named("save_mark"), {"name": name, "at": getattr(marks, name)})
-
-
 def late_spans(session: Session, marks: Marks, now: datetime) -> list[MinuteSpan]:
     """Accounted minutes of open hours that reports arriving since `seen_until` cover; neighbours are joined."""
     minutes = session.execute(
@@ -195,7 +189,8 @@ def account(session: Session, now: datetime, *, minutes_max: int = 30) -> Accoun
     session.execute(named("close_hours"), {"start": marks.closed_until, "end": closed})
     # A report may commit a little after its arrival time: the last half of the settling time is looked at again.
     seen = now - SETTLES_AFTER / 2
-    save_marks(session, Marks(accounted_until=until, seen_until=seen, closed_until=closed))
+    for name, at in {"accounted_until": until, "seen_until": seen, "closed_until": closed}.items():
+        session.execute(named("save_mark"), {"name": name, "at": at})
     return AccountReport(
         accounted_until=until,
         closed_until=closed,

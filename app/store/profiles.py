@@ -6,8 +6,9 @@ order.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import changed, from_row, put_over
+from app.store.sql import changed, from_row, named, put_over
 from app.store.tables import pair_points as pairs
 from app.store.tables import profile_points as points
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -26,6 +27,7 @@ from solvers.domain.profile import PairPoint, Profile, ProfileOrigin, ProfilePoi
 from solvers.errors import NotFoundError
 
 ROWS_PER_STATEMENT = 1_000
+EVER = datetime.max.replace(tzinfo=UTC)
 _POINT_KEY = ("model", "gpu_type", "neighbours", "clock_mhz_sm", "share_pct_sm", "batch")
 _PAIR_KEY = ("gpu_type", "model_a", "batch_a", "share_pct_a", "model_b", "batch_b", "share_pct_b")
 
@@ -53,8 +55,9 @@ def get(session: Session, model: str, gpu_type: str) -> Profile:
     return found[0]
 
 
-def all_profiles(session: Session) -> tuple[Profile, ...]:
-    return _profiles(session, _of_points())
+def all_profiles(session: Session, until: datetime = EVER) -> tuple[Profile, ...]:
+    """All points that have stood since `until`."""
+    return _profiles(session, _of_points().where(points.c.imported_at <= until))
 
 
 def page(session: Session, order: PageOrder) -> StoredPage[ProfileLine]:
@@ -108,8 +111,8 @@ def put_pairs(session: Session, new: Sequence[PairPoint]) -> int:
     return _put(session, pairs, _PAIR_KEY, [_values(pairs, point.in_order()) for point in new])
 
 
-def all_pairs(session: Session) -> tuple[PairPoint, ...]:
-    query = select(pairs).order_by(*(pairs.c[name] for name in _PAIR_KEY))
+def all_pairs(session: Session, until: datetime = EVER) -> tuple[PairPoint, ...]:
+    query = select(pairs).where(pairs.c.imported_at <= until).order_by(*(pairs.c[name] for name in _PAIR_KEY))
     return tuple(_pair(row) for row in session.execute(query))
 
 
@@ -172,3 +175,21 @@ def _state(session: Session, table: Table) -> tuple[int, int]:
     moments_us = cast(func.extract("epoch", table.c.imported_at) * 1_000_000, BigInteger)
     row = session.execute(select(func.count(), func.coalesce(func.sum(moments_us), 0))).one()
     return int(row[0]), int(row[1])
+
+
+# --- What was learned of both, so that whoever starts need not learn it again
+
+
+def fits_since(session: Session, known: datetime) -> Sequence[Row[Any]]:
+    """Digest of the `evidence`, moment `as_of` and `state` of what was learned of more than was known, newest first."""
+    return session.execute(named("fits_since"), {"known": known}).all()
+
+
+def put_fit(session: Session, fit: Mapping[str, object]) -> None:
+    """Without a state it could not be learned. Old ones go. Raises StateError beyond 64 MiB."""
+    session.execute(named("put_fit"), {**fit, "state": json.dumps(fit["state"], allow_nan=False)})
+
+
+def confirm_fit(session: Session, fit: Mapping[str, object]) -> None:
+    """What was learned is still all there is."""
+    session.execute(named("confirm_fit"), fit)

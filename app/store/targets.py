@@ -70,6 +70,12 @@ def read_lease(session: Session, name: str) -> Lease | None:
     return one(session, Lease, select(leases, held).where(leases.c.name == name))
 
 
+def leaderless(session: Session, since: datetime, seconds: float) -> bool:
+    """Whether no planner has led for so long, nor since a moment; or ever."""
+    values = {"name": PLANNER, "since": since, "seconds": seconds}
+    return bool(session.execute(named("leaderless"), values).scalar_one())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
     """A wish to make a plan the target. Without a fencing token it comes from a person, who holds no lease."""

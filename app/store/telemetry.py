@@ -102,7 +102,7 @@ def progress(session: Session) -> tuple[ProgressRow, ...]:
 
 
 def intent_mark(session: Session) -> str:
-    """A text that changes whenever any document or profile does."""
+    """A text that changes whenever any document or profile does, or what is believed of them."""
     # Sums beside counts: versions come from one sequence, so any change moves the sum, also one that commits after a
     # later version.
     newest: dict[Table, ColumnElement[Any]] = {table: func.sum(table.c.version) for table in TABLES.values()}
@@ -111,7 +111,8 @@ def intent_mark(session: Session) -> str:
         select(func.concat(f"{table.name} ", func.count(), "/", mark)).select_from(table)
         for table, mark in newest.items()
     )
-    return " ".join(sorted(session.execute(union_all(*marks)).scalars()))
+    learned = session.execute(named("newest_fit")).scalar_one()
+    return " ".join((*sorted(session.execute(union_all(*marks)).scalars()), str(learned)))
 
 
 def live_nodes(session: Session, silent_s: float) -> tuple[str, ...]:
@@ -179,7 +180,9 @@ def clocks_asked(session: Session) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCounts:
-    """The fleet in numbers. `ledger_age_s` is the age of the newest minute accounted; None before the first."""
+    """The fleet in numbers. `ledger_age_s` is the age of the newest minute accounted; None before the first.
+    `measurements_unlearned` came, changed or went since `beliefs_as_of`, when all had been learned (None: never).
+    """
 
     generation: int
     nodes_known: int
@@ -196,6 +199,9 @@ class FleetCounts:
     outcomes_admitted: int
     outcomes_rejected: int
     beliefs_rebuilt: int
+    beliefs_as_of: datetime | None
+    measurements_unlearned: int
+    beliefs_failed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

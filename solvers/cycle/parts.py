@@ -106,17 +106,14 @@ def _left(item: SettledPart, *, waiting: bool) -> list[Assignment]:
         service = services.get(each.workload)
         if each.replica in planned or each.workload not in short or each.workload not in part.movable:
             continue
-        free = quotas.get(_project(each)) is None and (service is None or service.budget_usd_per_h is None)
+        quota = quotas.get(each.workload.split("/", 1)[0])
+        free = quota is None and (service is None or service.budget_usd_per_h is None)
         most = 1 if service is None else service.replicas_max
         placed = any(own.workload == each.workload for own in _own(item))
         if counts[each.workload] < most and (free or not placed):
             counts[each.workload] += 1
             found.append(each)
     return found
-
-
-def _project(item: Assignment) -> str:
-    return item.workload.split("/", 1)[0]
 
 
 def _part(item: SettledPart, assignments: tuple[Assignment, ...]) -> PlanPart:

@@ -155,19 +155,18 @@ def _read(program: Program, problem: Any, columns: list[Any], rows: list[list[An
                     otherwise=EngineStatus.FAILED, note="CBC says optimal where its own duals say unbounded"
                 )
     nodes = _NODES.search(said)
+    note = "" if otherwise is EngineStatus.OPTIMAL else f"CBC says {otherwise.value}"
+    if stopped:
+        note = f"stopped on {stopped.group(1) or stopped.group(2)}"
     return LibraryClaim(
         otherwise=otherwise,
         values=values,
         bound=bound + program.offset if abs(bound) < _BEYOND else float("-inf"),
         row_duals=duals,
         reduced_costs=reduced,
-        note=f"stopped on {stopped.group(1) or stopped.group(2)}" if stopped else _note(otherwise),
+        note=note,
         work=float(nodes.group(1)) if nodes else 0.0,
     )
-
-
-def _note(otherwise: EngineStatus) -> str:
-    return "" if otherwise is EngineStatus.OPTIMAL else f"CBC says {otherwise.value}"
 
 
 def _values(program: Program, columns: list[Any]) -> Floats:

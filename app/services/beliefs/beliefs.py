@@ -3,30 +3,36 @@ measurements and, on top, what outcomes taught, as one fitted suite.
 
 Evidence is what a suite is made from: points that somebody ran, and facts, where documents win over the library. The
 suite is made anew when something it learns from was stored, changed or deleted; never inside a transaction nor twice at
-once. Little is learned at once, before the next answer. Much is learned in the background; until that is done, what was
-believed before answers, with what is new (or what is new of the models in question) taken in as far as that is quick.
-New outcomes are taught to what was fitted before.
+once. Little is learned at once, before the next answer. Much is learned in the background, by one process for all, and
+stored: the others, and whoever starts later, load it. Until that is done, what was learned before answers, or what is
+built in, with what is new (or what is new of the models in question) taken in as far as that is quick. New outcomes are
+taught to what was fitted before.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import numpy as np
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app import kinds, library
 from app.logs import EventLog
 from app.store import documents, outcomes, profiles
 from app.store.engine import Database
+from app.store.sql import named
 from solvers.domain.arrays import Floats
+from solvers.domain.codec import digest
 from solvers.domain.device import GpuType
+from solvers.domain.ids import Digest
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
 from solvers.domain.workload import ModelVariant
-from solvers.errors import EngineError, TransientError
+from solvers.errors import HeadroomError, TransientError
 from solvers.models.base import MEASURED, Facts, Groups, GroupSamples, Origin, Quantity, Queries, Samples
 from solvers.models.library import name_key
 from solvers.models.online.forecasts import taught
@@ -41,6 +47,7 @@ class Evidence:
     facts: Facts
     samples: Samples
     groups: GroupSamples
+    as_of: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __len__(self) -> int:
         return len(self.samples) + len(self.groups.groups) // 2
@@ -74,24 +81,26 @@ class Evidence:
     def joined(self, other: Evidence) -> Evidence:
         return replace(self, samples=self.samples.joined(other.samples), groups=self.groups.joined(other.groups))
 
-    def teaches_as(self, known: Evidence) -> bool:
-        """Whether a suite that learned `known` has nothing to learn here: the same measurements, and what documents
-        say has changed of models only that nobody measured.
+    def digest(self) -> Digest:
+        """Of all that a fit depends on: measurements in any order, GPU types, the library, and what documents say of
+        models that somebody measured.
         """
-        if len(self) != len(known) or self.facts.gpu_types != known.facts.gpu_types or len(self.beyond(known)):
-            return False
-        models, before = self.facts.models, known.facts.models
-        changed = {name_key(name) for name in {*models, *before} if models.get(name) != before.get(name)}
-        measured = {*self.samples.queries.models, *self.groups.groups.members.models}
-        return changed.isdisjoint(name_key(name) for name in measured)
+        facts = self.facts
+        measured = {name_key(name) for name in (*self.samples.queries.models, *self.groups.groups.members.models)}
+        types = [gpu_type for _, gpu_type in sorted(facts.gpu_types.items())]
+        models = [model for name, model in sorted(facts.models.items()) if name_key(name) in measured]
+        rows = [sorted(map(repr, found)) for found in (_rows(self.samples), _pair_rows(self.groups))]
+        return digest([types, models, facts.library, *rows])
 
 
-def read_evidence(session: Session) -> Evidence:
-    points = [point for profile in profiles.all_profiles(session) for point in profile.points]
+def read_evidence(session: Session, until: datetime = profiles.EVER) -> Evidence:
+    """What has stood since `until`."""
+    points = [point for profile in profiles.all_profiles(session, until) for point in profile.points]
     return Evidence(
         facts=read_facts(session),
         samples=samples_of([point for point in points if not point.neighbours and point.origin in _SEEN]),
-        groups=groups_of([pair for pair in profiles.all_pairs(session) if pair.origin in _SEEN]),
+        groups=groups_of([pair for pair in profiles.all_pairs(session, until) if pair.origin in _SEEN]),
+        as_of=min(until, session.execute(select(func.now())).scalar_one()),
     )
 
 
@@ -174,8 +183,6 @@ AT_ONCE_MAX = 64
 """So many rows of measurements are learned while whoever asks waits: a second or two."""
 TAKEN_IN_MAX = 500
 """So many new rows are taken in at once by a suite that has learned the others."""
-PATIENCE_S = 5.0
-"""How long those who need everything learned wait for it at once."""
 _log = EventLog("headroom.beliefs")
 
 
@@ -189,12 +196,13 @@ class Progress(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """A fitted suite with what it was made from. Unless it has LEARNED, more is stored than it knows; `pending` is what
-    it knows nothing of.
+    """A fitted suite with what it was made from, and the digest of that. Unless it has LEARNED, more is stored than it
+    knows; `pending` is what it knows nothing of.
     """
 
     suite: Suite
     evidence: Evidence
+    fitted_to: Digest | None = None
     progress: Progress = Progress.LEARNED
     pending: Evidence | None = None
 
@@ -216,12 +224,15 @@ def fitted(evidence: Evidence) -> Suite:
 
 
 class Beliefs:
-    """The present belief. Safe to ask from several threads. `fit_apart` learns much, in the background."""
+    """The present belief. Safe to ask from several threads. `fit_apart` learns much, in the background, where it is
+    this process that `learns`.
+    """
 
-    def __init__(self, database: Database, fit_apart: Fit = fitted) -> None:
+    def __init__(self, database: Database, fit_apart: Fit = fitted, learns: Callable[[], bool] = lambda: True) -> None:
         self._database = database
         self._fit_apart = fit_apart
-        self._changed = threading.Condition()
+        self._learns = learns
+        self._changed = threading.Lock()
         self._state: object = None
         self._mark: str | None = None
         self._base: Belief | None = None
@@ -229,6 +240,8 @@ class Beliefs:
         self._learned: Belief | None = None
         """The last one that had learned all there was."""
         self._wanted: Evidence | None = None
+        self._failed: Digest | None = None
+        """Of what could not be learned here."""
         self._is_learning = False
 
     def belief(self) -> Belief:
@@ -236,62 +249,75 @@ class Beliefs:
         with self._changed:
             return self._present()
 
-    def settled(self) -> Belief:
-        """What is believed now, if all that was stored has been learned once: nothing is decided on less. Raises
-        TransientError while it is being learned, EngineError when it cannot be.
+    def current(self) -> Suite:
+        """What outcomes are held against: a suite that has learned what was measured, if not the newest. Raises
+        TransientError until there is one.
         """
         with self._changed:
             found = self._present()
-            if self._learned is None and found.progress is Progress.LEARNING:
-                self._changed.wait_for(lambda: not self._is_learning, PATIENCE_S)
-                found = self._present()
-            if self._learned is not None:
-                return found
-        if found.progress is Progress.FAILED:
-            raise EngineError("what was measured cannot be learned")
-        raise TransientError("what was measured is still being learned; try again shortly")
-
-    def current(self) -> Suite:
-        """The settled suite. Raises like `settled`."""
-        return self.settled().suite
-
-    def start(self) -> None:
-        """Begin to learn what is stored before anybody asks; a database that is away does not matter yet."""
-        try:
-            self.belief()
-        except TransientError as error:
-            _log.warning("beliefs.delayed", error)
+            if self._learned is None:
+                raise TransientError("what was measured is not learned yet; what is seen waits for it")
+            return found.suite
 
     def _present(self) -> Belief:
+        evidence, failed = None, None
         with self._database.reading() as session:
             state, mark = _state(session), outcomes.belief_mark(session)
             if self._taught is not None and (state, mark) == (self._state, self._mark):
+                self._begin()
                 return self._taught
-            evidence = read_evidence(session) if self._base is None or state != self._state else None
+            if state != self._state:
+                evidence = read_evidence(session)
+                failed = self._recall(session, evidence.facts)
             points = outcomes.all_points(session)
         if evidence is not None:
-            self._base, self._state = self._turned(evidence), state
+            self._base, self._state = self._turned(evidence, failed), state
         assert self._base is not None
         base = self._base
         lessons = _tried(lambda _: taught(base.suite, points), base.evidence)
         self._taught, self._mark = replace(base, suite=lessons.suite) if lessons is not None else base, mark
         return self._taught
 
-    def _turned(self, evidence: Evidence) -> Belief:
+    def _recall(self, session: Session, facts: Facts) -> Digest | None:
+        """Take over what was learned since, whoever did; the digest of what could not be, where that is the newest."""
+        known = self._learned.evidence.as_of if self._learned is not None else datetime.min.replace(tzinfo=UTC)
+        stored = profiles.fits_since(session, known)
+        for fit in stored:
+            if fit.state is not None:
+                try:
+                    suite = Suite.load(fit.state, facts)
+                except Exception as error:  # noqa: BLE001 - whatever is stored ends no answers; it is learned anew
+                    _log.warning("beliefs.unreadable", error, as_of=fit.as_of.isoformat())
+                    continue
+                self._learned = Belief(suite=suite, evidence=read_evidence(session, fit.as_of), fitted_to=fit.evidence)
+                _log.info("beliefs.loaded", as_of=fit.as_of.isoformat())
+                break
+        return stored[0].evidence if stored and stored[0].state is None else None
+
+    def _turned(self, evidence: Evidence, failed: Digest | None) -> Belief:
         """The belief to answer with now that this evidence is stored; starts to learn it where that takes long."""
-        self._wanted = None
-        if self._learned is not None and evidence.teaches_as(self._learned.evidence):
+        self._wanted, key = None, evidence.digest()
+        if self._learned is not None and self._learned.fitted_to == key:
+            if self._learns():
+                self._write(profiles.confirm_fit, {"evidence": key, "as_of": evidence.as_of})
             self._learned = _moved(self._learned, evidence)
             return self._learned
         if len(evidence) <= AT_ONCE_MAX:
-            found = _tried(fitted, evidence)
+            found = _tried(fitted, evidence, key)
             self._learned = found or self._learned
             return found or _meanwhile(self._learned, evidence, Progress.FAILED)
-        self._wanted = evidence
-        if not self._is_learning:
+        if key != self._failed:
+            # What failed elsewhere is tried again by who learns now.
+            self._wanted = evidence
+            self._begin()
+        return _meanwhile(
+            self._learned, evidence, Progress.FAILED if key in (failed, self._failed) else Progress.LEARNING
+        )
+
+    def _begin(self) -> None:
+        if self._wanted is not None and not self._is_learning and self._learns():
             self._is_learning = True
             threading.Thread(target=self._learn, name="beliefs", daemon=True).start()
-        return _meanwhile(self._learned, evidence, Progress.LEARNING)
 
     def _learn(self) -> None:
         """Learn what is wanted until nothing is; what came meanwhile is learned next."""
@@ -300,20 +326,33 @@ class Beliefs:
                 evidence = self._wanted
                 if evidence is None:
                     self._is_learning = False
-                    self._changed.notify_all()
                     return
-            found = _tried(self._fit_apart, evidence)
+            key = evidence.digest()
+            found = _tried(self._fit_apart, evidence, key)
             with self._changed:
                 newest = self._wanted
                 if newest is None:
-                    # Meanwhile so much was deleted that the rest was learned at once.
+                    # Meanwhile so much was deleted that the rest was learned at once, or another learned the same.
                     continue
-                self._learned, self._taught = found or self._learned, None
-                if newest is evidence:
+                self._failed = key if found is None else None
+                self._learned = found or self._learned
+                state = found.suite.dump() if found is not None else None
+                fit = {"evidence": key, "as_of": evidence.as_of, "measurements": len(evidence), "state": state}
+                self._write(profiles.put_fit, fit)
+                if newest.digest() != key:
+                    self._base = _meanwhile(self._learned, newest, Progress.LEARNING)
+                else:
                     self._wanted = None
                     self._base = found or _meanwhile(self._learned, evidence, Progress.FAILED)
-                else:
-                    self._base = _meanwhile(self._learned, newest, Progress.LEARNING)
+                self._taught = None
+
+    def _write(self, write: Callable[[Session, Mapping[str, object]], None], fit: Mapping[str, object]) -> None:
+        """What cannot be stored serves this process all the same."""
+        try:
+            with self._database.transaction() as session:
+                write(session, fit)
+        except (HeadroomError, ValueError) as error:
+            _log.warning("beliefs.unstored", error)
 
 
 def _state(session: Session) -> object:
@@ -322,13 +361,14 @@ def _state(session: Session) -> object:
         profiles.pairs_state(session),
         documents.state(session, kinds.GPU_TYPE),
         documents.state(session, kinds.MODEL),
+        session.execute(named("newest_fit")).scalar_one(),
     )
 
 
-def _tried(fit: Fit, evidence: Evidence) -> Belief | None:
+def _tried(fit: Fit, evidence: Evidence, key: Digest | None = None) -> Belief | None:
     """A belief that has learned the evidence, or None where that is not possible, which is said in the log."""
     try:
-        return Belief(suite=fit(evidence), evidence=evidence)
+        return Belief(suite=fit(evidence), evidence=evidence, fitted_to=key)
     except Exception as error:  # noqa: BLE001 - measurements that a model stumbles over must not end all answers
         _log.error("beliefs.failed", error)
         return None

@@ -16,7 +16,7 @@ from dataclasses import replace
 from app import library
 from app.library import load_llm_library
 from app.logs import EventLog
-from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
+from app.services.beliefs.beliefs import Belief, Beliefs, source_of
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileOrigin, TokenProfile
@@ -98,17 +98,16 @@ class Completion:
         self._pressing: dict[GpuTypeName, tuple[_Pressing, dict[ModelName, Interference]]] = {}
 
     def complete(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with a profile for every model that a service or task may need on every GPU type there is.
-        Raises TransientError when the database cannot be read, or while what was measured is learned for the first
-        time: a plan from less would soon be undone.
+        """The snapshot with a profile for every model that a service or task may need on every GPU type there is, by
+        what is believed now, whatever is still being learned. Raises TransientError when the database cannot be read.
         """
         profiles = snapshot.profiles_by_key()
         wanted = _wanted(snapshot, tokens=False)
         lacking = [key for key in wanted if not is_measured(profiles.get(key))]
         try:
-            belief = self._settled(waiting=bool(lacking))
-            if belief is None:
-                return snapshot
+            belief = self._beliefs.belief()
+            if belief is not self._belief:
+                self._belief, self._known = belief, {}
             found = self._completed(belief, snapshot, lacking, profiles)
             profiles.update({key: profile for key, profile in found.items() if profile is not None})
             profiles.update(self._pressed(belief, snapshot, {key: profiles[key] for key in wanted if key in profiles}))
@@ -118,17 +117,6 @@ class Completion:
             _log.warning("beliefs.failed", error)
             return snapshot
         return replace(snapshot, profiles=tuple(profiles[key] for key in sorted(profiles)))
-
-    def _settled(self, *, waiting: bool) -> Belief | None:
-        """The belief to complete with. Where all was measured, nobody waits for what is still being learned: then the
-        last one serves.
-        """
-        belief = self._beliefs.settled() if waiting else self._beliefs.belief()
-        if not waiting and belief.progress is not Progress.LEARNED:
-            return self._belief
-        if belief is not self._belief:
-            self._belief, self._known = belief, {}
-        return belief
 
     def _completed(
         self, belief: Belief, snapshot: Snapshot, wanted: list[_Key], profiles: dict[_Key, Profile]

@@ -80,7 +80,7 @@ def outcomes_of(
     for replica in replicas:
         together[_MinuteOfDevice(replica.minute, replica.uuid)].append(replica)
     steady = {
-        place: {_process(each) for each in found if _stood_still(each, boards[place])}
+        place: {_process(each) for each in found if each.ready and each.held_s >= HELD_PART_MIN * boards[place].seconds}
         for place, found in together.items()
         if place in boards
     }
@@ -98,10 +98,6 @@ def _process(row: ReplicaMinute) -> tuple[str, int, int, str]:
     return (row.replica, row.share_pct_sm, row.batch, row.model)
 
 
-def _stood_still(row: ReplicaMinute, board: DeviceMinute) -> bool:
-    return row.ready and row.held_s >= HELD_PART_MIN * board.seconds
-
-
 def _outcomes(
     found: Sequence[ReplicaMinute], board: DeviceMinute, fleet: ReportedFleet, warm: set[tuple[str, int, int, str]]
 ) -> Iterable[Outcome]:
@@ -111,6 +107,7 @@ def _outcomes(
         return
     asked = fleet.clocks_mhz_asked.get(board.uuid)
     clock_mhz = 0.5 * (board.clock_mhz_sm_min + board.clock_mhz_sm_max)
+    nearest = min(gpu_type.clocks_mhz_sm, key=lambda each: abs(each - clock_mhz))
     unsteady = board.clock_mhz_sm_max - board.clock_mhz_sm_min > CLOCK_STEADY * board.clock_mhz_sm_max
     slice_of_type = replace(gpu_type, sm_count=device.sm_count)
     for position, row in enumerate(found):
@@ -124,7 +121,7 @@ def _outcomes(
             gpu_type=device.gpu_type,
             batch=max(1.0, row.batch_mean),
             share_pct_sm=_share_of_type(row, device, gpu_type),
-            clock_mhz_sm=clock_mhz if asked is not None else float(_nearest(gpu_type.clocks_mhz_sm, clock_mhz)),
+            clock_mhz_sm=clock_mhz if asked is not None else float(nearest),
             latency_ms=row.executed_ms / row.executions,
             executions=row.executions,
             seconds=max(row.held_s, 1e-3),
@@ -154,10 +151,6 @@ def _outcomes(
 def _share_of_type(row: ReplicaMinute, device: Device, gpu_type: GpuType) -> int:
     """Its share in percent of a whole GPU of the type; shares on a slice are reported in percent of the slice."""
     return min(100, max(1, round(row.share_pct_sm * device.sm_count / gpu_type.sm_count)))
-
-
-def _nearest(clocks_mhz: Sequence[int], clock_mhz: float) -> int:
-    return min(clocks_mhz, key=lambda each: abs(each - clock_mhz))
 
 
 HourKey = tuple[datetime, str, str, str]

@@ -182,16 +182,13 @@ class _Asked:
         for index, query in enumerate(self.asked):
             by_quantity.setdefault(query.quantity, []).append(index)
         for quantity, rows in by_quantity.items():
-            self._check_known(quantity, rows)
+            needed = {quantity} | {Quantity.LATENCY_MS_P99 for row in rows if self.asked[row].percentile is not None}
+            if not needed <= {*self.belief.suite.solo.spec.quantities}:
+                raise FieldsError.of(f"/{rows[0]}/quantity", f"{quantity.value} cannot be predicted")
             alone, answer = self._answer(quantity, rows)
             for place, row in enumerate(rows):
                 found[row] = self._prediction(row, alone, answer, place)
         return tuple(item for item in found if item is not None)
-
-    def _check_known(self, quantity: Quantity, rows: list[int]) -> None:
-        needed = {quantity} | {Quantity.LATENCY_MS_P99 for row in rows if self.asked[row].percentile is not None}
-        if not needed <= {*self.belief.suite.solo.spec.quantities}:
-            raise FieldsError.of(f"/{rows[0]}/quantity", f"{quantity.value} cannot be predicted")
 
     def _answer(self, quantity: Quantity, rows: list[int]) -> tuple[Answer, Answer]:
         """The rows alone at their percentile, and with what their neighbours do to them."""

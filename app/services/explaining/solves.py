@@ -248,7 +248,8 @@ def answered_anew(
         return AnsweredAnew(why_not=found)
     solves = Solves.of(picture, question.wish, asking)
     if gpu_type is not None and (found is None or _unknown(found)):
-        found = _looked_at(solves, question.workload, gpu_type)
+        made, key = solves.made, (question.workload, gpu_type)
+        found = why_not(made.plan, insight_of(made, solves.wish), key, Types.of(made.picture))
     forced = None
     if gpu_type is not None and found is not None and _could_be(found):
         forced = solves.forced(question.workload, gpu_type)
@@ -262,8 +263,3 @@ def _could_be(found: WhyNot) -> bool:
 
 def _unknown(found: WhyNot) -> bool:
     return found.verdict is WhyNotVerdict.NOT_LOOKED_AT
-
-
-def _looked_at(solves: Solves, workload: str, gpu_type: str) -> WhyNot:
-    made = solves.made
-    return why_not(made.plan, insight_of(made, solves.wish), (workload, gpu_type), Types.of(made.picture))

@@ -259,6 +259,9 @@ class Planning:
         LeaseLostError, InvariantError; the cycle that raised is marked aborted.
         """
         lanes, seed = self._prepare(leader)
+        if self._parts.beliefs is not None and not lanes:
+            # Nobody asks what is believed, but the leader learns for all.
+            self._parts.beliefs.belief()
         sight, records = self._pass(), list[CycleRecord]()
         for lane in lanes:
             records.append(self._lead(leader, lane, seed, sight))

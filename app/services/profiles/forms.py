@@ -226,7 +226,8 @@ def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
     form = form_of(header)
     if form is None:
         between = next((f"; cells stand between commas, not {word}" for word, mark in _MARKS if mark in header[0]), "")
-        raise SheetError(1, "", f"this header is of no form known here; needed are the columns {_known()}{between}")
+        known = f"{', '.join(SOLO_COLUMNS[:4])} (one model alone) or {', '.join(PAIR_COLUMNS[:7])} (two on one device)"
+        raise SheetError(1, "", f"this header is of no form known here; needed are the columns {known}{between}")
     columns = _PAIRS if form.is_pairs else _SOLO
     _check_header(header, columns)
     if questions:
@@ -342,10 +343,6 @@ def _check_header(header: tuple[str, ...], columns: _FormColumns) -> None:
     for name in (*columns.names, *columns.numbers):
         if name not in header:
             raise SheetError(1, name, "the column is missing")
-
-
-def _known() -> str:
-    return f"{', '.join(SOLO_COLUMNS[:4])} (one model alone) or {', '.join(PAIR_COLUMNS[:7])} (two on one device)"
 
 
 _MEASURED = ("throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct")

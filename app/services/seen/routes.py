@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import psycopg
 from psycopg import sql
 from sqlalchemy.orm import Session
 
@@ -276,8 +275,4 @@ def route_changes(database: Database) -> Iterator[Changed]:
     """Listen. Raises TransientError when the database goes away."""
     with database.listening(nodes.ROUTES_CHANNEL) as connection:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(targets.CHANNEL)))
-        yield lambda timeout_s: _announced(connection, timeout_s)
-
-
-def _announced(connection: psycopg.Connection, timeout_s: float) -> bool:
-    return any(True for _ in connection.notifies(timeout=timeout_s, stop_after=1))
+        yield lambda timeout_s: any(True for _ in connection.notifies(timeout=timeout_s, stop_after=1))

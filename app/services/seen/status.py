@@ -172,6 +172,8 @@ class FleetSummary:
     promoted_at_s: float
     planning: PlanningLine | None
     """None before the first cycle, and for a project's token."""
+    beliefs: str | None
+    """What plans do not know yet of what was measured; None where they know all, and for a project's token."""
     cost: CostLineNow
     slo_attainment: float | None
     policies: tuple[PolicyLine, ...]
@@ -206,12 +208,14 @@ class StatusReader:
             workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
             beyond = beyond_bounds(session, project)
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
+            counts = telemetry.counts(session, self._cluster, mine.silent_s)
         return FleetSummary(
             cluster=self._cluster,
             generation=mine.target.generation,
             plan=None if mine.plan is None else record_of(PlanLine, mine.plan),
             promoted_at_s=mine.target.promoted_at_s,
             planning=mine.planning,
+            beliefs=_beliefs(counts) if project is None else None,
             cost=mine.cost(),
             slo_attainment=mine.attainment(),
             policies=mine.policies(workloads),
@@ -243,6 +247,14 @@ def _attainment(rows: Sequence[ServedRow]) -> float | None:
     return max(0.0, min(1.0, good / total)) if total > 0 else None
 
 
+def _beliefs(known: FleetCounts) -> str | None:
+    if not known.measurements_unlearned:
+        return None
+    at = f"of {known.beliefs_as_of:%Y-%m-%d %H:%M UTC}" if known.beliefs_as_of is not None else "what is built in"
+    what = "cannot be learned" if known.beliefs_failed else "are being learned"
+    return f"beliefs are {at}; {known.measurements_unlearned} measurements newer than that {what}"
+
+
 def _planning(cycle: CycleSummary | None) -> PlanningLine | None:
     found = None if cycle is None else cycle.answered
     if cycle is None or found is None:
@@ -262,7 +274,7 @@ class _Sight:
     def __init__(self, session: Session, cluster: str, project: str | None) -> None:
         self._prefix = "" if project is None else f"{project}/"
         self._whole = project is None
-        self._silent_s = read_policy(session).device_silent_after_s
+        self.silent_s = read_policy(session).device_silent_after_s
         self.target = targets.current(session, cluster)
         self.plan = plans.get(session, PlanId(self.target.plan)) if self.target.plan is not None else None
         self.planning = _planning(cycles.last_closed(session)) if self._whole else None
@@ -276,9 +288,9 @@ class _Sight:
             uuid: _price(spec, self._nodes.get(spec["node"]), types.get(spec["gpu_type"]), self._owners)
             for uuid, spec in self._devices.items()
         }
-        self._readings = {row.uuid: row for row in telemetry.devices(session, self._silent_s)}
+        self._readings = {row.uuid: row for row in telemetry.devices(session, self.silent_s)}
         self._served = {row.service: row for row in telemetry.served(session, ATTAINMENT_WINDOW_S)}
-        replicas = telemetry.replicas(session, self._silent_s)
+        replicas = telemetry.replicas(session, self.silent_s)
         self._replicas = [row for row in replicas if row.workload.startswith(self._prefix)]
         self._assignments = [item for item in self.target.assignments if item.workload.startswith(self._prefix)]
         self._planned: Counter[str] = Counter(item.workload for item in self._assignments)
@@ -318,7 +330,7 @@ class _Sight:
         for node, spec in sorted(self._nodes.items()):
             state = self._states.get(node)
             seen = {name: getattr(state, name, None) for name in ("age_s", "endpoint", "agent_version")}
-            up = state is not None and state.age_s is not None and state.age_s <= self._silent_s
+            up = state is not None and state.age_s is not None and state.age_s <= self.silent_s
             generation = state.generation_applied if state is not None else 0
             shown.append(record_of(NodeLine, spec, **seen, up=up, generation_applied=generation, devices=counts[node]))
         return tuple(shown)

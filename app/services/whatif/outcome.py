@@ -17,7 +17,7 @@ from app.services.explaining.sentences import answered_words
 from app.services.whatif.made import KEPT, Made, Wish, planned_beside, request_of, standing_on
 from solvers.cycle.attempts import Asking
 from solvers.cycle.record import Attempt, Lane, answered
-from solvers.domain.change import Change, ChangeKind, diff
+from solvers.domain.change import ChangeKind, diff
 from solvers.domain.codec import digest
 from solvers.domain.device import Device
 from solvers.domain.evidence import Finding
@@ -132,13 +132,9 @@ def _moves_of(picture: Snapshot, plan: Plan) -> Moves:
         starts=kinds[ChangeKind.START],
         stops=kinds[ChangeKind.STOP],
         moved=kinds[ChangeKind.MOVE] + kinds[ChangeKind.SWAP_MODEL],
-        changed=len({change.subject for change in changes if _in_place(change)}),
+        changed=len({item.subject for item in changes if item.after is not None and item.kind not in _ONCE}),
         launch_s=sum(change.cost_s for change in changes),
     )
-
-
-def _in_place(change: Change) -> bool:
-    return change.after is not None and change.kind not in _ONCE
 
 
 def use_by_type(picture: Snapshot, plan: Plan) -> tuple[TypeUse, ...]:

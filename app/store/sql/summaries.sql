@@ -1,5 +1,5 @@
 -- name: fleet_counts
--- The fleet and its plan in numbers, one row.
+-- The fleet and its plan in numbers, one row. Up to 64 measurements are learned before the next answer.
 WITH standing AS (
     SELECT state.generation, plan.cost_usd_per_h, plan.bound_usd_per_h,
            jsonb_array_length(plan.document -> 'assignments') AS planned
@@ -8,6 +8,13 @@ WITH standing AS (
     SELECT substr(source, 6) AS node_id, boot_id, sequence, received_at
     FROM report_heads
     WHERE source LIKE 'node/%' AND received_at > now() - make_interval(secs => :silent_s)
+), learned AS (
+    SELECT as_of, measurements FROM belief_fits WHERE state IS NOT NULL ORDER BY as_of DESC, id DESC LIMIT 1
+), stored AS (
+    SELECT count(*) AS measurements, count(*) FILTER (WHERE imported_at > (SELECT as_of FROM learned)) AS newer FROM (
+        SELECT imported_at, origin FROM profile_points WHERE neighbours = '{}'
+        UNION ALL SELECT imported_at, origin FROM pair_points
+    ) AS measured WHERE origin IN ('measured', 'public', 'simulated')
 )
 SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
        (SELECT count(*) FROM nodes) AS nodes_known,
@@ -26,7 +33,12 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
        (SELECT extract(epoch FROM now() - max(minute))::float8 FROM ledger) AS ledger_age_s,
        coalesce((SELECT admitted FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_admitted,
        coalesce((SELECT rejected FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_rejected,
-       coalesce((SELECT rebuilt FROM learning_marks WHERE name = 'outcomes'), 0) AS beliefs_rebuilt
+       coalesce((SELECT rebuilt FROM learning_marks WHERE name = 'outcomes'), 0) AS beliefs_rebuilt,
+       (SELECT as_of FROM learned) AS beliefs_as_of,
+       (SELECT CASE WHEN stored.measurements > 64
+                    THEN greatest(newer, abs(stored.measurements - coalesce(learned.measurements, 0))) ELSE 0 END
+        FROM stored LEFT JOIN learned ON true) AS measurements_unlearned,
+       coalesce((SELECT state IS NULL FROM belief_fits ORDER BY as_of DESC, id DESC LIMIT 1), false) AS beliefs_failed
 
 -- name: served
 -- How every service was served of late. p99 is the worst interval's: percentiles of intervals cannot be added up.

@@ -204,7 +204,7 @@ def test_a_belief_is_made_once_until_something_changes(bare: World) -> None:
 class Broken(Beliefs):
     """A belief that cannot be made."""
 
-    def settled(self) -> Belief:
+    def belief(self) -> Belief:
         raise InputError("the numbers make no sense")
 
 

@@ -136,7 +136,6 @@ class Table:
 
 
 def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
-    """The table of one plan."""
     problem, terms = reading.problem, _Terms.of(reading.problem, prices)
     first = {item.workload for item in plan.unplaced}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}

@@ -98,7 +98,9 @@ class _Base:
 def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_failure_domain: bool) -> Pools:
     """Pools of all usable devices but the `held` ones; the fleet's books must carry what stands on those."""
     base = _grouped(snapshot, fleet, set(held), by_failure_domain=by_failure_domain)
-    domains = [item for item in _domains(snapshot, fleet, base) if _can_bind(item, base)]
+    domains = [
+        item for item in _domains(snapshot, fleet, base) if base.limit_w[item.devices].sum() > item.limit_w + DUST_W
+    ]
     signature = _signatures(base, domains)
     chosen = np.flatnonzero(base.group >= 0)
     keys = sorted({(int(base.group[item]), signature[item]) for item in chosen})
@@ -180,10 +182,6 @@ def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]
             unrented_w = sum(float(fleet.idle_w[item]) for item in pooled if is_offered(fleet.devices[item].node))
             limit_w = max(cap.limit_w - others_w + unrented_w, idle_w)
             yield _Domain(scope=cap.scope, subject=cap.subject, devices=pooled, limit_w=limit_w)
-
-
-def _can_bind(domain: _Domain, base: _Base) -> bool:
-    return bool(base.limit_w[domain.devices].sum() > domain.limit_w + DUST_W)
 
 
 def _signatures(base: _Base, domains: list[_Domain]) -> list[tuple[int, int]]:

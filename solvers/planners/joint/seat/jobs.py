@@ -271,7 +271,6 @@ class _Jobs:
         ]
 
     def _variant(self, job: int) -> int:
-        """The one variant of a job."""
         return next(number for number, item in enumerate(self._problem.variants) if item.workload == job)
 
     def _steps(self, job: int, device: int, most_pct: int) -> list[int]:

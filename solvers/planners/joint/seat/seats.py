@@ -70,7 +70,6 @@ class Floor:
         return np.array([work.rate_least_rps for work in self.problem.workloads], dtype=np.float64)
 
     def devices(self, pool: int) -> range:
-        """Device numbers of a pool."""
         return range(int(self.starts[pool]), int(self.starts[pool + 1]))
 
     def dynamic_w(self, pattern: Pattern) -> float:
@@ -79,7 +78,6 @@ class Floor:
 
 
 def floor_of(reading: Reading) -> Floor:
-    """The floor of a reading."""
     problem, pools = reading.problem, reading.pool_devices
     names = tuple(name for pool in pools for name in pool)
     number = {name: index for index, name in enumerate(names)}

@@ -42,7 +42,6 @@ class Group:
         return replace(rows, variants=variants)
 
     def standing(self, standing: tuple[Standing, ...]) -> tuple[Standing, ...]:
-        """What stands of this group."""
         kept = ((self.inside((item.pattern,)), item.devices) for item in standing)
         return tuple(Standing(pattern=found[0], devices=devices) for found, devices in kept if found)
 

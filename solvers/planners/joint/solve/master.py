@@ -197,7 +197,6 @@ class Rows:
         return np.asarray(total[: self.base], dtype=np.float64)
 
     def reduced(self, columns: Columns, duals: Floats) -> Floats:
-        """Reduced cost of columns."""
         worth = np.bincount(columns.number, weights=columns.value * duals[columns.row], minlength=len(columns))
         return np.asarray(columns.cost - worth)
 

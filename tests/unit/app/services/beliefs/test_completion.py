@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from app import library
 from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress
 from app.services.beliefs.completion import Completion
 from solvers.domain.device import Offer
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
-from solvers.errors import TransientError
 from solvers.models.suite import Suite
 from tests import builders, chats, laws
 
@@ -36,11 +36,6 @@ class Told(Beliefs):
         self.said = belief
 
     def belief(self) -> Belief:
-        return self.said
-
-    def settled(self) -> Belief:
-        if self.said.progress is Progress.LEARNING:
-            raise TransientError("still learning")
         return self.said
 
 
@@ -75,16 +70,16 @@ def test_what_the_operator_said_stays(learned: Belief) -> None:
     assert Completion(Told(learned)).complete(before) == before
 
 
-def test_nobody_waits_for_beliefs_where_all_was_measured(learned: Belief) -> None:
-    told = Told(replace(learned, progress=Progress.LEARNING))
+def test_nobody_waits_for_what_is_still_being_learned(learned: Belief) -> None:
+    fresh = replace(learned, suite=Suite.fresh("headroom", library.facts()), progress=Progress.LEARNING)
+    told = Told(fresh)
     completion = Completion(told)
-    assert completion.complete(world("alex")) == world("alex")
-    with pytest.raises(TransientError):
-        completion.complete(world("alex", measured=False))
-    told.said = learned
-    assert known(completion.complete(world("alex"))) == {"alex"}
-    # What was known once serves while more is learned.
+    first = completion.complete(world("resnet50", measured=False))
+    assert {item.model for item in first.profiles} == {"resnet50"}
+    assert known(first) == set()
     told.said = replace(learned, progress=Progress.LEARNING)
+    assert known(completion.complete(world("alex"))) == {"alex"}
+    told.said = learned
     assert known(completion.complete(world("alex"))) == {"alex"}
 
 
