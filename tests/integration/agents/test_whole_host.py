@@ -9,10 +9,12 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.integration.agents.whole_host import CLOCK_MHZ, NODE, POLICY, SERVICE, WholeHost, send
+from agents.processes import environment_of
+from tests.integration.agents.whole_host import CLOCK_MHZ, NODE, POLICY, SECRET, SERVICE, WholeHost, send
 from tests.standins.nvml.fixtures import compile_library
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
@@ -71,6 +73,28 @@ def test_what_is_declared_is_planned_started_routed_and_counted(whole: WholeHost
     # The warm-up is in nobody's numbers.
     assert whole.completed() == REQUESTS
     assert "1/1" in whole.do("status")
+
+
+def test_a_secret_is_its_workers_alone(whole: WholeHost) -> None:
+    """Neither the database's files, its log of writes among them, nor any log, state or answer has it."""
+    (pid,) = whole.pids()
+    assert (environment_of(pid) or {})["API_KEY"] == SECRET
+    assert whole.value("SELECT count(*) FROM cycles") > 0
+    files = {path: _content(path) for path in whole.folder.rglob("*") if path.is_file() and path != whole.secret}
+    assert [path for path, content in files.items() if SECRET.encode() in content] == []
+    told = [path for path, content in files.items() if str(whole.secret).encode() in content]
+    assert {"target.json"} < {path.name for path in told}, "the reference is there"
+    for words in (f"get service {SERVICE} -o json", "snapshot export", "routes list -o json", "get events -o json"):
+        assert SECRET not in whole.do(*words.split())
+    for route in ("receipts", "targets", "cycles"):
+        assert SECRET not in json.dumps(whole.client.call("GET", f"/v1/{route}").body)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_service_with_a_worker_is_the_same_in_files_and_over_http(whole: WholeHost) -> None:

@@ -32,6 +32,7 @@ from tests.standins import servers
 from tests.standins.hosts import HostStandIn
 from tests.waiting import wait_until
 
+SECRET = "value-of-a-secret-51e0"
 NODE, SERVICE = "gpu-1", "vision/labels"
 COMMAND_S_MAX, WAIT_S_MAX = 90.0, 90.0
 ALONE_AFTER_S = 4.0
@@ -62,6 +63,9 @@ class WholeHost:
         self.home = self.folder / "home"
         self.host = HostStandIn(self.folder / "host", ("t4", "t4"), library)
         self.socket = self.folder / "helper.sock"
+        self.secret = self.folder / "secrets" / SERVICE.split("/", maxsplit=1)[0] / "api-key"
+        self.secret.parent.mkdir(parents=True)
+        self.secret.write_text(SECRET + "\n", encoding="utf-8")
         self.agent: subprocess.Popen[bytes] | None = None
         self.helper: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
@@ -107,6 +111,7 @@ class WholeHost:
             "environment": [
                 {"name": "HEADROOM_STANDIN_CUDA", "value": self.host.mps.library},
                 {"name": "STANDIN_NVML", "value": str(self.host.nvml.root)},
+                {"name": "API_KEY", "from_file": str(self.secret)},
             ],
             "warm_up": {"path": "/v1/infer", "body": "{}", "requests": 2},
             "drain_s": 5.0,
@@ -154,6 +159,7 @@ class WholeHost:
         hidden = {"HEADROOM_STANDIN_NVML_UNPRIVILEGED": "" if privileged else "1", "HEADROOM_TOKEN": token}
         command = [sys.executable, "-m", "app", "agent", "--server", f"http://127.0.0.1:{self.port}", "--node", NODE]
         command += [*self.host.options(), "--alone-after", str(ALONE_AFTER_S), *options]
+        command += ["--secret-dir", str(self.folder / "secrets" / "{project}")]
         self._starts += 1
         with (self.folder / "agent.log").open("ab") as log:
             environment = {**_own_environment(), **self.host.environment(), **hidden}
