@@ -458,7 +458,10 @@ def _read(kind: object, plain: object, name: str) -> object:
     fits = isinstance(plain, (int, float) if kind is float else kind) and not isinstance(plain, Enum)
     if not fits or (isinstance(plain, bool) and kind is not bool):
         raise WireError(f"{name}: expected {_WORDS[kind]}")
-    return float(cast("float", plain)) if kind is float else plain
+    try:
+        return float(cast("float", plain)) if kind is float else plain
+    except OverflowError:
+        raise WireError(f"{name}: too large a number") from None
 
 
 def _listed(origin: object, inner: tuple[object, ...], plain: object, name: str) -> object:

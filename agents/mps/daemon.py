@@ -177,7 +177,7 @@ TROUBLE_LOOK_S = 5.0
 DOWN = "its daemon is down: its processes run without their limits, or not at all"
 SLOW = "its server does not accept clients yet"
 CUDA_WITH_3, BRANCH_WITH_3 = (13, 4), 615
-_VERSION = re.compile(r"(\d+)(?:\.(\d+))?")
+_VERSION = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 _PROTOCOLS: Mapping[int, MpsProtocol] = {2: ProtocolTwo(), 3: ProtocolThree()}
 
 

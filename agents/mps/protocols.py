@@ -25,8 +25,9 @@ _REFUSED = re.compile(
     r"|not found|not exist|no such|does not|already running|refused|busy)\b",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?\b", re.IGNORECASE)
+_PID = re.compile(r"[0-9]{1,10}")
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
+_MEMORY = re.compile(rf"({_NUMBER.pattern})\s{{0,8}}([KMGT])(?:i?B)?\b", re.IGNORECASE)
 _MIB = {"K": 1.0 / 1024.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 
@@ -90,7 +91,7 @@ def memory_mib_in(text: str) -> float | None:
 
 
 def pids_in(text: str) -> tuple[int, ...]:
-    return tuple(int(line) for line in map(str.strip, text.splitlines()) if line.isdigit())
+    return tuple(int(line) for line in map(str.strip, text.splitlines()) if _PID.fullmatch(line))
 
 
 def shortened(text: str) -> str:

@@ -11,6 +11,7 @@ predicted number has six significant digits, and is empty where nothing is known
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -212,8 +213,9 @@ def form_of(header: Sequence[str]) -> CsvForm | None:
 def header_of(body: bytes) -> tuple[str, ...]:
     """The first row of a CSV text; empty when there is none that can be read."""
     first = body.split(b"\n", 1)[0].decode("utf-8-sig", errors="replace")
-    cells = next(csv.reader([first]), [])
-    return tuple(cell.strip() for cell in cells)
+    with contextlib.suppress(csv.Error):
+        return tuple(cell.strip() for cell in next(csv.reader([first]), []))
+    return ()
 
 
 def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:

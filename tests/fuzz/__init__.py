@@ -1,0 +1,1 @@
+"""Every reader of what others write, fed with what nobody should write."""
