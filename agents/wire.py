@@ -455,13 +455,11 @@ def _read(kind: object, plain: object, name: str) -> object:
             return kind(plain)
         except ValueError:
             raise WireError(f"{name}: expected one of {', '.join(str(each.value) for each in kind)}") from None
-    fits = isinstance(plain, (int, float) if kind is float else kind) and not isinstance(plain, Enum)
-    if not fits or (isinstance(plain, bool) and kind is not bool):
+    if kind is float and type(plain) is int and abs(plain) < 1e308:
+        return float(plain)
+    if type(plain) is not kind:
         raise WireError(f"{name}: expected {_WORDS[kind]}")
-    try:
-        return float(cast("float", plain)) if kind is float else plain
-    except OverflowError:
-        raise WireError(f"{name}: too large a number") from None
+    return plain
 
 
 def _listed(origin: object, inner: tuple[object, ...], plain: object, name: str) -> object:

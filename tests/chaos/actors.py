@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from agents.wire import NodeReceipt, ReplicaReadBack, encode
+from app.api.auth import CACHE_TTL_MS
 from app.store import targets
 from app.store.ledger import account
 from solvers.domain.plan import Plan
@@ -28,6 +29,8 @@ LOST = 0
 """The status of an answer that never came."""
 UNKNOWN = (LOST, 503)
 TTL_S = 30.0
+STEP_MS = 50.0
+REMEMBERED_STEPS = round(CACHE_TTL_MS / STEP_MS)
 VISION = f"{OWN}/vision#0"
 FORGED = 2_000_000.0
 OTHERS = "http://127.0.0.1:9"
@@ -53,11 +56,21 @@ class Wish:
 
 
 class Clock:
-    """Counts moments, and how often all nodes were silent for so long that a name may be taken."""
+    """Counts moments and steps, and how often all nodes were silent for so long that a name may be taken."""
 
     def __init__(self) -> None:
         self.now = 0
         self.silences = 0
+        self.steps = 0
+        self.takings = 0
+        """Joins under way that may have found a name free ..."""
+        self.taken_step = -REMEMBERED_STEPS
+        """... and when the last one was over: an API remembers the token of who had the name for some seconds."""
+
+    @property
+    def unsure(self) -> bool:
+        """Whether somebody may just have taken a name, so that an answer proves nothing."""
+        return self.takings > 0 or self.steps < self.taken_step + REMEMBERED_STEPS
 
     def tick(self) -> int:
         self.now += 1
@@ -245,7 +258,7 @@ class Reporter(Actor):
         return Wish(
             name=f"report {self.boot} {[each.sequence for each in batch]}",
             work=lambda world: self._send(world, batch),
-            heard=partial(self._heard, batch, self._clock.silences),
+            heard=partial(self._heard, batch, -1 if self._clock.unsure else self._clock.silences),
         )
 
     def pending(self) -> bool:
@@ -292,7 +305,7 @@ class Reporter(Actor):
         expect(f"report of {self.boot}", answer, 200, 401)
         self._turned_away(answer)
         if answer.status == 200:
-            self._silences = silences
+            self._silences = self._silences if self._clock.unsure else max(self._silences, silences)
             del self._unsent[: len(batch)]
             self._sent += batch
             self.acknowledged += [(each.boot_id, each.sequence) for each in batch]
@@ -310,7 +323,8 @@ class Reporter(Actor):
 class Forger(Actor):
     """A node of its own that speaks of others, takes their names and claims what it was never told."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._sequence = 0
         self._joined = False
 
@@ -324,7 +338,15 @@ class Forger(Actor):
             ("the name of another node", self._take),
             ("a foreign endpoint", self._route),
         ))  # fmt: skip
-        return Wish(name=f"forge {name}", work=work, heard=lambda answer: expect(name, answer, 200, 401, 403, 409, 422))
+        taking = work == self._take
+        self._clock.takings += taking
+
+        def heard(answer: Answer) -> None:
+            if taking:
+                self._clock.takings, self._clock.taken_step = self._clock.takings - 1, self._clock.steps
+            expect(name, answer, 200, 401, 403, 409, 422)
+
+        return Wish(name=f"forge {name}", work=work, heard=heard)
 
     def _join(self, world: World) -> Answer:
         return asked(world, "POST", "/v1/agent/join", "join", plain=encode(join_message("rogue", "boot-rogue")))

@@ -23,6 +23,7 @@ from solvers.planners import registry
 from tests import builders
 from tests.chaos.actors import (
     LOST,
+    STEP_MS,
     Accountant,
     Actor,
     Answer,
@@ -50,7 +51,6 @@ ODDS = {"cut": 0.02, "lose": 0.05, "freeze": 0.02, "expire": 0.02, "silence": 0.
 """At each step; of a lost answer, at each beginning."""
 ZEAL = (0.1, 0.5, 1.0, 1.0, 4.0)
 FREEZE_STEPS = 60
-STEP_MS = 50.0
 EXPIRED = """
 UPDATE leases SET expires_at = now() - interval '1 second'
 WHERE name IN (SELECT name FROM leases FOR UPDATE SKIP LOCKED)"""
@@ -84,11 +84,11 @@ def stage(server: Server) -> Stage:
 class StepTime(SystemClock):
     """Time that passes with the steps of a history, so that what caches forget does not depend on the machine."""
 
-    def __init__(self) -> None:
-        self.steps = 0
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
 
     def elapsed_ms(self) -> float:
-        return STEP_MS * self.steps
+        return STEP_MS * self._clock.steps
 
 
 class Life:
@@ -99,7 +99,8 @@ class Life:
         self.story: list[str] = []
         self.faults: Counter[str] = Counter()
         self._stream = random.Random(seed)
-        self._time = StepTime()
+        self._clock = clock = Clock()
+        self._time = StepTime(clock)
         self._turnstile = Turnstile(url)
         self._databases = [WatchedDatabase(url, pool_size=4) for _ in range(REPLICAS)]
         self._secrets = secrets
@@ -108,13 +109,12 @@ class Life:
         self._lost: set[str] = set()
         self._wishes: dict[str, tuple[Actor, Wish, int]] = {}
         self._count = 0
-        self._clock = clock = Clock()
         tags: dict[str, tuple[str, str]] = {}
         self.seen: dict[str, list[Seen]] = {name: [] for name in DOCUMENTS}
         self.promoted = Promoted()
         self.posters = [Poster(number) for number in range(2)]
         self.reporters = [Reporter(node, clock) for node in ("a", "b")]
-        self._forger = Forger()
+        self._forger = Forger(clock)
         self._actors: list[Actor] = [
             *(Writer(name, place * 10 + number, clock, self.seen[name], tags)
               for place, name in enumerate(DOCUMENTS, 1) for number in range(3)),
@@ -198,7 +198,7 @@ class Life:
         if not calm:
             self._break(operation)
         point = operation.point
-        self._time.steps += 1
+        self._clock.steps += 1
         self._turnstile.advance(operation)
         if point == "committed" or operation.over:
             found = broken(self._turnstile.rows)
