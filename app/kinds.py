@@ -143,7 +143,7 @@ PROJECT = Kind(
     rank=0,
     writers=Audience.ADMINISTRATORS,
     has_default=True,
-    listed=("description", "quota_gpus"),
+    listed=("description", "quota_gpus", "quota_replicas_min", "quota_budget_usd_per_h", "priority_max"),
 )
 POWER_CAP = Kind(
     name="power-cap",

@@ -114,8 +114,7 @@ def _beyond(session: Session, value: Work) -> Iterator[Contradiction]:
     """Fields of a new document by which its project would be further beyond its bounds than it is, and variables of its
     worker that its project may not set. Stored documents may have any: nodes judge for themselves.
     """
-    # Whoever adds to a bounded sum waits for those who do.
-    stored = documents.find(session, kinds.PROJECT, (value.project,), lock=True)
+    stored = documents.find(session, kinds.PROJECT, (value.project,))
     if stored is None:
         return
     project = from_plain(Project, stored.spec)
@@ -124,9 +123,11 @@ def _beyond(session: Session, value: Work) -> Iterator[Contradiction]:
             detail = f"{item.name} steers programs, and environment_allowed of project {project.name} does not list it"
             yield f"worker/environment/{at}/name", detail
     if project.bounded:
+        # Whoever adds to a bounded sum waits for those who do.
+        now = documents.find(session, kinds.PROJECT, (value.project,), lock=True) or stored
         before = _works(session, project)
         after = (item for item in before if (type(item), item.name) != (type(value), value.name))
-        yield from exceeded((project,), (*after, value), before)
+        yield from exceeded((from_plain(Project, now.spec),), (*after, value), before)
 
 
 def beyond_bounds(session: Session, name: str | None) -> tuple[str, ...]:

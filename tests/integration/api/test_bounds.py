@@ -261,3 +261,13 @@ def test_what_if_questions_are_held_like_writes(world: World) -> None:
     (fault,) = answer.json()["errors"]
     assert fault["code"] == "bound-exceeded"
     assert "priority 201" in fault["detail"]
+
+
+def test_projects_are_listed_with_their_bounds(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    bound(world, priority_max=200, quota_budget_usd_per_h=12.5)
+    with serving(world) as (port, _):
+        at = ["--server", f"http://127.0.0.1:{port}", "--token", world.secrets[TENANT]]
+        assert run(["get", "projects", *at]) == 0
+    (title, *rows) = capsys.readouterr().out.splitlines()
+    assert "priority_max" in title
+    assert [row.split() for row in rows if row.split()[0] == OWN] == [[OWN, "-", "-", "-", "12.5", "200"]]
