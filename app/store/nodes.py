@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Double, cast, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -53,13 +53,6 @@ class NodeState:
     joined_s: float
 
 
-_STATE = select(
-    node_states,
-    cast(func.extract("epoch", func.now() - node_states.c.last_report_at), Double).label("age_s"),
-    cast(func.extract("epoch", func.now() - node_states.c.joined_at), Double).label("joined_s"),
-)
-
-
 def join(session: Session, request: Join) -> NodeState:
     """Remember that an agent started on a node; its applied generation starts over with the boot."""
     fresh = {name: getattr(request, name) for name in ("boot_id", "endpoint", "worker_host", "agent_version")}
@@ -69,7 +62,7 @@ def join(session: Session, request: Join) -> NodeState:
 
 def find(session: Session, node_id: str) -> NodeState | None:
     """A node's live state; None when it never joined."""
-    return one(session, NodeState, _STATE.where(node_states.c.node_id == node_id))
+    return one(session, NodeState, named("node_state"), node=node_id)
 
 
 def get(session: Session, node_id: str) -> NodeState:
@@ -82,7 +75,7 @@ def get(session: Session, node_id: str) -> NodeState:
 
 def all_states(session: Session) -> tuple[NodeState, ...]:
     """Live state of every node that joined, by id."""
-    return records(session, NodeState, _STATE.order_by(node_states.c.node_id))
+    return records(session, NodeState, named("node_states"))
 
 
 def raise_generation(session: Session, node_id: str, boot_id: str, generation: int) -> bool:

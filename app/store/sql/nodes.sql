@@ -36,3 +36,13 @@ ON CONFLICT (node_id) DO UPDATE SET boot_id = excluded.boot_id, endpoint = exclu
 UPDATE devices SET driver_version = :driver_version, capabilities = CAST(:capabilities AS jsonb),
     billed_from = CASE WHEN billed_until IS NULL THEN billed_from ELSE now() END, billed_until = NULL
 WHERE uuid = :uuid
+
+-- name: node_state
+-- A node that joined, and how long ago it reported and joined.
+SELECT *, extract(epoch FROM now() - last_report_at)::float8 AS age_s, extract(epoch FROM now() - joined_at)::float8 AS joined_s
+FROM node_states WHERE node_id = :node
+
+-- name: node_states
+-- The same of every node.
+SELECT *, extract(epoch FROM now() - last_report_at)::float8 AS age_s, extract(epoch FROM now() - joined_at)::float8 AS joined_s
+FROM node_states ORDER BY node_id
