@@ -109,7 +109,7 @@ class HelperServer:
         now_s = self._now_s()
         if now_s < due_s:
             return due_s - now_s
-        failed = self._desk.restore(self._alone) if self._desk.owes() else 0
+        failed = self._desk.restore(lambda: self._clients == 0) if self._desk.owes() else 0
         with self._lock:
             self._restore_at_s = now_s + RESTORE_RETRY_S if failed else None
         return RESTORE_RETRY_S if failed else None
@@ -203,9 +203,6 @@ class HelperServer:
             for _ in range(16):
                 if not connection.recv(65536):
                     return
-
-    def _alone(self) -> bool:
-        return self._clients == 0
 
     def _come(self) -> None:
         with self._lock:

@@ -227,8 +227,6 @@ class BatchDvfs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SearchTurn:
-    """One period's search."""
-
     settings: GovernorSettings
     envelope: DeviceEnvelope
     state: DeviceState

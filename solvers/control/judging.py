@@ -59,7 +59,6 @@ def latency_of(settings: GovernorSettings, replica: ReplicaEnvelope, reading: Re
 
 
 def readings_of(envelope: DeviceEnvelope, reading: DeviceReading) -> tuple[ReplicaReading | None, ...]:
-    """Readings in the order of the envelope's replicas."""
     measured = {replica.replica: replica for replica in reading.replicas}
     return tuple(measured.get(replica.replica) for replica in envelope.replicas)
 
@@ -138,7 +137,6 @@ def moved(state: DeviceState, setting: Setting) -> DeviceState:
 
 
 def forbidden(state: DeviceState, wanted: Setting) -> bool:
-    """Whether experience forbids a setting."""
     return any(barrier.forbids(wanted) for barrier in state.barriers)
 
 

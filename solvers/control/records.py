@@ -160,8 +160,6 @@ class Setting:
 
 
 class BrokenLimit(StrEnum):
-    """Which limit was broken."""
-
     POWER = "power"
     LATENCY = "latency"
 

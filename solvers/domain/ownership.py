@@ -58,7 +58,6 @@ def owners_of(snapshot: Snapshot) -> Owners:
 
 
 def by_name(policies: Iterable[Policy]) -> tuple[Policy, ...]:
-    """Policies that have a pool, by name."""
     return tuple(sorted((policy for policy in policies if policy.pool is not None), key=lambda policy: policy.name))
 
 

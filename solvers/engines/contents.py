@@ -62,8 +62,6 @@ class ContentPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How far to look."""
-
     floor: float = 0.0
     """$/h that ceilings need not come below."""
     tolerance: float = 0.0

@@ -209,7 +209,6 @@ class Groups:
         return np.asarray(totals[self.group] - values)
 
     def count_of_others(self) -> Floats:
-        """For each member, how many others are in its group."""
         return self.sum_of_others(np.ones(len(self)))
 
 

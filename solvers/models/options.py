@@ -80,7 +80,6 @@ class Beliefs:
         )
 
     def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
-        """What is known of a model on a class at its clock."""
         return self._tables.grid_at(model, device_class.gpu_type, device_class.clock_mhz_sm)
 
     def factor(self, need: Need, device_class: DeviceClass) -> float:
@@ -118,7 +117,6 @@ class Beliefs:
         return self._known(need.model, need.kind, device_class)
 
     def _known(self, model: ModelName, kind: WorkloadKind, device_class: DeviceClass) -> Interference | None:
-        """It is not known of training jobs."""
         profile = self.profiles.get((model, device_class.gpu_type))
         return None if profile is None or kind is WorkloadKind.JOB else profile.pressing(device_class.unlimited)
 

@@ -91,8 +91,6 @@ LAUNCH_S_DEFAULT = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """What one workload lacks."""
-
     need: Need
     rate_rps_short: float
     """Of what its replicas claim, as far as that can be shown: a plan that keeps them promises no more."""
@@ -337,7 +335,6 @@ class Step:
 
     @property
     def gains_enough(self) -> bool:
-        """Whether it is better by enough, urgent or not."""
         policy = self.snapshot.policy
         if self.plan.objective.rises(self.standing, policy.terms, policy.gain_pct_min / 100):
             return True

@@ -70,7 +70,6 @@ class Draft:
         return self.case.menus[need.workload].options
 
     def option(self, need: Need, index: int) -> Option:
-        """One of these as a record."""
         return self.case.beliefs.option(need, self.options(need), index)
 
     def of_type(self, need: Need, gpu_type: GpuTypeName) -> Flags:
@@ -248,7 +247,6 @@ class Draft:
                 )
 
     def plan(self, spec: PlannerSpec) -> Plan:
-        """The finished plan, in the name of its planner."""
         order = tuple(self.settled[need.workload] for need in self.case.needs)
         return write_answer(self.request, spec, SequentialAnswer(settled=order, pinned=self.case.pinned))
 

@@ -67,8 +67,6 @@ class Use:
 
 
 class Counting(StrEnum):
-    """What a replica is counted to serve."""
-
     PROVEN = "proven"
     """What is left under the careful promise that every plan must prove: queues, tails, neighbours."""
     BUSY = "busy"
@@ -77,8 +75,6 @@ class Counting(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """Readings of one case."""
-
     case: Case
     counting: Counting = Counting.PROVEN
     _uses: dict[tuple[str, GpuTypeName], Use] = field(default_factory=dict)

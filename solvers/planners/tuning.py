@@ -24,8 +24,6 @@ R = TypeVar("R")
 
 
 class ValueKind(StrEnum):
-    """What a parameter's value is."""
-
     FLAG = "flag"
     WHOLE = "whole"
     NUMBER = "number"
@@ -99,12 +97,8 @@ class Parameter:
 
 @runtime_checkable
 class Tunable(Protocol):
-    """A planner with parameters."""
-
     @property
-    def parameters(self) -> object:
-        """The record of its parameters."""
-        ...
+    def parameters(self) -> object: ...
 
 
 def parameters_of(record: object) -> tuple[Parameter, ...]:

@@ -114,7 +114,6 @@ class PlannedReplica:
     reasons: tuple[Reason, ...] = ()
 
     def named(self, replica: ReplicaId) -> Assignment:
-        """As plans have it."""
         latency_ms = None if self.need.limit_ms is None else self.latency_ms
         return Assignment(
             replica=replica,
@@ -238,8 +237,6 @@ def _settings(snapshot: Snapshot, contents: Contents, assignments: tuple[Assignm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """What one workload is short of."""
-
     rate_rps: float = 0.0
     replicas: int = 0
     """Below its owner's floor."""

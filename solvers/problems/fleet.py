@@ -88,8 +88,6 @@ def _subjects(
 
 @dataclass(slots=True)
 class CompanyBooks:
-    """Books of all devices."""
-
     pressure: Floats
     unknown: NDArray[np.intp]
     most: Floats
@@ -302,7 +300,6 @@ class Fleet:
         return int(candidates[np.argmin(score)])
 
     def _members(self, device_class: int | None) -> Places:
-        """Devices of a class, or all."""
         if device_class not in self._of_class:
             chosen = np.ones(len(self.devices), dtype=bool) if device_class is None else self.class_of == device_class
             self._of_class[device_class] = np.flatnonzero(chosen)

@@ -37,8 +37,6 @@ def must_run(policy: Policy) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWorth:
-    """Of one job on one fleet."""
-
     usd_per_h: float
     """At its best."""
     best_per_s: float
@@ -53,7 +51,6 @@ class JobWorth:
         return self.usd_per_h * min(1.0, self.by_class[device_class] * share_pct / 100)
 
     def opens(self, device_class: int, share_pct: float) -> bool:
-        """Whether it is worth a device of its own."""
         return self.earned_usd(device_class, share_pct) >= self.alone_usd[device_class]
 
 

@@ -288,14 +288,12 @@ class JointProblem:
 
     @cached_property
     def patterns_most(self) -> int:
-        """How many patterns there are, lawful or not."""
         steps, variants = WHOLE_PCT // max(1, self.share_step_pct), len(self.variants)
         sizes = range(1, self.members_max + 1)
         return self.kinds * sum(comb(variants + size - 1, size) * comb(steps, size) for size in sizes)
 
     @cached_property
     def few_patterns(self) -> bool:
-        """Whether all of them can be listed."""
         return self.patterns_most <= LISTED_MAX
 
     @cached_property

@@ -172,8 +172,6 @@ PERCENTILE_MAX = 99.99
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a proof needs."""
-
     profile: TokenProfile
     lengths: TokenLengths
 

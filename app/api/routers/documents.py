@@ -47,10 +47,6 @@ def _project_filter(
     return project
 
 
-def _no_filter() -> None:
-    return None
-
-
 def router_for(kind: Kind) -> APIRouter:
     router = router_of(kind.plural)
     _add_reads(router, kind)
@@ -87,7 +83,7 @@ def _add_reads(router: APIRouter, kind: Kind) -> None:
         request: Request,
         order: Paging,
         actor: Actor = Depends(guard),
-        wanted: str | None = Depends(_project_filter if kind.in_project else _no_filter),
+        wanted: str | None = Depends(_project_filter if kind.in_project else lambda: None),
     ) -> Any:
         project = visible_project(actor, wanted) if _is_owned(kind) else None
         page = services_of(request).documents.page(kind, order, project)

@@ -157,14 +157,11 @@ def _users(session: Session, kind: Kind, name: str) -> Iterator[str]:
     for other in kinds.KINDS:
         fields = [item.field for item in other.references if item.kind is kind and item.keeps]
         for stored in documents.all_specs(session, other) if fields else ():
-            if any(_names(stored.spec.get(field), name) for field in fields):
+            said = [stored.spec.get(field) for field in fields]
+            if any(name in each if isinstance(each, list) else name == each for each in said):
                 yield "/".join((other.plural, *stored.key)) if other.in_project else f"{other.words} {stored.key[-1]}"
     if kind in _OTHER_USERS:
         yield from _OTHER_USERS[kind](session, name)
-
-
-def _names(said: Plain, name: str) -> bool:
-    return name in said if isinstance(said, list) else name == said
 
 
 def _profiles_of(field: str) -> Callable[[Session, str], Iterator[str]]:
@@ -173,10 +170,6 @@ def _profiles_of(field: str) -> Callable[[Session, str], Iterator[str]]:
             yield "its profiles; delete them first"
 
     return found
-
-
-def _tokens_of_project(session: Session, name: str) -> Iterator[str]:
-    yield from (f"the token {token}" for token in tokens.live_of_project(session, name))
 
 
 def _replicas_on_node(session: Session, name: str) -> Iterator[str]:
@@ -190,7 +183,7 @@ def _replicas_on_node(session: Session, name: str) -> Iterator[str]:
 _OTHER_USERS: Mapping[Kind, Callable[[Session, str], Iterator[str]]] = {
     kinds.GPU_TYPE: _profiles_of("gpu_type"),
     kinds.MODEL: _profiles_of("model"),
-    kinds.PROJECT: _tokens_of_project,
+    kinds.PROJECT: lambda session, name: (f"the token {token}" for token in tokens.live_of_project(session, name)),
     kinds.NODE: _replicas_on_node,
 }
 

@@ -326,7 +326,6 @@ class PressureBelief:
         return scene, np.isfinite(ratio) & (ratio > 0.0) & (samples.groups.count_of_others() > 0)
 
     def _widened(self, scene: Scene, known: Flags) -> PressureBelief:
-        """With what was measured where."""
         group = scene.groups.group
         present = np.isin(group, group[known])
         batch, share = scene.loads.batch[present], scene.loads.share[present]

@@ -38,7 +38,6 @@ def read(plain: Plain, name: str, convert: Callable[[list[Plain]], T]) -> T:
 
 
 def floats_to_plain(values: Floats) -> Plain:
-    """Numbers, with None for NaN."""
     return [None if np.isnan(value) else value for value in values.tolist()]
 
 

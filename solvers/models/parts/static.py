@@ -39,8 +39,6 @@ LATENCY_SIGNS: Signs = (-1, -1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Static:
-    """The table. A value."""
-
     facts: Facts
     seen: Samples = NO_SAMPLES
     noise: float = NOISE

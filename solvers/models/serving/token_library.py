@@ -108,7 +108,6 @@ def roofline(model: ModelVariant, rates: Rates, efficiency: Efficiency) -> StepC
 def believed_costs(
     model: ModelVariant, gpu_type: GpuType, gpus: int, library: LlmLibrary, gpu_types: Mapping[str, GpuType]
 ) -> BelievedCosts:
-    """What is believed of a model on a group of so many GPUs."""
     same = [entry for entry in library.entries if entry.model == model.name and entry.gpu_type in gpu_types]
     for entry in same:
         if (entry.gpu_type, entry.gpus) == (gpu_type.name, gpus):

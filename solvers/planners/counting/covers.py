@@ -310,8 +310,6 @@ class MixtureSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """What one relaxation proved."""
-
     bound: float
     rounds: int
     left: float

@@ -42,7 +42,6 @@ class Covers:
         return np.ceil(self.demand[self.option_demand] / self.option_rate - DUST).astype(np.int64)
 
     def served(self, counts: Whole) -> Flags:
-        """Which demands are covered whole."""
         rate = np.bincount(self.option_demand, weights=self.option_rate * counts, minlength=len(self.demand))
         return np.asarray(rate >= self.demand * (1 - 1e-7), dtype=np.bool_)
 
@@ -54,7 +53,6 @@ class Covers:
         return self.usd(counts) + float(self.unserved_usd[~self.served(counts)].sum())
 
     def feasible(self, counts: Whole) -> bool:
-        """Whether the units suffice."""
         used = np.bincount(self.option_resource, weights=self.option_units * counts, minlength=len(self.units))
         return bool((counts >= 0).all() and (used <= self.units + DUST).all())
 

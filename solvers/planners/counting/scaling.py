@@ -67,7 +67,6 @@ class CountScaling:
         return float(self.usd @ (change + self.risk_per_s * self.launch_s * np.maximum(change, 0)))
 
     def feasible(self, change: Whole) -> bool:
-        """Whether a change keeps every rule."""
         standing = self.running + change
         return bool(
             (standing >= 0).all()

@@ -195,7 +195,6 @@ class GreedyPacking:
 
     @property
     def unserved(self) -> float:
-        """As the objective counts it."""
         return sum(item.need.weight * (item.rate_rps_short + item.replicas_missing) for item in self.settled)
 
     def changes(self, case: Case) -> bool:

@@ -110,7 +110,6 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
 
 
 def _price_names(problem: JointProblem) -> dict[str, tuple[list[str], Floats]]:
-    """By kind of price: whose each is, and of how much it is the price."""
     works, ones = [str(item.id) for item in problem.workloads], np.ones(len(problem.workloads))
     others = {
         "pool_usd": [item.name for item in problem.pools],
@@ -317,7 +316,6 @@ class Attempt:
 
     @cached_property
     def terms(self) -> Terms:
-        """What seating is bound to."""
         snapshot = self.reading.snapshot
         number = {work.id: place for place, work in enumerate(self.reading.problem.workloads)}
         done = {item.workload: item.done for item in snapshot.job_statuses}

@@ -102,8 +102,6 @@ class Multipliers:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What is proven of one problem."""
-
     problem: Loosened
     rows: Rows
     judge: Judge

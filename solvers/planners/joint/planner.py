@@ -103,7 +103,6 @@ class Joint(Recalling):
         return found
 
     def _with_first(self, attempt: Attempt, reporter: Reporter) -> Attempt:
-        """With a first plan, where there is time for one."""
         return attempt if attempt.first is not None else replace(attempt, first=self._first(attempt.request, reporter))
 
     def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
@@ -322,7 +321,6 @@ class Rivals:
 
     @property
     def plan(self) -> Plan:
-        """The one to propose."""
         return self.plans[self.chosen]
 
 

@@ -342,7 +342,6 @@ def _promising(sheet: _Sheet, found: Contents, rows: Whole, deadline: Deadline) 
 
 
 def _stays(found: Contents, standing: Sequence[Standing]) -> dict[int, int]:
-    """Rows that stand, with how often."""
     count = {item.pattern.key: item.devices for item in standing}
     rows, made = found.judged.rows, {}
     for row in range(len(found)) if count else ():
@@ -388,7 +387,6 @@ class _Sheet:
         return rows.program()
 
     def reduced(self, duals: Floats) -> Floats:
-        """Reduced cost of every column."""
         return np.asarray(-self.worth - self.cells @ duals)
 
 
@@ -449,7 +447,6 @@ def _rows(problem: JointProblem, width: int) -> Iterator[Patterns]:
 
 
 def _crossed(kinds: list[int], groups: Whole, partings: Whole, width: int) -> Patterns:
-    """Every kind with every group in every parting."""
     size, each = groups.shape[1], len(groups) * len(partings)
     variants = np.full((each, width), -1, dtype=np.int64)
     shares = np.zeros((each, width), dtype=np.int64)

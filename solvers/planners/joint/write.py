@@ -47,8 +47,6 @@ from solvers.problems.patterns import Pattern, between, serve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seated:
-    """What is written: a reading with its seats."""
-
     request: PlanRequest
     reading: Reading
     seats: Seats
@@ -79,7 +77,6 @@ def write(spec: PlannerSpec, seated: Seated) -> Plan:
 
 
 def _replicas(seated: Seated) -> Iterator[PlannedReplica]:
-    """Of every device, by workload."""
     reading, floor, problem = seated.reading, seated.seats.floor, seated.seats.floor.problem
     batches = Batches(seated.seats, eager=seated.eager)
     found: dict[WorkloadId, list[Member]] = defaultdict(list)
@@ -437,8 +434,6 @@ def _beside(shares_pct: Whole, share_pct: Whole) -> tuple[Whole, Whole, Floats]:
 
 @dataclass(slots=True, kw_only=True)
 class _Chosen:
-    """A member while its batch is chosen."""
-
     read: _Read
     column: int
     limit_mib: float
@@ -463,7 +458,6 @@ def _clocks(problem: JointProblem, pattern: Pattern, highest: Sequence[int]) -> 
 
 
 def _clocks_of(problem: JointProblem, pattern: Pattern) -> list[int]:
-    """The clocks of a device, rising."""
     mine = problem.kind_pool == problem.kind_pool[pattern.kind]
     return sorted({int(clock) for clock in problem.kind_clock_mhz[mine]})
 

@@ -146,8 +146,6 @@ class _Waiting:
 
 @dataclass(slots=True, kw_only=True)
 class _HetsevCycle:
-    """One cycle's scheduler."""
-
     parameters: HetsevParameters
     draft: Draft
     models_on: dict[int, set[ModelName]] = field(default_factory=dict)

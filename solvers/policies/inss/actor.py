@@ -152,8 +152,6 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
-    """An actor with what it is for."""
-
     shape: Shape
     actor: InssActor
     record: Record

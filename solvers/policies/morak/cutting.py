@@ -37,8 +37,6 @@ THROUGHPUT_PART = 0.97
 
 
 class VirtualGpuGoal(StrEnum):
-    """How many virtual GPUs there shall be."""
-
     THROUGHPUT = "throughput"
     """As many as fit: copies of every service spread over all GPUs."""
     DEVICES = "devices"

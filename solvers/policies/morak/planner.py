@@ -51,8 +51,6 @@ class Resized:
 
 @value
 class LeftService:
-    """A service that shall not be on a device."""
-
     workload: WorkloadId
     device: DeviceId
     at_s: float
@@ -153,7 +151,6 @@ class Morak(Recalling):
         return kept(Wishes())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        """The plan, and what was asked for so far."""
         snapshot = request.snapshot.with_offers()
         wishes = Wishes.of(state).heard(snapshot, self.parameters.forget_s)
         case = Case.of(request, start_clocks(snapshot, request.movable, self.parameters))

@@ -130,8 +130,6 @@ class JointCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCurves:
-    """Curves of the measured batches."""
-
     joint: JointCurve
     batches: Floats
     curves: tuple[Piecewise, ...]

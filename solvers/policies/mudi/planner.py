@@ -50,7 +50,6 @@ class Mudi(Recalling):
         return kept(MudiMemory())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        """The plan, and what was read so far."""
         if self.parameters.share_engine is ShareEngine.CONVEX and not available():
             return Thought(proposal=_without_engine(), state=state)
         case = Case.of(request)
@@ -63,8 +62,6 @@ class Mudi(Recalling):
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """One plan in the making."""
-
     draft: Draft
     sizer: Sizer
     slack: Slack

@@ -266,7 +266,6 @@ class Slack:
         return sum(guest.job.iteration_ms_reference * 100.0 / each_pct for guest in guests)
 
     def company(self, device: int, job: TrainingJob | None = None) -> Company:
-        """Networks of the jobs on a device, with this one."""
         present = [guest.job.model for guest in self.guests.get(device, [])]
         present += [item.model for item in self.pinned.get(device, [])]
         return tuple(sorted(present if job is None else (*present, job.model)))
@@ -323,7 +322,6 @@ class Slack:
         return seat if allowed else guest.seat
 
     def _seat(self, need: Need, device: int, size: tuple[int, int]) -> Seat:
-        """Of this share and memory."""
         kind = self.draft.fleet.class_at(device)
         share_pct, memory_mib = size
         return Seat(

@@ -90,8 +90,6 @@ NOISE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What the tuner found."""
-
     batch: int
     value: float
     evaluations: int
@@ -255,14 +253,11 @@ class CoordinatedReplica:
 
     @property
     def rate_rps(self) -> float:
-        """What comes to it."""
         return self.need.rate_rps / self.replicas
 
 
 @dataclass(slots=True, kw_only=True)
 class Coordinator:
-    """Of all devices of one draft."""
-
     sizer: Sizer
     evaluations_most: int = 0
     _kept: dict[tuple[object, ...], Option | None] = field(default_factory=dict)

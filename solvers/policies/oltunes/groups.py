@@ -74,8 +74,6 @@ class JoinedReplica:
 
 @dataclass(slots=True, kw_only=True)
 class Newcomer:
-    """Who joined, as what."""
-
     waiting: WaitingWork
     joined: JoinedReplica
     placed: Placed

@@ -168,8 +168,6 @@ class MachineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRegressor:
-    """A machine with its vocabulary."""
-
     settings: MachineSettings
     seed: int
     vocabulary: Vocabulary

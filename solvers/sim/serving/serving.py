@@ -181,7 +181,6 @@ def _self_consistent(rate: float, exec_ms: Sequence[float]) -> tuple[float, floa
 
 
 def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | None) -> _StableServer:
-    """The state a stable server settles in."""
     batch, during = _self_consistent(rate, exec_ms)
     kept, lost = [], 0.0
     for point in _steady_points(rate, exec_ms, batch, during):
@@ -232,8 +231,6 @@ def _spill(during_full: float, batch_max: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """What a backlog did."""
-
     lasted_ms: float
     queue_end: float
     completed: float

@@ -35,8 +35,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GpuTruth:
-    """One GPU product."""
-
     name: str
     product: str
     sm_count: int

@@ -33,8 +33,6 @@ DUST_USD = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class _Key:
-    """What a candidate is of."""
-
     workload: WorkloadId
     gpu_type: GpuTypeName
     model: ModelName
@@ -263,7 +261,6 @@ class _Had:
 
 
 def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[_Key, list[_Had]]:
-    """What the plan has of every network on every type."""
     problem, types = reading.problem, reading.snapshot.gpu_types_by_name()
     pool_of = {device: pool for pool, devices in enumerate(reading.pool_devices) for device in devices}
     clocks = {item.device: item.clock_mhz_sm for item in plan.settings}

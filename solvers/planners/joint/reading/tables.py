@@ -71,8 +71,6 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrays:
-    """As `JointProblem` has them."""
-
     shares_pct: Whole
     batches: Whole
     mean_ms: Floats

@@ -225,7 +225,6 @@ def unserved_usd(left: tuple[Left, ...], cost_usd_per_h: Floats, device_usd_per_
 
 
 def put_tokens(cells: Cells, row: int, model: ModelName, need: Need, policy: Policy) -> None:
-    """Write one network of a need."""
     arrays = cells.arrays
     for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w, arrays.memory_mib):
         values[:, row] = np.inf

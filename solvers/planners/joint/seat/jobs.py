@@ -71,8 +71,6 @@ def spread_jobs(seats: Seats, terms: Terms) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Jobs:
-    """The jobs of one floor in the making."""
-
     seats: Seats
     terms: Terms
     at: dict[int, _Place] = field(default_factory=dict)
@@ -108,7 +106,6 @@ class _Jobs:
             self.at[job] = _Place(device=device, share_pct=share_pct)
 
     def stay(self, job: int) -> None:
-        """Where and as it stands, if there is room."""
         if job in self.stood and job not in self.at:
             place = self.stood[job]
             if place.share_pct <= self._most(job, place.device):
@@ -264,7 +261,6 @@ class _Jobs:
         return self.seats.patterns[device] is not None or not floor.names[device].startswith(OFFERED)
 
     def _jobs(self, pattern: Pattern | None) -> list[tuple[int, int]]:
-        """Jobs of a pattern with their shares."""
         of = self._problem.variant_workload
         return [
             (int(of[item]), share) for item, share in members_of(pattern) if int(of[item]) in self.terms.job_most_pct

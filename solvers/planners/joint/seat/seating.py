@@ -34,7 +34,6 @@ from solvers.problems.patterns import Layout, Pattern
 
 
 def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
-    """Every device with what it is to carry."""
     seats = Seats.empty(floor)
     matching = match(floor, layout)
     for device, pattern in sorted(matching.seated.items()):

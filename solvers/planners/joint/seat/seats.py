@@ -207,7 +207,6 @@ class Seats:
         )
 
     def put(self, device: int, pattern: Pattern | None) -> None:
-        """Make this the contents of a device."""
         self._book(device, self.patterns[device], -1)
         self.patterns[device] = pattern
         self._book(device, pattern, 1)
@@ -225,7 +224,6 @@ class Seats:
             self.replicas[workload] += sign
 
     def make(self, move: Move) -> None:
-        """Carry out a move."""
         self.put(move.device, move.after)
 
     def dynamic_w(self, device: int) -> float:
@@ -240,7 +238,6 @@ class Seats:
         return float(self.left_w[known].min()) if len(known) else float("inf")
 
     def lefts_at(self, devices: Whole) -> Floats:
-        """The same of several."""
         return np.asarray(np.append(self.left_w, np.inf)[self.floor.domain_of[devices]].min(axis=1))
 
     def spare_pct(self, device: int) -> int:
@@ -351,7 +348,6 @@ class Seats:
         return total
 
     def gpus_of(self, project: str) -> float:
-        """GPUs that a project has, parts by share."""
         problem = self.floor.problem
         mine = {
             number
@@ -409,5 +405,4 @@ def reshared(pattern: Pattern, shares_pct: Mapping[int, int]) -> list[Member]:
 
 
 def without(members: Sequence[Member], place: int) -> list[Member]:
-    """All members but one."""
     return [*members[:place], *members[place + 1 :]]

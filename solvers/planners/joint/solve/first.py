@@ -48,7 +48,6 @@ class Sizes:
     """Of a device; `inf` where it cannot stand."""
 
     def take(self, rows: Whole) -> Sizes:
-        """Those of these rows."""
         return Sizes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 

@@ -344,8 +344,6 @@ def _round(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, sta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What every stage shares."""
-
     problem: JointProblem
     rules: Rules
 
@@ -478,7 +476,6 @@ class Dive:
         return np.asarray(used[order[devices <= most + PART_LEAST]])
 
     def _count(self, rows: Patterns, devices: Floats) -> Floats:
-        """Replicas of each workload."""
         real = rows.variants >= 0
         work = self.scene.problem.variant_workload[rows.variants[real]]
         weights = np.repeat(devices, real.sum(axis=1))

@@ -108,8 +108,6 @@ def _owned(problem: JointProblem, mine: np.ndarray[tuple[int, ...], np.dtype[np.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLayout:
-    """A group and its layout, in the group's numbers."""
-
     group: Group
     layout: Layout
     patterns: Patterns | None = None

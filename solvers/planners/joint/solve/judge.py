@@ -42,7 +42,6 @@ class Patterns(Parallel):
 
     @staticmethod
     def none(width: int) -> Patterns:
-        """No row at all."""
         empty = np.zeros((0, width), dtype=np.int64)
         return Patterns(kind=np.zeros(0, dtype=np.int64), variants=empty, shares_pct=empty)
 
@@ -162,7 +161,6 @@ class Judge:
         return np.asarray(self.usd_per_h[pool] + self.problem.usd_per_wh * draw_w)
 
     def patterns(self, judged: Judged) -> list[Pattern]:
-        """Lawful rows as patterns."""
         batches = self.problem.batches
         out = []
         for row in range(len(judged)):

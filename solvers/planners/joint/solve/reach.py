@@ -116,13 +116,10 @@ def reached(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standings:
-    """Contents, and how many devices have them."""
-
     judged: Judged
     devices: Whole
 
     def served_rps(self, problem: JointProblem) -> Floats:
-        """Of each workload."""
         at, place = np.nonzero(self.judged.rows.variants >= 0)
         rate = self.judged.capacity_rps[at, place] * self.devices[at]
         work = problem.variant_workload[self.judged.rows.variants[at, place]]
@@ -268,7 +265,6 @@ def _more(problem: JointProblem, rows: Patterns, most: int) -> Iterator[Patterns
 
 
 def _alone(problem: JointProblem, pool: int, width: int, most: int) -> list[Patterns]:
-    """One replica on a device of a pool."""
     kinds = np.flatnonzero(problem.kind_pool == pool)
     empty = np.full((len(kinds), width), -1, dtype=np.int64)
     return [*_more(problem, Patterns(kind=kinds, variants=empty, shares_pct=np.zeros_like(empty)), most)]

@@ -75,7 +75,6 @@ class Rules:
         )
 
     def usage(self, judged: Judged, counts: Whole) -> Floats:
-        """Of every rule, by a layout."""
         entries = self.entries(judged)
         total = np.bincount(entries.row, weights=entries.value * counts[entries.pattern], minlength=self.size)
         return np.asarray(total[: self.size], dtype=np.float64)
@@ -141,7 +140,6 @@ class Solution:
         return np.asarray(part)
 
     def usd_per_h(self) -> float:
-        """Of the devices in use."""
         return float(self.judged.usd_per_h @ self.counts)
 
     def worth(self) -> float:
@@ -302,7 +300,6 @@ class LocalProgramme:
         return True
 
     def devices(self) -> Floats:
-        """In use, by group."""
         weights = np.bincount(self.group, weights=self.parts, minlength=self.groups)
         return np.asarray(weights, dtype=np.float64)
 

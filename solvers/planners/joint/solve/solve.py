@@ -135,7 +135,6 @@ DEPTHS_TINY = (
 
 
 def layout_of(standing: Sequence[Standing]) -> Layout:
-    """All as it stands."""
     return Layout(patterns=tuple(item.pattern for item in standing), counts=tuple(item.devices for item in standing))
 
 
@@ -195,7 +194,6 @@ class Phases:
         return self.first if self.found is None else self.found
 
     def _stay(self, rules: Rules) -> None:
-        """All as it stands, where that breaks no rule."""
         stays = Solution.of_layout(rules, layout_of(self.order.standing))
         if self.order.standing and stays.kept():
             self._try("stay_s", stays.layout)

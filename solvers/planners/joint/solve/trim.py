@@ -73,7 +73,6 @@ def thin(rules: Rules, layout: Layout, reserve: float, deadline: Deadline) -> La
 
 
 def trimmed(solution: Solution, deadline: Deadline) -> Solution:
-    """As `trim`, on a solution."""
     best = solution
     reserve: Floats = np.full(len(solution.rules.judge.problem.workloads), _RESERVE)
     for way in (_shed, _close, _close):
@@ -335,8 +334,6 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Of every row of a master."""
-
     lower: Floats
     upper: Floats
 
