@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from agents.errors import AgentError, ConfigError
 
 TIMEOUT_S = 10.0
+AFTER_S_MAX = 300.0
 BODY_BYTES_MAX = 32 * 2**20
 LINE_BYTES_MAX = 64 * 2**10
 
@@ -41,6 +42,12 @@ class HttpAnswer:
     def later(self) -> bool:
         """Says nothing about the message itself: it may be sent again."""
         return self.status >= 500 or self.status in (408, 425, 429)
+
+    @property
+    def after_s(self) -> float | None:
+        """When a server that has too much to do wants to be asked again."""
+        told = self.headers.get("retry-after", "")
+        return min(float(told), AFTER_S_MAX) if self.status == 429 and told.isdecimal() else None
 
     def json(self) -> object:
         """The decoded body. Raises UnreachableError when it is not JSON: something else answered."""

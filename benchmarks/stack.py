@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +49,10 @@ class Stack:
 
 
 @contextmanager
-def running_stack(**settings: str) -> Iterator[Stack]:
-    """Database and API, ready; both gone at the end. `settings` become `HEADROOM_…` variables."""
+def running_stack(serve: Sequence[str] = ("app", "serve"), **settings: str) -> Iterator[Stack]:
+    """Database and API, ready; both gone at the end. `serve` is the module that serves, with its arguments; `settings`
+    become `HEADROOM_…` variables.
+    """
     with tempfile.TemporaryDirectory(prefix="headroom-bench-") as folder:
         home = Path(folder)
         url = embedded_url(home)
@@ -67,7 +69,7 @@ def running_stack(**settings: str) -> Iterator[Stack]:
             "HEADROOM_LOG_LEVEL": "ERROR",
             **{f"HEADROOM_{name.upper()}": text for name, text in settings.items()},
         }
-        api = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environment)
+        api = subprocess.Popen([sys.executable, "-m", *serve], env=environment)
         try:
             server = f"http://127.0.0.1:{port}"
             _await_ready(server, admin)

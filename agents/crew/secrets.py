@@ -32,18 +32,15 @@ def of_file(name: str, path: str, project: str, rules: WorkerRules) -> str:
     told = f"{name}: the file {path}"
     roots = tuple(os.path.realpath(each.replace("{project}", project)) + "/" for each in rules.secret_dirs)
     refusal = NotSupportedError(f"{told} is in no directory that is open to project {project} (--secret-dir)")
+    if not os.path.realpath(path).startswith(roots):
+        raise refusal
     try:
-        if not os.path.realpath(path).startswith(roots):
-            raise refusal
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK), "rb") as file:
             # Links may have changed since they were followed: what counts is what was opened.
             opened = Path(f"/proc/self/fd/{file.fileno()}").readlink()
             if not str(opened).startswith(roots) or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise refusal
             return _text(file.read(SECRET_BYTES_MAX + 1).removesuffix(b"\n"), told)
-    except ValueError:
-        # No such path can be.
-        raise refusal from None
     except OSError as error:
         raise WorkerError(f"{told} cannot be read: {error.strerror}") from None
 

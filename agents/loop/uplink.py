@@ -76,7 +76,6 @@ class Mailbox:
         self.news.set()
 
     def take_target(self) -> NodeTarget | None:
-        """The fetched target, once."""
         with self._lock:
             found, self._target = self._target, None
             self.news.clear()
@@ -84,7 +83,11 @@ class Mailbox:
 
 
 class _LaterError(Exception):
-    """Try again later."""
+    """Try again later; where the control plane said when, after so long."""
+
+    def __init__(self, reason: str, after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.after_s = after_s
 
 
 class Uplink:
@@ -122,18 +125,23 @@ class Uplink:
             try:
                 if not self.joined.is_set():
                     self._join()
-                self.send_all()
                 if self._mailbox.rung() != self._fetched or now_s() >= fetch_at_s:
                     self._fetch()
                     fetch_at_s = now_s() + POLL_S * self._jitter.uniform(0.8, 1.2)
                     wait_s = max(0.0, fetch_at_s - now_s())
+                # After the target: reports may be turned away for long.
+                self.send_all()
                 self._backoff_s = 0.0
                 self.heard_s = now_s()
                 self._log.state("control-plane", "reached")
             except (UnreachableError, _LaterError) as error:
                 self._log.state("control-plane", "away", reason=str(error))
                 self._backoff_s = min(BACKOFF_S_MAX, max(BACKOFF_S_MIN, 2.0 * self._backoff_s))
-                stop.wait(self._backoff_s * self._jitter.uniform(0.5, 1.0))
+                pause_s = self._backoff_s * self._jitter.uniform(0.5, 1.0)
+                if isinstance(error, _LaterError) and error.after_s is not None:
+                    # It has too much to do, but is there.
+                    pause_s, self.heard_s = error.after_s * self._jitter.uniform(0.5, 1.5), now_s()
+                stop.wait(pause_s)
                 continue
             self._mailbox.has_work.wait(wait_s)
         self._connection.close()
@@ -174,6 +182,8 @@ class Uplink:
             if answer.ok:
                 self._enter(answer.json())
                 return
+            if answer.later:
+                raise _LaterError(answer.reason(), answer.after_s)
             reasons.append(answer.reason())
             if answer.status not in _NOT_KNOWN:
                 break
@@ -223,7 +233,7 @@ class Uplink:
             self.joined.clear()
             raise _LaterError(f"this node is not known: {answer.reason()}")
         if answer.later:
-            raise _LaterError(answer.reason())
+            raise _LaterError(answer.reason(), answer.after_s)
         return answer
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import console, problems
@@ -25,12 +25,105 @@ from app.api.problems import of_error
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
 from app.api.streams import FeedThread, Hub, Listener, RouteBoard, RouteReader, StreamRegistry
 from app.clock import new_id
-from app.errors import BodyTooLargeError
+from app.errors import BodyTooLargeError, RateLimitedError
 from app.logs import EventLog
 from app.services.seen.history import announcements
 from app.services.seen.routes import route_changes
 from app.signals import asked_to_end
 from solvers.errors import HeadroomError
+
+# --- Admission: what a whole fleet sends by itself, reports and joins, takes turns before anybody decodes it.
+#
+# Each kind has a lane of its own, so that none starves another or what people ask. So many are worked on, so many wait
+# as they came. Where too many wait, or one waits for longer than its sender will, the oldest is told to come again: its
+# sender is the first to give up, and what is done for who has given up is lost. Nothing is done for who has hung up.
+
+
+WAIT_S_MAX = 8.0
+"""Agents give up after ten seconds."""
+WAITING_BYTES_MAX = 64 * 2**20
+
+
+class TurnQueue:
+    """Requests of one kind. On the event loop only."""
+
+    def __init__(self, workers: int, waiting_max: int, retry_after_s: float) -> None:
+        self._free = workers
+        self._waiting_max = waiting_max
+        self._retry_after_s = retry_after_s
+        self.waiting: dict[asyncio.Future[None], int] = {}
+        """Turns, the oldest first, and the bytes that wait for each."""
+
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application when it is this request's turn. Raises RateLimitedError when that never comes,
+        ClientDisconnect when nobody waits for the answer.
+        """
+        body = await Request(scope, receive).body()
+        # What follows a whole body is that the client has gone.
+        gone = asyncio.ensure_future(receive())
+        unread = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return unread.pop() if unread else await gone
+
+        try:
+            await self._take_turn(len(body), gone)
+            try:
+                if gone.done():
+                    raise ClientDisconnect
+                await app(scope, replay, send)
+            finally:
+                self._pass_on()
+        finally:
+            gone.cancel()
+
+    async def _take_turn(self, size: int, gone: asyncio.Future[Message]) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting[turn] = size
+        while len(self.waiting) > self._waiting_max or sum(self.waiting.values()) > WAITING_BYTES_MAX:
+            oldest = next(iter(self.waiting))
+            del self.waiting[oldest]
+            oldest.set_exception(self._refusal())
+        await asyncio.wait((turn, gone), timeout=WAIT_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+        if self.waiting.pop(turn, None) is not None:
+            raise ClientDisconnect if gone.done() else self._refusal()
+        turn.result()
+
+    def _pass_on(self) -> None:
+        if self.waiting:
+            oldest = next(iter(self.waiting))
+            del self.waiting[oldest]
+            oldest.set_result(None)
+        else:
+            self._free += 1
+
+    def _refusal(self) -> RateLimitedError:
+        told = "more of this than can be worked on in time; it was not stored, send it again"
+        return RateLimitedError(told, self._retry_after_s)
+
+
+LANES = {"/v1/agent/reports": (8, 256), "/v1/agent/join": (4, 64)}
+"""Workers and places by path. Together they leave threads and connections to all else."""
+STRANGERS = (4, 256)
+
+
+class Lanes:
+    """The lanes of a process. Whose token was never a good one here comes by one that is apart."""
+
+    def __init__(self, authenticator: Authenticator, retry_after_s: float) -> None:
+        self._authenticator = authenticator
+        self._lanes = {path: TurnQueue(*size, retry_after_s) for path, size in LANES.items()}
+        self._strangers = TurnQueue(*STRANGERS, retry_after_s)
+
+    def lane_of(self, scope: Scope, authorization: str) -> TurnQueue | None:
+        """Where a request waits; None: nowhere."""
+        lane = self._lanes.get(scope["path"]) if scope["method"] == "POST" else None
+        known = lane is None or self._authenticator.remembered(authorization.partition(" ")[2].strip())[1]
+        return lane if known else self._strangers
+
 
 # --- The outermost layer of the API, plain ASGI: request id, body limit, last resort against crashes, request metrics
 
@@ -46,6 +139,7 @@ class EdgeOptions:
     elapsed_ms: Callable[[], float]
     metrics: RequestMetrics
     log: EventLog
+    lane_of: Callable[[Scope, str], TurnQueue | None] = lambda *_: None
 
 
 class Edge:
@@ -84,14 +178,19 @@ class _Exchange:
             await of_error(self.request_id, self._too_large())(self._scope, self._receive, self.send)
             return
         receive = self._receive if self._scope["method"] in _BODILESS and not length else self.receive
+        lane = self._options.lane_of(self._scope, _header(self._scope, b"authorization"))
         try:
-            await self._app(self._scope, receive, self.send)
+            if lane is None:
+                await self._app(self._scope, receive, self.send)
+            else:
+                await lane.serve(self._app, self._scope, receive, self.send)
         except ClientDisconnect:
             # There is nobody to answer; nginx's number for it.
             self._count(499)
         except Exception as error:  # noqa: BLE001 - the last resort: nothing may reach the server as a traceback
             facts = {"request_id": self.request_id, "method": self._scope["method"], "path": self._scope["path"]}
-            self._options.log.error("request.crashed", error, **facts)
+            if not isinstance(error, HeadroomError):
+                self._options.log.error("request.crashed", error, **facts)
             if self.status == 0:
                 await of_error(self.request_id, error)(self._scope, self._receive, self.send)
 
@@ -125,7 +224,8 @@ def _header(scope: Scope, name: bytes) -> str:
 
 def _route_of(scope: Scope) -> str:
     route: Any = scope.get("route")
-    return str(getattr(route, "path_format", getattr(route, "path", "unmatched")))
+    path = scope["path"] if scope["path"] in LANES else "unmatched"
+    return str(getattr(route, "path_format", getattr(route, "path", path)))
 
 
 # --- The application
@@ -181,6 +281,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.streams = streams
     app.state.route_board = board
     app.state.metrics = registry
+    app.state.admission = Lanes(authenticator, context.settings.report_interval_s)
     registry.register(FleetCollector(services.status.gauges))
     problems.install(app)
     options = EdgeOptions(
@@ -189,6 +290,7 @@ def create_app(context: ApiContext) -> FastAPI:
         elapsed_ms=context.clock.elapsed_ms,
         metrics=RequestMetrics(registry),
         log=context.log,
+        lane_of=app.state.admission.lane_of,
     )
     app.add_middleware(Edge, options=options)
     return app

@@ -351,12 +351,10 @@ MESSAGES: Mapping[str, BoundedMessage[Any]] = {
 
 
 def decode_reports(body: bytes) -> tuple[Report, ...]:
-    """One report or a list of them."""
     return _one_or_many(body, REPORT, REPORT_LIST)
 
 
 def decode_edge_reports(body: bytes) -> tuple[EdgeReport, ...]:
-    """One report or a list of them."""
     return _one_or_many(body, EDGE_REPORT, EDGE_REPORT_LIST)
 
 

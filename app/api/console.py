@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.auth import identify
 from app.api.deps import Services, context_of, services_of
-from app.api.streams import STREAM_S_MAX, HeldStream, OpenStream
+from app.api.streams import HeldStream, OpenStream
 from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
 from app.records import plain
 from app.services.declared.tasks import TaskStatusLine
@@ -95,7 +95,6 @@ def usd_per_h(cost: float | None) -> str:
 
 
 def gib(mebibytes: float | None) -> str:
-    """Memory in GiB, or a dash."""
     return number(None if mebibytes is None else mebibytes / 1024, 1)
 
 
@@ -376,9 +375,7 @@ def board_of(request: Request) -> Board:
 async def _fragments(request: Request, opened: OpenStream) -> AsyncIterator[str]:
     board, shown = board_of(request), ""
     fragment: str | None
-    loop = asyncio.get_running_loop()
-    ends_at = loop.time() + STREAM_S_MAX
-    while loop.time() < ends_at and not (opened.over or request.app.state.streams.closing.is_set()):
+    while not (opened.over or request.app.state.streams.closing.is_set()):
         try:
             fragment = await run_in_threadpool(board.fragment, opened.actor.project)
         except TransientError:

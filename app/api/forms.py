@@ -227,8 +227,6 @@ _KEPT_HEADERS = ("content-type", "etag", "location")
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A POST as it came in."""
-
     request: Request
     key: str | None
     body: bytes

@@ -5,7 +5,7 @@ A thread for each of the two follows one connection to the database after the ot
 out to any number of open streams. The doorbell carries no content: who hears it fetches. Routes are read while somebody
 watches (when the database tells of a read-back or a promotion, and every second for what nobody tells); every line is
 the whole state, so that a reader that was slow, or away, needs no other. A stream holds no database connection. It ends
-by itself after about an hour, and within seconds after its token: the registry of open streams asks for all of them.
+within seconds after its token: the registry of open streams asks for all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from app.store.tokens import Purpose
 from solvers.errors import TransientError
 
 HEARTBEAT = b": still here\n"
-STREAM_S_MAX = 3600.0
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.2, 5.0
 Feed = TypeVar("Feed")
 
@@ -136,8 +135,8 @@ class LineStream(Response):
         self._heartbeat_s = heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the ASGI signature
-        """Serve until the listener or its token goes, there is nothing to hear any more, the hour is over or the
-        process ends. Raises RateLimitedError or TransientError when too many streams are open.
+        """Serve until the listener or its token goes, there is nothing to hear any more or the process ends. Raises
+        RateLimitedError or TransientError when too many streams are open.
         """
         with self._registry.holding(self._opened), self._hub.listened():
             gone = asyncio.ensure_future(_disconnected(receive))
@@ -153,9 +152,9 @@ class LineStream(Response):
 
     async def _tell(self, send: Send, gone: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
-        # Jitter spreads heartbeats and reconnects of a fleet that came up together.
+        # Jitter spreads heartbeats of a fleet that came up together.
         jitter = random.uniform(0.8, 1.2)
-        ends_at, due_at, said = loop.time() + STREAM_S_MAX * jitter, 0.0, b""
+        due_at, said = 0.0, b""
         while not self._opened.over:
             seen = self._hub.generation
             line = self._line()
@@ -165,7 +164,7 @@ class LineStream(Response):
                 body, said = (HEARTBEAT if line == said else line), line
                 due_at = loop.time() + self._heartbeat_s * jitter
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-            if gone.done() or self._registry.closing.is_set() or loop.time() >= ends_at:
+            if gone.done() or self._registry.closing.is_set():
                 return
             await self._hub.wait(seen, max(0.0, due_at - loop.time()), gone)
 

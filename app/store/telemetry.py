@@ -166,7 +166,6 @@ def replica_minutes(session: Session, start: datetime, end: datetime) -> tuple[R
 
 
 def device_minutes(session: Session, start: datetime, end: datetime) -> tuple[DeviceMinute, ...]:
-    """Every device in the minutes of [start, end)."""
     return records(session, DeviceMinute, named("device_minutes"), start=start, end=end)
 
 

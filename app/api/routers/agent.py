@@ -167,7 +167,7 @@ doorbell_router = router_of("agent")
     },
 )
 async def listen_doorbell(request: Request, actor: DoorbellListener) -> Any:
-    """An endless stream; it ends with its token, or after about an hour and is to be opened again."""
+    """An endless stream, which ends with its token."""
     state = request.app.state
     return doorbell_stream(state.streams, actor, state.hub, context_of(request).settings.doorbell_heartbeat_s)
 

@@ -4,6 +4,7 @@ process can serve.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
@@ -22,6 +23,7 @@ from app.store import documents as built_in_store
 from app.store.documents import Precondition
 from app.store.engine import Database
 from app.store.ingest import ALIVE_S
+from app.store.nodes import NodeState
 from app.store.targets import Standing
 from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.domain.codec import Plain, from_plain, to_plain
@@ -31,6 +33,8 @@ from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
 from solvers.errors import FieldError, StateError, TransientError
 
+REPEAT_S = 60.0
+JOINED_KEPT_MAX = 20_000
 VANISHED = Taint(key="vanished")
 """On a device that its node does not have any more."""
 
@@ -53,11 +57,25 @@ def join(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str
     _check_request(request, actor)
     _check_types(session, request)
     _put_node(session, request, deed)
-    _check_alone(session, request, actor)
+    _check_alone(nodes.find(session, request.node), request, actor)
     nodes.join(session, request)
     for index, inventory in enumerate(request.devices):
         _put_device(session, request.node, inventory, f"/devices/{index}", deed)
     _taint_vanished(session, request, deed)
+    return _let_in(session, request, actor, deed, cluster)
+
+
+def _repeats(session: Session, request: Join, actor: Actor) -> bool:
+    """Whether a node that joins as it did says so again, since the answer was lost, and all stands as that left it.
+    Raises as `join` does.
+    """
+    _check_request(request, actor)
+    state = nodes.find(session, request.node, locked=True)
+    _check_alone(state, request, actor)
+    return state is not None and state.boot_id == request.boot_id and state.joined_s < REPEAT_S
+
+
+def _let_in(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str) -> Admission:
     secret = None if actor.purpose is Purpose.NODE else _issue(session, request.node, deed)
     facts: dict[str, Plain] = {"devices": len(request.devices), "version": request.agent_version}
     deed.note(session, "node.joined", f"nodes/{request.node}", facts)
@@ -98,9 +116,8 @@ def _put_node(session: Session, request: Join, deed: Deed) -> None:
     put_audited(session, kinds.NODE, node, Precondition(), deed)
 
 
-def _check_alone(session: Session, request: Join, actor: Actor) -> None:
+def _check_alone(state: NodeState | None, request: Join, actor: Actor) -> None:
     """Only the node's own token proves who is meant; whoever asks again since the answer was lost has not reported."""
-    state = nodes.find(session, request.node)
     if state is None or actor.purpose is Purpose.NODE:
         return
     reported_s = math.inf if state.age_s is None else state.age_s
@@ -193,6 +210,8 @@ class Fleet:
         self._database = database
         self._cluster = cluster
         self._schema_checked = False
+        self._joined: dict[str, bytes] = {}
+        """What each node said when it joined here last, as a digest."""
 
     def prepare(self) -> None:
         """Make what every cluster starts with; for the start of a process."""
@@ -214,9 +233,17 @@ class Fleet:
         self._schema_checked = True
 
     def join(self, request: Join, actor: Actor, deed: Deed) -> Admission:
-        """Admit an agent; see `joining.join` for what it refuses."""
+        """Admit an agent; see `join` for what it refuses. A repeat costs little: the node's token is made anew, for
+        nobody knows the secret that was lost, but what was registered stands.
+        """
+        said = hashlib.sha256(repr(request).encode()).digest()
         with self._database.transaction() as session:
-            return join(session, request, actor, deed, self._cluster)
+            known = self._joined.get(request.node) == said and _repeats(session, request, actor)
+            admission = (_let_in if known else join)(session, request, actor, deed, self._cluster)
+        if len(self._joined) > JOINED_KEPT_MAX:
+            self._joined.clear()
+        self._joined[request.node] = said
+        return admission
 
     def node_target(self, node: str, history: bool) -> dict[str, Any]:
         """What a node must hold, as a plain `NodeTarget`, and of which `history` that is; nothing when the standing

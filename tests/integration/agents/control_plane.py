@@ -33,6 +33,9 @@ class ControlPlane:
         self.history: dict[str, Any] = {}
         """Cluster and epoch, where this is a control plane that tells of them."""
         self.failing = False
+        self.busy_s: int | None = None
+        """What Retry-After says of joins and reports, which are turned away while it is set."""
+        self.turned_away_s: list[float] = []
         self.refuse_sequences: set[int] = set()
         self.changed = threading.Condition()
         self._server: ThreadingHTTPServer | None = None
@@ -104,6 +107,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if plane.failing:
             self._answer(503, {"detail": "not now"})
+        elif plane.busy_s is not None and self.path in ("/v1/agent/join", "/v1/agent/reports"):
+            with plane.changed:
+                plane.turned_away_s.append(time.monotonic())
+                plane.changed.notify_all()
+            self._answer(429, {"detail": "too much to do"}, {"Retry-After": str(plane.busy_s)})
         elif self.path == "/v1/agent/join":
             self._join(body, token)
         elif token != NODE_TOKEN:

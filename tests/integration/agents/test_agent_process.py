@@ -204,6 +204,31 @@ def test_reports_of_an_outage_arrive_afterwards_once_and_in_order(plane: Control
     assert len({report["boot_id"] for report in plane.reports}) == 1
 
 
+def test_who_is_turned_away_comes_again_when_it_was_told_and_loses_nothing(
+    plane: ControlPlane, agent: AgentProcess
+) -> None:
+    plane.busy_s = 1
+    agent.start()
+    plane.wait_for(lambda: len(plane.turned_away_s) >= 4)
+    assert plane.joins == []
+    plane.busy_s = None
+    plane.wait_for(lambda: plane.reports)
+    joining_s, plane.turned_away_s, plane.busy_s = plane.turned_away_s, [], 1
+    sent = len(plane.reports)
+    plane.wait_for(lambda: len(plane.turned_away_s) >= 5)
+    assert len(plane.reports) <= sent + 1
+    for moments_s in (joining_s, plane.turned_away_s):
+        pauses_s = [after - before for before, after in pairwise(moments_s)]
+        # Half to one and a half of what was told; a busy machine adds to that.
+        assert min(pauses_s) >= 0.5
+        assert sorted(pauses_s)[len(pauses_s) // 2] < 3.0
+    plane.busy_s = None
+    newest = sent + 10
+    plane.wait_for(lambda: len(plane.reports) >= newest)
+    sequences = [report["sequence"] for report in plane.reports]
+    assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+
+
 def test_a_report_that_is_refused_is_dropped_alone(plane: ControlPlane, agent: AgentProcess) -> None:
     plane.refuse_sequences = {2, 5}
     agent.start()

@@ -86,8 +86,6 @@ def test_a_project_has_its_own_files_alone(options: CrewOptions, tmp_path: Path)
     refused(file(tmp_path / "secrets" / PROJECT), options)
     refused(file("/etc/shadow"), options)
     refused(file("/proc/self/environ"), options)
-    for strange in ("\0", "\ud800", "/../../../outside", "/"):
-        refused(file(f"{secrets}/{PROJECT}{strange}"), options)
 
 
 def test_links_within_a_directory_lead_where_they_lead(options: CrewOptions, tmp_path: Path) -> None:

@@ -1,0 +1,182 @@
+"""What the API stores of a fleet's reports at once and five times its capacity, with admission and without.
+
+    python -m benchmarks.overload [--seconds 20] [--only with]
+
+Every node is as an agent: one report each interval, one request at a time, given up after ten seconds, and a pause
+after that or after a 429. Only here, what could not be sent is dropped for the newest, so that a report costs the
+server a request. API and PostgreSQL have
+one core, the load has the others. Goodput counts the reports
+that were acknowledged to who still waited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import psycopg
+
+from app.client import Client
+from app.store.engine import Database, libpq_url
+from benchmarks.ingest import PATH, join_all
+from benchmarks.nodes import GPU_TYPE, INTERVAL_S, Body, Connection, report_of
+from benchmarks.stack import Stack, running_stack
+from tests.integration.store.samples import tell
+
+GIVE_UP_S = 10.0
+BACKOFF_S = 5.0
+NODES_MAX = 4000
+CLIENTS = 2
+CORES = sorted(os.sched_getaffinity(0))
+"""The first is the control plane's, the others are the load's."""
+CAPACITY_CONNECTIONS = 24
+CLONED = ("nodes", "devices", "node_states", "told_replicas")
+
+
+def make_nodes(stack: Stack, count: int) -> None:
+    """One node joins; the others are its copies in the database, with tokens that follow from their numbers."""
+    asyncio.run(join_all(stack, ["bench-0"]))
+    database = Database(stack.url)
+    with database.transaction() as session:
+        tell(session, "bench-0", *report_of("bench-0", 1, time.time()).replicas)
+    database.dispose()
+    with psycopg.connect(libpq_url(stack.url)) as connection:
+        for table in CLONED:
+            connection.execute(
+                f"INSERT INTO {table} SELECT (jsonb_populate_record(NULL::{table}, replace(to_jsonb(old)::text,"
+                f" 'bench-0', 'bench-' || n)::jsonb)).* FROM {table} old, generate_series(1, {count}) n".encode()
+            )
+        connection.execute(
+            "INSERT INTO tokens (id, name, role, purpose, subject, created_by, secret_hash)"
+            " SELECT 'bench-' || number, 'bench', 'agent', 'node', 'bench-' || number, 'bench',"
+            " sha256(('hr_bench_' || number)::bytea) FROM generate_series(1, %s) number",
+            (count,),
+        )
+        connection.commit()
+        connection.autocommit = True
+        connection.execute("ANALYZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one client process sends: nodes from `first`, each a report every `interval_s`; 0: as fast as answered, each
+    in the name of another node.
+    """
+
+    port: int
+    first: int
+    nodes: int
+    interval_s: float
+    seconds: float
+
+
+async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None:
+    connection, name = Connection(load.port, f"hr_bench_{number}"), f"bench-{number}".encode()
+    begin_s = time.monotonic() + 0.5
+    due_s, sequence = begin_s + random.random() * load.interval_s, int(time.time() * 1000)
+    end_s = begin_s + load.seconds
+    while (now_s := max(due_s, time.monotonic())) < end_s:
+        await asyncio.sleep(now_s - time.monotonic())
+        due_s += load.interval_s * max(1, int((now_s - due_s) / load.interval_s)) if load.interval_s else 0.0
+        sequence += 1
+        if not load.interval_s:
+            node = random.randint(1, NODES_MAX)
+            connection.token, name = f"hr_bench_{node}", f"bench-{node}".encode()
+        half = "late" if now_s > begin_s + load.seconds / 2 else "early"
+        report = body.at(sequence, time.time()).replace(b"bench-0", name)
+        try:
+            status, _ = await asyncio.wait_for(connection.post(PATH, report), GIVE_UP_S)
+            pause_s = INTERVAL_S * random.uniform(0.5, 1.5)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            connection.close()
+            connection, status = Connection(load.port, f"hr_bench_{number}"), 0
+            pause_s = BACKOFF_S * random.uniform(0.5, 1.0)
+        if time.monotonic() < end_s:
+            seen[f"{half} {status}"] += 1
+        if status != 200:
+            due_s = max(due_s, time.monotonic() + pause_s)
+    connection.close()
+
+
+def live(load: Load) -> Counter[str]:
+    """Run the nodes of one process; answers by half of the time and status, 0 where they were given up."""
+    os.sched_setaffinity(0, CORES[1:] or CORES)
+
+    async def run() -> Counter[str]:
+        seen: Counter[str] = Counter()
+        body = Body("bench-0")
+        await asyncio.gather(*(_life(load, load.first + place, body, seen) for place in range(load.nodes)))
+        return seen
+
+    return asyncio.run(run())
+
+
+def offered(stack: Stack, nodes: int, interval_s: float, seconds: float) -> Counter[str]:
+    """What became of the load of so many nodes."""
+    each = max(1, nodes // CLIENTS)
+    loads = [Load(stack.port, 1 + each * client, each, interval_s, seconds) for client in range(CLIENTS)]
+    with ProcessPoolExecutor(CLIENTS, get_context("spawn")) as pool:
+        return sum(pool.map(live, loads), Counter())
+
+
+def goodput(seen: Mapping[str, int], seconds: float) -> float:
+    """Reports a second that were acknowledged, in the second half: in the first one the queues fill."""
+    return seen.get("late 200", 0) / (seconds / 2)
+
+
+def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
+    """Capacity and goodput beyond it, of one way to serve; their ratio."""
+    os.sched_setaffinity(0, CORES[:1])
+    with running_stack(serve, rate_limit_per_s="100000") as stack:
+        with Client(stack.server, stack.admin_token) as client:
+            client.put("gpu-type", GPU_TYPE)
+        make_nodes(stack, NODES_MAX)
+        offered(stack, CAPACITY_CONNECTIONS, 0.0, 2.0)
+        capacity = goodput(offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds / 2), seconds / 2)
+        print(f"{how}: capacity {capacity:.0f} reports/s ({CAPACITY_CONNECTIONS} connections, closed loop)", flush=True)
+        reached = 0.0
+        for times in (1, 5):
+            nodes = min(NODES_MAX, int(times * capacity * INTERVAL_S))
+            seen = offered(stack, nodes, nodes / (times * capacity), seconds)
+            reached = goodput(seen, seconds)
+            told = ", ".join(f"{name} {count}" for name, count in sorted(seen.items()))
+            print(f"  {times} x, {nodes} nodes: {reached:.0f}/s, {100 * reached / capacity:.0f} % ({told})", flush=True)
+    return reached / capacity
+
+
+def serve_without() -> None:
+    """The API as it is but for admission."""
+    from app.api.app import LANES
+    from app.cli.processes import serve
+
+    LANES.clear()
+    serve()
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--only", choices=("with", "without"))
+    parser.add_argument("--serve-without", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve_without:
+        serve_without()
+        return
+    ways = {"without": ("benchmarks.overload", "--serve-without"), "with": ("app", "serve")}
+    for how, serve in ways.items():
+        if arguments.only in (None, how):
+            measure(f"{how} admission", serve, arguments.seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
