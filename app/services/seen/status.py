@@ -251,8 +251,8 @@ def _beliefs(known: FleetCounts) -> str | None:
     if not known.measurements_unlearned:
         return None
     at = f"of {known.beliefs_as_of:%Y-%m-%d %H:%M UTC}" if known.beliefs_as_of is not None else "what is built in"
-    what = "cannot be learned" if known.beliefs_failed else "are being learned"
-    return f"beliefs are {at}; {known.measurements_unlearned} measurements newer than that {what}"
+    what = "which cannot be learned" if known.beliefs_failed else "being learned"
+    return f"beliefs are {at}; newer measurements, {what}: {known.measurements_unlearned}"
 
 
 def _planning(cycle: CycleSummary | None) -> PlanningLine | None:

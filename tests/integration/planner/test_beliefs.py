@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from app.services.beliefs import beliefs as module
 from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress, fitted
 from app.services.declared.fleet import Fleet
+from app.services.seen.status import StatusReader
 from app.store import profiles
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.integration
 MODEL, GPU_TYPE = ModelName("resnet50"), GpuTypeName("t4")
 GRID = [(batch, share) for batch in (1, 4, 16) for share in (20, 50, 80, 100)]
 AT_ONCE_MAX, TAKEN_IN_MAX = 4, 8
+REALLY_AT_ONCE = module.AT_ONCE_MAX
 
 
 def points(cells: Sequence[tuple[int, int]], factor: float = 1.0) -> list[ProfilePoint]:
@@ -385,3 +387,29 @@ def test_measurements_stored_again_are_no_news(house: House) -> None:
     ((then,),) = house.world.rows("SELECT as_of FROM belief_fits")
     assert cast("datetime", then) > cast("datetime", first)
     assert len(house.slow.asked) == 1
+
+
+def test_the_status_says_what_plans_do_not_know_yet(house: House) -> None:
+    def said() -> tuple[str, int]:
+        reader = StatusReader(house.world.database, CLUSTER)
+        return str(reader.fleet(None).beliefs), reader.gauges().measurements_unlearned
+
+    cells = [(batch, share) for batch in range(1, 6) for share in range(10, 100, 5)]
+    house.store(points(cells[:REALLY_AT_ONCE]))
+    assert said() == ("None", 0), "so few are learned before the next answer"
+    house.store(points(cells[: REALLY_AT_ONCE + 1]))
+    assert said() == ("beliefs are what is built in; newer measurements, being learned: 65", 65)
+    house.learned()
+    assert said() == ("None", 0)
+    with house.world.database.reading() as session:
+        (fit,) = profiles.fits_since(session, datetime.min.replace(tzinfo=UTC))
+    of = f"beliefs are of {fit.as_of:%Y-%m-%d %H:%M UTC}; newer measurements,"
+    house.store(points(cells[:3], 1.1))
+    assert said() == (f"{of} being learned: 3", 3)
+    house.slow.fails = True
+    house.slow.let.set()
+    wait_until(lambda: house.beliefs.belief().progress is Progress.FAILED, "learning failed")
+    assert said() == (f"{of} which cannot be learned: 3", 3)
+    with house.world.database.transaction() as session:
+        profiles.delete_profile(session, MODEL, GPU_TYPE)
+    assert said() == ("None", 0)

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from app import bootstrap, library
 from app.bootstrap import build_api, build_planner
 from app.clock import new_id, new_secret
+from app.services.beliefs import beliefs
 from app.services.declared.fleet import Fleet
 from app.settings import Settings
 from app.store import cycles, profiles, tokens
@@ -31,9 +32,11 @@ from tests.unit.app.services.whatif.small_fleet import PROJECT, SWIFT, device, n
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-CELLS = [(batch, share) for batch in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) for share in range(10, 101, 5)]
-NEWER = [(batch, share) for batch in (5, 10, 20, 48) for share in range(10, 101, 5)]
-NETS = 8
+CELLS = [(batch, share) for batch in (1, 2, 4, 8, 16, 32) for share in range(10, 101, 10)]
+NEWER = [(batch, share) for batch in (5, 10, 20) for share in range(10, 101, 10)]
+TAKEN_IN_MAX = 20
+"""Fewer than are newer in any test."""
+NETS = 3
 LIMIT_S = 240.0
 """For learning in a child process that yields to everybody else."""
 OWN = [(1, 30), (8, 30), (1, 80), (8, 80)]
@@ -118,8 +121,9 @@ class Site:
 def site(
     world: World, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: SolvePool
 ) -> Iterator[Site]:
-    """A fleet whose one service runs a model of which four configurations were measured, among 1,500 of others."""
+    """A fleet whose one service runs a model of which four configurations were measured, among those of others."""
     monkeypatch.setattr(bootstrap, "_pool", lambda *_: LentPool(pool))
+    monkeypatch.setattr(beliefs, "TAKEN_IN_MAX", TAKEN_IN_MAX)
     Fleet(world.database, CLUSTER).prepare()
     types = library.facts().gpu_types
     world.declare(PROJECT, SWIFT, node("a"), device("GPU-a0", "a", types["t4"]), device("GPU-a1", "a", types["t4"], 1))
@@ -214,9 +218,13 @@ def test_the_api_answers_with_what_planners_learned_and_learns_only_in_their_abs
         picture = client.get("/v1/snapshot")
         assert picture.status_code == 200, picture.text
         assert told() == "learning"
+        words = f"beliefs are what is built in; newer measurements, being learned: {ROWS}"
+        assert client.get("/v1/fleet").json()["beliefs"] == words
+        assert f"headroom_measurements_unlearned {float(ROWS)}" in client.get("/metrics").text
         learner.let.set()
         wait_until(lambda: told() == "learned", "what the planner learned is loaded", LIMIT_S)
         assert client.get("/v1/snapshot").status_code == 200
+        assert client.get("/v1/fleet").json()["beliefs"] is None
         assert idle.asked == []
         worker.stop()
         site.import_rows(measured("net-0", NEWER))
