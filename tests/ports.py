@@ -14,7 +14,7 @@ import socket
 
 BLOCK = 200
 STARTS = range(10_000, 30_000, BLOCK)
-_HELD: list[socket.socket] = []
+_HELD: list[int] = []
 _NEXT = itertools.count()
 
 
@@ -28,7 +28,7 @@ def own_ports() -> range:
         except OSError:
             holder.close()
             continue
-        _HELD.append(holder)
+        _HELD.append(holder.detach())
         return range(start, start + BLOCK)
     raise AssertionError(f"all {len(STARTS)} blocks of ports are taken")
 
