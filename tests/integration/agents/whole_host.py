@@ -245,6 +245,14 @@ class WholeHost:
         lines = (self.folder / "agent.log").read_text(encoding="utf-8").splitlines()
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
+    def settled(self) -> bool:
+        """Whether nothing is on its way: one worker, which is the one that is routed and wanted."""
+        return self.applied() and len(self.pids()) == 1 and len(self.replicas()) == 1
+
+    def told(self, name: str, times: int) -> bool:
+        """Whether the agents logged this so often."""
+        return len(self.events(name)) >= times
+
     def until(self, what: str, true: Callable[[], object], within_s: float = WAIT_S_MAX) -> None:
         """Wait for a condition; one that cannot be asked does not hold yet."""
         wait_until(lambda: _holds(true), lambda: f"{what}\n{self.story()}", within_s, 0.05)
