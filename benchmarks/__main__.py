@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("startup", "ingest", "doorbell", "agent_idle", "accounting", "predictors", "handover", "simulator")
+NAMES = ("startup", "ingest", "overload", "doorbell", "agent_idle", "accounting", "predictors", "handover", "simulator")
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 
 import psycopg
 
@@ -128,9 +129,20 @@ def offered(stack: Stack, nodes: int, interval_s: float, seconds: float) -> Coun
         return sum(pool.map(live, loads), Counter())
 
 
+def processor_s(pid: int) -> float:
+    """Processor seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def goodput(seen: Mapping[str, int], seconds: float) -> float:
     """Reports a second that were acknowledged, in the second half: in the first one the queues fill."""
     return seen.get("late 200", 0) / (seconds / 2)
+
+
+def _cost_ms(seen: Mapping[str, int], spent_s: float) -> str:
+    stored = seen.get("early 200", 0) + seen.get("late 200", 0)
+    return f"{1000 * spent_s / max(1, stored):.1f} ms of the API's processor for each stored report"
 
 
 def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
@@ -141,15 +153,19 @@ def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
             client.put("gpu-type", GPU_TYPE)
         make_nodes(stack, NODES_MAX)
         offered(stack, CAPACITY_CONNECTIONS, 0.0, 2.0)
-        capacity = goodput(offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds / 2), seconds / 2)
-        print(f"{how}: capacity {capacity:.0f} reports/s ({CAPACITY_CONNECTIONS} connections, closed loop)", flush=True)
+        begun_s = processor_s(stack.api_pid)
+        seen = offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds / 2)
+        capacity, cost_ms = goodput(seen, seconds / 2), _cost_ms(seen, processor_s(stack.api_pid) - begun_s)
+        print(f"{how}: capacity {capacity:.0f} reports/s ({CAPACITY_CONNECTIONS} connections, closed loop), {cost_ms}")
         reached = 0.0
         for times in (1, 5):
             nodes = min(NODES_MAX, int(times * capacity * INTERVAL_S))
+            begun_s = processor_s(stack.api_pid)
             seen = offered(stack, nodes, nodes / (times * capacity), seconds)
-            reached = goodput(seen, seconds)
+            reached, cost_ms = goodput(seen, seconds), _cost_ms(seen, processor_s(stack.api_pid) - begun_s)
             told = ", ".join(f"{name} {count}" for name, count in sorted(seen.items()))
-            print(f"  {times} x, {nodes} nodes: {reached:.0f}/s, {100 * reached / capacity:.0f} % ({told})", flush=True)
+            share = f"{reached:.0f}/s, {100 * reached / capacity:.0f} %"
+            print(f"  {times} x, {nodes} nodes: {share}, {cost_ms} ({told})", flush=True)
     return reached / capacity
 
 
