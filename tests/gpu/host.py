@@ -28,7 +28,8 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 def opened(rig: Rig, mode: Mode = Mode.MPS) -> Iterator[NvidiaDevices]:
     """The host with the device in a mode; afterwards it is as it was."""
     arguments = ["--server", "http://127.0.0.1:9", "--node", "bench", "--devices", f"nvml:{rig.uuid}"]
-    arguments += ["--route-grace-s", "0", *rig.agent_options]
+    kept = sorted(rig.environment.keys() - {LIBRARY_PATH})
+    arguments += ["--route-grace-s", "0", *(["--environment", ",".join(kept)] if kept else []), *rig.agent_options]
     config = read_config(arguments, {})
     if config.nvidia is None:
         raise AssertionError("an nvml selection opens NVIDIA devices")
