@@ -128,9 +128,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         plane = self.plane
+        if not plane.alive(self.server):
+            # A process that is gone answers nobody, on no connection.
+            self.close_connection = True
+            return
         if self.headers["Authorization"] != f"Bearer {NODE_TOKEN}":
             self._answer(401, {"detail": "unknown token"})
-        elif plane.failing or not plane.alive(self.server):
+        elif plane.failing:
             self._answer(503, {"detail": "not now"})
         elif self.path == "/v1/doorbell":
             self._doorbell()
