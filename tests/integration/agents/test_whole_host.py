@@ -166,7 +166,9 @@ def test_a_killed_agent_adopts_its_worker_and_measures_what_was_ordered_meanwhil
 
 
 def test_without_its_control_plane_it_changes_nothing_and_keeps_workers_alive(whole: WholeHost) -> None:
-    # What was learned may still move the service: whoever is frozen within a hand-over has two workers, and is let go.
+    # From here on nothing shall move because it became a little cheaper by what was learned.
+    whole.apply("policy.yaml", POLICY.replace("gain_usd_per_h_min: 0", "gain_usd_per_h_min: 1000"))
+    # What was decided before may still move it: who is frozen within a hand-over has two workers, and is let go.
     for times in range(1, FREEZES_MAX + 1):
         whole.until("one worker holds the target", whole.settled)
         whole.signal_api(signal.SIGSTOP)
@@ -195,7 +197,7 @@ def test_told_to_end_it_gives_devices_back_and_workers_go_on(whole: WholeHost) -
 
 
 def test_without_privilege_it_works_through_the_helper_which_cleans_up_after_it(whole: WholeHost) -> None:
-    workers = whole.pids()
+    assert len(workers := whole.pids()) == 1
     whole.start_helper()
     whole.start_agent("--helper", str(whole.socket), privileged=False)
     whole.until("the agent of little privilege holds the same", whole.heard)
@@ -210,6 +212,7 @@ def test_without_privilege_it_works_through_the_helper_which_cleans_up_after_it(
 def test_what_is_deleted_ends_and_nothing_is_left(whole: WholeHost) -> None:
     whole.start_agent("--helper", str(whole.socket), privileged=False)
     whole.until("the agent is back", whole.heard)
+    whole.apply("policy.yaml", POLICY)
     whole.do("delete", "service", SERVICE)
     whole.until("no worker is left", lambda: whole.pids() == [])
     whole.until("the empty target is held", whole.applied)
