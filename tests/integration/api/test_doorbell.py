@@ -57,7 +57,7 @@ class Ear:
 @pytest.fixture
 def served(database: object) -> Iterator[tuple[World, int, uvicorn.Server]]:
     """The application on a port of its own."""
-    world = build_world(database, doorbell_heartbeat_s=0.2)  # type: ignore[arg-type]
+    world = build_world(database, doorbell_heartbeat_s=0.2)
     with serving(world) as (port, server):
         yield world, port, server
 

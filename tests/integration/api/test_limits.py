@@ -21,7 +21,7 @@ CROWD = 64
 @pytest.fixture
 def served(database: object) -> Iterator[tuple[World, int]]:
     """The application on a port of its own, for few connections."""
-    world = build_world(database, connections_max=CROWD)  # type: ignore[arg-type]
+    world = build_world(database, connections_max=CROWD)
     with serving(world) as (port, _):
         yield world, port
 

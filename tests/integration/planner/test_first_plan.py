@@ -16,6 +16,7 @@ from app import bootstrap, library
 from app.bootstrap import build_api, build_planner
 from app.clock import new_id, new_secret
 from app.services.beliefs import beliefs
+from app.services.beliefs.beliefs import Evidence
 from app.services.declared.fleet import Fleet
 from app.settings import Settings
 from app.store import cycles, profiles, tokens
@@ -64,10 +65,10 @@ class Held:
     let: threading.Event = field(default_factory=threading.Event)
     asked: list[int] = field(default_factory=list)
 
-    def __call__(self, evidence: object) -> Suite:
-        self.asked.append(len(evidence))  # type: ignore[arg-type]
+    def __call__(self, evidence: Evidence) -> Suite:
+        self.asked.append(len(evidence))
         assert self.let.wait(120.0)
-        return fit_apart(evidence)  # type: ignore[arg-type]
+        return fit_apart(evidence)
 
 
 @dataclass
