@@ -22,6 +22,7 @@ from agents.log import Log
 from agents.loop.endpoint import Endpoint
 from agents.loop.loop import Agent
 from agents.profiling.loads import HttpLoads, OfferedLoads
+from agents.servers import Servers
 from agents.state import StateDirectory
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _rehearse(config: AgentConfig, devices: Devices, state: StateDirectory) -> i
     """Print what would be done for the newest target there is."""
     from agents.loop.rehearse import newest_target, rehearse
 
-    target, origin = newest_target(config.server, config.node, state)
+    target, origin = newest_target(Servers(config.servers, config.node), config.node, state)
     if target is None:
         sys.stdout.write(f"no target: {origin}\n")
     else:

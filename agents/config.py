@@ -62,7 +62,8 @@ class NodeFacts:
     """What a node says of itself when it joins, and how it works."""
 
     node: str
-    server: str
+    servers: tuple[str, ...]
+    """Addresses of the API's processes, or of what stands before them."""
     join_token: str
     rack: str
     failure_domain: str
@@ -95,8 +96,8 @@ class AgentConfig(NodeFacts):
 def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentConfig:
     """Parse a command line. Raises ConfigError; exits after --help."""
     found = _parser().parse_args(arguments)
-    server = found.server or environment.get("HEADROOM_SERVER", "")
-    if not server:
+    servers = _servers(found.server or [environment.get("HEADROOM_SERVER", "")])
+    if not servers:
         raise ConfigError("no server: give one with --server or HEADROOM_SERVER")
     node = found.node or socket.gethostname().split(".")[0].lower()
     if not _NAME.fullmatch(node):
@@ -108,7 +109,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
     return mirrored(
         AgentConfig,
         found,
-        server=server.rstrip("/"),
+        servers=servers,
         join_token=_token(found.token, found.token_file, environment),
         node=node,
         gpu_types=() if real else _gpu_types(found.devices),
@@ -132,7 +133,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="headroom agent", description="Turns this host into a node: holds its target and reports what it does."
     )
     add = parser.add_argument
-    add("--server", help="address of the API (HEADROOM_SERVER)")
+    add(
+        "--server",
+        action="append",
+        metavar="URL,…",
+        help="address of the API (HEADROOM_SERVER); of several, this node prefers one by its name",
+    )
     add("--token", help="join token (HEADROOM_TOKEN); not needed once this node has joined")
     add("--token-file", type=Path, help="file with the join token")
     add("--node", help="name of this node; default: the host's name")
@@ -230,6 +236,10 @@ def _seconds(option: str, found: float, least: float) -> float:
     if not math.isfinite(found) or found < least:
         raise ConfigError(f"{option} must be at least {least:g}")
     return found
+
+
+def _servers(given: Sequence[str]) -> tuple[str, ...]:
+    return tuple(url.strip().rstrip("/") for url in ",".join(given).split(",") if url.strip())
 
 
 def _token(given: str | None, file: Path | None, environment: Mapping[str, str]) -> str:

@@ -29,7 +29,6 @@ from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import LoadMaker
 from agents.profiling.points import Control
 from agents.state import TARGET_FILE, StateDirectory
-from agents.transport import HttpConnection
 from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode, encode, mirrored
 
 REPORT_INTERVAL_S = 5.0
@@ -106,7 +105,7 @@ class Agent:
             ),
             threading.Thread(
                 target=listen,
-                args=(self._facts.server, self.uplink, self.mailbox, quiet, self._log),
+                args=(self.uplink, self.mailbox, quiet, self._log),
                 name="doorbell",
                 daemon=True,
             ),
@@ -138,7 +137,7 @@ class Agent:
             occupied=self._occupied,
             samples=partial(self._samples.take, PROFILING),
             loads=loads,
-            control=Control(HttpConnection(self._facts.server)),
+            control=Control(self.uplink.servers.connection()),
             token=lambda: self.uplink.token if self.uplink.joined.is_set() else "",
             folder=self._state.path,
             log=self._log,

@@ -12,8 +12,9 @@ from dataclasses import replace
 from agents.devices.base import Devices, DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
 from agents.errors import DeviceError, StateFileError
 from agents.loop.apply import Applier
+from agents.servers import Servers
 from agents.state import TARGET_FILE, TOKEN_FILE, StateDirectory
-from agents.transport import HttpConnection, UnreachableError
+from agents.transport import UnreachableError
 from agents.wire import DeviceInventory, NodeTarget, WireError, decode
 
 PASSES_MAX = 1000
@@ -134,14 +135,14 @@ def rehearse(node: str, devices: Devices, target: NodeTarget) -> list[str]:
     return paper.lines
 
 
-def newest_target(server: str, node: str, state: StateDirectory) -> tuple[NodeTarget | None, str]:
+def newest_target(servers: Servers, node: str, state: StateDirectory) -> tuple[NodeTarget | None, str]:
     """The target the control plane would hand out, where this node has a token and somebody answers, else the one held;
     and which of them it is, or why there is none. Joins nothing.
     """
     reason = "this node has not joined yet"
     token = (state.read_text(TOKEN_FILE) or "").strip()
     if token:
-        connection = HttpConnection(server)
+        connection = servers.connection()
         connection.token = token
         try:
             answer = connection.call("GET", f"/v1/agent/nodes/{node}/target", None)

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from agents.config import NodeFacts
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
+from agents.servers import Servers, SpreadConnection
 from agents.state import TOKEN_FILE, StateDirectory
-from agents.transport import HttpAnswer, HttpConnection, StatusError, UnreachableError
+from agents.transport import HttpAnswer, StatusError, UnreachableError
 from agents.wire import HISTORY, READS, Join, NodeReceipt, NodeTarget, Report, WireError, decode, encode
 
 POLL_S = 30.0
@@ -99,7 +100,9 @@ class Uplink:
         self.heard_s: float | None = None
         """When the control plane answered last (monotonic)."""
         self._join_message, self._join_token = join, facts.join_token
-        self._connection = HttpConnection(facts.server)
+        self.servers = Servers(facts.servers, facts.node)
+        self._connection = self.servers.connection()
+        self._served_by = ""
         self._state = state
         self._mailbox = mailbox
         self._log = log
@@ -134,6 +137,9 @@ class Uplink:
                 self._backoff_s = 0.0
                 self.heard_s = now_s()
                 self._log.state("control-plane", "reached")
+                if self._served_by != self._connection.url:
+                    self._served_by = self._connection.url
+                    self._log.event("server.chosen", server=self._served_by)
             except (UnreachableError, _LaterError) as error:
                 self._log.state("control-plane", "away", reason=str(error))
                 self._backoff_s = min(BACKOFF_S_MAX, max(BACKOFF_S_MIN, 2.0 * self._backoff_s))
@@ -248,9 +254,9 @@ SILENCE_S_MAX = 90.0
 """The server says something at least every twenty seconds or so; longer silence means that nobody is there."""
 
 
-def listen(server: str, uplink: Uplink, mailbox: Mailbox, stop: threading.Event, log: Log) -> None:
+def listen(uplink: Uplink, mailbox: Mailbox, stop: threading.Event, log: Log) -> None:
     """Ring the mailbox for everything heard, until stopped."""
-    connection = HttpConnection(server)
+    connection = uplink.servers.connection()
     jitter = random.Random()
     backoff_s = BACKOFF_S_MIN
     while not stop.is_set():
@@ -263,7 +269,7 @@ def listen(server: str, uplink: Uplink, mailbox: Mailbox, stop: threading.Event,
         backoff_s = min(BACKOFF_S_MAX, 2.0 * backoff_s)
 
 
-def _follow(connection: HttpConnection, mailbox: Mailbox, stop: threading.Event, log: Log) -> bool:
+def _follow(connection: SpreadConnection, mailbox: Mailbox, stop: threading.Event, log: Log) -> bool:
     """One stream from its opening to its end; whether the server said anything."""
     said = False
     try:

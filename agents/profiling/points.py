@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.errors import AgentError, StateFileError
-from agents.transport import HttpAnswer, HttpConnection, UnreachableError
+from agents.servers import SpreadConnection
+from agents.transport import HttpAnswer, UnreachableError
 from agents.wire import ProfileOrder, WireError, decode, decode_items
 
 SOURCE = "headroom profile"
@@ -164,7 +165,7 @@ class RefusedError(AgentError):
 class Control:
     """Calls to the control plane. Not thread-safe."""
 
-    def __init__(self, connection: HttpConnection) -> None:
+    def __init__(self, connection: SpreadConnection) -> None:
         self._connection = connection
 
     def use_token(self, token: str) -> None:

@@ -28,7 +28,7 @@ class ControlPlane:
         self.reports: list[dict[str, Any]] = []
         self.receipts: list[dict[str, Any]] = []
         self.fetches = 0
-        self.attempts = 0
+        self.attempts = self.doorbells = 0
         self.target: dict[str, Any] | None = None
         self.history: dict[str, Any] = {}
         """Cluster and epoch, where this is a control plane that tells of them."""
@@ -132,7 +132,9 @@ class _Handler(BaseHTTPRequestHandler):
             # A process that is gone answers nobody, on no connection.
             self.close_connection = True
             return
-        if self.headers["Authorization"] != f"Bearer {NODE_TOKEN}":
+        if self.path == "/v1/ready":
+            self._answer(503 if plane.failing else 200, {})
+        elif self.headers["Authorization"] != f"Bearer {NODE_TOKEN}":
             self._answer(401, {"detail": "unknown token"})
         elif plane.failing:
             self._answer(503, {"detail": "not now"})
@@ -177,6 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _doorbell(self) -> None:
         plane = self.plane
+        plane.doorbells += 1
         self.send_response(200)
         self.send_header("Content-Type", "application/x-ndjson")
         self.send_header("Transfer-Encoding", "chunked")

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from agents.servers import Servers
 from tests.integration.agents.control_plane import JOIN_TOKEN, NODE_TOKEN, ControlPlane
 
 pytestmark = pytest.mark.integration
@@ -227,6 +228,29 @@ def test_who_is_turned_away_comes_again_when_it_was_told_and_loses_nothing(
     plane.wait_for(lambda: len(plane.reports) >= newest)
     sequences = [report["sequence"] for report in plane.reports]
     assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+
+
+def test_of_two_servers_it_keeps_to_its_own_while_that_serves(plane: ControlPlane, agent: AgentProcess) -> None:
+    other = ControlPlane()
+    try:
+        own, second = (
+            plane if url == plane.url else other for url in Servers((plane.url, other.url), "node-1").addresses
+        )
+        agent.start("--server", other.url)
+        own.wait_for(lambda: len(own.reports) >= 3)
+        assert (second.attempts, second.joins) == (0, [])
+        own.go_away()
+        second.wait_for(lambda: second.doorbells > 0 and len(second.reports) >= 3)
+        said = len(own.reports)
+        own.come_back()
+        own.wait_for(lambda: own.doorbells > 1 and len(own.reports) > said + 3)
+        told = (*own.reports[:said], *second.reports, *own.reports[said:])
+        # One whose answer was cut off is told twice; the database that real servers share knows it.
+        sequences = list(dict.fromkeys(report["sequence"] for report in told))
+        assert sequences == list(range(1, len(sequences) + 1)), "no report is lost"
+        assert [event["server"] for event in agent.events("server.chosen")] == [own.url, second.url, own.url]
+    finally:
+        other.go_away()
 
 
 def test_a_report_that_is_refused_is_dropped_alone(plane: ControlPlane, agent: AgentProcess) -> None:

@@ -14,7 +14,7 @@ LEAST = ["--server", "http://api:8080/", "--devices", "fake:T4, v100"]
 
 def test_defaults_fit_a_node_of_one_machine() -> None:
     config = read_config([*LEAST, "--node", "node-1"], {})
-    assert config.server == "http://api:8080"
+    assert config.servers == ("http://api:8080",)
     assert config.gpu_types == ("t4", "v100")
     assert (config.listen_host, config.listen_port, config.endpoint) == ("127.0.0.1", 0, None)
     assert config.state_dir == Path.home() / ".headroom" / "agents" / "node-1"
@@ -24,7 +24,7 @@ def test_defaults_fit_a_node_of_one_machine() -> None:
 
 def test_server_and_token_may_come_from_the_environment_and_options_win(tmp_path: Path) -> None:
     environment = {"HEADROOM_SERVER": "http://other", "HEADROOM_TOKEN": "from-environment"}
-    assert read_config(["--devices", "fake:t4"], environment).server == "http://other"
+    assert read_config(["--devices", "fake:t4"], environment).servers == ("http://other",)
     assert read_config(LEAST, environment).join_token == "from-environment"
     assert read_config([*LEAST, "--token", "given"], environment).join_token == "given"
     file = tmp_path / "token"
@@ -120,3 +120,10 @@ class TestRealGpus:
     def test_what_cannot_work_is_refused(self, options: list[str], reason: str) -> None:
         with pytest.raises(ConfigError, match=reason):
             read_config(["--server", "http://api", "--devices", "nvml:all", *options], {})
+
+
+def test_several_servers_are_named_one_by_one_or_at_once() -> None:
+    several = ["--server", "http://a:1/, http://b:1", "--server", "http://c:1", "--devices", "fake:T4"]
+    assert read_config(several, {}).servers == ("http://a:1", "http://b:1", "http://c:1")
+    environment = {"HEADROOM_SERVER": "http://a:1,http://b:1"}
+    assert read_config(["--devices", "fake:T4"], environment).servers == ("http://a:1", "http://b:1")

@@ -21,7 +21,7 @@ from tests.unit.agents.devices.nvidia.doubles import COMMAND, MemoryState, World
 
 FACTS = NodeFacts(
     node=NODE,
-    server="http://127.0.0.1:9",
+    servers=("http://127.0.0.1:9",),
     join_token="",
     rack="rack-0",
     failure_domain="zone-0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agents.errors import LostError
 from agents.loop.rehearse import newest_target, rehearse
+from agents.servers import Servers
 from agents.state import TARGET_FILE, TOKEN_FILE
 from agents.wire import encode
 from tests.unit.agents.builders import (
@@ -17,7 +18,7 @@ from tests.unit.agents.builders import (
 )
 from tests.unit.agents.devices.nvidia.doubles import COMMAND, MemoryState, World
 
-NOBODY = "http://127.0.0.1:9"
+NOBODY = Servers(("http://127.0.0.1:9",), NODE)
 
 
 def test_every_step_is_told_in_order_and_none_is_taken() -> None:

@@ -14,7 +14,8 @@ from agents.log import Log
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import HttpLoads, LoadMaker
 from agents.profiling.points import Control, MeasuringPoint
-from agents.transport import HttpConnection, UnreachableError
+from agents.servers import Servers
+from agents.transport import UnreachableError
 from agents.wire import ProfileOrder, ProfileSubject
 from tests.unit.agents.builders import NODE, worker_spec
 from tests.unit.agents.profiling.staging import Saturating, Stage
@@ -37,7 +38,7 @@ class Plane(Control):
     cancelled_after: int = 10**6
 
     def __post_init__(self) -> None:
-        super().__init__(HttpConnection("http://127.0.0.1:9"))
+        super().__init__(Servers(("http://127.0.0.1:9",), "node-1").connection())
 
     def orders(self) -> tuple[ProfileOrder, ...]:
         return tuple(self.wanted)
