@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
@@ -19,9 +20,12 @@ from agents.wire import mirrored
 FAKE, NVML = "fake:", "nvml:"
 ALONE_AFTER_S = 600.0
 PORTS = "21000-21999"
-PORTS_MIN = 1024
+PORTS_MIN = UID_MIN = 1024
 ROUTE_GRACE_S = 5.0
 LOG_MIB = 16
+WORKER_UIDS = range(1_900_000_000, 1_900_065_536)
+"""Above whatever hosts give to people, services and containers."""
+WORKER_HOMES = Path("/var/lib/headroom-workers")
 PASS_S_SETTLED = 1.0
 """Real workers die and real daemons crash: so often is looked after them."""
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -41,6 +45,11 @@ class WorkerRules:
     secret_env: tuple[str, ...] = ()
     """This process's variables that they may have: `NAME`, or `PROJECT:NAME` for one project alone."""
     log_bytes_max: int = LOG_MIB * 2**20
+    workers_as_agent: bool = False
+    """They are the agent's own user's, whatever they run."""
+    worker_uids: range | None = None
+    """Users for projects, of which each has its own; None: those nobody else is likely to have."""
+    worker_homes: Path = WORKER_HOMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +186,14 @@ def _add_nvidia(group: argparse._ArgumentGroup) -> None:
     add("--mps-control", default="nvidia-cuda-mps-control", help="the control program of MPS")
     add("--mps-pipes", type=Path, metavar="DIR", help="where the daemons' pipes lie; a short path on a local disk")
     add("--executables", metavar="PATH,…", help="the only programs that workers may be; default: any")
+    whose = group.add_mutually_exclusive_group()
+    whose.add_argument("--workers-as-agent", action="store_true", help="run workers as the agent's own user")
+    whose.add_argument(
+        "--worker-uids",
+        metavar="A-B",
+        help=f"users of projects, one each, for agents that run as root; default: {WORKER_UIDS[0]}-{WORKER_UIDS[-1]}",
+    )
+    add("--worker-homes", type=Path, default=WORKER_HOMES, metavar="DIR", help=f"their homes; default: {WORKER_HOMES}")
     add("--environment", metavar="NAME,…", help="variables that workloads may set though they steer programs")
     add(
         "--secret-dir",
@@ -195,7 +212,8 @@ def _nvidia(found: argparse.Namespace) -> NvidiaConfig:
         NvidiaConfig,
         found,
         selection=found.devices,
-        ports=_ports(found.ports),
+        ports=numbered("--ports", found.ports, PORTS_MIN, 65535),
+        worker_uids=_worker_uids(found.worker_uids),
         worker_host=_worker_host(found),
         executables=_listed("--executables", found.executables, r"/.*", "absolute paths"),
         environment=_listed("--environment", found.environment, _VARIABLE, "names of variables") or (),
@@ -213,14 +231,20 @@ def _worker_host(found: argparse.Namespace) -> str:
     return host
 
 
-def _ports(text: str) -> range:
-    first, separator, last = text.partition("-")
-    if not separator or not first.isdigit() or not last.isdigit():
-        raise ConfigError(f"--ports {text!r}: expected FIRST-LAST")
-    found = range(int(first), int(last) + 1)
-    if not found or found.start < PORTS_MIN or found.stop > 65536:
-        raise ConfigError(f"--ports {text!r}: expected FIRST-LAST between {PORTS_MIN} and 65535")
-    return found
+def _worker_uids(text: str | None) -> range | None:
+    if text is None:
+        return None
+    if os.geteuid() != 0:
+        raise ConfigError("--worker-uids: only an agent that runs as root can give workers other users")
+    return numbered("--worker-uids", text, UID_MIN, 2**31 - 1)
+
+
+def numbered(option: str, text: str, least: int, most: int) -> range:
+    """Numbers from the first to the last. Raises ConfigError."""
+    first, _, last = text.partition("-")
+    if not re.fullmatch(r"[0-9]{1,10}-[0-9]{1,10}", text) or not least <= int(first) <= int(last) <= most:
+        raise ConfigError(f"{option} {text!r}: expected FIRST-LAST between {least} and {most}")
+    return range(int(first), int(last) + 1)
 
 
 def _listed(option: str, text: str | None, form: str, told: str) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from agents.config import AgentConfig, NvidiaConfig
-from agents.crew import CrewOptions, open_crew
+from agents.crew import CrewOptions, open_crew, users_of
 from agents.devices.nvidia.control import HostParts, Onlooker, SettingsJournal
 from agents.devices.nvidia.host import NvidiaDevices
 from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
@@ -20,6 +20,7 @@ from agents.devices.parts import Setters
 from agents.errors import SharingError
 from agents.helper.client import HelperSetters
 from agents.mps import MpsOptions, MpsSharing, NoSharing, client_slots, default_pipe_base
+from agents.mps.daemon import PID_FILE
 from agents.mps.proofs import probe
 from agents.state import StateDirectory, host_boot_id
 from agents.wire import mirrored
@@ -71,9 +72,13 @@ def _mps(
     binary = shutil.which(options.mps_control)
     if binary is None:
         return None, f"{options.mps_control} is not on this host"
+    apart, pipes = users_of(options) is not None, default_pipe_base(os.environ, state.path)
+    if apart and not any(pipes.glob(f"*/{PID_FILE}")):
+        # Where other users find their way to; daemons of an agent before are left where they are.
+        pipes = options.worker_homes / ".mps"
     mps = MpsOptions(
         state_dir=state.path,
-        pipe_base=options.mps_pipes or default_pipe_base(os.environ, state.path),
+        pipe_base=options.mps_pipes or pipes,
         control_binary=binary,
         protocol=options.mps_protocol,
         sm_counts={device.uuid: device.sm_count for device in boards.inventory()},
@@ -82,6 +87,7 @@ def _mps(
             for facts in boards.devices()
         },
         probe_command=PROBE_COMMAND,
+        many_users=apart,
     )
     return MpsSharing(mps, now_s), ""
 

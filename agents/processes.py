@@ -9,13 +9,16 @@ of the process, checked after it was opened.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agents.errors import WorkerError
 
@@ -24,6 +27,7 @@ MARK = "HEADROOM_WORKER"
 """Tells whose process one is, also when an agent died between starting it and writing that down."""
 PROC = Path("/proc")
 _ENVIRONMENT_BYTES_MAX = 2**21
+_PR_SET_NO_NEW_PRIVS = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,42 @@ class Invocation:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     working_directory: str | None
+    uid: int | None = None
+    """Of a user that owns nothing but what it is given; None: this process's own."""
 
 
 class _Child(subprocess.Popen[bytes]):
     def __del__(self) -> None:
         """Workers outlive the agent on purpose: nothing to warn of."""
+
+
+def _begun(invocation: Invocation, log: int) -> _Child:
+    """Raises OSError, ValueError."""
+
+    def begin(**more: Any) -> _Child:
+        return _Child(
+            invocation.arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=dict(invocation.environment),
+            cwd=invocation.working_directory,
+            start_new_session=True,
+            **more,
+        )
+
+    uid = invocation.uid
+    if uid is None:
+        return begin()
+
+    def begin_apart() -> _Child:
+        # Of this thread alone, and of what it starts: no program gives back what is given up here.
+        if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "cannot give up new privileges")
+        return begin(user=uid, group=uid, extra_groups=(), umask=0o077)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(begin_apart).result()
 
 
 class HostProcesses:
@@ -61,15 +96,7 @@ class HostProcesses:
     def start(self, invocation: Invocation, log: int) -> ProcessId:
         """Start the leader of a new session. Raises WorkerError."""
         try:
-            child = _Child(
-                invocation.arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=dict(invocation.environment),
-                cwd=invocation.working_directory,
-                start_new_session=True,
-            )
+            child = _begun(invocation, log)
         except (OSError, ValueError) as error:
             raise WorkerError(f"{invocation.arguments[0]}: {error}") from error
         stat = _stat(child.pid)
@@ -164,14 +191,21 @@ def environment_of(pid: int) -> dict[str, str] | None:
     return dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
 
 
+def arguments_of(pid: int) -> tuple[str, ...]:
+    """What a process was started with; nothing where it is gone."""
+    try:
+        return tuple(map(os.fsdecode, (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")))
+    except OSError:
+        return ()
+
+
 def runs(pid: int, program: str) -> bool:
     """Whether a process of this user runs a program of this name, as itself or as a script."""
     try:
         mine = (PROC / str(pid)).stat().st_uid == os.geteuid()
-        parts = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return mine and os.fsencode(program) in [part.rpartition(b"/")[2] for part in parts]
+    return mine and program in [part.rpartition("/")[2] for part in arguments_of(pid)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,5 +5,6 @@
 
 from agents.crew.crew import HostCrew, open_crew
 from agents.crew.member import CrewOptions
+from agents.crew.users import users_of
 
-__all__ = ["CrewOptions", "HostCrew", "open_crew"]
+__all__ = ["CrewOptions", "HostCrew", "open_crew", "users_of"]

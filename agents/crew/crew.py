@@ -16,6 +16,7 @@ from agents.crew.member import FOLDER, LOG_FOLDER, CrewBench, CrewHost, CrewMemb
 from agents.crew.metrics import Tally
 from agents.crew.resources import CgroupLimits, Logs, PortBook, bindable, connections, own_group
 from agents.crew.rounds import Rounds, Undertaker, hand_over
+from agents.crew.users import users_of
 from agents.crew.web import SocketWeb, fetch
 from agents.devices.base import WorkerSample, WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
@@ -303,6 +304,7 @@ def open_crew(options: CrewOptions, now_s: Callable[[], float]) -> HostCrew:
         free=bindable,
         aside=lambda work: threading.Thread(target=work, name="crew-aside", daemon=True).start(),
         boot_id=host_boot_id(),
+        users=users_of(options),
     )
     crew = build_crew(options, host, now_s)
     crew.begin()

@@ -21,6 +21,7 @@ from string import Formatter
 from agents.config import WorkerRules
 from agents.crew.member import CrewBench, CrewMember, Phase, member_from_plain, safe_name
 from agents.crew.secrets import of_file, of_variable
+from agents.crew.users import ALONE, WorkerUser
 from agents.devices.parts import CrewOrder
 from agents.errors import AgentError, DeviceError, NotSupportedError, OutOfRangeError, StateFileError, WorkerError
 from agents.processes import MARK, Invocation, ProcessId
@@ -36,6 +37,7 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME"
 """Everything else of the agent's environment, its token among it, stays with the agent."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATH_DEFAULT = "/usr/local/bin:/usr/bin:/bin"
+_ENTER = 'cd -- "$1" && shift && exec "$@"'
 _FIRST_LINE_BYTES = 256
 """So much of a script the system reads to find its interpreter."""
 
@@ -76,13 +78,17 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return filled
 
 
-def invocation(order: CrewOrder, values: Mapping[str, str], mark: str, rules: WorkerRules) -> Invocation:
+def invocation(
+    order: CrewOrder, values: Mapping[str, str], mark: str, rules: WorkerRules, user: WorkerUser | None = None
+) -> Invocation:
     """All a process is started with. Raises OutOfRangeError, NotSupportedError for what the host's owner forbids, and
     WorkerError where the program or a secret is not to be found.
     """
     target = order.spec.worker
     if target is None or not target.command:
         raise OutOfRangeError("a worker without a command")
+    if user is None and rules.executables is None and not rules.workers_as_agent:
+        raise NotSupportedError(f"{target.command[0][:80]!r} is not started: {ALONE}")
     files, variables = target.from_files or (), target.from_environment or ()
     for name, _ in (*target.environment, *files, *variables):
         if not _VARIABLE.fullmatch(name) or name.startswith(RESERVED):
@@ -93,6 +99,8 @@ def invocation(order: CrewOrder, values: Mapping[str, str], mark: str, rules: Wo
     own |= {name: of_file(name, path, order.spec.project, rules) for name, path in files}
     own |= {name: of_variable(name, variable, order.spec.project, rules) for name, variable in variables}
     base = {"PATH": _PATH_DEFAULT} | {name: os.environ[name] for name in INHERITED if name in os.environ}
+    if user is not None:
+        base = {name: text for name, text in base.items() if name != "XDG_CACHE_HOME"} | user.environment
     # From wherever a worker is started, it and the interpreter of a script are looked for in the same places.
     base["PATH"] = os.pathsep.join(filter(os.path.isabs, base["PATH"].split(os.pathsep)))
     environment = {**base, **own, **order.environment, MARK: mark}
@@ -100,11 +108,13 @@ def invocation(order: CrewOrder, values: Mapping[str, str], mark: str, rules: Wo
     program = shutil.which(arguments[0], path=environment["PATH"])
     if program is None:
         raise WorkerError(f"{arguments[0]}: no such program")
-    return Invocation(
-        arguments=(as_allowed(str(Path(program).absolute()), rules.executables), *arguments[1:]),
-        environment=environment,
-        working_directory=target.working_directory,
-    )
+    arguments = (as_allowed(str(Path(program).absolute()), rules.executables), *arguments[1:])
+    place = target.working_directory
+    if user is not None:
+        # Where a worker wants to be is entered by the worker's user: this process may enter anything.
+        arguments = arguments if place is None else ("/bin/sh", "-c", _ENTER, "sh", place, *arguments)
+        return Invocation(arguments=arguments, environment=environment, working_directory=str(user.home), uid=user.uid)
+    return Invocation(arguments=arguments, environment=environment, working_directory=place)
 
 
 def as_allowed(program: str, executables: tuple[str, ...] | None) -> str:
@@ -139,7 +149,8 @@ class Launcher:
             raise WorkerError(f"{member.name} has been started before")
         member.mark = f"{member.name}/{uuid.uuid4().hex[:12]}"
         values = placed(order, bench.options.host, member.port)
-        ready = invocation(order, values, member.mark, bench.options)
+        user = None if bench.host.users is None else bench.host.users.of(order.spec.project)
+        ready = invocation(order, values, member.mark, bench.options, user)
         memory_mib_max = member.target.host_memory_mib_max
         if memory_mib_max is not None:
             member.note = bench.host.limits.prepare(safe_name(member.name), memory_mib_max)
@@ -151,6 +162,9 @@ class Launcher:
             raise WorkerError(str(error)) from error
         log = bench.logs.open(safe_name(member.name))
         try:
+            if user is not None:
+                # Programs open it again by the names of their output.
+                os.fchown(log, user.uid, user.uid)
             member.process = bench.host.processes.start(ready, log)
         finally:
             os.close(log)

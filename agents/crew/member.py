@@ -18,6 +18,7 @@ from typing import Any
 from agents.config import WorkerRules
 from agents.crew.metrics import Tally
 from agents.crew.resources import CgroupLimits, Logs, PortBook
+from agents.crew.users import ProjectUsers
 from agents.crew.web import Question, SocketWeb, WebAnswer
 from agents.devices.base import WorkerReading, WorkerSample, WorkerSpec, WorkerState
 from agents.devices.parts import CrewOrder
@@ -236,6 +237,8 @@ class CrewHost:
     aside: Callable[[Callable[[], None]], None]
     """Runs what may wait in a thread of its own."""
     boot_id: str
+    users: ProjectUsers | None = None
+    """Of the projects whose workers run here; None: they are the agent's."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from agents.mps.protocols import (
     plain_environment,
     shortened,
 )
-from agents.processes import PROC, ProcessId, environment_of, identify, runs
+from agents.processes import PROC, ProcessId, arguments_of, environment_of, identify, runs
 
 SOCKET_PATH_BYTES_MAX = 107
 """What the kernel takes as the path of a Unix socket, its final NUL left out."""
@@ -67,9 +67,13 @@ def bound_to(pipe: Path) -> tuple[int, ...]:
 
 
 class DaemonProcess:
-    def __init__(self, uuid: str, control_binary: str, pipe_base: Path, log_base: Path) -> None:
+    def __init__(
+        self, uuid: str, control_binary: str, pipe_base: Path, log_base: Path, *, many_users: bool = False
+    ) -> None:
+        """`many_users`: clients may be processes of other users than this one, which has to be root."""
         name = hashlib.sha256(uuid.encode()).hexdigest()[:8]
         self.uuid = uuid
+        self.many_users = many_users
         self.pipe = pipe_base / name
         self.logs = log_base / name
         self.control = MpsControl(control_binary, self.pipe)
@@ -88,16 +92,23 @@ class DaemonProcess:
         ours = seen.get("CUDA_VISIBLE_DEVICES") == self.uuid and seen.get("CUDA_MPS_PIPE_DIRECTORY") == str(self.pipe)
         return found if ours else None
 
+    def serves_all(self, process: ProcessId, protocol: MpsProtocol) -> bool:
+        """Whether a daemon takes the clients it is to take; one of an agent before may be this user's alone."""
+        return not self.many_users or protocol.many_users in arguments_of(process.pid)
+
     def start(self, protocol: MpsProtocol) -> None:
         """Start it and return; it is not up yet. Raises SharingError, NotSupportedError without a control program."""
         path = protocol.socket_path(self.pipe)
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
             raise SharingError(f"pipe directory {self.pipe} is too long a path for its sockets: choose a shorter one")
+        options = ("-p", "3") if protocol.number == 3 else ()
+        if self.many_users:
+            options = (*options, protocol.many_users)
         try:
             self._fresh_directories()
             with (self.logs / "start.log").open("wb") as log:
                 done = subprocess.run(
-                    [self.control.binary, "-d", *(("-p", "3") if protocol.number == 3 else ())],
+                    [self.control.binary, "-d", *options],
                     env=plain_environment(
                         {
                             "CUDA_VISIBLE_DEVICES": self.uuid,
@@ -110,6 +121,7 @@ class DaemonProcess:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    umask=0 if self.many_users else -1,
                     timeout=COMMAND_TIMEOUT_S,
                     check=False,
                 )
@@ -152,9 +164,14 @@ class DaemonProcess:
 
     def _fresh_directories(self) -> None:
         self.clear()
+        if self.many_users and not self.pipe.parent.is_dir():
+            self.pipe.parent.mkdir(parents=True)
+            self.pipe.parent.chmod(0o755)
         for directory in (self.pipe, self.logs):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
+        if self.many_users:
+            self.pipe.chmod(0o755)
         for log in self.logs.glob("*.log"):
             if log.stat().st_size > LOG_BYTES_MAX:
                 log.replace(log.with_suffix(".log.old"))
@@ -175,6 +192,7 @@ LOOK_S = 30.0
 TROUBLE_LOOK_S = 5.0
 """How often one that does not is, so that one that hangs does not hold up everything else."""
 DOWN = "its daemon is down: its processes run without their limits, or not at all"
+ONE_USER = "workers of projects with users of their own cannot start until all of this device have ended"
 SLOW = "its server does not accept clients yet"
 CUDA_WITH_3, BRANCH_WITH_3 = (13, 4), 615
 _VERSION = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
@@ -243,6 +261,8 @@ class MpsDevice:
         with self._lock:
             if self._find() is None:
                 self._launch()
+            if self._process is not None and not self._daemon.serves_all(self._process, self._protocol):
+                raise SharingError(f"the daemon of {self._daemon.uuid} serves one user alone: {ONE_USER}")
             if self.trouble():
                 self._make_ready()
             self._remember()

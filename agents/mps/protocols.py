@@ -142,6 +142,8 @@ class ProtocolTwo:
     """
 
     number = 2
+    many_users = "-multiuser-server"
+    """Has a daemon of root take the clients of all users, on one server."""
 
     def socket_path(self, pipe: Path) -> Path:
         return pipe / "control_privileged"
@@ -274,6 +276,7 @@ class ProtocolThree:
     """
 
     number = 3
+    many_users = "--multiuser"
 
     def socket_path(self, pipe: Path) -> Path:
         return pipe / SERVER / namespace_of("") / "control_privileged"

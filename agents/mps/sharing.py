@@ -51,6 +51,8 @@ class MpsOptions:
     client_slots: Mapping[str, int]
     """Clients each device has room for."""
     probe_command: tuple[str, ...]
+    many_users: bool = False
+    """Workers are of users of their own."""
 
 
 def default_pipe_base(environment: Mapping[str, str], state_dir: Path, system: Path = SYSTEM_RUNTIME) -> Path:
@@ -249,7 +251,10 @@ class MpsSharing:
             raise NotFoundError(f"there is no device {uuid}")
         with self._lock:
             if uuid not in self._devices:
-                daemon = DaemonProcess(uuid, options.control_binary, options.pipe_base, options.state_dir / LOGS)
+                logs = options.state_dir / LOGS
+                daemon = DaemonProcess(
+                    uuid, options.control_binary, options.pipe_base, logs, many_users=options.many_users
+                )
                 self._devices[uuid] = MpsDevice(daemon, self._memo, options.protocol, self._now_s)
             return self._devices[uuid]
 

@@ -29,7 +29,13 @@ def opened(rig: Rig, mode: Mode = Mode.MPS) -> Iterator[NvidiaDevices]:
     """The host with the device in a mode; afterwards it is as it was."""
     arguments = ["--server", "http://127.0.0.1:9", "--node", "bench", "--devices", f"nvml:{rig.uuid}"]
     kept = sorted(rig.environment.keys() - {LIBRARY_PATH})
-    arguments += ["--route-grace-s", "0", *(["--environment", ",".join(kept)] if kept else []), *rig.agent_options]
+    arguments += [
+        "--route-grace-s",
+        "0",
+        "--workers-as-agent",
+        *(["--environment", ",".join(kept)] if kept else []),
+        *rig.agent_options,
+    ]
     config = read_config(arguments, {})
     if config.nvidia is None:
         raise AssertionError("an nvml selection opens NVIDIA devices")

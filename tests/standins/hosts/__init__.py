@@ -74,6 +74,8 @@ class HostStandIn:
         self.faults = folder / "faults"
         self.faults.mkdir()
         self.state_dir = folder / "state"
+        self.whose: tuple[str, ...] = ("--workers-as-agent",)
+        """Options that say whose processes workers are."""
 
     def worker(self, **more: object) -> WorkerTarget:
         """How the stand-in worker is described in a target."""
@@ -119,6 +121,7 @@ class HostStandIn:
         return [
             *("--devices", "nvml:all", "--state-dir", str(self.state_dir), "--mps-control", self.mps.control_binary),
             *("--mps-pipes", str(self.mps.pipe_base), "--route-grace-s", str(GRACE_S), "--ports", port_option()),
+            *self.whose,
         ]
 
     def pids(self, uuid: str) -> list[int]:
@@ -180,7 +183,8 @@ class HostAgent:
             client_slots=dict.fromkeys(sm_counts, SLOTS),
             probe_command=(sys.executable, "-S", "-m", "agents.probe", "--library", host.mps.library),
         )
-        self.crew = open_crew(CrewOptions(state_dir=state.path, ports=ports, route_grace_s=GRACE_S), time.monotonic)
+        crew = CrewOptions(state_dir=state.path, ports=ports, route_grace_s=GRACE_S, workers_as_agent=True)
+        self.crew = open_crew(crew, time.monotonic)
         self.boards = boards
         self.devices = NvidiaDevices(
             HostParts(

@@ -102,7 +102,8 @@ def shown(size: int) -> str:
 class Daemon:
     """One control daemon."""
 
-    def __init__(self, protocol: int) -> None:
+    def __init__(self, protocol: int, *, all_users: bool = False) -> None:
+        self.all_users = all_users
         self.protocol = protocol
         self.defaults = Limits()
         self.servers: dict[str, Server] = {}
@@ -183,7 +184,7 @@ class Daemon:
         if server is None:
             self.waiting.append((link, words, server_name, namespace))
             return None
-        if server.uid != uid:
+        if server.uid != uid and not self.all_users:
             return self.refuse(link, NOT_PERMITTED)
         if server.status != "ACTIVE":
             return self.refuse(link, NOT_READY)
@@ -271,7 +272,7 @@ class Daemon:
     def server_for(self, uid: int) -> Server | None:
         """The one server of protocol 2 (or the unnamed one): replaced when another user comes and nobody is left."""
         current = self.servers.get("")
-        if current is not None and current.uid != uid:
+        if current is not None and current.uid != uid and not self.all_users:
             if current.clients:
                 return None
             self.end_server(current)
@@ -622,7 +623,7 @@ def main() -> None:
     (PIPE / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
     while faults().get("slow_start"):
         threading.Event().wait(0.01)
-    daemon = Daemon(int(protocol))
+    daemon = Daemon(int(protocol), all_users=bool({"-m", "--multiuser", "-multiuser-server"} & set(arguments)))
     daemon.run()
     shutdown()
 

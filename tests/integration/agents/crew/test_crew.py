@@ -47,7 +47,11 @@ class Place:
     def open(self) -> HostCrew:
         """Another agent."""
         options = CrewOptions(
-            state_dir=self.folder, ports=self.ports, route_grace_s=0.1, log_bytes_max=self.log_bytes_max
+            state_dir=self.folder,
+            ports=self.ports,
+            route_grace_s=0.1,
+            workers_as_agent=True,
+            log_bytes_max=self.log_bytes_max,
         )
         self.crews.append(open_crew(options, time.monotonic))
         return self.crews[-1]
@@ -306,7 +310,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_workers_outlive_a_killed_agent_and_the_next_one_takes_over(place: Place) -> None:
-    options = CrewOptions(state_dir=place.folder, ports=place.ports, route_grace_s=0.1)
+    options = CrewOptions(state_dir=place.folder, ports=place.ports, route_grace_s=0.1, workers_as_agent=True)
     given = [order("a@1"), impatient(order("b@1", uuid="GPU-b", term="ignore"), 0.3)]
     agent = subprocess.run(
         [sys.executable, "-c", AGENT],

@@ -95,7 +95,9 @@ def launched(crew: HostCrew, environment: Mapping[str, str], *command: str, star
 
 
 def opened(place: Place, program: str) -> HostCrew:
-    options = CrewOptions(state_dir=place.folder, ports=own_ports(), route_grace_s=0.1, executables=(program,))
+    options = CrewOptions(
+        state_dir=place.folder, ports=own_ports(), route_grace_s=0.1, workers_as_agent=True, executables=(program,)
+    )
     place.crews.append(open_crew(options, time.monotonic))
     return place.crews[-1]
 
@@ -149,7 +151,9 @@ def test_what_a_worker_prints_of_its_secrets_stays_on_the_node(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "value-of-a-variable")
-    options = CrewOptions(state_dir=place.folder, ports=own_ports(), route_grace_s=0.1, secret_env=("HF_TOKEN",))
+    options = CrewOptions(
+        state_dir=place.folder, ports=own_ports(), route_grace_s=0.1, workers_as_agent=True, secret_env=("HF_TOKEN",)
+    )
     crew = open_crew(options, time.monotonic)
     place.crews.append(crew)
     command = ("/bin/sh", "-c", "echo TOKEN=$TOKEN; exit 3")

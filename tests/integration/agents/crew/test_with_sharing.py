@@ -34,7 +34,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def crew(tmp_path: Path) -> Iterator[HostCrew]:
-    made = open_crew(CrewOptions(state_dir=tmp_path / "crew", ports=own_ports(), route_grace_s=0.1), time.monotonic)
+    made = open_crew(
+        CrewOptions(state_dir=tmp_path / "crew", ports=own_ports(), route_grace_s=0.1, workers_as_agent=True),
+        time.monotonic,
+    )
     yield made
     for each in made.found():
         made.end(each.reading.worker, _nobody)

@@ -306,3 +306,31 @@ def test_a_daemon_of_the_other_protocol_is_spoken_to_in_its_own(bench: Bench) ->
     other.open(UUID)
     assert other.check(order, (worker.pid,)).problem == ""
     assert ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in other.grant(part(UUID, "w2"))) is (bench.protocol == "2")
+
+
+def test_workers_of_several_users_are_proved_where_the_daemon_takes_all(bench: Bench) -> None:
+    orders = [part(UUID, "a"), part(UUID, "b")]
+
+    def pids() -> list[int]:
+        given = [{**bench.sharing.grant(order), "STANDIN_CUDA_UID": f"{1000 + at}"} for at, order in enumerate(orders)]
+        return [bench.worker(environment).pid for environment in given]
+
+    bench.sharing = bench.agent(many_users=True)
+    bench.sharing.open(UUID)
+    checks = [bench.sharing.check(order, (pid,)) for order, pid in zip(orders, pids(), strict=True)]
+    assert [(check.sm_count, check.problem) for check in checks] == [(46, ""), (46, "")]
+    # Whoever it is finds the way, and may not change it.
+    (pipe,) = bench.host.pipe_base.iterdir()
+    assert stat.S_IMODE(pipe.stat().st_mode) == 0o755
+
+
+def test_a_daemon_of_before_that_serves_one_user_is_left_to_its_workers(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    order = part(UUID)
+    worker = bench.worker(bench.sharing.grant(order))
+    assert bench.sharing.check(order, (worker.pid,)).problem == ""
+    bench.sharing.close()
+    bench.sharing = bench.agent(many_users=True)
+    with pytest.raises(SharingError, match="serves one user alone"):
+        bench.sharing.open(UUID)
+    assert bench.sharing.check(order, (worker.pid,)).problem == ""

@@ -214,7 +214,9 @@ class World:
             aside=lambda work: work(),
             boot_id=self.boot_id,
         )
-        options = CrewOptions(state_dir=self.folder, ports=range(30000, 30010), route_grace_s=2.0)
+        options = CrewOptions(
+            state_dir=self.folder, ports=range(30000, 30010), route_grace_s=2.0, workers_as_agent=True
+        )
         return build_crew(options, host, lambda: self.now)
 
     def fetch(self, question: Question) -> WebAnswer:

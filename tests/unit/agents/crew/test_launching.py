@@ -18,7 +18,7 @@ from solvers.domain import worker as declared
 from tests.unit.agents.crew.doubles import order, target
 
 ROOT = Path(__file__).resolve().parents[4]
-OPTIONS = CrewOptions(state_dir=Path("/nowhere"))
+OPTIONS = CrewOptions(state_dir=Path("/nowhere"), workers_as_agent=True)
 
 
 def built(

@@ -39,7 +39,10 @@ def options(tmp_path: Path) -> CrewOptions:
     (tmp_path / "outside").write_text(VALUE, encoding="utf-8")
     secrets = str(tmp_path / "secrets" / "{project}")
     return CrewOptions(
-        state_dir=tmp_path, secret_dirs=(secrets,), secret_env=("SHARED", f"{PROJECT}:OWN", "other:FOREIGN")
+        state_dir=tmp_path,
+        secret_dirs=(secrets,),
+        secret_env=("SHARED", f"{PROJECT}:OWN", "other:FOREIGN"),
+        workers_as_agent=True,
     )
 
 
