@@ -31,10 +31,22 @@ class UnauthenticatedError(HeadroomError):
     code = "unauthenticated"
 
 
+class JoinTokenExpiredError(UnauthenticatedError):
+    """A join token whose time is over."""
+
+    code = "join-token-expired"
+
+
 class ForbiddenError(HeadroomError):
     """The token is good, but its role does not allow this."""
 
     code = "forbidden"
+
+
+class JoinTokenUsedError(ForbiddenError):
+    """As many nodes have joined with this token as may."""
+
+    code = "join-token-used"
 
 
 class PreconditionError(StateError):
@@ -160,6 +172,8 @@ STATUSES: Mapping[type[HeadroomError], ErrorStatus] = {
     BodyTooLargeError: ErrorStatus(status=413, title="The body is too large"),
     MediaTypeError: ErrorStatus(status=415, title="This media type is not read here"),
     UnauthenticatedError: ErrorStatus(status=401, title="A valid bearer token is needed"),
+    JoinTokenExpiredError: ErrorStatus(status=401, title="The join token has expired"),
+    JoinTokenUsedError: ErrorStatus(status=403, title="The join token is used up"),
     ForbiddenError: ErrorStatus(status=403, title="This token may not do that"),
     StateError: ErrorStatus(status=409, title="The current state does not allow this"),
     NotFoundError: ErrorStatus(status=404, title="There is no such thing"),

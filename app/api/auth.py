@@ -17,7 +17,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
-from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
+from app.errors import ForbiddenError, JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
 from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role, secret_hash
 from solvers.errors import NotFoundError
@@ -145,6 +145,9 @@ async def identify(request: Request, credentials: HTTPAuthorizationCredentials |
     if actor is None:
         authenticator.throttle_stranger(host)
         raise UnauthenticatedError("the token is unknown, expired or revoked")
+    if actor.has_expired:
+        authenticator.throttle_stranger(host)
+        raise JoinTokenExpiredError("this join token has expired; ask for a new one")
     authenticator.throttle(actor)
     return actor
 

@@ -21,6 +21,7 @@ token = typer.Typer(help="Access tokens: who may do what.", no_args_is_help=True
 _COLUMNS: Mapping[str, Cell] = {
     **{name: name for name in ("id", "name", "role", "purpose", "project", "subject")},
     "expires": "expires_at",
+    "uses": lambda item: f"{item['uses']} of {item['uses_max']}" if item.get("uses_max") else None,
     "state": lambda item: "revoked" if item["revoked_at"] else "good",
     "last used": "last_used_at",
 }
@@ -28,7 +29,10 @@ _COLUMNS: Mapping[str, Cell] = {
 SECRET_LENGTH_MIN = 24
 
 Name = Annotated[str, typer.Argument(help="What the token is for, for people.")]
-Lifetime = Annotated[str | None, typer.Option("--ttl", help="Lifetime such as 12h or 90d; default: never expires.")]
+Lifetime = Annotated[
+    str | None, typer.Option("--ttl", help="Lifetime such as 12h or 90d; default: for ever, a join token's an hour.")
+]
+Uses = Annotated[int | None, typer.Option(help="Of a join token: so many nodes may join with it; default: one.", min=1)]
 
 
 @token.command("create")
@@ -38,14 +42,23 @@ def create(
     role: Annotated[str, typer.Option(help="admin, operator, viewer, reporter or agent.")] = "viewer",
     project: Annotated[str | None, typer.Option(help="Only this project.")] = None,
     purpose: Annotated[str | None, typer.Option(help="Of an agent token: join, node or gateway.")] = None,
-    subject: Annotated[str | None, typer.Option(help="The node or gateway an agent token speaks for.")] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", "--node", help="The node or gateway an agent token speaks for.")
+    ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="For a node to join with: the same as --role agent --purpose join.")
+    ] = False,
+    uses: Uses = None,
     ttl: Lifetime = None,
     output: Output = Format.TABLE,
     server: Server = None,
     token: Token = None,
 ) -> None:
     """Create a token and print its secret, which nobody can read again."""
-    request = {"name": name, "role": role, "project": project, "purpose": purpose, "subject": subject}
+    request: dict[str, object] = {"name": name, "role": role, "project": project}
+    request |= {"purpose": purpose, "subject": subject, "uses_max": uses}
+    if join:
+        request |= {"role": "agent", "purpose": "join"}
     ttl_s = duration_s(ttl) if ttl is not None else None
     with connect(server, token) as client:
         made = client.create_token({**request, "ttl_s": ttl_s})
@@ -76,6 +89,7 @@ def revoke(
 def bootstrap(
     name: Name = "first administrator",
     role: Annotated[str, typer.Option(help="admin, or agent for a join token.")] = "admin",
+    uses: Uses = None,
     ttl: Lifetime = None,
 ) -> None:
     """Create an admin or join token straight in the database (HEADROOM_DATABASE_URL), for a plane without any token."""
@@ -90,8 +104,9 @@ def bootstrap(
         role=Role(role),
         purpose=Purpose.JOIN if role == "agent" else None,
         ttl_s=duration_s(ttl) if ttl else None,
+        uses_max=uses,
     )
-    typer.echo(issue_locally(_database_url(), request))
+    typer.echo(issue_locally(_database_url(), TokenRequest.counted(request)))
 
 
 @token.command("seed")

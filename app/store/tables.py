@@ -275,7 +275,10 @@ tokens = _table(
     _given(LargeBinary, "secret_hash"),
     _given(MOMENT, "created_at"),
     _maybe(MOMENT, "expires_at", "revoked_at", "last_used_at"),
+    _maybe(Integer, "uses_max"),
+    _given(Integer, "uses"),
 )
+join_uses = _table("join_uses", _key(Text, "token_id", "node_id", "bound"), _given(MOMENT, "used_at"))
 idempotency_keys = _table(
     "idempotency_keys",
     _key(Text, "token_id", "key"),

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import ago, changed, from_row, interval, named, one, records
-from app.store.tables import tokens
+from app.store.tables import join_uses, tokens
 from solvers.errors import NotFoundError
 
 LAST_USED_PRECISION_S = 60.0
@@ -58,6 +58,8 @@ class TokenDraft:
     subject: str | None = None
     ttl_s: float | None = None
     """Seconds until it expires, by the database's clock; None: never."""
+    uses_max: int | None = None
+    """So many nodes may join with it; None: any number."""
 
 
 @record
@@ -75,6 +77,9 @@ class Token:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    uses_max: int | None
+    """Of a join token: so many nodes may join with it; null: any number."""
+    uses: int
 
 
 _COLUMNS = [column for column in tokens.c if column.name != "secret_hash"]
@@ -98,6 +103,30 @@ def create(session: Session, new: TokenDraft, secret: str) -> Token:
 def find_by_secret(session: Session, secret: str) -> Token | None:
     """The live token with this secret; None when there is none or it is expired or revoked."""
     return one(session, Token, select(*_COLUMNS).where(tokens.c.secret_hash == secret_hash(secret), _live()))
+
+
+def find_expired_join(session: Session, secret: str) -> Token | None:
+    """The join token with this secret, if all that ended it is its time."""
+    tried = tokens.c.secret_hash == secret_hash(secret), tokens.c.purpose == Purpose.JOIN, tokens.c.revoked_at.is_(None)
+    return one(session, Token, select(*_COLUMNS).where(*tried, tokens.c.expires_at <= func.now()))
+
+
+def use(session: Session, token_id: str, node: str, bound: str) -> str | None:
+    """Count that a node joins with a token; why it may not: `ended`, `used`. Who joined with it before, as whom
+    `bound` says, may again, since an answer may be lost. Others wait until this transaction has ended.
+    """
+    left = select(tokens.c.uses < tokens.c.uses_max).where(tokens.c.id == token_id, _live()).with_for_update()
+    free = session.execute(left).scalar_one_or_none()
+    if free is None:
+        return "ended"
+    row = {"token_id": token_id, "node_id": node, "bound": bound}
+    if session.execute(select(join_uses.c.used_at).filter_by(**row)).first() is not None:
+        return None
+    if not free:
+        return "used"
+    session.execute(insert(join_uses).values(**row))
+    session.execute(update(tokens).where(tokens.c.id == token_id).values(uses=tokens.c.uses + 1))
+    return None
 
 
 def ended(session: Session, ids: Sequence[str], roles: Sequence[str], projects: Sequence[str | None]) -> set[str]:

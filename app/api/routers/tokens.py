@@ -17,6 +17,7 @@ from app.store.tokens import Purpose, Role, Token
 from solvers.domain.value import NAME_PATTERN
 
 Word = Annotated[str, Field(pattern=NAME_PATTERN, max_length=63)]
+USES_MAX = 100_000
 TTL_S_MAX = 10 * 365 * 86_400.0
 
 
@@ -28,7 +29,12 @@ class NewToken(RequestBody):
     purpose: Purpose | None = None
     project: Word | None = Field(default=None, description="Only this project; null is the whole cluster.")
     subject: Word | None = Field(default=None, description="The node or gateway an agent token speaks for.")
-    ttl_s: float | None = Field(default=None, ge=1, le=TTL_S_MAX, description="Seconds until it expires; null: never.")
+    ttl_s: float | None = Field(
+        default=None, ge=1, le=TTL_S_MAX, description="Seconds until it expires; null: never, a join token in an hour."
+    )
+    uses_max: int | None = Field(
+        default=None, ge=1, le=USES_MAX, description="Of a join token: so many nodes may join with it; null: one."
+    )
 
 
 tokens_router = router_of("tokens")
@@ -59,7 +65,8 @@ def create_token(
     """The secret is in this answer and nowhere else."""
 
     def work() -> Response:
-        issued = services_of(request).tokens.issue(TokenRequest(**wanted.model_dump()), deed_of(request, actor))
+        asked = TokenRequest.counted(TokenRequest(**wanted.model_dump()))
+        issued = services_of(request).tokens.issue(asked, deed_of(request, actor))
         return answer(issued, 201, {"Location": f"/v1/tokens/{issued.id}"})
 
     return once(posted, work, secret_field="secret")

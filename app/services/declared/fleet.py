@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from agents.wire import PROTOCOL_VERSION, DeviceInventory, Join, NodeTarget, encode
 from app import kinds, library
 from app.clock import new_id, new_secret
-from app.errors import Fault, FieldsError, ForbiddenError, NodeTakenError
+from app.errors import Fault, FieldsError, ForbiddenError, JoinTokenUsedError, NodeTakenError, UnauthenticatedError
 from app.records import record_of
 from app.services.declared.documents import put_audited
-from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed
+from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed, note_refusal
 from app.store import documents, migrate, nodes, targets, tokens
 from app.store import documents as built_in_store
 from app.store.documents import Precondition
@@ -80,6 +80,19 @@ def _let_in(session: Session, request: Join, actor: Actor, deed: Deed, cluster: 
     facts: dict[str, Plain] = {"devices": len(request.devices), "version": request.agent_version}
     deed.note(session, "node.joined", f"nodes/{request.node}", facts)
     return Admission(secret=secret, standing=targets.standing(session, cluster))
+
+
+def _use_token(session: Session, request: Join, actor: Actor) -> None:
+    """Count the node where its join token is counted. Whoever asks again as the same boot was counted. Raises
+    JoinTokenUsedError, UnauthenticatedError where the token ended meanwhile.
+    """
+    if actor.uses_max is None:
+        return
+    why = tokens.use(session, actor.token_id, request.node, f"boot:{request.boot_id}")
+    if why == "ended":
+        raise UnauthenticatedError("the token is unknown, expired or revoked")
+    if why is not None:
+        raise JoinTokenUsedError(f"{actor.uses_max} joined with this token already, which is all it is for")
 
 
 def _check_request(request: Join, actor: Actor) -> None:
@@ -237,9 +250,15 @@ class Fleet:
         nobody knows the secret that was lost, but what was registered stands.
         """
         said = hashlib.sha256(repr(request).encode()).digest()
-        with self._database.transaction() as session:
-            known = self._joined.get(request.node) == said and _repeats(session, request, actor)
-            admission = (_let_in if known else join)(session, request, actor, deed, self._cluster)
+        try:
+            with self._database.transaction() as session:
+                _use_token(session, request, actor)
+                known = self._joined.get(request.node) == said and _repeats(session, request, actor)
+                admission = (_let_in if known else join)(session, request, actor, deed, self._cluster)
+        except JoinTokenUsedError as error:
+            with self._database.transaction() as session:
+                note_refusal(session, actor, request.node, error.code)
+            raise
         if len(self._joined) > JOINED_KEPT_MAX:
             self._joined.clear()
         self._joined[request.node] = said

@@ -5,13 +5,13 @@ behind a request or a process, as services and audit events see it. Secrets are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
 from app import kinds
 from app.clock import new_id, new_secret
-from app.errors import FieldsError
+from app.errors import FieldsError, JoinTokenExpiredError
 from app.records import record, record_of
 from app.store import documents, events, tokens
 from app.store.engine import Database
@@ -32,6 +32,10 @@ class Actor:
     purpose: Purpose | None = None
     project: str | None = None
     subject: str | None = None
+    uses_max: int | None = None
+    """Of a join token that is counted."""
+    has_expired: bool = False
+    """It was a join token, and is told so."""
 
     @property
     def name(self) -> str:
@@ -55,6 +59,9 @@ class Deed:
 
 
 SECRET_PREFIX = "hr"
+JOIN_TTL_S = 3600.0
+REFUSED = "join.refused"
+REFUSED_EVERY_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +72,18 @@ class TokenRequest:
     project: str | None = None
     subject: str | None = None
     ttl_s: float | None = None
+    uses_max: int | None = None
+
+    @staticmethod
+    def counted(request: TokenRequest) -> TokenRequest:
+        """The same; a join token that says no more is for one node and for an hour. Raises FieldsError when one for
+        many does not say until when.
+        """
+        if request.purpose is not Purpose.JOIN:
+            return request
+        if request.ttl_s is None and (request.uses_max or 1) > 1:
+            raise FieldsError.of("/ttl_s", "a join token for several nodes says how long it is good for", "missing")
+        return replace(request, uses_max=request.uses_max or 1, ttl_s=request.ttl_s or JOIN_TTL_S)
 
 
 @record
@@ -87,10 +106,15 @@ class Tokens:
         """Whose secret this is; None when nobody's who may still come in."""
         with self._database.transaction() as session:
             token = tokens.find_by_secret(session, secret)
-            if token is None:
+            if token is not None:
+                tokens.touch(session, token.id)
+                return record_of(Actor, token, token_id=token.id)
+            expired = tokens.find_expired_join(session, secret)
+            if expired is None:
                 return None
-            tokens.touch(session, token.id)
-            return record_of(Actor, token, token_id=token.id)
+            actor = record_of(Actor, expired, token_id=expired.id, has_expired=True)
+            note_refusal(session, actor, actor.subject, JoinTokenExpiredError.code)
+            return actor
 
     def ended(self, actors: Sequence[Actor]) -> tuple[Actor, ...]:
         """Those who may not come in any more, or not as who they were."""
@@ -128,6 +152,13 @@ class Tokens:
             hear()
 
 
+def note_refusal(session: Session, actor: Actor, node: str | None, code: str) -> None:
+    """Leave an audit event that a node was not let in, one an hour for each token or node and code."""
+    subject = f"tokens/{actor.token_id}" if actor.purpose is Purpose.JOIN else f"nodes/{node}"
+    event = events.Event(name=REFUSED, actor=actor.name, subject=subject, facts={"code": code, "node": node})
+    events.append_rarely(session, event, REFUSED_EVERY_S)
+
+
 def _note(session: Session, name: str, token: Token, deed: Deed) -> None:
     deed.note(session, name, f"tokens/{token.id}", {"name": token.name, "role": token.role.value}, token.project)
 
@@ -135,6 +166,8 @@ def _note(session: Session, name: str, token: Token, deed: Deed) -> None:
 def _check(request: TokenRequest) -> None:
     """Raise FieldsError unless the fields fit together."""
     role, purpose = request.role, request.purpose
+    if request.uses_max is not None and purpose is not Purpose.JOIN:
+        raise FieldsError.of("/uses_max", "only uses of join tokens are counted")
     if role is Role.AGENT:
         if purpose is None:
             raise FieldsError.of("/purpose", "an agent token needs a purpose: join, node or gateway", "missing")

@@ -374,12 +374,17 @@ def test_a_token_is_made_listed_and_ended(api: Api, headroom: Headroom) -> None:
     said = headroom("token", "create", "ci", "--role", "operator", "--project", "vision", "--ttl", "2h")
     assert said.out == "hr_x\n"
     assert api.body() == {"name": "ci", "role": "operator", "project": "vision", "ttl_s": 7200}
+    assert (
+        headroom("token", "create", "hosts", "--join", "--node", "gpu-7", "--uses", "3", "--ttl", "1d").out == "hr_x\n"
+    )
+    joining = {"role": "agent", "purpose": "join", "subject": "gpu-7", "uses_max": 3, "ttl_s": 86_400}
+    assert api.body() == {"name": "hosts", **joining}
     item = dict.fromkeys(("id", "name", "role", "purpose", "project", "subject", "expires_at", "last_used_at"))
     api.answers["GET /v1/tokens"] = page(
-        {**item, "id": "t-1", "revoked_at": None}, {**item, "id": "t-2", "revoked_at": "x"}
+        {**item, "id": "t-1", "revoked_at": None, "uses_max": 3, "uses": 2}, {**item, "id": "t-2", "revoked_at": "x"}
     )
     lines = headroom("token", "list").out.splitlines()[1:]
-    assert ["good" in lines[0], "revoked" in lines[1]] == [True, True]
+    assert ["good" in lines[0], "2 of 3" in lines[0], "revoked" in lines[1]] == [True, True, True]
     api.answers["DELETE /v1/tokens/t-1"] = httpx.Response(204)
     assert headroom("token", "revoke", "t-1").out == "revoked t-1\n"
 
