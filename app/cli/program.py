@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from app.cli import access, checking, declare, modelling, planning, processes, tasks, watch
+from app.cli.doctor import doctor
 from app.cli.files import FilesCommand
 from app.cli.options import plug
 from app.cli.output import Exit, Format, Output, exit_code_of, sentence_of, show
@@ -57,6 +58,7 @@ app.command(
 app.command(rich_help_panel=_LOCAL)(processes.traffic)
 app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
 app.command(rich_help_panel=_LOCAL)(processes.restore)
+app.command(rich_help_panel=_LOCAL, context_settings={"allow_extra_args": True})(doctor)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(declare.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)

@@ -88,6 +88,12 @@ def embedded_url(home: Path) -> str:
     return _url(sockets, DATABASE)
 
 
+def standing_url(home: Path) -> str | None:
+    """URL of the server under `home` if it runs; nothing is made, started or waited for."""
+    sockets = _socket_place(_data_path(home))
+    return _url(sockets, DATABASE) if (sockets / f".s.PGSQL.{PORT}").exists() and _answers(sockets) else None
+
+
 def stop_embedded(home: Path) -> bool:
     """Stop the server under `home`, waiting for it; False when none was running."""
     data = _data_path(home)
@@ -205,11 +211,18 @@ def _initialise(data: Path, account: _Account) -> None:
     fresh.rename(data)
 
 
-def _socket_path(data: Path, account: _Account) -> Path:
+def _socket_place(data: Path) -> Path:
     """Directory of the socket: the data directory, unless that is too long for a socket address."""
     if len(str(data)) <= SOCKET_PATH_LENGTH_MAX - len(f"/.s.PGSQL.{PORT}"):
         return data
-    sockets = Path(tempfile.gettempdir()) / f"headroom-{hashlib.sha256(str(data).encode()).hexdigest()[:16]}"
+    return Path(tempfile.gettempdir()) / f"headroom-{hashlib.sha256(str(data).encode()).hexdigest()[:16]}"
+
+
+def _socket_path(data: Path, account: _Account) -> Path:
+    """The same, made where it is a directory of its own."""
+    sockets = _socket_place(data)
+    if sockets == data:
+        return data
     sockets.mkdir(mode=0o700, exist_ok=True)
     if account.uid is not None and account.gid is not None:
         os.chown(sockets, account.uid, account.gid)

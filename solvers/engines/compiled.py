@@ -26,12 +26,17 @@ def sources() -> list[Path]:
     return sorted(HERE.glob("*.c"))
 
 
-def library(source: Path) -> Path:
-    """The library of a source, made where it is not there yet. Raises CompilerError."""
+def place(source: Path) -> Path:
+    """Where the library of a source is, or will be."""
     told = " ".join((*FLAGS, os.uname().machine)).encode()
     shared = b"".join(item.read_bytes() for item in sorted(source.parent.glob("*.h")))
     digest = hashlib.sha256(told + shared + source.read_bytes()).hexdigest()[:12]
-    made = source.with_name(f"_{source.stem}.{digest}.so")  # with the dot it is no name of a Python module
+    return source.with_name(f"_{source.stem}.{digest}.so")  # with the dot it is no name of a Python module
+
+
+def library(source: Path) -> Path:
+    """The library of a source, made where it is not there yet. Raises CompilerError."""
+    made = place(source)
     if not made.exists():
         _compile(source, made)
     for other in source.parent.glob(f"_{source.stem}[-.]*.so"):

@@ -1,0 +1,112 @@
+"""What is asked of the control plane through its own door: the API, its clock, tokens, nodes, beliefs and plans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, wrong
+from app.cli.output import CommandError
+from app.cli.tables import answered_line
+from app.client import ApiError, Client
+from app.settings import Settings
+
+EXPIRY_DAYS = 14
+STALE_S_LEAST = 600.0
+CLOCK_ANSWER_S = 5.0
+NAMED_MAX = 5
+START = "start `headroom serve`, or name another one with --server"
+
+
+def deployment_checks(settings: Settings, connected: Callable[[], Client]) -> list[Check]:
+    """`connected` makes a client, or raises CommandError where no server is named."""
+
+    def asked(look: Callable[[Client], Symptom]) -> Callable[[], Symptom]:
+        def ask() -> Symptom:
+            try:
+                client = connected()
+            except CommandError as error:
+                return unseen(error.message, "name one with --server and --token")
+            with client:
+                return look(client)
+
+        return ask
+
+    looks: dict[str, Callable[[Client], Symptom]] = {
+        "api": _api,
+        "api clock": lambda client: _clock(client, settings),
+        "tokens": _tokens,
+        "nodes": _nodes,
+        "plans": lambda client: _plans(client, settings),
+        "beliefs": _beliefs,
+    }
+    return [Check(name, asked(look), START) for name, look in looks.items()]
+
+
+def _api(client: Client) -> Symptom:
+    told = client.call("GET", "/v1/version").body
+    client.call("GET", "/v1/ready", attempts_max=1)
+    return well(f"{client.server} serves cluster {told['cluster']}, headroom {told['version']}")
+
+
+def _clock(client: Client, settings: Settings) -> Symptom:
+    began_s = time.time()
+    answer = httpx.get(f"{client.server}/v1/health", timeout=CLOCK_ANSWER_S)
+    middle_s = (began_s + time.time()) / 2
+    # A Date is a whole second that has begun.
+    return told_skew(parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5 - middle_s, "the API's", settings)
+
+
+def _tokens(client: Client) -> Symptom:
+    try:
+        found = [item for item in client.items("tokens") if not item["revoked_at"] and item["expires_at"]]
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return unseen("this token may not read tokens", "ask with an administrator's")
+    now, soon = datetime.now(UTC), timedelta(days=EXPIRY_DAYS)
+    left = {item["name"]: datetime.fromisoformat(item["expires_at"]) - now for item in found}
+    ending = [f"{name} in {gap.days} days" for name, gap in left.items() if timedelta() < gap < soon]
+    if ending:
+        return odd(f"about to end: {', '.join(ending[:NAMED_MAX])}", "make others: headroom token create")
+    return well(f"none ends within {EXPIRY_DAYS} days")
+
+
+def _nodes(client: Client) -> Symptom:
+    fleet = client.fleet()
+    nodes = fleet["nodes"]
+    if not nodes:
+        return odd("no node has joined, or this token sees none", "start `headroom agent` on a GPU host")
+    silent = [node["id"] for node in nodes if not node["up"]]
+    if silent:
+        return wrong(
+            f"{len(silent)} of {len(nodes)} are silent: {', '.join(silent[:NAMED_MAX])}",
+            "there: systemctl status headroom-agent, headroom doctor --node",
+        )
+    behind = [node["id"] for node in nodes if node["generation_applied"] < fleet["generation"]]
+    if behind:
+        return odd(f"not yet at generation {fleet['generation']}: {', '.join(behind[:NAMED_MAX])}", "look again soon")
+    return well(f"{len(nodes)} report, all at generation {fleet['generation']}")
+
+
+def _plans(client: Client, settings: Settings) -> Symptom:
+    told = client.fleet()["planning"]
+    if told is None:
+        return odd("no cycle has ended yet, or this token sees none", "see the planner's log")
+    age_s = (datetime.now(UTC) - datetime.fromisoformat(told["at"])).total_seconds()
+    line = f"{answered_line(told)}, {age_s:.0f} s ago"
+    if age_s > max(STALE_S_LEAST, 5 * settings.place_interval_s):
+        return wrong(line, "see whether a planner leads, and its log")
+    return odd(line, "see its log: plan.stood_in") if told["stood_in"] else well(line)
+
+
+def _beliefs(client: Client) -> Symptom:
+    told = client.fleet()["beliefs"]
+    if told is None:
+        return well("plans know every measurement")
+    todo = "see the planner's log, and headroom profiles list" if "cannot" in told else "wait until it is learned"
+    return wrong(told, todo) if "cannot" in told else odd(told, todo)

@@ -1,0 +1,261 @@
+"""`headroom doctor`: what is asked of a machine, and of facts that no test can bring about for real."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agents import doctor as agents_doctor
+from agents.state import StateDirectory
+from app.cli.doctor import _unsecret, database, deployment
+from app.cli.doctor.checks import Check, Grade, Symptom, told_skew, well
+from app.client import Client
+from app.settings import Settings
+from solvers.engines import compiled
+from tests.unit.app.cli.conftest import Api, Headroom, page
+
+Lines = dict[str, dict[str, str]]
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in [name for name in os.environ if name.startswith("HEADROOM_")]:
+        monkeypatch.delenv(name)
+    made = tmp_path / "home"
+    made.mkdir(mode=0o700)
+    monkeypatch.setenv("HEADROOM_HOME", str(made))
+    return made
+
+
+def told(headroom: Headroom, *options: str) -> Lines:
+    return {line["check"]: line for line in headroom("doctor", "--json", *options).json}
+
+
+def test_a_bare_machine_is_well_and_says_what_was_not_looked_at(headroom: Headroom, home: Path) -> None:
+    said = headroom("doctor", "-o", "json")
+    lines = {line["check"]: line["state"] for line in said.json}
+    assert said.status == 0
+    assert lines["solvers"] == lines["python"] == lines["home"] == "well"
+    assert (lines["database"], lines["api"]) == ("unseen", "unseen")
+    assert list(home.iterdir()) == []
+    assert "what to do" in headroom("doctor").out
+
+
+def test_rights_that_let_others_in(headroom: Headroom, home: Path) -> None:
+    token = home / "admin.token"
+    token.write_text("hush")
+    token.chmod(0o640)
+    line = told(headroom)["home"]
+    assert (line["state"], line["todo"]) == ("wrong", f"chmod go-rw {token}")
+    token.chmod(0o600)
+    home.chmod(0o711)
+    assert told(headroom)["home"]["state"] == "well"
+    home.chmod(0o755)
+    assert headroom("doctor").status == 1
+    assert stat.S_IMODE(home.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(("free_gib", "state"), [(0.5, "wrong"), (5, "odd"), (50, "well")])
+def test_a_full_disk(
+    headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, state: str
+) -> None:
+    usage = SimpleNamespace(free=free_gib * 2**30, total=100 * 2**30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert told(headroom)["disk"]["state"] == state
+
+
+def test_a_port_that_somebody_else_has(headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setenv("HEADROOM_PORT", str(other.getsockname()[1]))
+        line = told(headroom)["port"]
+    assert (line["state"], "end what listens" in line["todo"]) == ("wrong", True)
+
+
+def test_too_few_open_files_an_old_python_and_missing_libraries(
+    headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
+    monkeypatch.setattr(compiled, "place", lambda source: source.with_suffix(".gone"))
+    lines = told(headroom)
+    assert (lines["open files"]["state"], lines["open files"]["found"][:8]) == ("odd", "1024 may")
+    assert lines["python"]["todo"] == "install Python 3.11 or newer"
+    assert lines["solvers"]["found"] == "not compiled: contents.c, exchange.c"
+
+
+def test_a_look_that_hangs_or_fails_is_told() -> None:
+    never = threading.Event()
+
+    def hang() -> Symptom:
+        never.wait()
+        return well("")
+
+    def fail() -> Symptom:
+        raise RuntimeError("of\nno use")
+
+    assert Check("x", hang, "do this").symptom(0.05) == Symptom(Grade.WRONG, "no answer within 0.05 s", "do this")
+    assert Check("x", fail, "do that").symptom(5.0) == Symptom(Grade.WRONG, "RuntimeError: of no use", "do that")
+    never.set()
+
+
+def facts(**changed: Any) -> Any:
+    values = {"connections_max": 197, "connections": 20, "bytes": 2**30, "raw_days": 7, "fsync": "on",
+              "synchronous_commit": "on", "full_page_writes": "on", **changed}  # fmt: skip
+    return SimpleNamespace(**values)
+
+
+def test_facts_of_a_database() -> None:
+    settings = Settings()
+    assert database._connections(facts(), settings).state is Grade.WELL
+    assert database._connections(facts(connections=190), settings).state is Grade.WRONG
+    assert database._kept(facts(), settings).state is Grade.WELL
+    assert database._kept(facts(raw_days=10), settings).state is Grade.WRONG
+    assert database._kept(facts(raw_days=None), settings).state is Grade.WELL
+    assert "fsync, full_page_writes off" in database._durability(facts(fsync="off", full_page_writes="off")).found
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "grade"), [(1, Grade.WELL), (-20, Grade.ODD), (60, Grade.WRONG), (-61, Grade.WRONG)]
+)
+def test_clocks(ahead_s: float, grade: Grade) -> None:
+    assert told_skew(ahead_s, "the database's", Settings()).state is grade
+
+
+def test_secrets_are_not_repeated() -> None:
+    said = "postgresql://me:hush@db:5432/x?password=hush&y=1 took hr_secret, http://127.0.0.1:8080 did not"
+    assert _unsecret(said, "hr_secret") == (
+        "postgresql://me:…@db:5432/x?password=…&y=1 took …, http://127.0.0.1:8080 did not"
+    )
+
+
+def fleet(**changed: Any) -> dict[str, Any]:
+    planning = {"at": "2020-01-01T00:00:00+00:00", "answered": "joint", "stood_in": False}
+    return {"generation": 3, "nodes": [], "planning": planning, "beliefs": None, **changed}
+
+
+def test_what_the_api_tells_is_judged(
+    headroom: Headroom, api: Api, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADROOM_SERVER", "http://control.test")
+    monkeypatch.setenv("HEADROOM_TOKEN", "secret")
+    monkeypatch.setattr(deployment, "_clock", lambda *_: well(""))
+    api.answers |= {
+        "GET /v1/version": {"cluster": "default", "version": "9"},
+        "GET /v1/ready": {"status": "ok"},
+        "GET /v1/tokens": page(),
+        "GET /v1/fleet": fleet(beliefs="beliefs are of then; newer measurements, which cannot be learned: 9"),
+    }
+    lines = told(headroom)
+    assert {name: lines[name]["state"] for name in ("api", "tokens", "nodes", "plans", "beliefs")} == {
+        "api": "well", "tokens": "well", "nodes": "odd", "plans": "wrong", "beliefs": "wrong",
+    }  # fmt: skip
+    api.answers["GET /v1/fleet"] = fleet(
+        nodes=[{"id": "a", "up": True, "generation_applied": 2}],
+        planning={"at": "2999-01-01T00:00:00+00:00", "answered": "greedy", "stood_in": True},
+        beliefs="beliefs are of then; newer measurements, being learned: 9",
+    )
+    lines = told(headroom)
+    assert {lines[name]["state"] for name in ("nodes", "plans", "beliefs")} == {"odd"}
+    assert lines["nodes"]["found"] == "not yet at generation 3: a"
+
+
+Served = Callable[[float], str]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A server whose clock is so far ahead; its address."""
+    ahead_s = [0.0]
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(200)
+            self.send_header("Date", formatdate(time.time() + ahead_s[0], usegmt=True))
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: Any) -> None:
+            """Not to standard error."""
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    def address(seconds: float) -> str:
+        ahead_s[0] = seconds
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield address
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def agent_told(*arguments: str) -> Lines:
+    return {line["check"]: line for line in agents_doctor.looked_at(arguments)}
+
+
+@pytest.mark.parametrize(("ahead_s", "state"), [(0, "well"), (-30, "odd"), (3600, "wrong")])
+def test_a_skewed_clock(served: Served, tmp_path: Path, ahead_s: float, state: str) -> None:
+    own = ("--server", served(ahead_s), "--devices", "fake:t4", "--state-dir", str(tmp_path / "none"))
+    lines = agent_told(*own)
+    assert (lines["clock"]["state"], lines["gpus"]["state"]) == (state, "well")
+    assert lines["state"]["state"] == "unseen"
+    with Client(served(ahead_s), "") as client:
+        assert deployment._clock(client, Settings()).state.value == state
+
+
+def test_a_host_without_gpus_says_so(headroom: Headroom, home: Path, served: Served, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    socket_path = tmp_path / "helper.sock"
+    said = headroom(
+        "doctor", "--json", "--node", "--", "--server", served(0), "--devices", "nvml:all", "--state-dir", str(state),
+        "--helper", str(socket_path), "--mps-control", "no-such-program",
+    )  # fmt: skip
+    lines = {line["check"]: line for line in said.json}
+    assert said.status == 1
+    assert "no GPU to work with here" in lines["driver"]["found"]
+    assert (lines["mps"]["state"], lines["helper"]["state"]) == ("odd", "wrong")
+    assert "no helper answers" in lines["helper"]["found"]
+    assert not state.exists()
+    assert "database" not in lines
+
+
+def test_a_node_by_its_state(served: Served, tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "state")
+    own = ("--server", served(0), "--devices", "fake:t4", "--state-dir", str(state.path), "--node", "n")
+    lines = agent_told(*own)
+    assert (lines["agent"]["state"], lines["agent"]["todo"]) == ("odd", "start it")
+    assert lines["rehearsal"]["found"] == "no target: this node has not joined yet"
+    with state.lock():
+        assert "an agent lives" in agent_told(*own)["agent"]["found"]
+    state.write_text("target.json", "{")
+    assert "cannot be read" in agent_told(*own)["rehearsal"]["found"]
+    state.path.chmod(0o755)
+    assert agent_told(*own)["state"]["todo"].startswith("chown")
+    assert stat.S_IMODE(state.path.stat().st_mode) == 0o755
+
+
+def test_options_and_servers_that_are_none(headroom: Headroom, home: Path) -> None:
+    assert "expected" in agent_told("--server", "http://x", "--devices", "toy:1")["options"]["found"]
+    said = headroom("doctor", "--json", "--node", "--", "--devices")
+    assert [line["check"] for line in said.json if line["state"] == "unseen"] == ["gpu side"]
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        lines = agent_told("--server", f"http://127.0.0.1:{nobody.getsockname()[1]}", "--devices", "fake:t4")
+    assert lines["server"]["state"] == "wrong"
