@@ -25,6 +25,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     log_level: str = "INFO"
+    drain_s: float = 0.0
+    """How long an API process that was asked to end says that it is not ready, and serves, before it stops."""
     pool_size: int = 20
     """Database connections one API process may hold."""
     place_interval_s: float = 60.0

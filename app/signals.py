@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 @contextmanager
 def asked_to_end(act: Callable[[], object], *, pass_on: bool = False) -> Iterator[None]:
     """Run `act`, in a thread of its own, when SIGTERM or SIGINT arrives within the block; with `pass_on`, whatever
-    handled the signal before hears of it as well.
+    handled the signal before hears of it after that, in the same thread.
 
     Not in the handler: that interrupts the main thread anywhere, also where it holds the lock of the very event that
     `act` sets, and then both would wait for ever. Outside the main thread there are no signals to hear, and nothing
@@ -26,11 +26,14 @@ def asked_to_end(act: Callable[[], object], *, pass_on: bool = False) -> Iterato
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        threading.Thread(target=act, name="asked-to-end", daemon=True).start()
+    def heed(number: int) -> None:
+        act()
         previous = before[signal.Signals(number)]
         if pass_on and callable(previous):
-            previous(number, frame)
+            previous(number, None)
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
+        threading.Thread(target=heed, args=(number,), name="asked-to-end", daemon=True).start()
 
     for number in SIGNALS:
         signal.signal(number, handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -140,6 +141,7 @@ class EdgeOptions:
     metrics: RequestMetrics
     log: EventLog
     lane_of: Callable[[Scope, str], TurnQueue | None] = lambda *_: None
+    is_ending: Callable[[], bool] = lambda: False
 
 
 class Edge:
@@ -203,10 +205,13 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Stamp the answer with the request's id and count it."""
+        """Stamp the answer with the request's id, and with the end of its connection where the process ends; count it."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            if self._options.is_ending():
+                # The next request of a kept connection belongs to another process.
+                message["headers"].append((b"connection", b"close"))
             self._count(self.status)
         await self._send(message)
 
@@ -267,7 +272,7 @@ def create_app(context: ApiContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        lifespan=_lifespan(services, (listener, reader, streams), context.log),
+        lifespan=_lifespan(services, (listener, reader, streams), context.log, drain_s=context.settings.drain_s),
         redirect_slashes=False,
         # As they are: routers that are included make each route anew, in every application.
         routes=[route for router in ROUTERS for route in router.routes],
@@ -275,6 +280,7 @@ def create_app(context: ApiContext) -> FastAPI:
     authenticator = Authenticator(services.tokens.actor_of, context.clock.elapsed_ms, context.settings.rate_limit_per_s)
     services.tokens.when_revoked(authenticator.forget)
     app.state.context = context
+    app.state.ending = threading.Event()
     app.state.services = services
     app.state.authenticator = authenticator
     app.state.hub = hub
@@ -291,20 +297,21 @@ def create_app(context: ApiContext) -> FastAPI:
         metrics=RequestMetrics(registry),
         log=context.log,
         lane_of=app.state.admission.lane_of,
+        is_ending=app.state.ending.is_set,
     )
     app.add_middleware(Edge, options=options)
     return app
 
 
 def _lifespan(
-    services: Services, listeners: Sequence[FeedThread[Any]], voice: EventLog
+    services: Services, listeners: Sequence[FeedThread[Any]], voice: EventLog, *, drain_s: float
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     def stop() -> None:
         for listener in listeners:
             listener.stop()
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def life(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS_MAX
         try:
             await anyio.to_thread.run_sync(services.fleet.prepare)
@@ -314,9 +321,22 @@ def _lifespan(
         loop = asyncio.get_running_loop()
         for listener in listeners:
             listener.start(loop)
+        ending: threading.Event = app.state.ending
+        hurry = threading.Event()
+
+        def end() -> None:
+            """Serve on while whoever balances load finds out, unless asked twice; then end the streams, for which the
+            server would wait.
+            """
+            if ending.is_set():
+                hurry.set()
+            ending.set()
+            voice.info("api.ending", drain_s=drain_s)
+            hurry.wait(drain_s)
+            loop.call_soon_threadsafe(stop)
+
         try:
-            # The server would wait for endless streams before it tells anybody that it was asked to end.
-            with asked_to_end(lambda: loop.call_soon_threadsafe(stop), pass_on=True):
+            with asked_to_end(end, pass_on=True):
                 yield
         finally:
             stop()

@@ -8,6 +8,7 @@ they wait.
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -276,6 +277,7 @@ def _outcome(cycle: CycleSummary) -> str:
 COOKIE = "headroom_session"
 SESSION_S = 12 * 3600
 REFRESH_S = 1.0
+COME_AGAIN_MS = (200, 2000)
 _ASSETS = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
 _HEADERS = {
     "content-security-policy": (
@@ -390,7 +392,11 @@ async def _fragments(request: Request, opened: OpenStream) -> AsyncIterator[str]
         else:
             yield ": still here\n\n"
         await asyncio.sleep(REFRESH_S)
-    yield "event: end\ndata: over\n\n"
+    if request.app.state.streams.closing.is_set():
+        # The process ends: whoever reads comes again by itself, not all at once, and finds another.
+        yield f"retry: {random.randint(*COME_AGAIN_MS)}\n\n"
+    else:
+        yield "event: end\ndata: over\n\n"
 
 
 async def _viewer(request: Request, secret: str | None = None) -> Actor:

@@ -35,6 +35,8 @@ STALLED_S = 30.0
 """How long a peer may leave unread what it is sent."""
 KEEP_ALIVE_S = 75
 """Longer than the interval at which agents report, so that each keeps one connection."""
+FINISH_S = 20
+"""How long a process that ends may go on with requests that it has begun."""
 LINGER_S = 2.0
 LINGER_BYTES = 256 * 1024
 """What a refused peer may go on sending while it reads why."""
@@ -292,7 +294,7 @@ def server_of(app: ASGIApp, settings: Settings) -> uvicorn.Server:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=FINISH_S,
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=4096,
         )

@@ -39,7 +39,7 @@ from app.store.telemetry import TelemetryWindow
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.domain.value import NAME_PATTERN
-from solvers.errors import FieldError
+from solvers.errors import FieldError, TransientError
 
 history_router = router_of("history")
 INT8_MAX = 2**63 - 1
@@ -229,7 +229,9 @@ def get_health() -> Any:
 
 @health_router.get("/v1/ready", summary="Can it serve?", response_model=Health)
 def get_ready(request: Request) -> Any:
-    """200 when the database answers and carries the schema this release needs; 503 otherwise."""
+    """200 when the database answers and carries the schema this release needs; 503 otherwise, and while it ends."""
+    if request.app.state.ending.is_set():
+        raise TransientError("this process is about to end")
     services_of(request).fleet.require_ready()
     return answer(Health(status="ok"))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agents.wire import DeviceInventory, Join, encode
 from app import kinds
@@ -171,6 +174,20 @@ WHO: Mapping[str, TokenRequest] = {
 }
 
 
+class InTurn:
+    """Requests go to one application and the other by turns, as behind a proxy; each has a memory of its own."""
+
+    def __init__(self, *apps: FastAPI) -> None:
+        self._apps = itertools.cycle(apps)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await next(self._apps)(scope, receive, send)
+
+
+REPLICAS = "HEADROOM_TEST_REPLICAS"
+"""Set to anything: every request of these tests goes to another process's application than the one before."""
+
+
 def build_world(database: Database, **settings: Any) -> World:
     """The application with a catalogue, two projects, and tokens of everybody."""
     chosen = Settings(**{"cluster": CLUSTER, "rate_limit_per_s": 0.0, **settings})
@@ -183,6 +200,7 @@ def build_world(database: Database, **settings: Any) -> World:
         propose=registry.propose,
     )
     app = create_app(context)
+    asked: ASGIApp = InTurn(app, create_app(context)) if os.environ.get(REPLICAS) else app
     with database.transaction() as session:
         ensure_defaults(session)
         deed = Deed(actor="test")
@@ -195,7 +213,7 @@ def build_world(database: Database, **settings: Any) -> World:
     issued = {name: tokens.issue(request, Deed(actor="test")) for name, request in WHO.items()}
     return World(
         app=app,
-        client=TestClient(app, raise_server_exceptions=False),
+        client=TestClient(asked, raise_server_exceptions=False),
         database=database,
         secrets={name: each.secret for name, each in issued.items()},
         ids={name: each.id for name, each in issued.items()},

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -173,6 +174,11 @@ class Process:
         self._popen.kill()
         self._popen.wait(10.0)
 
+    def terminate(self) -> int:
+        """Ask it to end, as an orchestrator does, and wait; its exit status."""
+        self._popen.terminate()
+        return self._popen.wait(DEADLINE_S)
+
     def freeze(self) -> None:
         """Stop it where it stands, its children with it, as a suspended virtual machine does."""
         os.killpg(self.pid, signal.SIGSTOP)
@@ -244,23 +250,25 @@ class House:
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
-    def start_api(self, *, wait: bool = True) -> Process:
+    def start_api(self, *, wait: bool = True, port: int | None = None, **settings: str) -> Process:
         """Start the API and, unless told otherwise, wait until it serves."""
-        process = self._start("api", (sys.executable, "-m", "app", "serve"))
+        own = {f"HEADROOM_{name.upper()}": text for name, text in settings.items()}
+        own |= {} if port is None else {"HEADROOM_PORT": str(port)}
+        process = self._start("api", (sys.executable, "-m", "app", "serve"), own)
         if wait:
-            self.await_true("the API serves", self.ready)
+            self.await_true("the API serves", partial(self.ready, port))
         return process
 
     def start_planner(self) -> Process:
         """Start a planner."""
         return self._start("planner", (sys.executable, "-m", "app", "planner"))
 
-    def start_agent(self, node: str, devices: str) -> Process:
+    def start_agent(self, node: str, devices: str, servers: str = "") -> Process:
         """Start a node's agent on fake devices (`t4,t4`); its state survives from one start to the next."""
         state = self.home / "agents" / node
         state.mkdir(parents=True, exist_ok=True)
         command = (
-            *(sys.executable, "-m", "agents", "--server", self.address, "--token", self.join),
+            *(sys.executable, "-m", "agents", "--server", servers or self.address, "--token", self.join),
             *("--node", node, "--devices", f"fake:{devices}", "--state-dir", str(state)),
             *("--time-factor", "20"),
         )
@@ -272,9 +280,9 @@ class House:
         environment = dict(self._environment)
         return subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
 
-    def _start(self, name: str, command: tuple[str, ...]) -> Process:
+    def _start(self, name: str, command: tuple[str, ...], own: Mapping[str, str] | None = None) -> Process:
         number = sum(process.name == name for process in self._processes)
-        process = Process(name, command, self._environment, self.home / f"{name}-{number}.log")
+        process = Process(name, command, self._environment | dict(own or {}), self.home / f"{name}-{number}.log")
         self._processes.append(process)
         return process
 
@@ -309,9 +317,9 @@ class House:
         with Client(self.address, self.admin if token is None else token, timeout_s=10.0) as client:
             yield client
 
-    def ready(self) -> bool:
-        """Whether the API serves."""
-        with self.client() as client:
+    def ready(self, port: int | None = None) -> bool:
+        """Whether the API serves, or the one at another port."""
+        with Client(self.address if port is None else f"http://127.0.0.1:{port}", self.admin) as client:
             return client.ready()
 
     def rows(self, query: str, *arguments: object) -> list[TupleRow]:
