@@ -220,8 +220,11 @@ def busy(session: Session) -> tuple[str, ...]:
 
 
 def begin_epoch(session: Session, cluster: str) -> Standing:
-    """Begin an epoch, whose number is above all that were begun from copies of this database."""
-    return records(session, Standing, named("begin_epoch"), cluster=cluster)[0]
+    """Begin an epoch, whose number is above all that were begun from copies of this database; so are then versions of
+    documents and leases' tokens.
+    """
+    session.execute(named("renumber_versions"))
+    return records(session, Standing, named("begin_epoch"), cluster=cluster, lease=PLANNER)[0]
 
 
 def current(session: Session, cluster: str) -> Target:

@@ -90,6 +90,12 @@ class Actor(ABC):
         """Whether it has still to do something for which it needs an answer."""
         return False
 
+    def back_up(self) -> None:
+        """What stands now is what a backup holds."""
+
+    def restore(self, stream: random.Random) -> None:
+        """What came after the backup never happened. It still has what it heard of it."""
+
 
 def asked(world: World, method: str, path: str, who: str, **more: Any) -> Answer:
     found = world.call(method, path, who, **more)
@@ -113,6 +119,7 @@ class Writer(Actor):
         self._name, self._number, self._clock, self._seen = name, number, clock, seen
         self._writes = 0
         self._tags = tags
+        self._kept = 0
 
     def wish(self, stream: random.Random) -> Wish:
         what = stream.choice(("put", "put", "put", "create", "delete", "read", "read"))
@@ -141,6 +148,12 @@ class Writer(Actor):
             work=lambda world: asked(world, method, self._path, "admin", plain=body, headers=headers),
             heard=heard,
         )
+
+    def back_up(self) -> None:
+        self._kept = len(self._seen)
+
+    def restore(self, stream: random.Random) -> None:
+        del self._seen[self._kept :]
 
     def _read(self, world: World) -> Answer:
         return asked(world, "GET", self._path, "admin")
@@ -176,6 +189,7 @@ class Poster(Actor):
         self.answered: dict[str, str] = {}
         """The id of what was made, by key."""
         self.open: str | None = None
+        self._kept: dict[str, str] = {}
 
     def wish(self, stream: random.Random) -> Wish:
         if self.open is None and self.answered and stream.random() < 0.3:
@@ -206,6 +220,12 @@ class Poster(Actor):
     def pending(self) -> bool:
         return self.open is not None
 
+    def back_up(self) -> None:
+        self._kept = dict(self.answered)
+
+    def restore(self, stream: random.Random) -> None:
+        self.answered = dict(self._kept)
+
 
 class Doubter(Actor):
     """Sends what another one has under way a second time."""
@@ -231,6 +251,7 @@ class Reporter(Actor):
         self._joined = False
         self._observed_s = time.time() - 240.0
         self.acknowledged: list[tuple[str, int]] = []
+        self._kept = 0
         self.refused = 0
         """How often it was told that its name is taken."""
 
@@ -263,6 +284,15 @@ class Reporter(Actor):
 
     def pending(self) -> bool:
         return bool(self._unsent) or not self._joined
+
+    def back_up(self) -> None:
+        self._kept = len(self.acknowledged)
+
+    def restore(self, stream: random.Random) -> None:
+        """It hears of another epoch, and joins again; at once, or after it has sent what it still had to say."""
+        del self.acknowledged[self._kept :]
+        self._silences = -1
+        self._joined = self._joined and stream.random() < 0.5
 
     def _report(self, stream: random.Random) -> Any:
         self._observed_s += stream.choice((1.0, 2.0, 5.0))
@@ -345,6 +375,7 @@ class Forger(Actor):
             if taking:
                 self._clock.takings, self._clock.taken_step = self._clock.takings - 1, self._clock.steps
             expect(name, answer, 200, 401, 403, 409, 422)
+            self._joined = answer.status != 401
 
         return Wish(name=f"forge {name}", work=work, heard=heard)
 
@@ -395,6 +426,7 @@ class Promoted:
     """What was acknowledged to planners."""
 
     plans: dict[int, Plan] = field(default_factory=dict)
+    kept: dict[int, Plan] = field(default_factory=dict)
 
 
 class Planner(Actor):
@@ -405,6 +437,13 @@ class Planner(Actor):
         self._made = 0
         self._token: int | None = None
         self._person = name == "person"
+
+    def back_up(self) -> None:
+        self._promoted.kept = dict(self._promoted.plans)
+
+    def restore(self, stream: random.Random) -> None:
+        """It froze: what it holds is of before, and it may go on without a look."""
+        self._promoted.plans = dict(self._promoted.kept)
 
     def wish(self, stream: random.Random) -> Wish:
         self._made += 1

@@ -25,6 +25,8 @@ ALWAYS = {
             SELECT generation, fencing_token AS token,
                    max(fencing_token) OVER (ORDER BY generation ROWS UNBOUNDED PRECEDING EXCLUDE CURRENT ROW) AS last
             FROM target_history) AS history WHERE token < last""",
+    "who promotes under a token had the lease": """
+        SELECT generation FROM target_history, leases WHERE leases.name = 'planner' AND fencing_token > token""",
     "nodes are told the current generation": """
         SELECT node_id FROM node_targets, cluster_state WHERE node_targets.generation <> cluster_state.generation""",
     "each promotion is told once": """

@@ -15,6 +15,8 @@ from app.api.app import create_app
 from app.api.deps import ApiContext
 from app.clock import SystemClock
 from app.services.beliefs.beliefs import Beliefs
+from app.services.declared.fleet import Fleet
+from app.services.declared.tokens import Deed
 from app.settings import Settings
 from app.store import migrate
 from app.store.engine import Database
@@ -47,7 +49,7 @@ TEMPLATE = "chaos_template"
 REPLICAS = 2
 WISHES = 70
 UNDER_WAY = 3
-ODDS = {"cut": 0.02, "lose": 0.05, "freeze": 0.02, "expire": 0.02, "silence": 0.01, "restart": 0.01}
+ODDS = {"cut": 0.02, "full": 0.01, "lose": 0.05, "freeze": 0.02, "expire": 0.02, "silence": 0.01, "restart": 0.01}
 """At each step; of a lost answer, at each beginning."""
 ZEAL = (0.1, 0.5, 1.0, 1.0, 4.0)
 FREEZE_STEPS = 60
@@ -94,8 +96,9 @@ class StepTime(SystemClock):
 class Life:
     """One history."""
 
-    def __init__(self, url: str, secrets: dict[str, str], seed: int) -> None:
+    def __init__(self, server: Server, name: str, secrets: dict[str, str], seed: int) -> None:
         self.seed = seed
+        self._server, self._name, self._url = server, name, (url := server.url(name))
         self.story: list[str] = []
         self.faults: Counter[str] = Counter()
         self._stream = random.Random(seed)
@@ -124,6 +127,10 @@ class Life:
         # Each history has its own busy ones and its own troubles: what is rare everywhere is common somewhere.
         self._zeal = {id(actor): self._stream.choice(ZEAL) for actor in self._actors}
         self._odds = {fault: odds * self._stream.choice(ZEAL) for fault, odds in ODDS.items()}
+        # In every third history somebody makes a backup, and puts it in place of what stands later.
+        self._turns = sorted(self._stream.sample(range(WISHES), 2)) if self._stream.random() < 1 / 3 else []
+        self._backup = f"{name}_backup"
+        self._backed_up = False
 
     def live(self) -> None:
         """Raises AssertionError with the story of what broke."""
@@ -151,6 +158,8 @@ class Life:
         for world in self._worlds:
             world.client.close()
         self._turnstile.close()
+        if self._backed_up:
+            self._server.drop(self._backup)
 
     def _served(self, database: Database) -> World:
         context = ApiContext(
@@ -166,6 +175,9 @@ class Life:
         return World(app=app, client=client, database=database, secrets=dict(self._secrets))
 
     def _step(self) -> None:
+        if self._turns and self._count >= self._turns[0]:
+            self._turn()
+            return
         stream = self._stream
         idle = [actor for actor in self._actors if not actor.busy]
         begin = self._count < WISHES and len(self._turnstile.under_way) < UNDER_WAY and idle
@@ -173,8 +185,44 @@ class Life:
             self._begin(stream.choices(idle, [self._zeal[id(actor)] for actor in idle])[0])
         elif self._turnstile.ready:
             self._advance(calm=False)
+        self._hear()
+
+    def _hear(self) -> None:
         for operation in self._turnstile.ended():
             self._over(operation)
+
+    def _turn(self) -> None:
+        """When nothing is under way, the database is backed up, or what was backed up stands again."""
+        if self._turnstile.under_way:
+            self._advance(calm=False)
+            self._hear()
+            return
+        del self._turns[0]
+        self._turnstile.close()
+        for database in self._databases:
+            database.dispose()
+        if self._backed_up:
+            self._restore()
+        else:
+            self._server.create(self._backup, self._name)
+            for actor in self._actors:
+                actor.back_up()
+            self._tell("backup", "of everything")
+            self._turnstile, self._backed_up = Turnstile(self._url), True
+
+    def _restore(self) -> None:
+        for name, seen in self.seen.items():
+            assert possible(seen), f"no order of one register explains what was seen of {name}: {seen}"
+        self._server.drop(self._name)
+        self._server.create(self._name, self._backup)
+        self._turnstile = Turnstile(self._url)
+        for place, database in enumerate(self._databases):
+            self._worlds[place].client.close()
+            self._worlds[place] = self._served(database)
+        Fleet(self._databases[0], CLUSTER).begin_epoch(Deed(actor="person"), force=True)
+        for actor in self._actors:
+            actor.restore(self._stream)
+        self._tell("restore", "of the backup")
 
     def _begin(self, actor: Actor, *, calm: bool = False) -> None:
         wish = actor.wish(self._stream)
@@ -207,6 +255,9 @@ class Life:
     def _break(self, operation: Operation) -> None:
         if self._strikes("cut") and self._turnstile.cut(operation):
             self._tell("cut", f"{operation.name} at {operation.point}")
+        if self._strikes("full"):
+            operation.finds_full = True
+            self._tell("full", f"for {operation.name} at {operation.point}")
         if self._strikes("freeze"):
             self._frozen[operation.name] = FREEZE_STEPS
             self._tell("freeze", f"{operation.name} at {operation.point}")
@@ -253,8 +304,7 @@ class Life:
             self._begin(actor, calm=True)
             while self._turnstile.under_way:
                 self._advance(calm=True)
-                for operation in self._turnstile.ended():
-                    self._over(operation)
+                self._hear()
 
     def _check_names(self) -> None:
         """Who was never silent still has its name, as an API that remembers nothing sees it."""
@@ -298,8 +348,8 @@ class Life:
 @contextmanager
 def life_of(stage: Stage, seed: int) -> Iterator[Life]:
     name = f"chaos_{seed}"
-    url = stage.server.create(name, TEMPLATE)
-    life = Life(url, stage.secrets, seed)
+    stage.server.create(name, TEMPLATE)
+    life = Life(stage.server, name, stage.secrets, seed)
     try:
         yield life
     finally:

@@ -25,6 +25,7 @@ LOOK_S = 0.002
 PATIENCE_LOOKS = 100
 """Who says nothing for so long waits for a thread of its own process; that is the only thing that time decides."""
 STUCK_LOOKS = 10_000
+FULL = "DO $$ BEGIN RAISE disk_full USING MESSAGE = 'could not extend file: No space left on device'; END $$"
 NOW: ContextVar[Operation | None] = ContextVar("operation", default=None)
 
 
@@ -42,6 +43,8 @@ class Operation:
         """It waits for a lock, or for another thread of the process."""
         self.backend: int | None = None
         """Its connection, while it has one in a transaction."""
+        self.finds_full = False
+        """Its next statement finds no room on the database's disk."""
         self.steps = 0
         self._work = work
         self._go = threading.Semaphore(0)
@@ -88,7 +91,7 @@ class WatchedDatabase(Database):
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__(url, **more)
-        event.listen(self._engine, "before_cursor_execute", _statement)
+        event.listen(self._engine, "before_cursor_execute", _statement, retval=True)
         event.listen(self._engine, "commit", _commit)
 
     @contextmanager
@@ -110,6 +113,8 @@ class WatchedDatabase(Database):
         with super().raw() as connection:
             _hold(connection.info.backend_pid)
             here("raw begin")
+            if _finds_full():
+                connection.execute(FULL)
             yield connection
             here("raw commit")
         _ended()
@@ -126,9 +131,21 @@ def _ended() -> None:
     here("committed")
 
 
-def _statement(connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+def _finds_full() -> bool:
+    """Whether what comes now finds the disk full; told once."""
+    operation = NOW.get()
+    full = operation is not None and operation.finds_full
+    if operation is not None:
+        operation.finds_full = False
+    return full
+
+
+def _statement(
+    connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool
+) -> tuple[str, Any]:
     _hold(connection.connection.driver_connection.info.backend_pid)
     here(f"statement {statement.split(maxsplit=1)[0]}")
+    return (FULL, [()] if many else ()) if _finds_full() else (statement, parameters)
 
 
 def _commit(connection: Any) -> None:

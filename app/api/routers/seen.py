@@ -66,7 +66,7 @@ def list_targets(request: Request, actor: ClusterReader, order: Paging) -> Any:
 def get_current_target(request: Request, actor: ClusterReader, if_none_match: HeldTag = None) -> Any:
     """Generation 0 is the empty target before the first plan."""
     target = services_of(request).history.target()
-    return tagged(request, target, etag(target.generation))
+    return tagged(request, target, etag(f"{target.generation}/{target.plan}"))
 
 
 @history_router.get("/v1/receipts", summary="List receipts", response_model=Page[ReceiptLine])

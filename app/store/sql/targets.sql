@@ -59,10 +59,21 @@ WHERE datname = current_database() AND application_name IN ('headroom api', 'hea
 
 -- name: begin_epoch
 -- What stands goes on under another epoch. Copies of one database must not begin the same, so it is the moment in seconds.
--- What nodes read back and applied before is forgotten: they may hold what came after this copy was made.
-WITH forgotten AS (DELETE FROM node_read_backs), unapplied AS (UPDATE node_states SET generation_applied = 0)
+-- What nodes read back and applied before is forgotten: they may hold what came after this copy was made. Whoever led after
+-- it was made may be frozen with a token that this copy has yet to give: leases end, and their tokens go beyond all of before.
+WITH forgotten AS (DELETE FROM node_read_backs), unapplied AS (UPDATE node_states SET generation_applied = 0), fenced AS (
+    INSERT INTO leases AS held (name, token, expires_at)
+    SELECT name, extract(epoch FROM clock_timestamp())::bigint, clock_timestamp()
+    FROM (SELECT name FROM leases UNION SELECT :lease) AS known (name)
+    ON CONFLICT (name) DO UPDATE
+    SET holder = NULL, expires_at = excluded.expires_at, token = greatest(held.token + 1, excluded.token)
+)
 UPDATE cluster_state SET epoch = greatest(epoch + 1, extract(epoch FROM clock_timestamp())::bigint)
 WHERE cluster = :cluster RETURNING generation, cluster_id::text, epoch
+
+-- name: renumber_versions
+-- Versions of documents go beyond all that were told since this copy was made: who holds one of those changes nothing.
+SELECT setval('document_versions', greatest(nextval('document_versions'), 1000 * extract(epoch FROM now())::bigint))
 
 -- name: acquire_lease
 -- Take or renew a lease. The row's lock orders rivals, and the clock is read once it is granted; the token stays while a

@@ -7,9 +7,11 @@ from threading import Barrier
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from agents.wire import NodeTarget, decode
-from app.store import events, plans, targets
+from app import kinds
+from app.store import documents, events, plans, targets
 from app.store.engine import Database
 from app.store.pages import PageOrder
 from app.store.plans import PlanState
@@ -205,6 +207,50 @@ def test_epochs_rise_and_two_copies_never_begin_the_same(database: Database) -> 
     with database.transaction() as session:
         session.execute(text("UPDATE cluster_state SET epoch = 9000000000"))
         assert targets.begin_epoch(session, CLUSTER).epoch == 9000000001
+
+
+def test_who_led_what_a_restore_undid_leads_no_more(database: Database) -> None:
+    """It froze with a token that the restored database, which is older, has yet to give."""
+    with database.transaction() as session:
+        undone = 1 + token_of(targets.acquire_lease(session, targets.PLANNER, "host:1", 60.0))
+        begin_epoch(session)
+    with database.transaction() as session, pytest.raises(LeaseLostError):
+        promote(session, plan(), token=undone)
+    with database.transaction() as session:
+        again = token_of(targets.acquire_lease(session, targets.PLANNER, "host:2", 60.0))
+        assert promote(session, plan(), token=again) == 1
+    with database.transaction() as session, pytest.raises(LeaseLostError):
+        promote(session, plan(1), token=undone)
+
+
+def test_a_restored_database_knows_nobody_who_led_since(database: Database) -> None:
+    """Nor where nobody had led yet when the backup was made."""
+    with database.transaction() as session:
+        begin_epoch(session)
+    with database.transaction() as session, pytest.raises(LeaseLostError):
+        promote(session, plan(), token=3)
+    with database.transaction() as session:
+        assert promote(session, plan(), token=token_of(targets.acquire_lease(session, targets.PLANNER, "a", 60.0))) == 1
+
+
+def test_versions_of_what_a_restore_undid_fit_nothing(database: Database) -> None:
+    """A version that was told since the backup would otherwise be told once more, for other text."""
+    spec = {"name": "vision"}
+    with database.transaction() as session:
+        first = documents.put(session, kinds.PROJECT, spec).stored.version
+        begin_epoch(session)
+        after = documents.put(session, kinds.PROJECT, {**spec, "description": "after"}).stored.version
+    assert after > first + 10**9
+
+
+def begin_epoch(session: Session) -> None:
+    targets.ensure_cluster(session, CLUSTER)
+    targets.begin_epoch(session, CLUSTER)
+
+
+def token_of(lease: targets.Lease | None) -> int:
+    assert lease is not None
+    return lease.token
 
 
 def test_whoever_plans_or_serves_is_named(database: Database, database_url: str) -> None:
