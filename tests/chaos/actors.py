@@ -90,9 +90,15 @@ class Actor(ABC):
         """Whether it has still to do something for which it needs an answer."""
         return False
 
+
+class Rememberer(Actor):
+    """One that knows what the database must hold."""
+
+    @abstractmethod
     def back_up(self) -> None:
         """What stands now is what a backup holds."""
 
+    @abstractmethod
     def restore(self, stream: random.Random) -> None:
         """What came after the backup never happened. It still has what it heard of it."""
 
@@ -111,7 +117,7 @@ Tags = dict[str, tuple[str, str]]
 """What was read last of each document, and its version: all writers tell each other, so that they meet."""
 
 
-class Writer(Actor):
+class Writer(Rememberer):
     """Puts, deletes and reads one document, on conditions or without."""
 
     def __init__(self, name: str, number: int, clock: Clock, seen: list[Seen], tags: Tags) -> None:
@@ -181,7 +187,7 @@ class Writer(Actor):
         )
 
 
-class Poster(Actor):
+class Poster(Rememberer):
     """Sends work under keys, each until it is answered, sometimes again thereafter."""
 
     def __init__(self, number: int) -> None:
@@ -237,7 +243,7 @@ class Doubter(Actor):
         return None if self._poster.open is None else self._poster.again(self._poster.open)
 
 
-class Reporter(Actor):
+class Reporter(Rememberer):
     """An agent: joins until it is let in, and sends numbered reports in order, each until it is acknowledged."""
 
     def __init__(self, node: str, clock: Clock) -> None:
@@ -429,7 +435,7 @@ class Promoted:
     kept: dict[int, Plan] = field(default_factory=dict)
 
 
-class Planner(Actor):
+class Planner(Rememberer):
     """Takes the lease, looks, and promotes a plan under its token; a person promotes without one."""
 
     def __init__(self, name: str, seed: int, promoted: Promoted) -> None:

@@ -35,6 +35,7 @@ from tests.chaos.actors import (
     Planner,
     Poster,
     Promoted,
+    Rememberer,
     Reporter,
     Wish,
     Writer,
@@ -205,7 +206,7 @@ class Life:
             self._restore()
         else:
             self._server.create(self._backup, self._name)
-            for actor in self._actors:
+            for actor in self._rememberers():
                 actor.back_up()
             self._tell("backup", "of everything")
             self._turnstile, self._backed_up = Turnstile(self._url), True
@@ -220,9 +221,12 @@ class Life:
             self._worlds[place].client.close()
             self._worlds[place] = self._served(database)
         Fleet(self._databases[0], CLUSTER).begin_epoch(Deed(actor="person"), force=True)
-        for actor in self._actors:
+        for actor in self._rememberers():
             actor.restore(self._stream)
         self._tell("restore", "of the backup")
+
+    def _rememberers(self) -> list[Rememberer]:
+        return [actor for actor in self._actors if isinstance(actor, Rememberer)]
 
     def _begin(self, actor: Actor, *, calm: bool = False) -> None:
         wish = actor.wish(self._stream)
