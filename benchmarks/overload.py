@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 
 import psycopg
 
@@ -30,7 +29,7 @@ from app.client import Client
 from app.store.engine import Database, libpq_url
 from benchmarks.ingest import PATH, join_all
 from benchmarks.nodes import GPU_TYPE, INTERVAL_S, Body, Connection, report_of
-from benchmarks.stack import Stack, running_stack
+from benchmarks.stack import Stack, processor_s, running_stack
 from tests.integration.store.samples import tell
 
 GIVE_UP_S = 10.0
@@ -103,6 +102,7 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
             pause_s = BACKOFF_S * random.uniform(0.5, 1.0)
         if time.monotonic() < end_s:
             seen[f"{half} {status}"] += 1
+            seen[f"ms {round(1000 * (time.monotonic() - now_s)):6}"] += status == 200
         if status != 200:
             due_s = max(due_s, time.monotonic() + pause_s)
     connection.close()
@@ -127,12 +127,6 @@ def offered(stack: Stack, nodes: int, interval_s: float, seconds: float) -> Coun
     loads = [Load(stack.port, 1 + each * client, each, interval_s, seconds) for client in range(CLIENTS)]
     with ProcessPoolExecutor(CLIENTS, get_context("spawn")) as pool:
         return sum(pool.map(live, loads), Counter())
-
-
-def processor_s(pid: int) -> float:
-    """Processor seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def goodput(seen: Mapping[str, int], seconds: float) -> float:
@@ -163,7 +157,7 @@ def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
             begun_s = processor_s(stack.api_pid)
             seen = offered(stack, nodes, nodes / (times * capacity), seconds)
             reached, cost_ms = goodput(seen, seconds), _cost_ms(seen, processor_s(stack.api_pid) - begun_s)
-            told = ", ".join(f"{name} {count}" for name, count in sorted(seen.items()))
+            told = ", ".join(f"{name} {seen[name]}" for name in sorted(seen) if not name.startswith("ms"))
             share = f"{reached:.0f}/s, {100 * reached / capacity:.0f} %"
             print(f"  {times} x, {nodes} nodes: {share}, {cost_ms} ({told})", flush=True)
     return reached / capacity

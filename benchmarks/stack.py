@@ -29,7 +29,7 @@ from tests.ports import free_port
 READY_S_MAX = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Stack:
     """Where everything is."""
 
@@ -38,6 +38,8 @@ class Stack:
     port: int
     admin_token: str
     api_pid: int
+    postgres_pid: int
+    planner_pid: int | None = None
 
     def token(self, role: Role, purpose: Purpose | None = None, subject: str | None = None) -> str:
         """A fresh token, made straight in the database."""
@@ -49,9 +51,9 @@ class Stack:
 
 
 @contextmanager
-def running_stack(serve: Sequence[str] = ("app", "serve"), **settings: str) -> Iterator[Stack]:
-    """Database and API, ready; both gone at the end. `serve` is the module that serves, with its arguments; `settings`
-    become `HEADROOM_…` variables.
+def running_stack(serve: Sequence[str] = ("app", "serve"), *, plans: bool = False, **settings: str) -> Iterator[Stack]:
+    """Database and API, ready, and a planner where `plans`; all gone at the end. `serve` is the module that serves,
+    with its arguments; `settings` become `HEADROOM_…` variables.
     """
     with tempfile.TemporaryDirectory(prefix="headroom-bench-") as folder:
         home = Path(folder)
@@ -59,6 +61,8 @@ def running_stack(serve: Sequence[str] = ("app", "serve"), **settings: str) -> I
         upgrade(url)
         database = Database(url)
         admin = _make_token(database, Role.ADMIN)
+        with database.raw() as connection:
+            postgres = _parent(connection.info.backend_pid)
         database.dispose()
         port = free_port()
         environment = {
@@ -69,14 +73,18 @@ def running_stack(serve: Sequence[str] = ("app", "serve"), **settings: str) -> I
             "HEADROOM_LOG_LEVEL": "ERROR",
             **{f"HEADROOM_{name.upper()}": text for name, text in settings.items()},
         }
-        api = subprocess.Popen([sys.executable, "-m", *serve], env=environment)
+        ways = [serve, *([("app", "planner")] if plans else [])]
+        running = [subprocess.Popen([sys.executable, "-m", *way], env=environment) for way in ways]
+        pids = [process.pid for process in running]
         try:
             server = f"http://127.0.0.1:{port}"
             _await_ready(server, admin)
-            yield Stack(url=url, server=server, port=port, admin_token=admin, api_pid=api.pid)
+            yield Stack(url, server, port, admin, pids[0], postgres, pids[-1] if plans else None)
         finally:
-            api.terminate()
-            api.wait(20)
+            for process in running:
+                process.terminate()
+            for process in running:
+                process.wait(60)
             stop_embedded(home)
 
 
@@ -107,3 +115,21 @@ def resident_mib(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(pid)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def processor_s(pid: int) -> float:
+    """Processor seconds of a process and its children so far, also of those that ended."""
+    seconds = 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        mine = path.parent.name == str(pid)
+        if mine or int(fields[1]) == pid:
+            seconds += sum(map(int, fields[11:15] if mine else fields[11:13]))
+    return seconds / os.sysconf("SC_CLK_TCK")

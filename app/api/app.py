@@ -54,6 +54,7 @@ class TurnQueue:
         self._retry_after_s = retry_after_s
         self.waiting: dict[asyncio.Future[None], int] = {}
         """Turns, the oldest first, and the bytes that wait for each."""
+        self._bytes = 0
 
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application when it is this request's turn. Raises RateLimitedError when that never comes,
@@ -84,20 +85,22 @@ class TurnQueue:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting[turn] = size
-        while len(self.waiting) > self._waiting_max or sum(self.waiting.values()) > WAITING_BYTES_MAX:
-            oldest = next(iter(self.waiting))
-            del self.waiting[oldest]
-            oldest.set_exception(self._refusal())
+        self._bytes += size
+        while len(self.waiting) > self._waiting_max or self._bytes > WAITING_BYTES_MAX:
+            self._leave(next(iter(self.waiting))).set_exception(self._refusal())
         await asyncio.wait((turn, gone), timeout=WAIT_S_MAX, return_when=asyncio.FIRST_COMPLETED)
-        if self.waiting.pop(turn, None) is not None:
+        if turn in self.waiting:
+            self._leave(turn)
             raise ClientDisconnect if gone.done() else self._refusal()
         turn.result()
 
+    def _leave(self, turn: asyncio.Future[None]) -> asyncio.Future[None]:
+        self._bytes -= self.waiting.pop(turn)
+        return turn
+
     def _pass_on(self) -> None:
         if self.waiting:
-            oldest = next(iter(self.waiting))
-            del self.waiting[oldest]
-            oldest.set_result(None)
+            self._leave(next(iter(self.waiting))).set_result(None)
         else:
             self._free += 1
 
@@ -106,7 +109,7 @@ class TurnQueue:
         return RateLimitedError(told, self._retry_after_s)
 
 
-LANES = {"/v1/agent/reports": (8, 256), "/v1/agent/join": (4, 64)}
+LANES = {"/v1/agent/reports": (256, 4096), "/v1/agent/join": (4, 64)}
 """Workers and places by path. Together they leave threads and connections to all else."""
 STRANGERS = (4, 256)
 
@@ -277,7 +280,12 @@ def create_app(context: ApiContext) -> FastAPI:
         # As they are: routers that are included make each route anew, in every application.
         routes=[route for router in ROUTERS for route in router.routes],
     )
-    authenticator = Authenticator(services.tokens.actor_of, context.clock.elapsed_ms, context.settings.rate_limit_per_s)
+    authenticator = Authenticator(
+        services.tokens.actor_of,
+        context.clock.elapsed_ms,
+        context.settings.rate_limit_per_s,
+        services.tokens.ended_of_used,
+    )
     services.tokens.when_revoked(authenticator.forget)
     app.state.context = context
     app.state.ending = threading.Event()

@@ -7,9 +7,11 @@ keep their own buckets: the limit protects the process, which is what it is for.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from app.errors import ForbiddenError, JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
 from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role, secret_hash
-from solvers.errors import NotFoundError
+from solvers.errors import NotFoundError, TransientError
 
 BUCKETS_MAX = 20_000
 
@@ -55,6 +57,8 @@ class RateLimiter:
 
 CACHE_TTL_MS = 3000.0
 CACHE_SIZE_MAX = 20_000
+LATE_MS = 30_000.0
+"""Who came within this time is asked about with all others."""
 AGENT_RATE_FACTOR = 5.0
 _SECRET_LENGTH_MAX = 512
 _RANKS = {Role.VIEWER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
@@ -79,42 +83,89 @@ class Rule:
         return self.least is not None and _RANKS[actor.role] >= _RANKS[self.least]
 
 
+@dataclass(slots=True)
+class _Known:
+    """What the database said of a secret, until when that holds, and when somebody came with it."""
+
+    actor: Actor | None
+    until_ms: float
+    used_ms: float
+
+
 class Authenticator:
-    """Identities by the hash of their secret, remembered for a few seconds; unknown secrets are remembered, too."""
+    """Identities by the hash of their secret, remembered for a few seconds; unknown secrets are remembered, too. Of all
+    who came of late the database is asked at once, before what it said has run out: each node reports less often.
+    """
 
     def __init__(
-        self, actor_of: Callable[[str], Actor | None], elapsed_ms: Callable[[], float], rate_limit_per_s: float
+        self,
+        actor_of: Callable[[str], Actor | None],
+        elapsed_ms: Callable[[], float],
+        rate_limit_per_s: float,
+        ended: Callable[[Sequence[Actor]], Sequence[Actor]] = lambda _: (),
     ) -> None:
         self._actor_of = actor_of
+        self._ended = ended
         self._elapsed_ms = elapsed_ms
-        self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, tuple[Actor | None, float]] = OrderedDict()
+        self._lock, self._asking = threading.Lock(), threading.Lock()
+        self._asked_ms = 0.0
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._people = RateLimiter(rate_limit_per_s)
         self._agents = RateLimiter(rate_limit_per_s * AGENT_RATE_FACTOR)
 
     def remembered(self, secret: str) -> tuple[bool, Actor | None]:
-        """Whether the cache still knows this secret, and whose it is or was."""
+        """Whether what is remembered of this secret still holds, and whose it is or was."""
+        now_ms = self._elapsed_ms()
         with self._lock:
             entry = self._known.get(secret_hash(secret))
         if entry is None:
             return False, None
-        return entry[1] >= self._elapsed_ms(), entry[0]
+        entry.used_ms = now_ms
+        return entry.until_ms >= now_ms, entry.actor
 
     def look_up(self, secret: str) -> Actor | None:
         """Ask the database and remember the answer. Raises TransientError when it cannot be asked."""
+        now_ms = self._elapsed_ms()
         actor = self._actor_of(secret)
         key = secret_hash(secret)
         with self._lock:
-            self._known[key] = (actor, self._elapsed_ms() + CACHE_TTL_MS)
+            self._known[key] = _Known(actor, now_ms + CACHE_TTL_MS, now_ms)
             self._known.move_to_end(key)
             while len(self._known) > CACHE_SIZE_MAX:
                 self._known.popitem(last=False)
         return actor
 
-    def forget(self) -> None:
-        """Drop everything remembered; called when a token is revoked here."""
+    @property
+    def is_due(self) -> bool:
+        """Whether the database should be asked again, and nobody does."""
+        return self._elapsed_ms() >= self._asked_ms + CACHE_TTL_MS / 2 and not self._asking.locked()
+
+    def refresh(self) -> None:
+        """Ask the database, once for all, whether those who came of late may still come. Without it all runs out."""
+        came_ms = self._elapsed_ms()
+        with self._asking, contextlib.suppress(TransientError):
+            if not 0 < came_ms <= self._asked_ms:
+                self._asked_ms = self._elapsed_ms()
+                self._ask_for_all(self._asked_ms)
+
+    def _ask_for_all(self, now_ms: float) -> None:
         with self._lock:
-            self._known.clear()
+            late = {key: known for key, known in self._known.items() if known.used_ms >= now_ms - LATE_MS}
+        held = {key: known.actor for key, known in late.items() if known.actor is not None}
+        ended = set(self._ended(tuple(held.values()))) if held else set()
+        with self._lock:
+            # Not of those that were looked up or forgotten meanwhile.
+            for key in (key for key in held if self._known.get(key) is late[key]):
+                self._known[key] = _Known(held[key], now_ms + CACHE_TTL_MS, late[key].used_ms)
+                if held[key] in ended:
+                    del self._known[key]
+
+    def forget(self) -> None:
+        """Believe nothing that is remembered; called when a token is revoked here."""
+        with self._lock:
+            self._asked_ms = 0.0
+            for key, known in self._known.items():
+                self._known[key] = _Known(known.actor, -math.inf, known.used_ms)
 
     def throttle(self, actor: Actor) -> None:
         """Count one request. Raises RateLimitedError."""
@@ -138,6 +189,9 @@ async def identify(request: Request, credentials: HTTPAuthorizationCredentials |
         authenticator.throttle_stranger(host)
         raise UnauthenticatedError("send a token: Authorization: Bearer <token>")
     known, actor = authenticator.remembered(secret)
+    if actor is not None and (authenticator.is_due or not known):
+        await run_in_threadpool(authenticator.refresh)
+        known, actor = authenticator.remembered(secret)
     if not known:
         if actor is None:
             authenticator.throttle_stranger(host, failed=False)
@@ -208,5 +262,6 @@ CostReader = Annotated[Actor, Depends(access(COST_READ))]
 RoutesReader = Annotated[Actor, Depends(access(ROUTES_READ))]
 DoorbellListener = Annotated[Actor, Depends(access(LISTEN))]
 Joiner = Annotated[Actor, Depends(access(JOIN))]
-NodeAgent = Annotated[Actor, Depends(access(NODE_AGENT))]
+node_agent = access(NODE_AGENT)
+NodeAgent = Annotated[Actor, Depends(node_agent)]
 EdgeReporter = Annotated[Actor, Depends(access(EDGE_WRITE))]

@@ -100,13 +100,13 @@ def get_node_target(
     response_model=Acknowledged,
     openapi_extra=_message("Report", many=True),
 )
-def send_reports(request: Request, actor: NodeAgent, body: bytes = Depends(read_body)) -> Any:
+async def send_reports(request: Request, actor: NodeAgent, body: bytes = Depends(read_body)) -> Any:
     """One report or several, oldest first. Answered after they are on disk; a repeat is acknowledged again."""
     require_media_type(request, "application/json")
     reports = decode_reports(body)
     for report in reports:
         _require_own(actor, report.node, "node")
-    return answer(services_of(request).telemetry.accept_reports(reports, many=_is_list(body)))
+    return answer(await services_of(request).telemetry.accept_reports(reports, many=_is_list(body)))
 
 
 @agent_router.post(
@@ -130,13 +130,13 @@ def send_receipt(request: Request, actor: NodeAgent, body: bytes = Depends(read_
     response_model=Acknowledged,
     openapi_extra=_message("EdgeReport", many=True),
 )
-def send_edge_reports(request: Request, actor: EdgeReporter, body: bytes = Depends(read_body)) -> Any:
+async def send_edge_reports(request: Request, actor: EdgeReporter, body: bytes = Depends(read_body)) -> Any:
     """Arrivals at the edge, whether or not anybody served them."""
     require_media_type(request, "application/json")
     reports = decode_edge_reports(body)
     for report in reports:
         _require_own(actor, report.gateway, "gateway")
-    return answer(services_of(request).telemetry.accept_edge_reports(reports, many=_is_list(body)))
+    return answer(await services_of(request).telemetry.accept_edge_reports(reports, many=_is_list(body)))
 
 
 def _is_list(body: bytes) -> bool:

@@ -107,7 +107,7 @@ class Tokens:
         with self._database.transaction() as session:
             token = tokens.find_by_secret(session, secret)
             if token is not None:
-                tokens.touch(session, token.id)
+                tokens.touch(session, [token.id])
                 return record_of(Actor, token, token_id=token.id)
             expired = tokens.find_expired_join(session, secret)
             if expired is None:
@@ -118,9 +118,13 @@ class Tokens:
 
     def ended(self, actors: Sequence[Actor]) -> tuple[Actor, ...]:
         """Those who may not come in any more, or not as who they were."""
-        held = [(actor.token_id, actor.role.value, actor.project) for actor in actors]
-        ids = self._database.read(tokens.ended, *map(list, zip(*held, strict=True)))
-        return tuple(actor for actor in actors if actor.token_id in ids)
+        return self._database.read(_ended, actors)
+
+    def ended_of_used(self, actors: Sequence[Actor]) -> tuple[Actor, ...]:
+        """Likewise of those who came of late, which is remembered."""
+        with self._database.transaction() as session:
+            tokens.touch(session, [actor.token_id for actor in actors])
+            return _ended(session, actors)
 
     def get(self, token_id: str) -> Token:
         """One token. Raises NotFoundError."""
@@ -157,6 +161,12 @@ def note_refusal(session: Session, actor: Actor, node: str | None, code: str) ->
     subject = f"tokens/{actor.token_id}" if actor.purpose is Purpose.JOIN else f"nodes/{node}"
     event = events.Event(name=REFUSED, actor=actor.name, subject=subject, facts={"code": code, "node": node})
     events.append_rarely(session, event, REFUSED_EVERY_S)
+
+
+def _ended(session: Session, actors: Sequence[Actor]) -> tuple[Actor, ...]:
+    held = [(actor.token_id, actor.role.value, actor.project) for actor in actors]
+    ids = tokens.ended(session, *map(list, zip(*held, strict=True)))
+    return tuple(actor for actor in actors if actor.token_id in ids)
 
 
 def _note(session: Session, name: str, token: Token, deed: Deed) -> None:

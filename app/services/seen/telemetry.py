@@ -7,11 +7,14 @@ committed; a repeat is acknowledged and not stored again.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from operator import attrgetter
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
@@ -37,76 +40,91 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BATCH_MAX = 256
+LINGER_S_MAX = 0.2
+LINGER_S_PER_NODE = 0.001
 FOREIGN = "node.spoke_of_others"
 FOREIGN_EVERY_S = 3600.0
 FOREIGN_NAMED_MAX = 8
 
 
 class _Ticket(Generic[Item, Result]):
-    __slots__ = ("done", "error", "item", "result")
+    __slots__ = ("error", "item", "leads", "result")
 
     def __init__(self, item: Item) -> None:
         self.item = item
-        self.done = False
+        self.leads: Future[bool] = Future()
+        """Whether it is its sender's turn to store what waits; False: somebody stored it."""
         self.result: Result | None = None
         self.error: BaseException | None = None
 
 
 class GroupCommit(Generic[Item, Result]):
-    """Batches calls of `write`, which stores a sequence of items in one transaction and answers one result for each."""
+    """Batches calls of `write`, which stores a sequence of items in one transaction and answers one result for each.
+    Whoever stores lingers for a while, so that others come along.
+    """
 
-    def __init__(self, write: Callable[[Sequence[Item]], Sequence[Result]], batch_max: int = BATCH_MAX) -> None:
+    def __init__(
+        self,
+        write: Callable[[Sequence[Item]], Sequence[Result]],
+        batch_max: int = BATCH_MAX,
+        linger_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._write = write
         self._batch_max = batch_max
-        self._turn = threading.Condition()
+        self._linger_s = linger_s
+        self._lock = threading.Lock()
         self._waiting: deque[_Ticket[Item, Result]] = deque()
         self._busy = False
 
-    def submit(self, item: Item) -> Result:
+    async def submit(self, item: Item) -> Result:
         """Store one item with whatever waits beside it; returns after the commit. Raises what `write` raised."""
         ticket: _Ticket[Item, Result] = _Ticket(item)
-        with self._turn:
+        with self._lock:
             self._waiting.append(ticket)
-        while not ticket.done:
-            batch = self._take_turn(ticket)
-            if batch:
-                self._store(batch)
+            leads, self._busy = not self._busy, True
+        if leads or await asyncio.wrap_future(ticket.leads):
+            await self._lead()
         if ticket.error is not None:
             raise ticket.error
         if ticket.result is None:
             raise InvariantError("a group commit gave no result for an item")
         return ticket.result
 
-    def _take_turn(self, ticket: _Ticket[Item, Result]) -> list[_Ticket[Item, Result]]:
-        with self._turn:
-            while self._busy and not ticket.done:
-                self._turn.wait()
-            if ticket.done:
-                return []
-            self._busy = True
-            return [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
+    async def _lead(self) -> None:
+        """Store the oldest that wait, the leader's own among them, and hand the rest on."""
+        batch: list[_Ticket[Item, Result]] = []
+        try:
+            await asyncio.sleep(self._linger_s())
+            with self._lock:
+                batch += [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
+            await asyncio.to_thread(self._store, batch)
+        finally:
+            self._pass_on(batch)
+
+    def _pass_on(self, batch: list[_Ticket[Item, Result]]) -> None:
+        with self._lock:
+            # Who hung up does not lead.
+            while self._waiting and self._waiting[0].leads.done():
+                self._waiting.popleft()
+            self._busy = bool(self._waiting)
+            following = list(islice(self._waiting, 1))
+        for ticket in (*batch, *following):
+            if not ticket.leads.done():
+                ticket.leads.set_result(ticket in following)
 
     def _store(self, batch: list[_Ticket[Item, Result]]) -> None:
         try:
             results = self._write([ticket.item for ticket in batch])
             for ticket, result in zip(batch, results, strict=True):
                 ticket.result = result
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised by everybody who waits for it
             for ticket in batch:
                 ticket.error = error
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            with self._turn:
-                for ticket in batch:
-                    ticket.done = True
-                self._busy = False
-                self._turn.notify_all()
 
 
 REPORTS_PER_CALL_MAX = 720
 APPLIED, REFUSED = ReceiptOutcome.APPLIED.value, ReceiptOutcome.REFUSED.value
-REGISTRY_TTL_MS = 10_000.0
+REGISTRY_TTL_MS = 60_000.0
 REGISTRY_SIZE_MAX = 50_000
 
 
@@ -187,13 +205,21 @@ class NodeRegistry:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[Assigned, float]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def remembered(self, node: str, enough: Callable[[Assigned], bool]) -> Assigned | None:
+        """What is remembered of a node, if it is enough."""
+        with self._lock:
+            entry = self._known.get(node)
+        return entry[0] if entry is not None and self._clock.elapsed_ms() < entry[1] and enough(entry[0]) else None
+
     def of(self, node: str, enough: Callable[[Assigned], bool]) -> Assigned:
         """What a node may speak of, as it is now unless what is remembered is enough."""
         now_ms = self._clock.elapsed_ms()
-        with self._lock:
-            entry = self._known.get(node)
-        if entry is not None and now_ms < entry[1] and enough(entry[0]):
-            return entry[0]
+        known = self.remembered(node, enough)
+        if known is not None:
+            return known
         found = self._database.read(_assigned, node, self._cluster)
         with self._lock:
             self._known[node] = (found, now_ms + REGISTRY_TTL_MS)
@@ -218,10 +244,14 @@ class Telemetry:
         self._skew_s = skew_s
         self._heard = heard
         self.registry = NodeRegistry(database, clock, cluster)
-        self._reports: Grouped[Report] = self._grouped(lambda report: len(report.devices) + len(report.replicas))
-        self._edges: Grouped[EdgeReport] = self._grouped(lambda report: len(report.samples))
+        # In a large fleet somebody else's report is never far; in a small one nobody waits.
+        self._reports: Grouped[Report] = self._grouped(
+            lambda report: len(report.devices) + len(report.replicas),
+            lambda: min(LINGER_S_MAX, LINGER_S_PER_NODE * len(self.registry)),
+        )
+        self._edges: Grouped[EdgeReport] = self._grouped(lambda report: len(report.samples), lambda: 0.0)
 
-    def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledged:
+    async def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledged:
         """Store a node's reports, oldest first, without what the node was never told to hold. Raises FieldsError for
         times from the future and devices that are not the node's, ClockBackwardsError, NotFoundError when the node
         never joined. Reports before the faulty one are stored.
@@ -229,15 +259,15 @@ class Telemetry:
         prefixes = _prefixes(len(reports), many)
         for prefix, report in zip(prefixes, reports, strict=True):
             self._check_time(prefix, report.observed_at_s)
-        own = tuple(self._own(prefix, report) for prefix, report in zip(prefixes, reports, strict=True))
-        return _acknowledge(self._reports.submit(own), prefixes)
+        own = [await self._own(prefix, report) for prefix, report in zip(prefixes, reports, strict=True)]
+        return _acknowledge(await self._reports.submit(tuple(own)), prefixes)
 
-    def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> Acknowledged:
+    async def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> Acknowledged:
         """Store a gateway's reports, oldest first. Raises as `accept_reports` does."""
         prefixes = _prefixes(len(reports), many)
         for prefix, report in zip(prefixes, reports, strict=True):
             self._check_time(prefix, report.observed_at_s)
-        return _acknowledge(self._edges.submit(reports), prefixes)
+        return _acknowledge(await self._edges.submit(reports), prefixes)
 
     def accept_receipt(self, receipt: NodeReceipt, peer: str) -> bool:
         """Keep what a node read back of what it was told to hold; tells whether it was new. `peer`: whence it came.
@@ -288,7 +318,7 @@ class Telemetry:
             told = f"this lies {ahead_s:.0f} s in the future of the server's clock; {self._skew_s:g} s are allowed"
             raise FieldsError.of(f"{prefix}/observed_at_s", told, "time-in-future")
 
-    def _own(self, prefix: str, report: Report) -> Report:
+    async def _own(self, prefix: str, report: Report) -> Report:
         """The report without what its node was never told. Raises FieldsError for devices that are not the node's."""
         _check_distinct(prefix, report)
         named = {device.uuid for device in report.devices} | {replica.uuid for replica in report.replicas}
@@ -296,6 +326,11 @@ class Telemetry:
         def covered(known: Assigned) -> bool:
             return named <= known.devices and known.covers(report.generation_applied, report.replicas)
 
+        if self.registry.remembered(report.node, covered) is not None:
+            return report
+        return await asyncio.to_thread(self._cut, prefix, report, covered)
+
+    def _cut(self, prefix: str, report: Report, covered: Callable[[Assigned], bool]) -> Report:
         known = self.registry.of(report.node, covered)
         if covered(known):
             return report
@@ -334,7 +369,7 @@ class Telemetry:
         with self._database.transaction() as session:
             events.append_rarely(session, event, FOREIGN_EVERY_S)
 
-    def _grouped(self, rows_of: Callable[[R], int]) -> Grouped[R]:
+    def _grouped(self, rows_of: Callable[[R], int], linger_s: Callable[[], float]) -> Grouped[R]:
         """Many senders' reports in one transaction, each sender's in its order."""
 
         def store(batch: Sequence[tuple[R, ...]]) -> list[tuple[ReportOutcome, ...]]:
@@ -345,7 +380,7 @@ class Telemetry:
             parts = iter(outcomes)
             return [tuple(next(parts) for _ in reports) for reports in batch]
 
-        return GroupCommit(store)
+        return GroupCommit(store, linger_s=linger_s)
 
 
 def _check_distinct(prefix: str, report: Report) -> None:

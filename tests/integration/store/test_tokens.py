@@ -69,13 +69,13 @@ def test_a_new_node_token_ends_the_older_ones(database: Database) -> None:
 def test_use_is_remembered_at_most_once_a_minute(database: Database) -> None:
     _create(database)
     with database.transaction() as session:
-        assert tokens.touch(session, "t1")
+        assert tokens.touch(session, ["t1", "t2"]) == 1
         used = tokens.get(session, "t1").last_used_at
     with database.transaction() as session:
-        assert not tokens.touch(session, "t1")
+        assert tokens.touch(session, ["t1"]) == 0
         assert tokens.get(session, "t1").last_used_at == used
         session.execute(text("UPDATE tokens SET last_used_at = now() - interval '61 seconds'"))
-        assert tokens.touch(session, "t1")
+        assert tokens.touch(session, ["t1"]) == 1
 
 
 def test_pages_list_every_token(database: Database) -> None:

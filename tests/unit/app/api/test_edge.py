@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect
 
 from app.api.app import Edge, EdgeOptions
-from app.api.auth import CACHE_TTL_MS, Authenticator, RateLimiter, Rule, identify
+from app.api.auth import CACHE_TTL_MS, LATE_MS, Authenticator, RateLimiter, Rule, identify
 from app.api.forms import precondition, utc
 from app.api.metrics import RequestMetrics
 from app.errors import FieldsError, RateLimitedError, UnauthenticatedError
@@ -44,16 +45,21 @@ def test_no_rate_limits_nothing() -> None:
         limiter.take("a", 0.0)
 
 
+def _request(authenticator: Authenticator) -> Any:
+    state = SimpleNamespace(authenticator=authenticator)
+    return SimpleNamespace(app=SimpleNamespace(state=state), client=SimpleNamespace(host="h"))
+
+
+def _bearer(secret: str) -> HTTPAuthorizationCredentials:
+    return HTTPAuthorizationCredentials(scheme="Bearer", credentials=secret)
+
+
 def test_who_guesses_too_often_is_refused_before_the_database_is_asked() -> None:
     identities = _Identities()
     authenticator = Authenticator(identities.actor_of, lambda: 0.0, 1.0)
-    request = SimpleNamespace(
-        app=SimpleNamespace(state=SimpleNamespace(authenticator=authenticator)), client=SimpleNamespace(host="h")
-    )
 
     def ask(secret: str) -> Actor:
-        credentials = HTTPAuthorizationCredentials(scheme="Bearer", credentials=secret)
-        return asyncio.run(identify(request, credentials))  # type: ignore[arg-type]
+        return asyncio.run(identify(_request(authenticator), _bearer(secret)))
 
     assert ask("good") is VIEWER
     identities.actor = None
@@ -87,9 +93,12 @@ class _Identities:
     def __init__(self) -> None:
         self.asked = 0
         self.actor: Actor | None = VIEWER
+        self.away = False
 
     def actor_of(self, secret: str) -> Actor | None:
         self.asked += 1
+        if self.away:
+            raise TransientError("away")
         return self.actor
 
 
@@ -105,7 +114,62 @@ def test_identities_are_remembered_for_seconds_only() -> None:
     assert CACHE_TTL_MS <= 5000
     authenticator.look_up("s")
     authenticator.forget()
-    assert authenticator.remembered("s") == (False, None)
+    assert authenticator.remembered("s") == (False, VIEWER)
+
+
+def test_of_all_who_came_of_late_the_database_is_asked_at_once() -> None:
+    now = [10_000.0]
+    identities = _Identities()
+    asked: list[tuple[str, ...]] = []
+    gone: list[str] = []
+
+    def ended(actors: Sequence[Actor]) -> list[Actor]:
+        asked.append(tuple(sorted(actor.token_id for actor in actors)))
+        return [actor for actor in actors if actor.token_id in gone]
+
+    authenticator = Authenticator(identities.actor_of, lambda: now[0], 0.0, ended)
+
+    def ask(secret: str) -> Actor:
+        return asyncio.run(identify(_request(authenticator), _bearer(secret)))
+
+    for number in range(3):
+        identities.actor = Actor(token_id=f"t{number}", role=Role.VIEWER)
+        ask(f"s{number}")
+    identities.actor = None
+    # Each comes every five seconds, later than what was said of it holds; one asks for all.
+    for _ in range(4):
+        for number in range(3):
+            now[0] += 5000 / 3
+            assert ask(f"s{number}").token_id == f"t{number}"
+    assert identities.asked == 3
+    assert asked == [("t0", "t1", "t2")] * 12
+    # Who was revoked elsewhere is out when that time is over, whoever comes first.
+    gone.append("t1")
+    now[0] += CACHE_TTL_MS + 1
+    with pytest.raises(UnauthenticatedError):
+        ask("s1")
+    assert ask("s0").token_id == "t0"
+    assert identities.asked == 4
+    # Who did not come of late is not asked for.
+    now[0] += LATE_MS + 1
+    ask("s2")
+    assert asked[-1] == ("t2",)
+
+
+def test_without_the_database_what_is_remembered_runs_out() -> None:
+    now, identities = [10_000.0], _Identities()
+
+    def away(*_: object) -> list[Actor]:
+        raise TransientError("away")
+
+    authenticator = Authenticator(identities.actor_of, lambda: now[0], 0.0, away)
+    authenticator.look_up("s")
+    now[0] += CACHE_TTL_MS - 1
+    assert asyncio.run(identify(_request(authenticator), _bearer("s"))) is VIEWER
+    now[0] += 2
+    identities.away = True
+    with pytest.raises(TransientError):
+        asyncio.run(identify(_request(authenticator), _bearer("s")))
 
 
 def test_unknown_secrets_are_remembered_as_well() -> None:

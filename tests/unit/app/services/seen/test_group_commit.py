@@ -1,13 +1,24 @@
 """Whoever waits together commits together, and nobody is answered before the commit."""
 
+import asyncio
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
 from app.services.seen.telemetry import GroupCommit
 from solvers.errors import InvariantError, TransientError
+from tests.waiting import wait_until
+
+T = TypeVar("T")
+
+
+def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def within() -> T:
+        return await asyncio.wait_for(work(), 10)
+
+    return asyncio.run(within())
 
 
 class _Slow:
@@ -25,45 +36,95 @@ class _Slow:
         return [item * 10 for item in items]
 
 
-def _queue_length(group: GroupCommit[int, int]) -> int:
-    return len(group._waiting)
-
-
 def test_those_who_wait_go_together() -> None:
     writer = _Slow()
     group: GroupCommit[int, int] = GroupCommit(writer)
-    with ThreadPoolExecutor(9) as pool:
-        first = pool.submit(group.submit, 0)
-        assert writer.entered.wait(10)
-        others = [pool.submit(group.submit, number) for number in range(1, 9)]
-        queued = threading.Event()
-        while _queue_length(group) < 8:
-            queued.wait(0.001)
+
+    async def work() -> None:
+        first = asyncio.create_task(group.submit(0))
+        assert await asyncio.to_thread(writer.entered.wait, 10)
+        others = [asyncio.create_task(group.submit(number)) for number in range(1, 9)]
+        await asyncio.to_thread(wait_until, lambda: len(group._waiting) == 8)
         assert not first.done()
         writer.released.set()
-        assert first.result(10) == 0
-        assert sorted(other.result(10) for other in others) == [10 * number for number in range(1, 9)]
-    assert writer.batches[0] == [0]
-    assert sorted(writer.batches[1]) == list(range(1, 9))
-    assert len(writer.batches) == 2
+        assert await first == 0
+        assert await asyncio.gather(*others) == [10 * number for number in range(1, 9)]
+
+    run(work)
+    assert writer.batches == [[0], list(range(1, 9))]
+
+
+def test_loops_of_their_own_share_a_commit() -> None:
+    """As many threads as there are senders, each with its own event loop."""
+    writer = _Slow()
+    group: GroupCommit[int, int] = GroupCommit(writer)
+    answers: dict[int, int] = {}
+
+    def send(number: int) -> None:
+        answers[number] = asyncio.run(group.submit(number))
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(9)]
+    threads[0].start()
+    assert writer.entered.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    wait_until(lambda: len(group._waiting) == 8)
+    writer.released.set()
+    for thread in threads:
+        thread.join(10)
+    assert answers == {number: 10 * number for number in range(9)}
+    assert [len(batch) for batch in writer.batches] == [1, 8]
 
 
 def test_a_batch_is_bounded() -> None:
     sizes: list[int] = []
-    gate = threading.Event()
 
     def write(items: Sequence[int]) -> Sequence[int]:
-        gate.wait(10)
         sizes.append(len(items))
         return items
 
     group: GroupCommit[int, int] = GroupCommit(write, batch_max=3)
-    with ThreadPoolExecutor(10) as pool:
-        futures = [pool.submit(group.submit, number + 1) for number in range(10)]
-        gate.set()
-        assert sorted(future.result(10) for future in futures) == list(range(1, 11))
-    assert max(sizes) <= 3
-    assert sum(sizes) == 10
+
+    async def work() -> list[int]:
+        return await asyncio.gather(*(group.submit(number + 1) for number in range(10)))
+
+    assert run(work) == list(range(1, 11))
+    assert sizes == [3, 3, 3, 1]
+
+
+def test_who_stores_lingers_for_others() -> None:
+    sizes: list[int] = []
+
+    def write(items: Sequence[int]) -> Sequence[int]:
+        sizes.append(len(items))
+        return items
+
+    group: GroupCommit[int, int] = GroupCommit(write, linger_s=lambda: 0.5)
+
+    async def work() -> None:
+        first = asyncio.create_task(group.submit(1))
+        await asyncio.to_thread(wait_until, lambda: group._waiting)
+        await asyncio.gather(first, group.submit(2))
+
+    run(work)
+    assert sizes == [2]
+
+
+def test_who_hangs_up_leaves_the_turn_to_others() -> None:
+    writer = _Slow()
+    group: GroupCommit[int, int] = GroupCommit(writer)
+
+    async def work() -> None:
+        first = asyncio.create_task(group.submit(0))
+        assert await asyncio.to_thread(writer.entered.wait, 10)
+        gone, stays = (asyncio.create_task(group.submit(number)) for number in (1, 2))
+        await asyncio.to_thread(wait_until, lambda: len(group._waiting) == 2)
+        gone.cancel()
+        await asyncio.wait([gone])
+        writer.released.set()
+        assert (await first, await stays) == (0, 20)
+
+    run(work)
 
 
 def test_a_failed_batch_fails_everybody_in_it_and_nobody_after() -> None:
@@ -76,12 +137,16 @@ def test_a_failed_batch_fails_everybody_in_it_and_nobody_after() -> None:
         return items
 
     group: GroupCommit[int, int] = GroupCommit(write)
-    with pytest.raises(TransientError):
-        group.submit(1)
-    assert group.submit(2) == 2
+
+    async def work() -> None:
+        failed = await asyncio.gather(group.submit(1), group.submit(1), return_exceptions=True)
+        assert [type(error) for error in failed] == [TransientError] * 2
+        assert await group.submit(2) == 2
+
+    run(work)
 
 
 def test_a_writer_that_loses_an_item_is_a_bug_of_ours() -> None:
     group: GroupCommit[int, int] = GroupCommit(lambda _: [])
     with pytest.raises((ValueError, InvariantError)):
-        group.submit(1)
+        run(lambda: group.submit(1))

@@ -1,0 +1,95 @@
+"""What a fleet of many nodes costs one API, one planner and one PostgreSQL: nodes of 8 GPUs and 24 replicas report
+and are accounted; processor time of each process, memory, bytes on disk and answer times.
+
+    python -m benchmarks.fleet_size [--nodes 200,1000] [--minutes 3] [--interval-s 5] [--without-planner]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import psycopg
+
+from app.client import Client
+from app.store.engine import libpq_url
+from benchmarks.nodes import GPU_TYPE, INTERVAL_S
+from benchmarks.overload import make_nodes, offered
+from benchmarks.stack import Stack, processor_s, resident_mib, running_stack
+
+RAW = ("node_samples", "device_samples", "replica_samples", "report_log", "report_heads", "sample_shapes")
+
+
+def sizes(stack: Stack) -> tuple[int, int]:
+    """Bytes of raw telemetry and of the whole database."""
+    with psycopg.connect(libpq_url(stack.url)) as connection:
+        raw = connection.execute(
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c WHERE c.relkind = 'r'"
+            " AND c.relname ~ %s",
+            (f"^({'|'.join(RAW)})(_|$)",),
+        ).fetchone()
+        whole = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+    assert raw is not None
+    assert whole is not None
+    return int(raw[0]), int(whole[0])
+
+
+def quantile(seen: Counter[str], fraction: float) -> int:
+    """Of the answer times that were counted by the millisecond."""
+    times = sorted((int(name[3:]), count) for name, count in seen.items() if name.startswith("ms"))
+    rank = fraction * sum(count for _, count in times)
+    for time_ms, count in times:
+        rank -= count
+        if rank <= 0:
+            return time_ms
+    return 0
+
+
+def measure(nodes: int, minutes: float, interval_s: float, *, plans: bool) -> Iterator[str]:
+    """Lines of what so many nodes cost."""
+    with running_stack(plans=plans, rate_limit_per_s="100000") as stack:
+        with Client(stack.server, stack.admin_token) as client:
+            client.put("gpu-type", GPU_TYPE)
+        make_nodes(stack, nodes)
+        offered(stack, nodes, interval_s, 2 * interval_s)
+        pids = {"API": stack.api_pid, "PostgreSQL": stack.postgres_pid, "planner": stack.planner_pid}
+        before = {name: processor_s(pid) for name, pid in pids.items() if pid is not None}
+        raw_before, whole_before = sizes(stack)
+        seen = offered(stack, nodes, interval_s, 60 * minutes)
+        spent = {name: processor_s(pid) - before[name] for name, pid in pids.items() if pid is not None}
+        raw, whole = sizes(stack)
+        stored = seen["early 200"] + seen["late 200"]
+        reports_per_h = 3600 / INTERVAL_S
+        due = nodes * 60 * minutes / interval_s
+        yield f"{nodes} nodes, {minutes:g} minutes, a report each {interval_s:g} s: {stored} stored of {due:.0f} due"
+        failed = {name: seen[name] for name in sorted(seen) if not name.startswith("ms") and not name.endswith("200")}
+        yield f"  answers: p50 {quantile(seen, 0.5)} ms, p99 {quantile(seen, 0.99)} ms; others: {failed or 'none'}"
+        for name, seconds in spent.items():
+            pid = pids[name]
+            memory = "" if pid is None or name == "PostgreSQL" else f", {resident_mib(pid):.0f} MiB resident"
+            share = seconds / (60 * minutes)
+            yield f"  {name}: {1000 * seconds / max(1, stored):.2f} ms a report, {share:.2f} of a core{memory}"
+        per_node_h = reports_per_h / max(1, stored) / 2**20
+        yield (
+            f"  disk for each node and hour: raw telemetry {(raw - raw_before) * per_node_h:.2f} MiB,"
+            f" everything {(whole - whole_before) * per_node_h:.2f} MiB"
+        )
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="200,1000")
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--interval-s", type=float, default=INTERVAL_S)
+    parser.add_argument("--without-planner", action="store_true")
+    arguments = parser.parse_args()
+    for nodes in map(int, arguments.nodes.split(",")):
+        for line in measure(nodes, arguments.minutes, arguments.interval_s, plans=not arguments.without_planner):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
