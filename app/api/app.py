@@ -6,9 +6,9 @@ import asyncio
 import importlib.metadata
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio.to_thread
@@ -144,6 +144,8 @@ class EdgeOptions:
     metrics: RequestMetrics
     log: EventLog
     lane_of: Callable[[Scope, str], TurnQueue | None] = lambda *_: None
+    direct: Mapping[str, ASGIApp] = field(default_factory=dict)
+    """Who works on what waited in a lane, by path, where it is not the application."""
     is_ending: Callable[[], bool] = lambda: False
 
 
@@ -188,7 +190,8 @@ class _Exchange:
             if lane is None:
                 await self._app(self._scope, receive, self.send)
             else:
-                await lane.serve(self._app, self._scope, receive, self.send)
+                app = self._options.direct.get(self._scope["path"], self._app)
+                await lane.serve(app, self._scope, receive, self.send)
         except ClientDisconnect:
             # There is nobody to answer; nginx's number for it.
             self._count(499)
@@ -305,6 +308,7 @@ def create_app(context: ApiContext) -> FastAPI:
         metrics=RequestMetrics(registry),
         log=context.log,
         lane_of=app.state.admission.lane_of,
+        direct={"/v1/agent/reports": agent.take_reports},
         is_ending=app.state.ending.is_set,
     )
     app.add_middleware(Edge, options=options)
