@@ -32,7 +32,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos fuzz lock openapi scenarios library bench test-rl test-gpu clean system-deps
+.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills fuzz lock openapi scenarios library bench test-rl test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ claims: $(VENV)/.dev-stamp ## Judge every claim of the papers with full effort, 
 
 chaos: $(VENV)/.dev-stamp ## Seeded histories of store, API and agents under faults (SEEDS=0-999, CHAOS_ARGS=--mutants)
 	@$(BIN)/python -m tests.chaos --seeds $(or $(SEEDS),0-99) $(CHAOS_ARGS)
+
+kills: $(VENV)/.dev-stamp ## Kill and freeze real processes at random moments under writers (KILLS=1000 KILLS_ARGS="--seed 7")
+	@$(BIN)/python -m tests.kills --kills $(or $(KILLS),100) $(KILLS_ARGS)
 
 fuzz: $(VENV)/.dev-stamp ## Feed every reader of what others write with what nobody should write (FUZZ_ARGS="--inputs 100000")
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)

@@ -69,7 +69,8 @@ def _server(address: str) -> Iterator[dict[str, str]]:
         # A Date is a whole second that has begun.
         ahead_s = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5 - middle_s
         state = WELL if abs(ahead_s) <= CLOCK_S_WELL else WRONG if abs(ahead_s) >= CLOCK_S_REFUSED else ODD
-        yield _line("clock", state, f"the server's is {ahead_s:+.1f} s from here", "" if state == WELL else "set by NTP")
+        told = f"the server's is {ahead_s:+.1f} s from here"
+        yield _line("clock", state, told, "" if state == WELL else "set it by NTP")
 
 
 def _state(config: AgentConfig, arguments: Sequence[str]) -> Iterator[dict[str, str]]:

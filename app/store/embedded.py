@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 import psycopg
 
+from app.store.engine import translated
 from solvers.errors import NotFoundError, StateError
 
 MAJOR_VERSION = 18
@@ -67,7 +68,7 @@ class _Account:
 
 def embedded_url(home: Path) -> str:
     """URL of the server under `home`, which is made and started first where needed; data of earlier runs is kept.
-    Raises StateError with the server's own words when it does not start.
+    Raises StateError with the server's own words when it does not start, TransientError when it recovers once more.
     """
     data = _data_path(home)
     data.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +85,9 @@ def embedded_url(home: Path) -> str:
         sockets = _socket_path(data, account)
         if not _answers(sockets):
             _start(data, sockets, account)
-        _ensure_database(sockets)
+        # It answered, but a child of its that dies now sends it back into recovery.
+        with translated():
+            _ensure_database(sockets)
     return _url(sockets, DATABASE)
 
 

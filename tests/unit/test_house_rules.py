@@ -147,7 +147,7 @@ def test_no_test_sleeps() -> None:
     assert {path: faults for path, faults in found.items() if faults and path not in by_themselves} == {}
     assert all(found[path] for path in by_themselves)
     spending = {path for path, source in sources.items() if re.search(r"waiting import .*\bspend\b", source)}
-    subject = ("tests/gpu/", "tests/standins/", "tests/integration/faults/")
+    subject = ("tests/gpu/", "tests/standins/", "tests/integration/faults/", "tests/kills/")
     assert {path for path in spending if not path.startswith(subject)} == set()
 
 

@@ -12,6 +12,8 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from app import kinds
+from app.api.console import COOKIE
+from app.services.declared.tokens import Deed, Tokens
 from tests import builders
 from tests.integration.api.routes import Requests, routes_of
 from tests.integration.api.world import FOREIGN, OWN, WHO, World, spec
@@ -140,10 +142,59 @@ def test_everybody_at_every_door(world: World, requests: Requests) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_nobody_without_a_token(world: World, requests: Requests) -> None:
+@pytest.mark.parametrize("who", [None, "revoked", "expired", "unknown", "garbled"])
+def test_who_has_no_living_token_meets_closed_doors(world: World, requests: Requests, who: str | None) -> None:
+    made = Tokens(world.database).issue(WHO["admin"], Deed(actor="test"))
+    world.secrets.update(revoked=made.secret, expired=made.secret, unknown="hr_" + "x" * 43, garbled="a b")
+    ended = "revoked_at" if who == "revoked" else "expires_at"
+    with world.database.raw() as connection:
+        connection.execute(f"UPDATE tokens SET {ended} = now() WHERE id = %s", (made.id,))
     for route in routes_of(world):
-        status = requests.send(route, None)
+        status = requests.send(route, who)
         assert status == (200 if TABLE[route.operation] is OPEN else 401), route
+
+
+def test_no_query_leads_into_another_project(world: World, requests: Requests) -> None:
+    """Every operation that takes a project, as the description says, asked by each project about the other."""
+    asked = {
+        operation["operationId"]: path
+        for path, operations in world.app.openapi()["paths"].items()
+        for operation in operations.values()
+        if any(item["name"] == "project" and item["in"] == "query" for item in operation.get("parameters", ()))
+    }
+    assert set(asked) >= {"list_services", "list_jobs", "list_tasks", "get_costs"}
+    for operation, path in asked.items():
+        for who, project in (("own viewer", FOREIGN), ("foreign viewer", OWN), ("own reporter", FOREIGN)):
+            status = world.call("GET", f"{path}?project={project}", who).status_code
+            assert status == (404 if TABLE[operation][who] == IN else 403), (operation, who)
+        assert world.call("GET", f"{path}?project={OWN}").status_code == 200
+
+
+MAY_LOOK = {name for name, answer in SHARED_READ.items() if answer == IN}
+
+
+def test_everybody_at_the_consoles_doors(world: World) -> None:
+    """The console's own routes, which are not described: a page for whoever may read, the sign-in for all others."""
+    world.client.follow_redirects = False
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for who in (*EVERYBODY, None):
+        may = who in MAY_LOOK
+        secret = world.secrets[who] if who is not None else "hr_" + "x" * 43
+        session = {"Cookie": f"{COOKIE}={secret}"}
+        page = world.call("GET", "/", None, headers=session)
+        assert (page.status_code, 'action="/session"' in page.text) == (200 if may or who is None else 403, not may), (
+            who
+        )
+        signed = world.call("POST", "/session", None, body=f"token={secret}".encode(), headers=form)
+        assert (signed.status_code, "set-cookie" in signed.headers) == ((303, True) if may else (401, False)), who
+        world.client.cookies.clear()
+        assert world.call("POST", "/session/end", None, headers=session).status_code == 303
+        world.client.cookies.clear()
+        if not may:
+            stream = world.call("GET", "/console/stream", None, headers=session)
+            assert stream.status_code == (401 if who is None else 403), who
+        assert world.call("GET", "/static/console.css", None).status_code == 200
+        assert world.call("GET", "/static/..%2Fapp.py", who).status_code == 404
 
 
 def test_strangers_learn_nothing(world: World) -> None:

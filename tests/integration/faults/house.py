@@ -104,13 +104,17 @@ class Postgres:
 
     def crash(self) -> None:
         """Stop at once, without a checkpoint and without telling clients: what a power cut leaves behind."""
+        self.kill(signal.SIGQUIT)
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End the postmaster; killed, it leaves its children to find out by themselves."""
         pid = self._pid()
-        os.kill(pid, signal.SIGQUIT)
+        os.kill(pid, how)
         await_true("PostgreSQL is gone", lambda: not Path(f"/proc/{pid}").exists(), 20.0)
 
     def start(self) -> None:
         """Come back, with recovery, at the same address."""
-        assert embedded_url(self.home) == self.url
+        await_true("PostgreSQL is back", lambda: embedded_url(self.home) == self.url)
 
     def dump(self, url: str, file: Path) -> None:
         """A backup of a database, made while it is in use."""

@@ -16,7 +16,8 @@ import pytest
 
 from app.store import embedded
 from app.store.engine import Database
-from solvers.errors import StateError
+from solvers.errors import StateError, TransientError
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -41,6 +42,14 @@ def _elsewhere(home: Path) -> str:
     return done.stdout.strip()
 
 
+def _dead(connection: psycopg.Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except psycopg.OperationalError:
+        return True
+    return False
+
+
 def test_it_is_made_found_stopped_and_keeps_its_data(home: Path) -> None:
     assert not embedded.stop_embedded(home)
     url = embedded.embedded_url(home)
@@ -56,6 +65,24 @@ def test_it_is_made_found_stopped_and_keeps_its_data(home: Path) -> None:
     assert embedded.embedded_url(home) == url
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+def test_a_server_that_recovers_once_more_is_told_as_that(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has answered, then a child of its is killed: who looks after it tries again, and does not end."""
+    url = embedded.embedded_url(home)
+
+    def killed(sockets: Path) -> bool:
+        connection = psycopg.connect(url)
+        os.kill(connection.info.backend_pid, signal.SIGKILL)
+        wait_until(lambda: _dead(connection), "the server to notice")
+        connection.close()
+        return True
+
+    monkeypatch.setattr(embedded, "_answers", killed)
+    with pytest.raises(TransientError):
+        embedded.embedded_url(home)
+    monkeypatch.undo()
+    wait_until(lambda: embedded.standing_url(home) == url, "it is back")
 
 
 def test_it_outlives_the_process_that_started_it_and_is_shared(home: Path) -> None:
