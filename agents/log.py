@@ -5,6 +5,7 @@ There are no levels: an event is either worth a line or it is not said.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -24,7 +25,8 @@ class Log:
     def event(self, name: str, **facts: str | int | float | None) -> None:
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = json.dumps({"time": moment, "event": name, "node": self._node, **facts}, ensure_ascii=False)
-        with self._lock:
+        # A full disk must not end what it would be told of.
+        with self._lock, contextlib.suppress(OSError):
             self._stream.write(line + "\n")
             self._stream.flush()
 

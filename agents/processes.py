@@ -26,7 +26,6 @@ NOFILE_MAX = 65536
 MARK = "HEADROOM_WORKER"
 """Tells whose process one is, also when an agent died between starting it and writing that down."""
 PROC = Path("/proc")
-_ENVIRONMENT_BYTES_MAX = 2**21
 _PR_SET_NO_NEW_PRIVS = 38
 
 
@@ -155,9 +154,7 @@ class HostProcesses:
 
     def marked(self, mark: str) -> tuple[ProcessId, ...]:
         """Living processes that were started with this mark. Costly."""
-        wanted = f"{MARK}={mark}".encode()
-        texts = ((pid, _read(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES_MAX)) for pid in _pids())
-        return self.identify(pid for pid, text in texts if text is not None and wanted in text.split(b"\0"))
+        return self.identify(pid for pid in _pids() if (environment_of(pid) or {}).get(MARK) == mark)
 
     def identify(self, pids: Iterable[int]) -> tuple[ProcessId, ...]:
         return tuple(filter(None, map(identify, pids)))
@@ -220,8 +217,9 @@ class _Stat:
 
 
 def _stat(pid: int) -> _Stat | None:
-    text = _read(f"/proc/{pid}/stat", 4096)
-    if not text:
+    try:
+        text = (PROC / str(pid) / "stat").read_bytes()
+    except OSError:
         return None
     # The second field is the program's name in parentheses, and may hold both spaces and parentheses.
     fields = text[text.rindex(b")") + 2 :].split()
@@ -231,17 +229,3 @@ def _stat(pid: int) -> _Stat | None:
 def _pids() -> list[int]:
     with os.scandir("/proc") as entries:
         return [int(entry.name) for entry in entries if entry.name.isdigit()]
-
-
-def _read(path: str, bytes_max: int) -> bytes | None:
-    """A file of /proc; None when its process is gone or somebody else's."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(descriptor, bytes_max)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)

@@ -110,11 +110,12 @@ def invocation(
         raise WorkerError(f"{arguments[0]}: no such program")
     arguments = (as_allowed(str(Path(program).absolute()), rules.executables), *arguments[1:])
     place = target.working_directory
-    if user is not None:
-        # Where a worker wants to be is entered by the worker's user: this process may enter anything.
-        arguments = arguments if place is None else ("/bin/sh", "-c", _ENTER, "sh", place, *arguments)
-        return Invocation(arguments=arguments, environment=environment, working_directory=str(user.home), uid=user.uid)
-    return Invocation(arguments=arguments, environment=environment, working_directory=place)
+    if user is None:
+        return Invocation(arguments=arguments, environment=environment, working_directory=place)
+    if place is not None:
+        # Entered by the worker's user: this process may enter anything.
+        arguments = ("/bin/sh", "-c", _ENTER, "sh", place, *arguments)
+    return Invocation(arguments=arguments, environment=environment, working_directory=str(user.home), uid=user.uid)
 
 
 def as_allowed(program: str, executables: tuple[str, ...] | None) -> str:

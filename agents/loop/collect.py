@@ -5,12 +5,15 @@ Intervals are of the monotonic clock. No reading is edited: rows are what the ba
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.devices.base import Devices, DeviceSample, WorkerSample
+from agents.loop.unsent import ReportFile, UnsentReport
 from agents.wire import DeviceReport, ReplicaReport, Report, mirrored
 
 REPORTS_KEPT_MAX = 720
@@ -182,11 +185,17 @@ def _worst(one: float | None, other: float | None) -> float | None:
 
 
 class ReportBuffer:
-    """Reports that nobody has acknowledged yet, oldest first; the oldest are lost when it is full. Thread-safe."""
+    """All that wait, oldest first; the oldest are lost when it is full. Thread-safe.
 
-    def __init__(self, kept_max: int = REPORTS_KEPT_MAX) -> None:
-        self._reports: deque[Report] = deque()
-        self._kept_max = kept_max
+    What earlier agents left waits for the first of this agent's own to be acknowledged: from then on it can only be
+    late, and says nothing of who speaks for the node.
+    """
+
+    def __init__(self, boot_id: str, file: ReportFile | None = None, kept_max: int = REPORTS_KEPT_MAX) -> None:
+        left = file.load(time.time())[-kept_max:] if file is not None else ()
+        self._reports: deque[UnsentReport] = deque(left)
+        self._boot_id, self._file, self._kept_max = boot_id, file, kept_max
+        self._heard = False
         self._lock = threading.Lock()
         self.lost = 0
         """Given up because the buffer was full."""
@@ -194,23 +203,44 @@ class ReportBuffer:
         """Given up because the control plane refused them."""
 
     def add(self, report: Report) -> None:
+        made = UnsentReport.of(report)
         with self._lock:
-            self._reports.append(report)
+            self._reports.append(made)
             while len(self._reports) > self._kept_max:
                 self._reports.popleft()
                 self.lost += 1
+            if self._file is not None:
+                self._file.append(made, self._reports)
 
-    def oldest(self, count: int) -> tuple[Report, ...]:
+    def oldest(self, count: int) -> tuple[UnsentReport, ...]:
         with self._lock:
-            return tuple(self._reports[position] for position in range(min(count, len(self._reports))))
+            due = (report for report in self._reports if self._heard or report.boot_id == self._boot_id)
+            return tuple(itertools.islice(due, count))
 
-    def settle(self, reports: Sequence[Report], *, refused: bool = False) -> None:
+    def settle(self, reports: Sequence[UnsentReport], *, refused: bool = False) -> None:
         """Forget reports that were acknowledged, or refused for good."""
-        done = {(report.boot_id, report.sequence) for report in reports}
+        done = {report.name for report in reports}
         with self._lock:
-            self._reports = deque(report for report in self._reports if (report.boot_id, report.sequence) not in done)
+            self._reports = deque(report for report in self._reports if report.name not in done)
             if refused:
                 self.refused += len(done)
+            elif any(report.boot_id == self._boot_id for report in reports):
+                self._heard = True
+            if self._file is not None:
+                self._file.settle(done, self._reports)
+
+    def joined(self, cluster_id: str | None) -> int:
+        """Drop what earlier agents left for another cluster than the one that was joined; how many."""
+        with self._lock:
+            file = self._file
+            if file is None or cluster_id in (None, file.cluster_id):
+                return 0
+            before = len(self._reports)
+            if file.cluster_id is not None:
+                self._reports = deque(report for report in self._reports if report.boot_id == self._boot_id)
+            file.cluster_id = cluster_id
+            file.rewrite(self._reports)
+            return before - len(self._reports)
 
     def __len__(self) -> int:
         with self._lock:

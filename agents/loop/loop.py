@@ -22,8 +22,9 @@ from agents.devices.base import Devices
 from agents.errors import AgentError, DeviceError, ForeignTargetError, StateFileError, TargetRefusedError
 from agents.log import Log
 from agents.loop.apply import Applier
-from agents.loop.collect import Collector, Sampler
+from agents.loop.collect import Collector, ReportBuffer, Sampler
 from agents.loop.governing import NodeGoverning
+from agents.loop.unsent import REPORTS_FILE, ReportFile
 from agents.loop.uplink import Mailbox, Uplink, listen
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import LoadMaker
@@ -70,7 +71,8 @@ class Agent:
         self._log = log
         self._clocks = clocks or Clocks()
         self.boot_id = uuid.uuid4().hex
-        self.mailbox = Mailbox()
+        reports = ReportFile(state.path / REPORTS_FILE, facts.node, log)
+        self.mailbox = Mailbox(ReportBuffer(self.boot_id, reports))
         both = (self._clocks.monotonic_s, self._clocks.wall_s)
         self._samples = Sampler(devices, self._clocks.monotonic_s, (REPORTS, GOVERNOR, PROFILING))
         self._collector = Collector(facts.node, self.boot_id, partial(self._samples.take, REPORTS), both)

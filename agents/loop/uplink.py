@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from agents.config import NodeFacts
+from agents.errors import StateFileError
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
 from agents.servers import Servers, SpreadConnection
@@ -31,8 +32,8 @@ _NOT_KNOWN = frozenset({401, 403})
 class Mailbox:
     """What the applying thread and the uplink's thread hand each other. Thread-safe."""
 
-    def __init__(self) -> None:
-        self.reports = ReportBuffer()
+    def __init__(self, reports: ReportBuffer) -> None:
+        self.reports = reports
         self.has_work = threading.Event()
         """For the uplink: something to send or to fetch."""
         self.news = threading.Event()
@@ -161,7 +162,8 @@ class Uplink:
             self._mailbox.drop_receipt(receipt)
         count = REPORTS_PER_SEND
         while reports := self._mailbox.reports.oldest(count):
-            answer = self._call("POST", "/v1/agent/reports", [encode(report) for report in reports])
+            body = b"[" + b",".join(report.text for report in reports) + b"]"
+            answer = self._call("POST", "/v1/agent/reports", body, {"Content-Type": "application/json"})
             if answer.ok:
                 self._mailbox.reports.settle(reports)
                 count = REPORTS_PER_SEND
@@ -200,12 +202,18 @@ class Uplink:
             raise _LaterError("the answer to joining is not an object")
         token, interval_s = joined.get("token"), joined.get("report_interval_s")
         if isinstance(token, str) and token and token != self._node_token:
-            self._state.write_text(TOKEN_FILE, token + "\n")
             self._node_token = token
+            try:
+                self._state.write_text(TOKEN_FILE, token + "\n")
+            except StateFileError as error:
+                self._log.event("token.not_kept", reason=str(error))
         if isinstance(interval_s, int | float) and interval_s > 0.0:
             self.report_interval_s = float(interval_s)
         self._connection.token = self._node_token
         self._tag, self._epoch = None, joined.get("epoch")
+        dropped = self._mailbox.reports.joined(joined.get("cluster_id"))
+        if dropped:
+            self._log.event("reports.foreign", reports=dropped)
         self.joined.set()
         self._mailbox.news.set()
         self._log.event("node.joined", boot_id=self._join_message.boot_id)

@@ -92,10 +92,6 @@ class DaemonProcess:
         ours = seen.get("CUDA_VISIBLE_DEVICES") == self.uuid and seen.get("CUDA_MPS_PIPE_DIRECTORY") == str(self.pipe)
         return found if ours else None
 
-    def serves_all(self, process: ProcessId, protocol: MpsProtocol) -> bool:
-        """Whether a daemon takes the clients it is to take; one of an agent before may be this user's alone."""
-        return not self.many_users or protocol.many_users in arguments_of(process.pid)
-
     def start(self, protocol: MpsProtocol) -> None:
         """Start it and return; it is not up yet. Raises SharingError, NotSupportedError without a control program."""
         path = protocol.socket_path(self.pipe)
@@ -261,7 +257,8 @@ class MpsDevice:
         with self._lock:
             if self._find() is None:
                 self._launch()
-            if self._process is not None and not self._daemon.serves_all(self._process, self._protocol):
+            started_with = arguments_of(self._process.pid) if self._process is not None else ()
+            if self._daemon.many_users and started_with and self._protocol.many_users not in started_with:
                 raise SharingError(f"the daemon of {self._daemon.uuid} serves one user alone: {ONE_USER}")
             if self.trouble():
                 self._make_ready()

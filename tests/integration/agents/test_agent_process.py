@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 
 from agents.servers import Servers
 from tests.integration.agents.control_plane import JOIN_TOKEN, NODE_TOKEN, ControlPlane
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 LIMITS_MIB = {"t4": 15_360, "v100": 32_768}
@@ -203,6 +205,80 @@ def test_reports_of_an_outage_arrive_afterwards_once_and_in_order(plane: Control
     moments = [report["observed_at_s"] for report in plane.reports]
     assert all(earlier <= later for earlier, later in pairwise(moments))
     assert len({report["boot_id"] for report in plane.reports}) == 1
+
+
+def sequences(plane: ControlPlane, boot_id: str) -> list[int]:
+    return [report["sequence"] for report in plane.reports if report["boot_id"] == boot_id]
+
+
+def test_reports_that_a_killed_agent_could_not_send_are_sent_by_the_next_one(
+    plane: ControlPlane, agent: AgentProcess
+) -> None:
+    agent.start()
+    plane.wait_for(lambda: plane.reports)
+    boots = [plane.joins[0]["boot_id"]]
+    file = agent.state / "reports.jsonl"
+    for more in (5000, 300):
+        # Killed with reports that were cut and never acknowledged, twice, the second time without having joined.
+        plane.failing = True
+        least = file.stat().st_size + more
+        wait_until(lambda least=least: file.stat().st_size > least, "reports wait")
+        agent.end(signal.SIGKILL)
+        agent.start()
+    wait_until(lambda: len(agent.events("control-plane.away")) >= 3, "it has tried")
+    before = len(plane.reports)
+    plane.come_back()
+    plane.wait_for(lambda: len(plane.joins) == 2 and len(plane.reports) > before + 30)
+    boots.append(plane.joins[1]["boot_id"])
+    # Whoever lives speaks first, so that nothing of before it can speak for the node.
+    assert plane.reports[before]["boot_id"] == boots[1]
+    own = sequences(plane, boots[1])
+    assert own == list(range(1, len(own) + 1))
+    left = {report["boot_id"] for report in plane.reports} - {boots[1]}
+    assert len(left) == 2
+    for boot in left:
+        told = sequences(plane, boot)
+        assert told == list(range(1, len(told) + 1))
+    # Seconds that nobody told of are those in which no agent lived, and an interval that a death cut off.
+    moments = sorted((report["observed_at_s"], report["interval_s"]) for report in plane.reports)
+    unseen_s = [moment - interval_s - earlier for (earlier, _), (moment, interval_s) in pairwise(moments)]
+    assert sum(gap_s > 0.05 for gap_s in unseen_s) <= 2
+    wait_until(lambda: file.stat().st_size < 100, "nothing waits any more")
+
+
+def test_a_disk_that_is_full_costs_no_report_while_the_agent_lives(plane: ControlPlane, agent: AgentProcess) -> None:
+    agent.start()
+    plane.wait_for(lambda: plane.reports)
+    assert agent.process is not None
+    resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (8192, 8192))
+    plane.failing = True
+    wait_until(lambda: agent.events("reports.in_memory_only"), "it says so")
+    wait_until(lambda: len(agent.events("reports.in_memory_only")[0]["reason"]) > 5, "with the reason")
+    plane.come_back()
+    boot = plane.joins[0]["boot_id"]
+    count = len(plane.reports)
+    plane.wait_for(lambda: len(plane.reports) > count + 20)
+    told = sequences(plane, boot)
+    assert told == list(range(1, len(told) + 1))
+    assert agent.end(signal.SIGTERM) == 0
+
+
+def test_where_nothing_can_be_written_it_joins_and_works_all_the_same(plane: ControlPlane, agent: AgentProcess) -> None:
+    """Its token, target and reports are in memory alone then; its log is a file that takes nothing either."""
+    bound = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, bound[1]))
+    try:
+        agent.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, bound)
+    plane.wait_for(lambda: len(plane.reports) >= 3)
+    plane.promote(target(plane, 1, [replica("a", 30)], []))
+    plane.wait_for(lambda: applied(plane, 1))
+    seen = len(plane.reports)
+    plane.wait_for(lambda: len(plane.reports) >= seen + 3)
+    assert not (agent.state / "token").exists()
+    assert agent.log.stat().st_size == 0
+    assert agent.end(signal.SIGTERM) == 0
 
 
 def test_who_is_turned_away_comes_again_when_it_was_told_and_loses_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.agents.test_gpu_host import GpuHost, gpu, library
+from tests.standins.hosts import worker_program
 
 pytestmark = pytest.mark.integration
 __all__ = ["gpu", "library"]
@@ -48,3 +50,37 @@ def test_the_nodes_token_in_the_receipt(gpu: GpuHost, homes: Path, *, apart: boo
     assert ("Permission denied" in problems[0]) is apart, problems
     if apart:
         assert (homes / "team").stat().st_uid >= 1_900_000_000
+
+
+def test_two_projects_share_a_gpu_as_users_of_their_own(homes: Path, library: Path) -> None:
+    """By the pipes that the agent chooses where workers have users of their own, below their homes."""
+    found = GpuHost(homes.parent, library)
+    found.host.mps.pipe_base = homes / ".mps"
+    found.host.whose = ("--worker-homes", str(homes))
+    worker_program().parent.chmod(0o755)
+    # Where the stand-in of the driver keeps who is on a device; the real one needs no file for that.
+    (found.host.nvml.root / "processes" / found.uuid).chmod(0o777)
+    try:
+        found.start()
+        found.hold(30)
+        device = {"uuid": found.uuid, "mode": "mps", "clock_mhz_sm": None, "power_limit_w": None}
+        replicas = [found.replica("r0", 30), found.replica("r1", 20) | {"project": "other", "workload": "other/svc"}]
+        found.generation += 1
+        target = {"node": "node-1", "generation": 2, "plan": None, "devices": [device | {"replicas": replicas}]}
+        found.plane.promote(target)
+        found.plane.wait_for(lambda: found.receipt("applied", 2) is not None, 40.0)
+        receipt = found.receipt("applied", 2)
+        assert receipt is not None
+        assert [each["sm_count"] for each in receipt["replicas"]] == [32, 20]
+        uids = {Path(f"/proc/{pid}").stat().st_uid for pid in found.host.pids(found.uuid)}
+        assert uids == {(homes / project).stat().st_uid for project in ("team", "other")}
+        assert len(uids) == 2
+        # Another agent takes up both, and ends the one that is not wanted any more.
+        found.end(signal.SIGKILL)
+        found.start()
+        found.hold(30)
+        assert [Path(f"/proc/{pid}").stat().st_uid for pid in found.host.pids(found.uuid)] == [
+            (homes / "team").stat().st_uid
+        ]
+    finally:
+        found.close()

@@ -1,12 +1,11 @@
-"""Reports: intervals, order, consistency of rows, and the bounded buffer."""
+"""Reports: intervals, order, consistency of rows."""
 
 from __future__ import annotations
 
 import pytest
 
 from agents.devices.fake.host import FakeDevices
-from agents.loop.collect import INTERVAL_S_MAX, Collector, ReportBuffer, Sampler
-from agents.wire import Report
+from agents.loop.collect import INTERVAL_S_MAX, Collector, Sampler
 from tests.unit.agents.builders import NODE, FakeClock, fake_devices, worker_spec
 
 
@@ -106,37 +105,6 @@ def test_executions_are_told_apart_from_waiting(devices: FakeDevices, clock: Fak
         told.append((row.execution_ms_mean, row.latency_ms_p99))
     assert told[0][0] == pytest.approx(told[1][0], rel=0.03)
     assert told[1][1] > 1.5 * told[1][0]
-
-
-def report(sequence: int) -> Report:
-    return Report(
-        node=NODE,
-        boot_id="boot-1",
-        sequence=sequence,
-        observed_at_s=1.0,
-        interval_s=1.0,
-        generation_applied=0,
-        devices=(),
-        replicas=(),
-    )
-
-
-def test_the_buffer_keeps_order_and_forgets_what_is_acknowledged() -> None:
-    buffer = ReportBuffer()
-    for sequence in range(1, 6):
-        buffer.add(report(sequence))
-    buffer.settle(buffer.oldest(2))
-    buffer.settle([report(4)], refused=True)
-    assert [each.sequence for each in buffer.oldest(10)] == [3, 5]
-    assert (len(buffer), buffer.lost, buffer.refused) == (2, 0, 1)
-
-
-def test_a_full_buffer_loses_the_oldest_and_counts_them() -> None:
-    buffer = ReportBuffer(kept_max=3)
-    for sequence in range(1, 6):
-        buffer.add(report(sequence))
-    assert [each.sequence for each in buffer.oldest(10)] == [3, 4, 5]
-    assert buffer.lost == 2
 
 
 # --- Readers with intervals of their own: everybody sees everything once, and sums stay sums.
