@@ -39,7 +39,13 @@ class Settings:
     """How long a planner child that has found nothing yet may overrun its deadline before it is killed."""
     solve_memory_mib: int = 8192
     """Memory of a planner child; one that wants more fails, and the best that it had found stands."""
-    retention_raw_days: int = 7
+    retention_raw_days: int = 2
+    """Of offered load and the log of reports."""
+    retention_sample_hours: int = 6
+    """Of samples of devices and replicas; what is older is there by the minute."""
+    retention_raw_bytes: int = 0
+    retention_minute_bytes: int = 0
+    """Bounds beside the time; 0 bounds nothing."""
     retention_minute_days: int = 90
     retention_cycle_days: int = 30
     report_interval_s: float = 5.0

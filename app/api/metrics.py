@@ -95,6 +95,8 @@ _GAUGES = (
         "Of these, with a planner that failed or was stopped, or another than the first one's plan.",
     ),
     ("measurements_unlearned", "headroom_measurements_unlearned", "Measurements that plans do not know yet."),
+    ("raw_bytes", "headroom_raw_telemetry_bytes", "What raw telemetry takes on disk."),
+    ("minute_bytes", "headroom_minute_bytes", "What the minutes of ledger and bills take on disk."),
     ("ledger_age_s", "headroom_ledger_age_seconds", "Age of the newest minute in the ledger."),
 )
 _DATABASE_UP = ("headroom_database_up", "Whether PostgreSQL answered this scrape.")

@@ -93,14 +93,34 @@ def late_spans(session: Session, marks: Marks, now: datetime) -> list[MinuteSpan
     return spans
 
 
-def drop_raw_telemetry(session: Session, now: datetime, days: int) -> int:
-    """Drop raw telemetry older than `days` days whose hours are closed; answers the partitions dropped."""
-    return int(session.execute(named("drop_raw"), {"now": now, "days": days}).scalar_one())
+def drop_raw_telemetry(
+    session: Session, now: datetime, days: int, *, hours: int | None = None, bytes_max: int = 0
+) -> int:
+    """Drop raw telemetry older than `days` days, of samples than `hours`, and the oldest samples beyond `bytes_max` (0:
+    no bound) of all. Of open hours nothing goes. Answers the partitions dropped.
+    """
+    limits = {"now": now, "days": days, "hours": hours, "bytes": bytes_max}
+    return int(session.execute(named("drop_raw"), limits).scalar_one())
 
 
-def drop_minutes(session: Session, now: datetime, days: int) -> int:
-    """Drop minutes (roll-ups, bills, ledger) older than `days` days whose hours are closed; hours stay for good."""
-    return int(session.execute(named("drop_minutes"), {"now": now, "days": days}).scalar_one())
+def drop_minutes(session: Session, now: datetime, days: int, *, bytes_max: int = 0) -> int:
+    """Drop minutes (roll-ups, bills, ledger) older than `days` days, and the oldest where ledger and bills are larger
+    than `bytes_max` (0: no bound). Of open hours nothing goes; hours stay for good.
+    """
+    return int(session.execute(named("drop_minutes"), {"now": now, "days": days, "bytes": bytes_max}).scalar_one())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBytes:
+    """What raw telemetry and the minutes of ledger and bills take on disk."""
+
+    raw: int
+    minutes: int
+
+
+def kept_bytes(session: Session) -> KeptBytes:
+    (found,) = records(session, KeptBytes, named("kept_bytes"))
+    return found
 
 
 # --- Accounting and cost reports

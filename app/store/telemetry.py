@@ -195,6 +195,8 @@ class FleetCounts:
     cycles_last_hour: int
     cycles_stood_in_last_hour: int
     ledger_age_s: float | None
+    raw_bytes: int
+    minute_bytes: int
     outcomes_admitted: int
     outcomes_rejected: int
     beliefs_rebuilt: int

@@ -154,10 +154,14 @@ class Housekeeping:
         steps: dict[str, Callable[[Session], int]] = {
             "partitions_made": lambda session: telemetry.ensure_partitions(session, PARTITION_DAYS_AHEAD),
             "raw_dropped": lambda session: ledger.drop_raw_telemetry(
-                session, _now(session), settings.retention_raw_days
+                session,
+                _now(session),
+                settings.retention_raw_days,
+                hours=settings.retention_sample_hours,
+                bytes_max=settings.retention_raw_bytes,
             ),
             "minutes_dropped": lambda session: ledger.drop_minutes(
-                session, _now(session), settings.retention_minute_days
+                session, _now(session), settings.retention_minute_days, bytes_max=settings.retention_minute_bytes
             ),
             "cycles_deleted": lambda session: cycles.delete_older(session, days),
             "plans_deleted": lambda session: plans.delete_older(session, days),
@@ -169,7 +173,17 @@ class Housekeeping:
         for name, step in steps.items():
             with self._database.transaction() as session:
                 done[name] = step(session)
-        _keeping_log.info("retention.applied", **done)
+        with self._database.transaction() as session:
+            kept = ledger.kept_bytes(session)
+        _keeping_log.info("retention.applied", **done, raw_bytes=kept.raw, minute_bytes=kept.minutes)
+        bounds = {
+            "raw": (kept.raw, settings.retention_raw_bytes),
+            "minute": (kept.minutes, settings.retention_minute_bytes),
+        }
+        for kind, (found, most) in bounds.items():
+            if 0 < most < found:
+                # What is left is of open hours or days, which nothing sums up yet.
+                _keeping_log.warning("retention.bound_exceeded", kind=kind, bytes=found, bytes_max=most)
 
 
 def _now(session: Session) -> datetime:

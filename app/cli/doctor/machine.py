@@ -82,7 +82,7 @@ def _disk(home: Path) -> Symptom:
     if free_gib < DISK_GIB_LEAST:
         return wrong(told, "make room: without it the database stops")
     if free_gib < DISK_GIB_ENOUGH:
-        return odd(told, "make room, or keep raw telemetry for fewer days (HEADROOM_RETENTION_RAW_DAYS)")
+        return odd(told, "make room, or bound what is kept (HEADROOM_RETENTION_RAW_BYTES)")
     return well(told)
 
 

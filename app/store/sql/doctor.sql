@@ -7,7 +7,7 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
     pg_database_size(current_database()) AS bytes, extract(epoch FROM clock_timestamp())::float8 AS now_s,
     (SELECT extract(day FROM now() - min(to_date(right(relname, 8), 'YYYYMMDD')))::integer FROM pg_class
-     WHERE relname ~ '^device_samples_p\d{8}$' AND pg_table_is_visible(oid)) AS raw_days
+     WHERE relname ~ '^report_log_p\d{8}$' AND pg_table_is_visible(oid)) AS raw_days
 
 -- name: rights_missing
 -- Tables of this schema which the user may not read or write.

@@ -41,11 +41,21 @@ SELECT headroom_close_hours(:start, :end)
 
 -- name: drop_raw
 -- Drops accounted telemetry that is old; answers the number of partitions.
-SELECT headroom_drop_raw(:now, :days)
+SELECT headroom_drop_raw(:now, :days, :hours, :bytes)
 
 -- name: drop_minutes
 -- Drops accounted minutes that are old; answers the number of partitions.
-SELECT headroom_drop_minutes(:now, :days)
+SELECT headroom_drop_minutes(:now, :days, :bytes)
+
+-- name: kept_bytes
+-- What raw telemetry and the minutes of ledger and bills take on disk.
+SELECT coalesce(sum(size) FILTER (WHERE is_raw), 0)::bigint AS raw,
+       coalesce(sum(size) FILTER (WHERE NOT is_raw), 0)::bigint AS minutes
+FROM (
+    SELECT parent NOT IN ('ledger', 'device_bills') AS is_raw, pg_total_relation_size(part) AS size
+    FROM unnest(ARRAY['device_samples', 'replica_samples', 'rate_samples', 'report_log', 'ledger', 'device_bills']) AS parent,
+        headroom_partitions(parent)
+) AS parts
 
 -- name: cost_report
 -- What was spent by service, project, device, node, GPU type, hour or day, by one of the three accountings.

@@ -31,6 +31,11 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
         AND (answered -> 'failures' <> '[]' OR answered ->> 'planner' IS DISTINCT FROM answered ->> 'asked')
        ) AS cycles_stood_in_last_hour,
        (SELECT extract(epoch FROM now() - max(minute))::float8 FROM ledger) AS ledger_age_s,
+       (SELECT coalesce(sum(pg_total_relation_size(part)), 0)::bigint
+        FROM unnest(ARRAY['device_samples', 'replica_samples', 'rate_samples', 'report_log']) AS parent,
+            headroom_partitions(parent)) AS raw_bytes,
+       (SELECT coalesce(sum(pg_total_relation_size(part)), 0)::bigint
+        FROM unnest(ARRAY['ledger', 'device_bills']) AS parent, headroom_partitions(parent)) AS minute_bytes,
        coalesce((SELECT admitted FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_admitted,
        coalesce((SELECT rejected FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_rejected,
        coalesce((SELECT rebuilt FROM learning_marks WHERE name = 'outcomes'), 0) AS beliefs_rebuilt,

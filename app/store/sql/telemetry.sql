@@ -1,18 +1,37 @@
 -- name: device_series
--- A device's readings in the steps of a window; steps without a report are left out.
-SELECT date_bin(make_interval(secs => :step_s), received_at, :since) AS at,
+-- A device's readings in the steps of a window; steps without a report are left out. Steps that begin before what is
+-- kept of samples are made of minutes.
+WITH kept AS (
+    SELECT greatest(CAST(:since AS timestamptz), :since
+        + ceil(extract(epoch FROM max(at) - :since) / :step_s) * make_interval(secs => :step_s)) AS since
+    FROM accounting_marks WHERE name = 'raw_kept_from'
+), readings AS (
+    SELECT received_at AS at, interval_s, power_w, energy_j, utilisation_pct, memory_mib_used,
+           clock_mhz_sm::float8 AS clock_mhz_sm, share_pct_sm_total::float8 AS share_pct_sm_total, temperature_c, healthy
+    FROM device_samples
+    WHERE uuid = :uuid AND received_at >= (SELECT since FROM kept) AND received_at < :until
+    UNION ALL
+    SELECT minute, observed_s, power_w_mean, energy_j, utilisation_pct_mean, memory_mib_used_mean, clock_mhz_sm_mean,
+           share_pct_sm_mean, temperature_c_max, unhealthy_s = 0
+    FROM device_minutes
+    WHERE device_uuid = :uuid AND minute >= :since AND minute < least(:until, (SELECT since FROM kept))
+)
+SELECT date_bin(make_interval(secs => :step_s), at, :since) AS at,
        coalesce(sum(energy_j) / nullif(sum(interval_s), 0), avg(power_w)) AS power_w, sum(energy_j) AS energy_j,
        avg(utilisation_pct) AS utilisation_pct, avg(memory_mib_used) AS memory_mib_used,
-       avg(clock_mhz_sm)::float8 AS clock_mhz_sm, avg(share_pct_sm_total)::float8 AS share_pct_sm_total,
+       avg(clock_mhz_sm) AS clock_mhz_sm, avg(share_pct_sm_total) AS share_pct_sm_total,
        max(temperature_c) AS temperature_c, bool_and(healthy) AS healthy
-FROM device_samples
-WHERE uuid = :uuid AND received_at >= :since AND received_at < :until
-GROUP BY 1 ORDER BY 1
+FROM readings GROUP BY 1 ORDER BY 1
 
 -- name: service_series
 -- A workload's offered and served load in the steps of a window. Replica rates are summed over replicas: what each
--- counted, over the step's share that it reported on.
-WITH per_replica AS (
+-- counted, over the step's share that it reported on. Of a service, steps that begin before what is kept of samples
+-- are made of minutes.
+WITH kept AS (
+    SELECT greatest(CAST(:since AS timestamptz), :since
+        + ceil(extract(epoch FROM max(at) - :since) / :step_s) * make_interval(secs => :step_s)) AS since
+    FROM accounting_marks WHERE name = 'raw_kept_from'
+), per_replica AS (
     SELECT date_bin(make_interval(secs => :step_s), received_at, :since) AS at, replica,
            sum(interval_s) AS covered_s, sum(arrived) AS arrived, sum(completed) AS completed, sum(dropped) AS dropped,
            sum(violated) AS violated, avg(queue_length) AS queue_length, avg(share_pct_sm) AS share_pct_sm,
@@ -20,7 +39,7 @@ WITH per_replica AS (
            sum(latency_ms_p50 * completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weighted,
            sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weight
     FROM replica_samples
-    WHERE workload = :service AND received_at >= :since AND received_at < :until AND interval_s > 0
+    WHERE workload = :service AND received_at >= (SELECT since FROM kept) AND received_at < :until AND interval_s > 0
     GROUP BY 1, 2
 ), served AS (
     SELECT at, sum(arrived / covered_s) AS arrived_rps, sum(completed / covered_s) AS completed_rps,
@@ -33,14 +52,25 @@ WITH per_replica AS (
     SELECT date_bin(make_interval(secs => :step_s), received_at, :since) AS at, gateway,
            sum(arrived) / sum(interval_s) AS offered_rps, sum(unrouted) / sum(interval_s) AS unrouted_rps
     FROM rate_samples
-    WHERE service = :service AND received_at >= :since AND received_at < :until AND interval_s > 0
+    WHERE service = :service AND received_at >= (SELECT since FROM kept) AND received_at < :until AND interval_s > 0
     GROUP BY 1, 2
 ), offered AS (
     SELECT at, sum(offered_rps) AS offered_rps, sum(unrouted_rps) AS unrouted_rps FROM per_gateway GROUP BY at
 )
 SELECT at, offered_rps, unrouted_rps, arrived_rps, completed_rps, dropped_rps, violation_fraction, latency_ms_p50,
        latency_ms_p99, queue_length, coalesce(replicas, 0) AS replicas, share_pct_sm, energy_j
-FROM served FULL JOIN offered USING (at) ORDER BY at
+FROM served FULL JOIN offered USING (at)
+UNION ALL
+SELECT date_bin(make_interval(secs => :step_s), minute, :since), avg(offered) / 60,
+       CASE WHEN count(offered) > 0 THEN avg(unrouted) / 60 END, avg(arrived) / 60, avg(completed) / 60,
+       avg(dropped) / 60, sum(violated) / nullif(sum(completed), 0),
+       sum(latency_ms_p50 * completed) / nullif(sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL), 0),
+       max(latency_ms_p99_max), avg(queue_length_mean), round(avg(replicas_mean))::bigint, avg(share_pct_sm_mean),
+       sum(energy_j)
+FROM service_minutes
+WHERE service = :service AND minute >= :since AND minute < least(:until, (SELECT since FROM kept))
+GROUP BY 1
+ORDER BY at
 
 -- name: ensure_partitions
 -- Makes the missing partitions of telemetry; answers how many.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +10,8 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.store.ledger import account, drop_minutes, drop_raw_telemetry, roll_hours, roll_minutes
+from app.store.ledger import account, drop_minutes, drop_raw_telemetry, kept_bytes, roll_hours, roll_minutes
+from app.store.telemetry import TelemetryWindow, device_series, service_series
 from solvers.domain.device import PriceKind, PriceRow
 from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after
 
@@ -140,10 +141,79 @@ def test_retention_drops_whole_partitions(session: Session, fleet: Fleet) -> Non
     now = today + timedelta(days=2, hours=1)
     while account(session, now, minutes_max=3000).behind:
         pass
-    raw = drop_raw_telemetry(session, now, 1)
-    assert raw >= 4
-    assert raw % 4 == 0
+    # A day of two tables, and eight times three hours of two, as far as they lie in it.
+    assert 2 + 2 <= drop_raw_telemetry(session, now, 1) <= 2 + 2 * 8
     assert count(session, "device_samples") == 0
     # The minute before the first report, which may have begun in it, is of yesterday: two days of two tables.
     assert drop_minutes(session, now, 1) == 4
     assert count(session, "device_bill_hours") == 1
+
+
+def _busy_hours(session: Session, fleet: Fleet) -> datetime:
+    """Nine hours that end now, accounted and closed but for the last: a minute of reports in each; when they end."""
+    now: datetime = one(session, "SELECT date_trunc('hour', now())")[0]
+    for back in range(1, 10):
+        low = now - timedelta(hours=back)
+        for parent in ("device_samples", "replica_samples"):
+            covered = text("SELECT count(*) FROM headroom_partitions(:parent) WHERE start_at <= :low AND end_at > :low")
+            if not session.execute(covered, {"parent": parent, "low": low}).scalar_one():
+                start = low.replace(hour=low.hour // 3 * 3)
+                session.execute(
+                    text(
+                        f"CREATE TABLE {parent}_p{start:%Y%m%d%H} PARTITION OF {parent}"
+                        f" FOR VALUES FROM ('{start}') TO ('{start + timedelta(hours=3)}')"
+                    )
+                )
+    fleet.gpu_type("t4", 16384, PriceRow(kind=PriceKind.ON_DEMAND, usd_per_h=3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(now - timedelta(hours=9), None))
+    for back in range(9, 0, -1):
+        for nth in range(1, 13):
+            at = now - timedelta(hours=back) + timedelta(seconds=5 * nth)
+            fleet.report("n1", at, {"g1": 5.0 * back}, [Holding(replica="p/a#0", uuid="g1", completed=10 * back)])
+    fleet.write()
+    while account(session, now, minutes_max=3000).behind:
+        pass
+    return now
+
+
+def test_samples_go_by_the_hours_and_the_log_stays(session: Session, fleet: Fleet) -> None:
+    now = _busy_hours(session, fleet)
+    drop_raw_telemetry(session, now, 2, hours=6)
+    kept = one(session, "SELECT at FROM accounting_marks WHERE name = 'raw_kept_from'")[0]
+    assert now - timedelta(hours=9) <= kept <= now - timedelta(hours=6)
+    for table in ("device_samples", "replica_samples"):
+        assert one(session, f"SELECT min(received_at) FROM {table}")[0] >= kept
+    assert count(session, "report_log") == 9 * 12
+    # Minutes answer for what is gone, with the same energy.
+    window = TelemetryWindow(since=now - timedelta(hours=9), until=now, step_s=3600.0)
+    device = device_series(session, "g1", window)
+    assert [point.energy_j for point in device] == pytest.approx([60.0 * back for back in range(9, 0, -1)])
+    assert [point.power_w for point in device] == pytest.approx([1.0 * back for back in range(9, 0, -1)])
+    service = service_series(session, "p/a", window)
+    assert [point.replicas for point in service] == [1] * 9
+    assert [point.completed_rps for point in service] == pytest.approx([2.0 * back for back in range(9, 0, -1)])
+
+
+def test_retention_is_by_size_too_and_open_hours_stay(session: Session, fleet: Fleet) -> None:
+    """The oldest go first, of samples and of ledger and bills, as long as an hour holds what they said."""
+    now = _busy_hours(session, fleet)
+    bills = one(session, "SELECT sum(usd) FROM device_bills")[0]
+    before = kept_bytes(session)
+    assert drop_raw_telemetry(session, now, 2, hours=24, bytes_max=before.raw) == 0
+    assert drop_raw_telemetry(session, now, 2, hours=24, bytes_max=before.raw - 1) >= 2
+    first = kept_bytes(session).raw
+    assert 0 < first < before.raw
+    assert count(session, "device_samples") < 9 * 12
+    drop_raw_telemetry(session, now, 2, hours=24, bytes_max=1)
+    kept = one(session, "SELECT at FROM accounting_marks WHERE name = 'raw_kept_from'")[0]
+    closed = one(session, "SELECT at FROM accounting_marks WHERE name = 'closed_until'")[0]
+    assert closed - timedelta(hours=4) < kept < closed
+    assert one(session, "SELECT min(received_at) FROM device_samples")[0] >= kept
+    assert one(session, "SELECT max(received_at) FROM device_samples")[0] > closed
+    assert one(session, "SELECT sum(usd) FROM device_bills")[0] == bills
+    drop_minutes(session, now, 90, bytes_max=1)
+    # Of the day that is not over nothing goes.
+    today = one(session, "SELECT date_trunc('day', at) FROM accounting_marks WHERE name = 'closed_until'")[0]
+    assert one(session, "SELECT min(minute) FROM ledger")[0] >= today
+    assert kept_bytes(session).minutes > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import psycopg
 import pytest
@@ -72,6 +73,28 @@ def test_a_cluster_that_stands_gets_an_id_of_its_own_in_its_first_epoch(empty_ur
         ).fetchall()
     assert [row[:2] for row in found] == [(12, 1), (3, 1)]
     assert found[0][2] != found[1][2]
+
+
+def test_samples_stay_when_their_partitions_change(empty_url: str) -> None:
+    row = (
+        "INSERT INTO device_samples (received_at, observed_at, node_id, boot_id, sequence, interval_s, uuid, power_w,"
+        " energy_j, utilisation_pct, memory_mib_used, clock_mhz_sm, share_pct_sm_total, throttle, healthy)"
+        " SELECT now() - n * interval '3 hours', now(), 'n', 'b', n, 5, 'g', 1, 5, 1, 1, 1, 1, '', true"
+        " FROM generate_series(0, 3) n"
+    )
+    migrate.upgrade(empty_url, "0035")
+    with psycopg.connect(empty_url) as connection:
+        connection.execute(row)
+        before = connection.execute("SELECT * FROM device_samples ORDER BY sequence").fetchall()
+    for move in (partial(migrate.upgrade, empty_url), partial(migrate.downgrade, empty_url, "0035")) * 2:
+        move()
+        with psycopg.connect(empty_url) as connection:
+            assert connection.execute("SELECT * FROM device_samples ORDER BY sequence").fetchall() == before
+            # The coming day has its place either way.
+            connection.execute(row.replace("now() - n", "now() + n").replace("'g', 1", "'later', 1"))
+            waiting = connection.execute("SELECT count(*) FROM device_samples_default WHERE uuid = 'later'").fetchone()
+            assert waiting == (0,)
+            connection.rollback()
 
 
 def test_fields_that_are_no_more_leave_stored_documents(empty_url: str) -> None:

@@ -113,7 +113,7 @@ def test_a_look_that_hangs_or_fails_is_told() -> None:
 
 
 def facts(**changed: Any) -> Any:
-    values = {"connections_max": 197, "connections": 20, "bytes": 2**30, "raw_days": 7, "fsync": "on",
+    values = {"connections_max": 197, "connections": 20, "bytes": 2**30, "raw_days": 2, "fsync": "on",
               "synchronous_commit": "on", "full_page_writes": "on", **changed}  # fmt: skip
     return SimpleNamespace(**values)
 
