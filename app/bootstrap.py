@@ -87,14 +87,18 @@ def open_database(settings: Settings, application_name: str, pool_size: int) -> 
     Without a URL that is the embedded server, started where needed. Raises StateError after `WAIT_S`.
     """
     url = settings.database_url or embedded_url(settings.home)
-    await_schema(lambda: migrate.current(url), migrate.head())
-    return Database(
+    direct_url = settings.database_direct_url
+    await_schema(lambda: migrate.current(direct_url or url), migrate.head())
+    database = Database(
         url,
+        direct_url=direct_url,
         pool_size=pool_size,
         application_name=application_name,
         # A process that freezes amid a write loses its locks when a leader loses its lease: its successor needs them.
         idle_in_transaction_s=settings.lease_ttl_s,
     )
+    database.require_sessions()
+    return database
 
 
 def await_schema(current: Callable[[], str | None], wanted: str, wait_s: float = WAIT_S) -> None:

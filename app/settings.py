@@ -19,6 +19,8 @@ class Settings:
 
     database_url: str = ""
     """SQLAlchemy or libpq URL of any PostgreSQL 15 or newer. Empty: the embedded server under `home`."""
+    database_direct_url: str = ""
+    """PostgreSQL itself, where `database_url` leads to a pooler of connections: for LISTEN and migrations."""
     home: Path = Path(".headroom")
     """Where the embedded database, logs, tokens and pid files live."""
     cluster: str = "default"
@@ -63,6 +65,11 @@ class Settings:
     idempotency_ttl_s: float = 86_400.0
     doorbell_heartbeat_s: float = 20.0
     metrics_public: bool = True
+
+    @property
+    def session_url(self) -> str:
+        """Where a connection is a session of PostgreSQL; empty: the embedded server."""
+        return self.database_direct_url or self.database_url
 
     def __post_init__(self) -> None:
         for name in (

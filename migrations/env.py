@@ -23,7 +23,7 @@ def _url() -> str:
     if given:
         return normalise_url(str(given))
     settings = load_settings(os.environ)
-    return normalise_url(settings.database_url or embedded_url(settings.home))
+    return normalise_url(settings.session_url or embedded_url(settings.home))
 
 
 def _run(connection: Connection) -> None:

@@ -211,7 +211,7 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Stamp the answer with the request's id, and with the end of its connection where the process ends; count it."""
+        """Stamp the answer with the request's id, and count it; its connection ends where the process does."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]

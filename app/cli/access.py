@@ -135,6 +135,6 @@ def seed() -> None:
 
 def _database_url() -> str:
     settings = load_settings(os.environ)
-    if not settings.database_url:
+    if not settings.session_url:
         raise InputError("set HEADROOM_DATABASE_URL; `headroom up` makes its own tokens for the embedded database")
-    return settings.database_url
+    return settings.session_url

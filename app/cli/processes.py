@@ -212,8 +212,8 @@ def _settings(host: str | None, port: int | None) -> Settings:
 
 def _database_url() -> str:
     settings = _settings(None, None)
-    if settings.database_url:
-        return settings.database_url
+    if settings.session_url:
+        return settings.session_url
     from app.store.embedded import embedded_url
 
     return embedded_url(settings.home)

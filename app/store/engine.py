@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -26,6 +26,7 @@ CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 60_000
 IDLE_IN_TRANSACTION_S = 60.0
 LOCK_TIMEOUT_MS = 15_000
+PROBE = "headroom.probe"
 WHOLE_IDLE_S = 900
 """A plan on request thinks between two statements."""
 
@@ -92,6 +93,10 @@ def translated() -> Iterator[None]:
         raise InputError("text must be valid Unicode without lone surrogates") from error
 
 
+def _options(rules: Mapping[str, str]) -> str:
+    return " ".join(f"-c {name}={value}" for name, value in rules.items())
+
+
 class Database:
     """One process's connections to one PostgreSQL database."""
 
@@ -102,8 +107,22 @@ class Database:
         pool_size: int = 5,
         application_name: str = "headroom",
         idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S,
+        direct_url: str = "",
     ) -> None:
+        """`direct_url` is PostgreSQL itself where `url` leads to a pooler, which may hand each transaction to another
+        session: then every transaction says how it is to run.
+        """
         self.url = normalise_url(url)
+        self.direct_url = normalise_url(direct_url or url)
+        self._rules = {
+            "timezone": "UTC",
+            "lock_timeout": str(LOCK_TIMEOUT_MS),
+            "statement_timeout": str(STATEMENT_TIMEOUT_MS),
+            "idle_in_transaction_session_timeout": str(round(1000 * idle_in_transaction_s)),
+        }
+        self._pooled = bool(direct_url)
+        # A statement that was prepared in one session is unknown in the next.
+        kept = {"prepare_threshold": None} if self._pooled else {"options": _options(self._rules)}
         self._whole: ContextVar[Session | None] = ContextVar("whole", default=None)
         self._engine: Engine = create_engine(
             self.url,
@@ -114,12 +133,11 @@ class Database:
             connect_args={
                 "application_name": application_name,
                 "connect_timeout": CONNECT_TIMEOUT_S,
-                "options": (
-                    f"-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT_MS} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
-                    f" -c idle_in_transaction_session_timeout={round(1000 * idle_in_transaction_s)}"
-                ),
+                **kept,
             },
         )
+        if self._pooled:
+            event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql(self._local()))
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -169,6 +187,8 @@ class Database:
             connection = cast("psycopg.Connection", pooled.driver_connection)
             try:
                 with connection.transaction():
+                    if self._pooled:
+                        connection.execute(self._local().encode())
                     yield connection
             except psycopg.Error as error:
                 # What the server broke must not be rolled back and lent again.
@@ -184,7 +204,7 @@ class Database:
         with (
             translated(),
             psycopg.connect(
-                libpq_url(self.url),
+                libpq_url(self.direct_url),
                 autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="headroom listener",
@@ -192,6 +212,27 @@ class Database:
         ):
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             yield connection
+
+    def require_sessions(self) -> None:
+        """Raise InputError where what should be PostgreSQL itself is a pooler: it forgets settings and notifications.
+        TransientError when nobody answers.
+        """
+        asked = {"options": _options({PROBE: "kept"}), "connect_timeout": CONNECT_TIMEOUT_S}
+        try:
+            with translated(), psycopg.connect(libpq_url(self.direct_url), **asked) as connection:
+                row = connection.execute("SELECT current_setting(%s, true)", (PROBE,)).fetchone()
+        except TransientError as error:
+            if "startup parameter" not in error.message:
+                raise
+            row = None
+        if row != ("kept",):
+            raise InputError(
+                "the database URL leads to a pooler such as pgbouncer, which keeps neither a session's settings nor"
+                " LISTEN: name PostgreSQL's own address in HEADROOM_DATABASE_DIRECT_URL"
+            )
+
+    def _local(self) -> str:
+        return "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in self._rules.items())
 
     def dispose(self) -> None:
         """Close every pooled connection."""

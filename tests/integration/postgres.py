@@ -70,9 +70,9 @@ def running(binaries: Path) -> Iterator[Server]:
     """A fresh server made of these programs."""
     home = Path(tempfile.mkdtemp(prefix="headroom-pg-"))
     data = home / "data"
-    owner = _owner()
-    if owner is not None:
-        os.chown(home, owner, -1)
+    user = owner()
+    if user is not None:
+        os.chown(home, user, -1)
     try:
         _run(binaries / "initdb", "-D", str(data), "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
         _run(
@@ -87,7 +87,7 @@ def running(binaries: Path) -> Iterator[Server]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _owner() -> int | None:
+def owner() -> int | None:
     """PostgreSQL refuses to run as root, so tests under root run it as somebody else."""
     if os.geteuid() != 0:
         return None
@@ -104,6 +104,6 @@ def _run(program: Path, *arguments: str) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        user=_owner(),
+        user=owner(),
     )
     assert done.returncode == 0, f"{program.name} failed: {done.stdout} {done.stderr}"

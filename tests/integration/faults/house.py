@@ -215,6 +215,10 @@ class Process:
         return "\n".join([f"--- {self.name} (alive: {self.alive})", *(line[:400] for line in text[-lines:])])
 
 
+def _variables(settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"HEADROOM_{name.upper()}": text for name, text in settings.items()}
+
+
 class House:
     """One control plane under test."""
 
@@ -256,16 +260,15 @@ class House:
 
     def start_api(self, *, wait: bool = True, port: int | None = None, **settings: str) -> Process:
         """Start the API and, unless told otherwise, wait until it serves."""
-        own = {f"HEADROOM_{name.upper()}": text for name, text in settings.items()}
-        own |= {} if port is None else {"HEADROOM_PORT": str(port)}
-        process = self._start("api", (sys.executable, "-m", "app", "serve"), own)
+        own = settings | ({} if port is None else {"port": str(port)})
+        process = self._start("api", (sys.executable, "-m", "app", "serve"), **own)
         if wait:
             self.await_true("the API serves", partial(self.ready, port))
         return process
 
-    def start_planner(self) -> Process:
+    def start_planner(self, **settings: str) -> Process:
         """Start a planner."""
-        return self._start("planner", (sys.executable, "-m", "app", "planner"))
+        return self._start("planner", (sys.executable, "-m", "app", "planner"), **settings)
 
     def start_agent(self, node: str, devices: str, servers: str = "") -> Process:
         """Start a node's agent on fake devices (`t4,t4`); its state survives from one start to the next."""
@@ -278,15 +281,15 @@ class House:
         )
         return self._start(node, command)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """One command of `headroom`, with the environment of this house."""
         command = [sys.executable, "-m", "app", *arguments]
-        environment = dict(self._environment)
+        environment = self._environment | _variables(settings)
         return subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
 
-    def _start(self, name: str, command: tuple[str, ...], own: Mapping[str, str] | None = None) -> Process:
+    def _start(self, name: str, command: tuple[str, ...], **settings: str) -> Process:
         number = sum(process.name == name for process in self._processes)
-        process = Process(name, command, self._environment | dict(own or {}), self.home / f"{name}-{number}.log")
+        process = Process(name, command, self._environment | _variables(settings), self.home / f"{name}-{number}.log")
         self._processes.append(process)
         return process
 
