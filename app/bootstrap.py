@@ -22,6 +22,7 @@ from app.settings import Settings
 from app.store import migrate, targets
 from app.store.embedded import embedded_url
 from app.store.engine import Database
+from app.store.replica import Reads
 from app.workers.children import fit_apart
 from app.workers.scheduler import Housekeeping, LeaseKeeper, PlannerWorker, WorkerParts
 from app.workers.solve_pool import PoolLimits, SolvePool
@@ -53,11 +54,13 @@ def build_api(settings: Settings) -> FastAPI:
     started = clock.now()
     beliefs = Beliefs(database, fit_apart, lambda: database.read(targets.leaderless, started, LEADERLESS_S))
     planning = _planning(settings, database, clock, pool, beliefs)
+    reads = Reads(database, _replica(settings), settings.read_lag_s_max)
     context = ApiContext(
-        settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs, propose=pool.propose
-    )
+        settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs, propose=pool.propose,
+        reads=reads,
+    )  # fmt: skip
     api = create_app(context)
-    _close_after(api, pool, database)
+    _close_after(api, pool, database, reads)
     return api
 
 
@@ -101,6 +104,11 @@ def open_database(settings: Settings, application_name: str, pool_size: int) -> 
     return database
 
 
+def _replica(settings: Settings) -> Database | None:
+    url = settings.database_read_url
+    return Database(url, pool_size=settings.pool_size, application_name="headroom reports") if url else None
+
+
 def await_schema(current: Callable[[], str | None], wanted: str, wait_s: float = WAIT_S) -> None:
     """Wait until the schema is at `wanted` or newer; migrations only ever add, so newer ones are fine. Raises
     StateError naming what is missing when that takes longer than `wait_s`.
@@ -130,7 +138,7 @@ def holder_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{new_id()[:8]}"
 
 
-def _close_after(api: FastAPI, pool: SolvePool, database: Database) -> None:
+def _close_after(api: FastAPI, pool: SolvePool, *connections: Database | Reads) -> None:
     """Close what we opened once the application has ended its own work."""
     serve = api.router.lifespan_context
 
@@ -139,7 +147,8 @@ def _close_after(api: FastAPI, pool: SolvePool, database: Database) -> None:
         async with serve(app):
             yield
         pool.close()
-        database.dispose()
+        for each in connections:
+            each.dispose()
 
     api.router.lifespan_context = lifespan
 

@@ -21,6 +21,10 @@ class Settings:
     """SQLAlchemy or libpq URL of any PostgreSQL 15 or newer. Empty: the embedded server under `home`."""
     database_direct_url: str = ""
     """PostgreSQL itself, where `database_url` leads to a pooler of connections: for LISTEN and migrations."""
+    database_read_url: str = ""
+    """A streaming replica of the same database, for reports and history."""
+    read_lag_s_max: float = 10.0
+    """How far behind it may be before the primary answers instead."""
     home: Path = Path(".headroom")
     """Where the embedded database, logs, tokens and pid files live."""
     cluster: str = "default"

@@ -20,17 +20,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api import console, problems
 from app.api.auth import Authenticator
 from app.api.deps import ApiContext, Services
-from app.api.metrics import FleetCollector, IngestMetrics, RequestMetrics, doorbell_metrics, route_metrics
+from app.api.metrics import (
+    FleetCollector,
+    IngestMetrics,
+    ReplicaCollector,
+    RequestMetrics,
+    doorbell_metrics,
+    route_metrics,
+)
 from app.api.openapi import Described
 from app.api.problems import of_error
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
-from app.api.streams import FeedThread, Hub, Listener, RouteBoard, RouteReader, StreamRegistry
+from app.api.streams import FeedThread, Hub, Listener, ReplicaWatch, RouteBoard, RouteReader, StreamRegistry
 from app.clock import new_id
 from app.errors import BodyTooLargeError, RateLimitedError
 from app.logs import EventLog
 from app.services.seen.history import announcements
 from app.services.seen.routes import route_changes
 from app.signals import asked_to_end
+from app.store.replica import LAGS_S
 from solvers.errors import HeadroomError
 
 # --- Admission: what a whole fleet sends by itself, reports and joins, takes turns before anybody decodes it.
@@ -162,7 +170,18 @@ class Edge:
 
 
 class _Exchange:
-    __slots__ = ("_app", "_options", "_read", "_receive", "_scope", "_send", "_started_ms", "request_id", "status")
+    __slots__ = (
+        "_app",
+        "_lags_s",
+        "_options",
+        "_read",
+        "_receive",
+        "_scope",
+        "_send",
+        "_started_ms",
+        "request_id",
+        "status",
+    )
 
     def __init__(self, app: ASGIApp, options: EdgeOptions, scope: Scope, receive: Receive, send: Send) -> None:
         self._app = app
@@ -171,6 +190,7 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._read = 0
+        self._lags_s: list[float] = []
         self._started_ms = options.elapsed_ms()
         self.request_id = _header(scope, b"x-request-id")
         self.status = 0
@@ -180,6 +200,7 @@ class _Exchange:
 
     async def serve(self) -> None:
         """Run the application; whatever escapes it becomes a problem."""
+        LAGS_S.set(self._lags_s)
         length = _header(self._scope, b"content-length")
         if length.isdigit() and int(length[:20]) > self._options.body_bytes_max:
             await of_error(self.request_id, self._too_large())(self._scope, self._receive, self.send)
@@ -215,6 +236,8 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            if self._lags_s:
+                message["headers"].append((b"headroom-read-lag-s", b"%.1f" % max(self._lags_s)))
             if self._options.is_ending():
                 # The next request of a kept connection belongs to another process.
                 message["headers"].append((b"connection", b"close"))
@@ -270,6 +293,10 @@ def create_app(context: ApiContext) -> FastAPI:
     board = RouteBoard(route_metrics(registry))
     reader = RouteReader(board, lambda: route_changes(context.database), services.routes.table, context.log)
     streams = StreamRegistry(hub, services.tokens.ended, context.log)
+    feeds: list[FeedThread[Any]] = [listener, reader, streams]
+    if context.reads is not None and context.reads.has_replica:
+        feeds.append(ReplicaWatch(hub, context.reads.measure, context.log))
+        registry.register(ReplicaCollector(context.reads))
     app = Described(
         title="Headroom",
         version=importlib.metadata.version("headroom"),
@@ -278,7 +305,7 @@ def create_app(context: ApiContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        lifespan=_lifespan(services, (listener, reader, streams), context.log, drain_s=context.settings.drain_s),
+        lifespan=_lifespan(services, feeds, context.log, drain_s=context.settings.drain_s),
         redirect_slashes=False,
         # As they are: routers that are included make each route anew, in every application.
         routes=[route for router in ROUTERS for route in router.routes],

@@ -27,6 +27,7 @@ from app.services.seen.status import StatusReader
 from app.services.seen.telemetry import Heard, Telemetry
 from app.settings import Settings
 from app.store.engine import Database
+from app.store.replica import Reads
 from solvers.cycle.attempts import Propose
 from solvers.cycle.record import Lane
 
@@ -54,6 +55,8 @@ class ApiContext:
     clock: SystemClock
     planning: PlanningPort
     beliefs: Beliefs
+    reads: Reads | None = None
+    """None: history is read where everything is."""
     propose: Propose
     """Runs one planner for simulations, apart from this process where that matters."""
     log: EventLog = field(default_factory=lambda: EventLog("headroom.api"))
@@ -64,18 +67,19 @@ class Services:
 
     def __init__(self, context: ApiContext, heard: Heard) -> None:
         database, cluster = context.database, context.settings.cluster
+        self.reads = reads = context.reads or Reads(database)
         self.documents = Documents(database, cluster)
         self.fleet = Fleet(database, cluster)
         self.profiles = Profiles(database)
         self.profile_runs = ProfileRuns(database, cluster)
         self.predictions = Predictions(context.beliefs)
-        self.telemetry = Telemetry(database, context.clock, cluster, context.settings.report_clock_skew_s, heard)
+        self.telemetry = Telemetry(database, context.clock, cluster, context.settings.report_clock_skew_s, heard, reads)
         self.tokens = Tokens(database)
         self.plans = Plans(database)
         observer = StoreObserver(database, context.clock, cluster, Completion(context.beliefs))
         self.simulations = Simulations(observer, context.propose)
-        self.costs = CostReports(database)
-        self.history = History(database, cluster)
+        self.costs = CostReports(reads)
+        self.history = History(database, cluster, reads)
         self.status = StatusReader(database, cluster)
         self.routes = RouteTable(database, cluster)
         self.tasks = Tasks(database, cluster)

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from app.store.ingest import OutcomeKind, ReportOutcome
+from app.store.replica import Reads
 from app.store.telemetry import FleetCounts
 from solvers.errors import HeadroomError
 
@@ -76,6 +77,19 @@ def route_metrics(registry: CollectorRegistry) -> StreamMetrics:
         Gauge("headroom_route_streams", "Open streams of routes.", registry=registry),
         Counter("headroom_route_changes", "Changes of routes seen while somebody watched.", registry=registry),
     )
+
+
+class ReplicaCollector(Collector):
+    """How far the replica is behind from which history is read, and how often it was passed over."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+
+    def collect(self) -> Iterator[Metric]:
+        lag = "Seconds that the read replica is behind; infinite while it does not answer."
+        yield GaugeMetricFamily("headroom_read_replica_lag_seconds", lag, value=self._reads.lag_s)
+        passed_over = "Reads of history that the primary answered in its place."
+        yield CounterMetricFamily("headroom_read_replica_passed_over", passed_over, value=self._reads.passed_over)
 
 
 _GAUGES = (

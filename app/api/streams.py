@@ -32,6 +32,7 @@ from app.records import plain
 from app.services.declared.tokens import Actor
 from app.services.seen.history import Announcements
 from app.services.seen.routes import Changed, Route
+from app.store.replica import MEASURE_EVERY_S
 from app.store.tokens import Purpose
 from solvers.errors import TransientError
 
@@ -231,6 +232,20 @@ class FeedThread(Generic[Feed]):
                 self._log.warning(f"{self._name}.disconnected", error, backoff_s=backoff_s)
                 self.closing.wait(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+
+class ReplicaWatch(FeedThread[None]):
+    """Measures, once a second, how far the replica is from which history is read."""
+
+    def __init__(self, hub: Hub, measure: Callable[[], None], log: EventLog) -> None:
+        super().__init__("replica", hub, nullcontext, self._follow_it, log)
+        self._measure = measure
+
+    def _follow_it(self, _: None) -> None:
+        while True:
+            self._measure()
+            if self.closing.wait(MEASURE_EVERY_S):
+                return
 
 
 # --- Who listens

@@ -187,8 +187,7 @@ class Database:
             connection = cast("psycopg.Connection", pooled.driver_connection)
             try:
                 with connection.transaction():
-                    if self._pooled:
-                        connection.execute(self._local().encode())
+                    self._rule(connection)
                     yield connection
             except psycopg.Error as error:
                 # What the server broke must not be rolled back and lent again.
@@ -217,9 +216,12 @@ class Database:
         """Raise InputError where what should be PostgreSQL itself is a pooler: it forgets settings and notifications.
         TransientError when nobody answers.
         """
-        asked = {"options": _options({PROBE: "kept"}), "connect_timeout": CONNECT_TIMEOUT_S}
+        address, kept = libpq_url(self.direct_url), _options({PROBE: "kept"})
         try:
-            with translated(), psycopg.connect(libpq_url(self.direct_url), **asked) as connection:
+            with (
+                translated(),
+                psycopg.connect(address, options=kept, connect_timeout=CONNECT_TIMEOUT_S) as connection,
+            ):
                 row = connection.execute("SELECT current_setting(%s, true)", (PROBE,)).fetchone()
         except TransientError as error:
             if "startup parameter" not in error.message:
@@ -230,6 +232,10 @@ class Database:
                 "the database URL leads to a pooler such as pgbouncer, which keeps neither a session's settings nor"
                 " LISTEN: name PostgreSQL's own address in HEADROOM_DATABASE_DIRECT_URL"
             )
+
+    def _rule(self, connection: psycopg.Connection) -> None:
+        if self._pooled:
+            connection.execute(self._local().encode())
 
     def _local(self) -> str:
         return "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in self._rules.items())

@@ -87,6 +87,50 @@ def running(binaries: Path) -> Iterator[Server]:
         shutil.rmtree(home, ignore_errors=True)
 
 
+@contextmanager
+def standby(primary: Server, binaries: Path) -> Iterator[Standby]:
+    """A streaming replica of a server made of the same programs."""
+    home = Path(tempfile.mkdtemp(prefix="headroom-standby-"))
+    user = owner()
+    if user is not None:
+        os.chown(home, user, -1)
+    made = Standby(home, binaries)
+    try:
+        source = ("-h", str(primary.sockets), "-p", "5432", "-U", SUPERUSER)
+        _run(binaries / "pg_basebackup", *source, "-D", str(home / "data"), "-R", "-X", "stream", "-c", "fast", "-N")
+        made.start()
+        try:
+            yield made
+        finally:
+            if (home / "data" / "postmaster.pid").exists():
+                made.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Standby(Server):
+    """A server that replays another's log."""
+
+    binaries: Path
+
+    def start(self) -> None:
+        options = f"{OPTIONS} -c port=5432 -c unix_socket_directories='{self.sockets}'"
+        _run(
+            self.binaries / "pg_ctl", "-D", str(self.sockets / "data"), "-w", "-l", str(self.sockets / "log"),
+            "-o", options, "start",
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """At once, as in a crash."""
+        _run(self.binaries / "pg_ctl", "-D", str(self.sockets / "data"), "-w", "-m", "immediate", "stop")
+
+    def follow(self, *, on: bool) -> None:
+        """Replay what comes, or let it lie."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute("SELECT pg_wal_replay_resume()" if on else "SELECT pg_wal_replay_pause()")
+
+
 def owner() -> int | None:
     """PostgreSQL refuses to run as root, so tests under root run it as somebody else."""
     if os.geteuid() != 0:

@@ -21,6 +21,7 @@ from app.store.events import EventLine
 from app.store.ledger import Accounting, CostBy, CostQuery, CostRow
 from app.store.nodes import ReceiptLine
 from app.store.pages import PageOrder, StoredPage
+from app.store.replica import Reads
 from app.store.targets import TargetLine
 from solvers.cycle.ports import memory_key
 from solvers.cycle.record import CycleRecord, Lane
@@ -64,13 +65,13 @@ class Costs:
 
 
 class CostReports:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
 
     def report(self, query: CostQuery) -> Costs:
         """Costs by one key. Raises FieldError for a span that is empty or longer than ten years."""
         check_span(query.start, query.end)
-        report = self._database.read(ledger.cost_report, query)
+        report = self._reads.read(ledger.cost_report, query)
         items = tuple(_line(row) for row in report.rows)
         return record_of(Costs, report, usd=round(float(report.usd), DIGITS), items=items)
 
@@ -110,39 +111,47 @@ class HandedStates:
 
 
 class History:
-    def __init__(self, database: Database, cluster: str) -> None:
+    def __init__(self, database: Database, cluster: str, reads: Reads) -> None:
         self._database = database
         self._cluster = cluster
+        self._reads = reads
 
     def target(self) -> Target:
+        """What stands; fresh."""
         return self._database.read(targets.current, self._cluster)
 
     def targets(self, order: PageOrder) -> StoredPage[TargetLine]:
-        return self._database.read(targets.page, order)
+        return self._reads.read(targets.page, order)
 
     def receipts(self, order: PageOrder, node: str | None, generation: int | None) -> StoredPage[ReceiptLine]:
-        return self._database.read(nodes.receipts_page, order, node=node, generation=generation)
+        return self._reads.read(nodes.receipts_page, order, node=node, generation=generation)
 
     def cycles(self, order: PageOrder, lane: Lane | None, state: CycleState | None) -> StoredPage[CycleSummary]:
-        return self._database.read(cycles.page, order, lane=lane, state=state)
+        return self._reads.read(cycles.page, order, lane=lane, state=state)
 
     def cycle(self, cycle_id: str) -> StoredCycle:
         """A cycle and its record; None for a record that was never drafted. Raises NotFoundError."""
-        with self._database.reading() as session:
-            summary = cycles.get(session, cycle_id)
-            try:
-                return record_of(StoredCycle, summary, record=cycles.load(session, cycle_id))
-            except StateError:
-                return record_of(StoredCycle, summary, record=None)
+        return self._reads.read(_cycle, cycle_id)
 
     def states(self, cycle_id: str) -> HandedStates:
         """What the planners of a cycle were handed. Raises NotFoundError."""
-        found = self.cycle(cycle_id).record
-        with self._database.reading() as session:
-            return HandedStates(items=() if found is None else tuple(_handed(session, found)))
+        return self._reads.read(_states, cycle_id)
 
     def events(self, order: PageOrder, subject: str | None, project: str | None) -> StoredPage[EventLine]:
-        return self._database.read(events.page, order, subject=subject, project=project)
+        return self._reads.read(events.page, order, subject=subject, project=project)
+
+
+def _cycle(session: Session, cycle_id: str) -> StoredCycle:
+    summary = cycles.get(session, cycle_id)
+    try:
+        return record_of(StoredCycle, summary, record=cycles.load(session, cycle_id))
+    except StateError:
+        return record_of(StoredCycle, summary, record=None)
+
+
+def _states(session: Session, cycle_id: str) -> HandedStates:
+    found = _cycle(session, cycle_id).record
+    return HandedStates(items=() if found is None else tuple(_handed(session, found)))
 
 
 def _handed(session: Session, record: CycleRecord) -> Iterator[HandedState]:

@@ -28,6 +28,7 @@ from app.store import events, ingest, nodes, targets, telemetry
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
+from app.store.replica import Reads
 from app.store.targets import Standing
 from app.store.telemetry import DevicePoint, ServicePoint, TelemetryWindow
 from solvers.cycle.ports import Clock
@@ -238,7 +239,10 @@ Grouped = GroupCommit[tuple[R, ...], tuple[ReportOutcome, ...]]
 
 
 class Telemetry:
-    def __init__(self, database: Database, clock: Clock, cluster: str, skew_s: float, heard: Heard) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, cluster: str, skew_s: float, heard: Heard, reads: Reads
+    ) -> None:
+        self._reads = reads
         self._database = database
         self._clock = clock
         self._skew_s = skew_s
@@ -305,11 +309,11 @@ class Telemetry:
         return new
 
     def device_series(self, uuid: str, window: TelemetryWindow) -> DeviceSeries:
-        items = self._database.read(telemetry.device_series, uuid, window)
+        items = self._reads.read(telemetry.device_series, uuid, window)
         return DeviceSeries(uuid=uuid, start=window.since, end=window.until, step_s=window.step_s, items=items)
 
     def service_series(self, service: str, window: TelemetryWindow) -> ServiceSeries:
-        items = self._database.read(telemetry.service_series, service, window)
+        items = self._reads.read(telemetry.service_series, service, window)
         return ServiceSeries(service=service, start=window.since, end=window.until, step_s=window.step_s, items=items)
 
     def _check_time(self, prefix: str, observed_at_s: float) -> None:

@@ -16,6 +16,7 @@ from app.services.seen.history import History
 from app.store import cycles, documents, ingest, nodes, profiles
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind
+from app.store.replica import Reads
 from solvers.cycle.cycle import replay
 from solvers.cycle.ports import Runner
 from solvers.domain.codec import to_plain
@@ -122,7 +123,10 @@ class World:
         """Whether a stored cycle's planners, handed what they remembered then, make the same plan to the last digit."""
         with self.database.reading() as session:
             record = cycles.load(session, cycle_id)
-        handed = {(item.policy, item.planner): item for item in History(self.database, CLUSTER).states(cycle_id).items}
+        handed = {
+            (item.policy, item.planner): item
+            for item in History(self.database, CLUSTER, Reads(self.database)).states(cycle_id).items
+        }
         states = {}
         for maker in record.makers:
             if maker.state_digest is not None:
