@@ -83,7 +83,7 @@ VALUES (:name, :holder, 1, clock_timestamp() + make_interval(secs => :ttl_s))
 ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = clock_timestamp() + make_interval(secs => :ttl_s),
     (token, acquired_at) = (
         SELECT held.token + lapsed::int, CASE WHEN lapsed THEN clock_timestamp() ELSE held.acquired_at END
-        FROM (SELECT held.holder IS NULL OR held.expires_at <= clock_timestamp() AS lapsed)
+        FROM (SELECT held.holder IS NULL OR held.expires_at <= clock_timestamp() AS lapsed) AS judged
     )
 WHERE held.holder IS NULL OR held.holder = excluded.holder OR held.expires_at <= clock_timestamp()
 RETURNING name
