@@ -185,7 +185,11 @@ def _add_nvidia(group: argparse._ArgumentGroup) -> None:
     add("--mps-protocol", choices=("auto", "2", "3"), default="auto", help="protocol of the MPS daemons")
     add("--mps-control", default="nvidia-cuda-mps-control", help="the control program of MPS")
     add("--mps-pipes", type=Path, metavar="DIR", help="where the daemons' pipes lie; a short path on a local disk")
-    add("--executables", metavar="PATH,…", help="the only programs that workers may be; default: any")
+    add(
+        "--executables",
+        metavar="PATH,…",
+        help="the only programs that workers may be; default: any, for users of their own",
+    )
     whose = group.add_mutually_exclusive_group()
     whose.add_argument("--workers-as-agent", action="store_true", help="run workers as the agent's own user")
     whose.add_argument(
