@@ -40,7 +40,7 @@ class Settings:
     account_interval_s: float = 60.0
     learn_interval_s: float = 60.0
     retention_interval_s: float = 3600.0
-    lease_ttl_s: float = 10.0
+    lease_ttl_s: float = 8.0
     solve_grace_s: float = 2.0
     """How long a planner child that has found nothing yet may overrun its deadline before it is killed."""
     solve_memory_mib: int = 8192

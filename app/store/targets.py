@@ -48,6 +48,8 @@ class Lease:
     token: int
     acquired_at: datetime
     expires_at: datetime
+    left_s: float
+    """Until it ends, by the database's clock."""
     held: bool
 
 
@@ -67,7 +69,8 @@ def release_lease(session: Session, name: str, holder: str) -> bool:
 def read_lease(session: Session, name: str) -> Lease | None:
     """The lease as it stands; None when nobody ever held it."""
     held = (leases.c.holder.is_not(None) & (leases.c.expires_at > func.clock_timestamp())).label("held")
-    return one(session, Lease, select(leases, held).where(leases.c.name == name))
+    left_s = func.date_part("epoch", leases.c.expires_at - func.clock_timestamp()).label("left_s")
+    return one(session, Lease, select(leases, left_s, held).where(leases.c.name == name))
 
 
 def leaderless(session: Session, since: datetime, seconds: float) -> bool:

@@ -39,6 +39,9 @@ from app.workers.solve_pool import SolvePool
 from solvers.cycle.ports import Clock
 from solvers.errors import EngineError, HeadroomError, LeaseLostError, TransientError
 
+RENEWALS = 5
+"""In the life of a lease, so that a leader that stands still for four fifths of it leads on."""
+LOOK_S_MIN = 0.02
 _lease_log = EventLog("headroom.leadership")
 
 
@@ -54,12 +57,14 @@ class LeaseKeeper:
     """Takes the lease when it is free, renews it while it is ours, tells the token while it holds; in a thread of its
     own that outlives whatever goes wrong.
 
-    Renewed every third of its life. Its end is judged by this process's monotonic clock, read before the database is
-    asked, so that a slow answer can never make a lease look longer than it is.
+    Renewed five times in its life; whoever waits for it looks again the moment it ends. Its end is judged by this
+    process's monotonic clock, read before the database is asked, so that a slow answer can never make a lease look
+    longer than it is.
     """
 
     def __init__(self, database: Database, clock: Clock, holder: str, ttl_s: float) -> None:
         self.holder = holder
+        self.when_acquired: Callable[[], object] = lambda: None
         self._database = database
         self._clock = clock
         self._ttl_s = ttl_s
@@ -92,26 +97,31 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         while not self._ending.is_set():
+            pause_s = self._ttl_s / RENEWALS
             try:
-                self._renew()
+                pause_s = min(pause_s, self._renew())
             except HeadroomError as error:
                 _lease_log.warning("lease.unreachable", error, holder=self.holder)
             except Exception as error:  # noqa: BLE001 - the keeper must outlive any surprise; leadership runs out meanwhile
                 _lease_log.error("lease.failed", error, holder=self.holder)
-            self._ending.wait(self._ttl_s / 3)
+            self._ending.wait(pause_s)
 
-    def _renew(self) -> None:
+    def _renew(self) -> float:
+        """Seconds until it is worth asking again."""
         asked_ms = self._clock.elapsed_ms()
         with self._database.transaction() as session:
             lease = targets.acquire_lease(session, targets.PLANNER, self.holder, self._ttl_s)
+            others = targets.read_lease(session, targets.PLANNER) if lease is None else None
         before = self._term
         self._term = LeaseTerm(lease.token, asked_ms + self._ttl_s * 1000.0) if lease is not None else None
         if lease is None:
             if before is not None:
                 _lease_log.warning("lease.lost", holder=self.holder, fencing=before.token)
-            return
+            return max(LOOK_S_MIN, others.left_s) if others is not None else 0.0
         if before is None or before.token != lease.token:
             _lease_log.info("lease.acquired", holder=self.holder, fencing=lease.token)
+            self.when_acquired()
+        return self._ttl_s
 
 
 # --- Housekeeping: accounts the minutes that have settled, keeps partitions ready, drops what was kept long enough
@@ -262,6 +272,7 @@ class PlannerWorker:
         # At once, not after a first interval: the newcomer's first plan.
         self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))
         self._scheduler.start()
+        self._parts.keeper.when_acquired = self._watch_now
 
     def stop(self) -> None:
         """Let running loops finish, end the child, give the lease back, close the connections. Twice is once."""
@@ -277,6 +288,9 @@ class PlannerWorker:
         _log.info("planner.ended", holder=parts.keeper.holder)
 
     # -- loops --------------------------------------------------------------------------------------------------------
+
+    def _watch_now(self) -> None:
+        self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))
 
     def _add(self, name: str, loop: Callable[[Leader], None], interval_s: float) -> None:
         self._scheduler.add_job(self._guarded, "interval", (name, loop), seconds=interval_s, id=name)

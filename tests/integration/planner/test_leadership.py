@@ -89,6 +89,24 @@ def test_a_dead_leader_is_replaced_when_its_lease_ends(make: Make, world: World,
     assert taken > token
 
 
+def test_who_waits_looks_again_when_the_lease_ends_and_says_when_it_leads(make: Make, world: World) -> None:
+    first, second = make("first", 60.0), make("second", 60.0)
+    led: list[str] = []
+    first.when_acquired, second.when_acquired = (lambda: led.append("first")), (lambda: led.append("second"))
+    assert first._renew() == first._renew() == 60.0
+    for left_s in (50.0, 3.0):
+        with world.database.raw() as connection:
+            connection.execute(
+                "UPDATE leases SET expires_at = clock_timestamp() + make_interval(secs => %s)", (left_s,)
+            )
+        assert left_s - 3.0 < second._renew() <= left_s
+    assert led == ["first"]
+    with world.database.raw() as connection:
+        connection.execute("UPDATE leases SET expires_at = clock_timestamp()")
+    second._renew()
+    assert led == ["first", "second"]
+
+
 def test_trust_in_a_lease_ends_with_the_local_clock(make: Make, clock: HeldClock) -> None:
     keeper = make("paused")
     keeper._renew()
