@@ -29,7 +29,7 @@ WORKER_HOMES = Path("/var/lib/headroom-workers")
 PASS_S_SETTLED = 1.0
 """Real workers die and real daemons crash: so often is looked after them."""
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
     if not servers:
         raise ConfigError("no server: give one with --server or HEADROOM_SERVER")
     node = found.node or socket.gethostname().split(".")[0].lower()
-    if not _NAME.fullmatch(node):
+    if not NAME.fullmatch(node):
         raise ConfigError(f"node {node!r}: use up to 63 lower-case letters, digits, '.', '_' and '-'")
     host, port = _address(found.listen)
     if not math.isfinite(found.time_factor) or found.time_factor <= 0.0:
@@ -222,7 +222,7 @@ def _nvidia(found: argparse.Namespace) -> NvidiaConfig:
         executables=_listed("--executables", found.executables, r"/.*", "absolute paths"),
         environment=_listed("--environment", found.environment, _VARIABLE, "names of variables") or (),
         secret_dirs=_listed("--secret-dir", found.secret_dir, r"/.+", "absolute paths") or (),
-        secret_env=_listed("--secret-env", found.secret_env, rf"({_NAME.pattern}:)?{_VARIABLE}", "names of variables")
+        secret_env=_listed("--secret-env", found.secret_env, rf"({NAME.pattern}:)?{_VARIABLE}", "names of variables")
         or (),
         log_bytes_max=found.log_mib * 2**20,
     )

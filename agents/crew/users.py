@@ -13,16 +13,14 @@ import grp
 import hashlib
 import os
 import pwd
-import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.config import WORKER_UIDS, WorkerRules
+from agents.config import NAME, WORKER_UIDS, WorkerRules
 from agents.errors import NotSupportedError, WorkerError
 
-_PROJECT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 ALONE = (
     "this agent would run it as its own user, who can read the node's token: run the agent as root, so that projects"
     " have users of their own, list the programs that workers may be (--executables), or say --workers-as-agent"
@@ -51,7 +49,7 @@ class ProjectUsers:
 
     def of(self, project: str) -> WorkerUser:
         """A project's user, who may be new. Raises WorkerError, NotSupportedError for what is no project's name."""
-        if not _PROJECT.fullmatch(project):
+        if not NAME.fullmatch(project):
             raise NotSupportedError(f"{project[:80]!r} is no name of a project")
         home = self._homes / project
         try:
