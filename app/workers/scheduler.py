@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -269,6 +269,9 @@ class PlannerWorker:
         self._add("learn", self._parts.learning.learn, settings.learn_interval_s)
         self._add("account", self._parts.housekeeping.account, settings.account_interval_s)
         self._add("retain", self._parts.housekeeping.retain, settings.retention_interval_s)
+        soon = datetime.now(UTC) + timedelta(seconds=WATCH_INTERVAL_S)
+        each_s = settings.place_interval_s
+        self._scheduler.add_job(self._rehearse, "interval", seconds=each_s, id="rehearse", next_run_time=soon)
         # At once, not after a first interval: the newcomer's first plan.
         self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))
         self._scheduler.start()
@@ -288,6 +291,17 @@ class PlannerWorker:
         _log.info("planner.ended", holder=parts.keeper.holder)
 
     # -- loops --------------------------------------------------------------------------------------------------------
+
+    def _rehearse(self) -> None:
+        """While another process leads: pay now for what the first cycle would have to wait for."""
+        if self._leader() is not None or self._ending.is_set() or not self._turn.acquire(blocking=False):
+            return
+        try:
+            self._parts.planning.rehearse()
+        except HeadroomError as error:
+            _log.warning("rehearsal.failed", error)
+        finally:
+            self._turn.release()
 
     def _watch_now(self) -> None:
         self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))

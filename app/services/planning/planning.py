@@ -269,6 +269,10 @@ class Planning:
                 sight.renew()
         return tuple(records)
 
+    def rehearse(self) -> None:
+        """Look as a leader would: what is believed is at hand then when this process leads. Raises TransientError."""
+        self._observer.observe()
+
     def _prepare(self, leader: Leader) -> tuple[tuple[Lane, ...], int]:
         """Mark what dead leaders left running, and see which lanes have work."""
         with self._parts.database.transaction() as session:

@@ -106,6 +106,19 @@ def test_changed_documents_and_a_new_node_are_planned_promptly(world: World, sta
     assert world.column("SELECT DISTINCT state FROM cycles") == ["closed"]
 
 
+def test_who_waits_to_lead_has_looked_already_and_written_nothing(world: World, start: Start) -> None:
+    world.build()
+    start()
+    wait_until(lambda: generation(world) == 1, "the first plan")
+    closed = settled(world)
+    second = start()
+    completion = second._parts.planning._observer._completion
+    assert completion is not None
+    wait_until(lambda: completion._belief is not None, "it holds what is believed")
+    assert second._leader() is None
+    assert cycles_closed(world) == closed
+
+
 def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
     world.build()
     worker = start(tune_interval_s=0.2)
