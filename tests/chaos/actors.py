@@ -341,7 +341,9 @@ class Reporter(Rememberer):
         expect(f"report of {self.boot}", answer, 200, 401)
         self._turned_away(answer)
         if answer.status == 200:
-            self._silences = self._silences if self._clock.unsure else max(self._silences, silences)
+            # A repeat of what was stored before a silence ends no silence.
+            heard = answer.plain["accepted"] and not self._clock.unsure
+            self._silences = max(self._silences, silences) if heard else self._silences
             del self._unsent[: len(batch)]
             self._sent += batch
             self.acknowledged += [(each.boot_id, each.sequence) for each in batch]

@@ -42,6 +42,7 @@ from tests.chaos.actors import (
 )
 from tests.chaos.checks import broken
 from tests.chaos.history import Seen, possible
+from tests.chaos.nodes import NODE, RealNode
 from tests.chaos.turnstile import Operation, Turnstile, WatchedDatabase
 from tests.integration.api.world import CLUSTER, StoredPlanning, World, build_world
 from tests.integration.postgres import Server
@@ -119,10 +120,11 @@ class Life:
         self.posters = [Poster(number) for number in range(2)]
         self.reporters = [Reporter(node, clock) for node in ("a", "b")]
         self._forger = Forger(clock)
+        self._node = RealNode(secrets["join"])
         self._actors: list[Actor] = [
             *(Writer(name, place * 10 + number, clock, self.seen[name], tags)
               for place, name in enumerate(DOCUMENTS, 1) for number in range(3)),
-            *self.posters, *map(Doubter, self.posters), *self.reporters, self._forger, Accountant(),
+            *self.posters, *map(Doubter, self.posters), *self.reporters, self._node, self._forger, Accountant(),
             *(Planner(name, place, self.promoted) for place, name in enumerate(PLANNERS, 1)),
         ]  # fmt: skip
         # Each history has its own busy ones and its own troubles: what is rare everywhere is common somewhere.
@@ -136,7 +138,7 @@ class Life:
     def live(self) -> None:
         """Raises AssertionError with the story of what broke."""
         try:
-            self._calmly(*self.reporters, self._forger)
+            self._calmly(*self.reporters, self._node, self._forger)
             while self._count < WISHES or self._turnstile.under_way:
                 self._step()
             self._check_names()
@@ -159,6 +161,7 @@ class Life:
         for world in self._worlds:
             world.client.close()
         self._turnstile.close()
+        self._node.close()
         if self._backed_up:
             self._server.drop(self._backup)
 
@@ -340,10 +343,10 @@ class Life:
             for key, identity in poster.answered.items():
                 made = [row[0] for row in rows("SELECT id FROM tokens WHERE name = %s", key)]
                 assert made == [identity], f"{key} was acknowledged as {identity}, there is {made}"
-        for reporter in self.reporters:
-            kept = set(rows("SELECT boot_id, sequence FROM report_log WHERE source = %s", f"node/{reporter.node}"))
-            missing = set(reporter.acknowledged) - kept
-            assert not missing, f"acknowledged reports are gone: {missing}"
+        owed = {reporter.node: set(reporter.acknowledged) for reporter in self.reporters}
+        for node, reports in {**owed, NODE: self._node.owed}.items():
+            kept = set(rows("SELECT boot_id, sequence FROM report_log WHERE source = %s", f"node/{node}"))
+            assert reports <= kept, f"reports of {node} are gone: {reports - kept}"
         history = dict(rows("SELECT generation, plan_id FROM target_history"))
         for generation, plan in self.promoted.plans.items():
             assert history.get(generation) == digest(plan), f"generation {generation} was acknowledged and is gone"

@@ -145,7 +145,9 @@ def _statement(
 ) -> tuple[str, Any]:
     _hold(connection.connection.driver_connection.info.backend_pid)
     here(f"statement {statement.split(maxsplit=1)[0]}")
-    return (FULL, [()] if many else ()) if _finds_full() else (statement, parameters)
+    if not statement.startswith(("SAVEPOINT", "RELEASE", "ROLLBACK")) and _finds_full():
+        return FULL, [()] if many else ()
+    return statement, parameters
 
 
 def _commit(connection: Any) -> None:
