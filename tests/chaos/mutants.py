@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant("a deposed leader writes", "app.store.targets", "if wish.fencing_token < token_newest:", "if False:"),
     Mutant("versions are not compared", "app.store.documents", "not in (None, before.version)", "in ()"),
     Mutant("names are anybody's", "app.services.declared.fleet", "if heard_s < ALIVE_S:", "if False:"),
-    Mutant("reports die with their agent", "agents.loop.unsent", "self._file.append(made, self._reports)", "pass"),
+    Mutant("reports die with their agent", "agents.loop.collect", "self._file.append(made, self._reports)", "pass"),
     Mutant("what waits is forgotten", "agents.loop.unsent", "if waiting else", "if False else"),
     Mutant("epochs are not heard of", "agents.loop.uplink", "not in (None, epoch)", "in ()"),
 )

@@ -17,7 +17,7 @@ from typing import Any
 
 from agents.config import NodeFacts
 from agents.log import Log
-from agents.loop import unsent, uplink
+from agents.loop import collect, unsent, uplink
 from agents.servers import Servers, SpreadConnection
 from agents.state import StateDirectory
 from agents.transport import HttpAnswer, UnreachableError
@@ -143,7 +143,7 @@ class RealNode(Rememberer):
         self._sequence = 0
         self._boot_id = f"boot-{NODE}-{self._boots}"
         file = unsent.ReportFile(self._state.path / unsent.REPORTS_FILE, NODE, Log(NODE, io.StringIO()))
-        self._mailbox = uplink.Mailbox(unsent.ReportBuffer(self._boot_id, file))
+        self._mailbox = uplink.Mailbox(collect.ReportBuffer(self._boot_id, file))
         self._mailbox.has_work = Once()
         self._wire = Wire(self)
         self._uplink = wired(self._facts, self._state, self._mailbox, self._boot_id, self._wire)
