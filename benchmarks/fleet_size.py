@@ -53,7 +53,7 @@ def measure(nodes: int, minutes: float, interval_s: float, *, plans: bool) -> It
         with Client(stack.server, stack.admin_token) as client:
             client.put("gpu-type", GPU_TYPE)
         make_nodes(stack, nodes)
-        offered(stack, nodes, interval_s, 2 * interval_s)
+        offered(stack, nodes, interval_s, interval_s)
         pids = {"API": stack.api_pid, "PostgreSQL": stack.postgres_pid, "planner": stack.planner_pid}
         before = {name: processor_s(pid) for name, pid in pids.items() if pid is not None}
         raw_before, whole_before = sizes(stack)
@@ -61,7 +61,6 @@ def measure(nodes: int, minutes: float, interval_s: float, *, plans: bool) -> It
         spent = {name: processor_s(pid) - before[name] for name, pid in pids.items() if pid is not None}
         raw, whole = sizes(stack)
         stored = seen["early 200"] + seen["late 200"]
-        reports_per_h = 3600 / INTERVAL_S
         due = nodes * 60 * minutes / interval_s
         yield f"{nodes} nodes, {minutes:g} minutes, a report each {interval_s:g} s: {stored} stored of {due:.0f} due"
         failed = {name: seen[name] for name in sorted(seen) if not name.startswith("ms") and not name.endswith("200")}
@@ -71,11 +70,10 @@ def measure(nodes: int, minutes: float, interval_s: float, *, plans: bool) -> It
             memory = "" if pid is None or name == "PostgreSQL" else f", {resident_mib(pid):.0f} MiB resident"
             share = seconds / (60 * minutes)
             yield f"  {name}: {1000 * seconds / max(1, stored):.2f} ms a report, {share:.2f} of a core{memory}"
-        per_node_h = reports_per_h / max(1, stored) / 2**20
-        yield (
-            f"  disk for each node and hour: raw telemetry {(raw - raw_before) * per_node_h:.2f} MiB,"
-            f" everything {(whole - whole_before) * per_node_h:.2f} MiB"
-        )
+        # Raw telemetry grows by the report, of which there are fewer where the interval is long; all else by the time.
+        grown = (raw - raw_before) * 3600 / INTERVAL_S / max(1, stored)
+        rest = (whole - whole_before - raw + raw_before) * 60 / minutes / nodes
+        yield f"  disk for each node and hour: {grown / 2**20:.2f} MiB raw telemetry, {rest / 2**20:.2f} MiB all else"
 
 
 def main() -> None:

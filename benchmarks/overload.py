@@ -38,7 +38,10 @@ NODES_MAX = 4000
 CLIENTS = 2
 CORES = sorted(os.sched_getaffinity(0))
 """The first is the control plane's, the others are the load's."""
-CAPACITY_CONNECTIONS = 24
+CAPACITY_CONNECTIONS = 256
+"""As many as are worked on at once: who stores lingers for others."""
+CAPACITY_NODES = 500
+"""In whose names they come; all are known by then."""
 CLONED = ("nodes", "devices", "node_states", "told_replicas")
 
 
@@ -89,7 +92,7 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
         due_s += load.interval_s * max(1, int((now_s - due_s) / load.interval_s)) if load.interval_s else 0.0
         sequence += 1
         if not load.interval_s:
-            node = random.randint(1, NODES_MAX)
+            node = random.randint(1, CAPACITY_NODES)
             connection.token, name = f"hr_bench_{node}", f"bench-{node}".encode()
         half = "late" if now_s > begin_s + load.seconds / 2 else "early"
         report = body.at(sequence, time.time()).replace(b"bench-0", name)
@@ -146,7 +149,7 @@ def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
         with Client(stack.server, stack.admin_token) as client:
             client.put("gpu-type", GPU_TYPE)
         make_nodes(stack, NODES_MAX)
-        offered(stack, CAPACITY_CONNECTIONS, 0.0, 2.0)
+        offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds / 2)
         begun_s = processor_s(stack.api_pid)
         seen = offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds / 2)
         capacity, cost_ms = goodput(seen, seconds / 2), _cost_ms(seen, processor_s(stack.api_pid) - begun_s)

@@ -119,7 +119,8 @@ class TurnQueue:
 
 LANES = {"/v1/agent/reports": (256, 4096), "/v1/agent/join": (4, 64)}
 """Workers and places by path. Together they leave threads and connections to all else."""
-STRANGERS = (4, 256)
+STRANGERS = (32, 1024)
+"""After a start everybody is one, and each waits for a commit as others do."""
 
 
 class Lanes:
