@@ -32,7 +32,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills fuzz lock openapi scenarios library bench test-rl test-gpu clean system-deps
+.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills fuzz contract audit sbom lock openapi scenarios library bench test-rl test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -140,6 +140,16 @@ kills: $(VENV)/.dev-stamp ## Kill and freeze real processes at random moments un
 
 fuzz: $(VENV)/.dev-stamp ## Feed every reader of what others write with what nobody should write (FUZZ_ARGS="--inputs 100000")
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+contract: $(VENV)/.dev-stamp ## Hold the API to its description: schemathesis, all phases, every role (CONTRACT_ARGS="--roles admin")
+	@$(BIN)/python -m tests.contract $(CONTRACT_ARGS)
+
+audit: $(VENV)/.dev-stamp ## Security rules over the product, and what the locks bring along, without asking anybody
+	$(BIN)/ruff check --select S app solvers agents
+	@$(BIN)/python -m benchmarks.supply audit
+
+sbom: $(VENV)/.dev-stamp ## Write what a server's installation consists of as CycloneDX (SBOM=FILE)
+	@$(BIN)/python -m benchmarks.supply sbom --out $(or $(SBOM),sbom.json)
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
 	$(BIN)/python -m benchmarks.same.described openapi

@@ -131,9 +131,9 @@ class Life:
                 return
 
     def _kill_backend(self) -> None:
-        found = [row[0] for row in self.house.rows(EVERYBODY)]
-        with suppress(ProcessLookupError):
-            os.kill(self._stream.choice(sorted(found)), signal.SIGKILL)
+        found = sorted(row[0] for row in self.house.rows(EVERYBODY))
+        with suppress(ProcessLookupError, IndexError):  # nobody may be connected
+            os.kill(self._stream.choice(found), signal.SIGKILL)
 
     def _kill_all(self) -> None:
         for name in sorted(self._processes):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -31,3 +33,14 @@ def test_a_reader_that_breaks_is_told() -> None:
     target = Target(name="one", read=lambda data: data[3], seeds=(b"0123",))
     stream = random.Random(0)
     assert any(defect_of(target, mutated(target.seeds, stream)) for _ in range(INPUTS))
+
+
+def test_a_long_row_of_digits_is_refused_at_once() -> None:
+    """Read in two ways, its places would be tried squared: for hours."""
+    code = (
+        "from app.services.profiles.profiles import read_csv\n"
+        "cell = 130_000 * b'9' + b'x'\n"
+        "print(read_csv(b'model,gpu_type,batch,share_pct_sm,latency_ms\\nm,t4,1,50,' + cell)({'t4': 1590}).faults)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=100)
+    assert "is not a number" in done.stdout, done.stderr

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,10 +19,10 @@ from app.cli.doctor.deployment import deployment_checks
 from app.cli.doctor.machine import machine_checks
 from app.cli.options import Server, Token, connect
 from app.cli.output import Exit, Format, Output, listed, show
+from app.logs import scrub
 from app.settings import Settings, load_settings
 
 COLUMNS = {"check": "check", "state": "state", "found": "found", "what to do": "todo"}
-_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+(?=@)|(password=)[^&\s]+")
 
 
 def doctor(
@@ -47,7 +46,7 @@ def doctor(
         found = [*_looked(machine_checks(settings, serves=False), limit_s), *_node(context.args, limit_s)]
     else:
         found = list(_control_plane(settings, server, token, limit_s))
-    shown = [{name: _unsecret(text, token) for name, text in line.items()} for line in found]
+    shown = [{name: scrub(text).replace(token or "\0", "***") for name, text in line.items()} for line in found]
     show(shown, Format.JSON if as_json else output, listed(COLUMNS, shown, empty=""))
     if any(line["state"] == Grade.WRONG for line in shown):
         raise typer.Exit(Exit.FAILED)
@@ -92,8 +91,3 @@ def _node(arguments: Sequence[str], limit_s: float) -> list[dict[str, str]]:
     if not lines and not late:
         return [_line("gpu side", unseen("the agent's options cannot be read", "see headroom agent --help"))]
     return [*lines, *late]
-
-
-def _unsecret(text: str, token: str | None) -> str:
-    """Without what a library may quote of a URL or a token."""
-    return _PASSWORD.sub(r"\1\2…", text).replace(token or "\0", "…")

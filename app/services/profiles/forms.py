@@ -30,7 +30,8 @@ from solvers.models.base import Answer, Groups, GroupSamples, Quantity, Queries,
 from solvers.models.suite import Suite
 
 NAME_LENGTH_MAX = 256
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# Digits may be read in one way only: of two, a long row of them would be tried at every place.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SURPRISE = re.compile(r"[^0-9eE+. \t\r-]")
 
 

@@ -309,7 +309,15 @@ class House:
         found = []
         for process in self._processes:
             text = process.log.read_text(errors="replace") if process.log.exists() else ""
-            found += [f"{process.log.name}: {line[:2000]}" for line in text.splitlines() if "Traceback" in line]
+            lines = text.splitlines()
+            for place, line in enumerate(lines):
+                if "Traceback" in line:
+                    # Beside JSON, a bare one goes on to the line that is not indented.
+                    rest = [] if line.startswith("{") else lines[place + 1 : place + 40]
+                    after = next((n for n, each in enumerate(rest) if not each.startswith(" ")), len(rest) - 1)
+                    found.append(
+                        f"{process.log.name}: {line[:2000]}" + "".join(f"\n{each}" for each in rest[: after + 1])
+                    )
         return "\n".join(found)
 
     # -- looking and touching -----------------------------------------------------------------------------------------

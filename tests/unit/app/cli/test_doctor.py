@@ -21,7 +21,7 @@ import pytest
 
 from agents import doctor as agents_doctor
 from agents.state import StateDirectory
-from app.cli.doctor import _unsecret, database, deployment
+from app.cli.doctor import database, deployment
 from app.cli.doctor.checks import Check, Grade, Symptom, told_skew, well
 from app.client import Client
 from app.settings import Settings
@@ -133,13 +133,6 @@ def test_facts_of_a_database() -> None:
 )
 def test_clocks(ahead_s: float, grade: Grade) -> None:
     assert told_skew(ahead_s, "the database's", Settings()).state is grade
-
-
-def test_secrets_are_not_repeated() -> None:
-    said = "postgresql://me:hush@db:5432/x?password=hush&y=1 took hr_secret, http://127.0.0.1:8080 did not"
-    assert _unsecret(said, "hr_secret") == (
-        "postgresql://me:…@db:5432/x?password=…&y=1 took …, http://127.0.0.1:8080 did not"
-    )
 
 
 def fleet(**changed: Any) -> dict[str, Any]:
