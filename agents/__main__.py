@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from agents.config import AgentConfig, read_config
 from agents.devices.base import Devices
 from agents.errors import AgentError, ConfigError
+from agents.identity import Identity
 from agents.log import Log
 from agents.loop.endpoint import Endpoint
 from agents.loop.loop import Agent
@@ -88,7 +89,9 @@ def _rehearse(config: AgentConfig, devices: Devices, state: StateDirectory) -> i
     """Print what would be done for the newest target there is."""
     from agents.loop.rehearse import newest_target, rehearse
 
-    target, origin = newest_target(Servers(config.servers, config.node), config.node, state)
+    target, origin = newest_target(
+        Servers(config.servers, config.node, tls=Identity(config.trust, state).context), config.node, state
+    )
     if target is None:
         sys.stdout.write(f"no target: {origin}\n")
     else:

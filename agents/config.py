@@ -67,6 +67,19 @@ class NvidiaConfig(WorkerRules):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """What whoever starts the agent says about TLS."""
+
+    ca: Path | None = None
+    """Authorities (PEM) that may have signed for the server; None: those that this host trusts."""
+    ca_sha256: str | None = None
+    """Or the fingerprint of one, which the server then tells."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    """The node's own, where the control plane does not sign for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """What a node says of itself when it joins, and how it works."""
 
@@ -85,6 +98,7 @@ class NodeFacts:
     alone_after_s: float = ALONE_AFTER_S
     """Without an answer of the control plane for so long, nothing that works is changed."""
     governed: bool = True
+    trust: Trust = Trust()
     route_grace_s: float = 0.0
     pass_s_settled: float = math.inf
     """Between two passes while nothing is under way; reports are passes too."""
@@ -120,6 +134,7 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
         found,
         servers=servers,
         join_token=_token(found.token, found.token_file, environment),
+        trust=_trust(found),
         node=node,
         gpu_types=() if real else _gpu_types(found.devices),
         nvidia=_nvidia(found) if real else None,
@@ -150,6 +165,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--token", help="join token (HEADROOM_TOKEN); not needed once this node has joined")
     add("--token-file", type=Path, help="file with the join token")
+    add("--ca", type=Path, metavar="FILE", help="authorities that sign for the server; default: this host's")
+    add("--ca-sha256", metavar="HEX", help="or the fingerprint of one, as `headroom ca fingerprint` prints it")
+    add("--tls-cert", type=Path, metavar="FILE", help="this node's certificate, where others than the server sign it")
+    add("--tls-key", type=Path, metavar="FILE", help="and its key")
     add("--node", help="name of this node; default: the host's name")
     add(
         "--devices",
@@ -185,11 +204,7 @@ def _add_nvidia(group: argparse._ArgumentGroup) -> None:
     add("--mps-protocol", choices=("auto", "2", "3"), default="auto", help="protocol of the MPS daemons")
     add("--mps-control", default="nvidia-cuda-mps-control", help="the control program of MPS")
     add("--mps-pipes", type=Path, metavar="DIR", help="where the daemons' pipes lie; a short path on a local disk")
-    add(
-        "--executables",
-        metavar="PATH,…",
-        help="the only programs that workers may be; default: any, for users of their own",
-    )
+    add("--executables", metavar="PATH,…", help="the only programs that workers may be; default: any")
     whose = group.add_mutually_exclusive_group()
     whose.add_argument("--workers-as-agent", action="store_true", help="run workers as the agent's own user")
     whose.add_argument(
@@ -207,6 +222,15 @@ def _add_nvidia(group: argparse._ArgumentGroup) -> None:
     add("--secret-env", metavar="NAME,…", help="variables that are; PROJECT:NAME: one project's alone; default: none")
     add("--route-grace-s", type=float, default=ROUTE_GRACE_S, metavar="S", help="time routers need to forget a worker")
     add("--log-mib", type=int, default=LOG_MIB, metavar="MIB", help="kept of each worker's output")
+
+
+def _trust(found: argparse.Namespace) -> Trust:
+    trust = mirrored(Trust, found, ca_sha256=found.ca_sha256.replace(":", "").lower() if found.ca_sha256 else None)
+    if trust.ca_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", trust.ca_sha256):
+        raise ConfigError("--ca-sha256: expected the 64 hexadecimal digits of `headroom ca fingerprint`")
+    if (trust.tls_cert is None) != (trust.tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key belong together")
+    return trust
 
 
 def _nvidia(found: argparse.Namespace) -> NvidiaConfig:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import shutil
+import ssl
 import stat
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from email.utils import parsedate_to_datetime
 
 from agents.config import AgentConfig, NvidiaConfig, read_config
 from agents.errors import AgentError
+from agents.identity import TRUST_FILE, believing, fetched
 from agents.state import LOCK_FILE, TOKEN_FILE
 from agents.transport import HttpConnection
 
@@ -41,7 +43,7 @@ def looked_at(arguments: Sequence[str]) -> Iterator[dict[str, str]]:
         yield _line("options", WRONG, str(error), "see headroom agent --help")
         return
     for address in config.servers:
-        yield from _server(address)
+        yield from _server(config, address)
     yield from _state(config, arguments)
     if config.nvidia is None:
         yield _line("gpus", WELL, f"{len(config.gpu_types)} simulated: no driver is needed")
@@ -53,8 +55,13 @@ def _line(check: str, state: str, found: str, todo: str = "") -> dict[str, str]:
     return {"check": check, "state": state, "found": found, "todo": todo}
 
 
-def _server(address: str) -> Iterator[dict[str, str]]:
-    connection = HttpConnection(address)
+def _server(config: AgentConfig, address: str) -> Iterator[dict[str, str]]:
+    try:
+        context = _believing(config, address)
+        connection = HttpConnection(address, tls=lambda: context)
+    except AgentError as error:
+        yield _line("server", WRONG, f"{address}: {error}", "correct --server, --ca or --ca-sha256")
+        return
     try:
         began_s = time.time()
         answer = connection.call("GET", "/v1/health", None)
@@ -71,6 +78,13 @@ def _server(address: str) -> Iterator[dict[str, str]]:
         state = WELL if abs(ahead_s) <= CLOCK_S_WELL else WRONG if abs(ahead_s) >= CLOCK_S_REFUSED else ODD
         told = f"the server's is {ahead_s:+.1f} s from here"
         yield _line("clock", state, told, "" if state == WELL else "set it by NTP")
+
+
+def _believing(config: AgentConfig, address: str) -> ssl.SSLContext:
+    held = config.state_dir / TRUST_FILE
+    if held.exists() or config.trust.ca_sha256 is None or not address.startswith("https:"):
+        return believing(config.trust, held.read_text(encoding="ascii") if held.exists() else "")
+    return believing(config.trust, fetched(address, config.trust.ca_sha256))
 
 
 def _state(config: AgentConfig, arguments: Sequence[str]) -> Iterator[dict[str, str]]:

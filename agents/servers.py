@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from agents.transport import HttpAnswer, HttpConnection, StatusError, UnreachableError
+from agents.transport import TIMEOUT_S, HttpAnswer, HttpConnection, StatusError, Tls, UnreachableError
 
 AWAY_S_MIN, AWAY_S_MAX = 5.0, 60.0
 ASK_S = 2.0
@@ -28,13 +28,20 @@ class Servers:
     (rendezvous hashing), so that an address that comes or goes moves no other node. Thread-safe.
     """
 
-    def __init__(self, addresses: Sequence[str], node: str, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        node: str,
+        now_s: Callable[[], float] = time.monotonic,
+        tls: Tls | None = None,
+    ) -> None:
         """Raises ConfigError for what is no address."""
         self.addresses = sorted(
             dict.fromkeys(addresses), key=lambda url: hashlib.sha256(f"{node} {url}".encode()).digest(), reverse=True
         )
+        self._tls = tls
         for url in self.addresses:
-            HttpConnection(url)
+            self.open(url)
         self._now_s = now_s
         self._jitter = random.Random()
         self._lock = threading.Lock()
@@ -51,7 +58,7 @@ class Servers:
                     due = True
                 else:
                     due = False
-            if due and _is_ready(url):
+            if due and self._is_ready(url):
                 self.back(url)
             if url not in self._away:
                 return url
@@ -68,9 +75,22 @@ class Servers:
         with self._lock:
             self._away.pop(url, None)
 
+    def open(self, url: str, timeout_s: float = TIMEOUT_S) -> HttpConnection:
+        """A connection to one of them. Raises ConfigError for what is no address."""
+        return HttpConnection(url, timeout_s, self._tls)
+
     def connection(self) -> SpreadConnection:
         """A new connection to whichever is chosen when it is used."""
         return SpreadConnection(self)
+
+    def _is_ready(self, url: str) -> bool:
+        connection = self.open(url, ASK_S)
+        try:
+            return connection.call("GET", READY).ok
+        except UnreachableError:
+            return False
+        finally:
+            connection.close()
 
     def _pass_over(self, url: str) -> None:
         pause_s = min(AWAY_S_MAX, max(AWAY_S_MIN, 2.0 * self._away.get(url, (0.0, 0.0))[1]))
@@ -84,7 +104,7 @@ class SpreadConnection:
         self.token = ""
         self._servers = servers
         self.url = servers.addresses[0]
-        self._open = HttpConnection(self.url)
+        self._open = servers.open(self.url)
 
     def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> HttpAnswer:
         """One request, see `HttpConnection.call`. After a failure the next one may go elsewhere."""
@@ -123,15 +143,5 @@ class SpreadConnection:
         url = self._servers.chosen()
         if url != self.url:
             self._open.close()
-            self.url, self._open = url, HttpConnection(url)
+            self.url, self._open = url, self._servers.open(url)
         self._open.token = self.token
-
-
-def _is_ready(url: str) -> bool:
-    connection = HttpConnection(url, ASK_S)
-    try:
-        return connection.call("GET", READY).ok
-    except UnreachableError:
-        return False
-    finally:
-        connection.close()

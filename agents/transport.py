@@ -1,4 +1,5 @@
-"""HTTP to the control plane with the standard library: one connection, bearer token, JSON bodies.
+"""HTTP to the control plane with the standard library: one connection, over TLS where its address says so, a bearer
+token, JSON bodies.
 
 Statuses are not interpreted and nothing is tried again; callers decide.
 """
@@ -7,7 +8,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,6 +19,10 @@ TIMEOUT_S = 10.0
 AFTER_S_MAX = 300.0
 BODY_BYTES_MAX = 32 * 2**20
 LINE_BYTES_MAX = 64 * 2**10
+
+
+Tls = Callable[[], ssl.SSLContext]
+"""What a connection is to use when it is opened; another one later closes it."""
 
 
 class UnreachableError(AgentError):
@@ -70,11 +76,12 @@ class HttpAnswer:
 class HttpConnection:
     """One keep-alive connection to the server at `base_url`. Not thread-safe."""
 
-    def __init__(self, base_url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, base_url: str, timeout_s: float = TIMEOUT_S, tls: Tls | None = None) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{base_url!r} is not an http:// or https:// address")
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._tls = (tls or _trusted_here()) if parts.scheme == "https" else None
+        self._context: ssl.SSLContext | None = None
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
         self._timeout_s = timeout_s
         self._open: http.client.HTTPConnection | None = None
@@ -118,6 +125,12 @@ class HttpConnection:
             self._open.close()
             self._open = None
 
+    def _opened(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        self._context = self._tls()
+        return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=self._context)
+
     def _exchange(self, method: str, path: str, body: object, headers: dict[str, str] | None) -> HttpAnswer:
         try:
             response = self._send(method, path, body, headers)
@@ -135,8 +148,11 @@ class HttpConnection:
         return HttpAnswer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
 
     def _send(self, method: str, path: str, body: object, headers: dict[str, str] | None) -> http.client.HTTPResponse:
+        if self._context is not None and self._tls is not None and self._tls() is not self._context:
+            # There is another certificate to show.
+            self.close()
         if self._open is None:
-            self._open = self._kind(self._host, self._port, timeout=self._timeout_s)
+            self._open = self._opened()
         sent = {"Authorization": f"Bearer {self.token}", "Accept": "application/json", **(headers or {})}
         content = None
         if isinstance(body, bytes):
@@ -146,6 +162,11 @@ class HttpConnection:
             sent["Content-Type"] = "application/json"
         self._open.request(method, self._prefix + path, body=content, headers=sent)
         return self._open.getresponse()
+
+
+def _trusted_here() -> Tls:
+    context = ssl.create_default_context()
+    return lambda: context
 
 
 class StatusError(AgentError):

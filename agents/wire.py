@@ -2,9 +2,8 @@
 that `app` may import. What a node is told, what agents and gateways send, and strict reading of it all.
 
 The control plane validates what it receives with these same records at its edge. Times are seconds since the epoch as
-the sender's clock shows them; intervals come from monotonic clocks. In what is read a flag is no number, and a text
-none either; a whole number may stand where a fraction is expected. Unknown fields are refused. Fields that are missing
-take their defaults (older senders do not know them), or None where that is allowed.
+the sender's clock shows them; intervals come from monotonic clocks. In what is read a flag is no number, a text none
+either; a whole number may stand for a fraction. Unknown fields are refused, missing ones take their defaults or None.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 PROTOCOL_VERSION = 1
-READS, HISTORY = "Headroom-Reads", "history"
-"""A header of requests for a target, and its value where the agent reads `cluster_id` and `epoch`."""
+READS, HISTORY, AUTHORITY = "Headroom-Reads", "history", "Headroom-Authority"
+"""A header of requests for a target, its value where the agent reads `cluster_id` and `epoch`, and one of the answers
+with the fingerprint of the authority that signs."""
 T = TypeVar("T")
 _STEERING = re.compile(
     # The loader and the C library; shells; interpreters and virtual machines; libraries that load others by name.
@@ -227,6 +227,8 @@ class Join:
     devices: tuple[DeviceInventory, ...]
     worker_host: str | None = None
     """Host under which processes of its replicas answer; None: that of the endpoint, or whence this node calls."""
+    csr: str | None = None
+    """A request (PEM) to sign this node's key; None where nobody would."""
 
 
 @_message
@@ -394,9 +396,7 @@ class EdgeReport:
 
 
 def encode(message: DataclassInstance) -> dict[str, object]:
-    """Plain JSON data of a message. What later versions added is left out where it says nothing, so that those who do
-    not know of such a thing read it too.
-    """
+    """Plain JSON data. What later versions added is left out where it says nothing, for those who do not know of it."""
     return asdict(message, dict_factory=_told)
 
 
@@ -404,7 +404,7 @@ def _told(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return {name: value for name, value in pairs if name not in _ADDED or value is not None}
 
 
-_ADDED = frozenset({"governor", "worker_host", "cluster_id", "epoch", "from_environment", "from_files"})
+_ADDED = frozenset({"governor", "worker_host", "cluster_id", "epoch", "from_environment", "from_files", "csr"})
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from app.authority import Authority, authority_file
 from app.clock import SystemClock, new_id
 from app.logs import EventLog, LogReporter
 from app.services.beliefs.beliefs import Beliefs
@@ -26,7 +27,7 @@ from app.store.replica import Reads
 from app.workers.children import fit_apart
 from app.workers.scheduler import Housekeeping, LeaseKeeper, PlannerWorker, WorkerParts
 from app.workers.solve_pool import PoolLimits, SolvePool
-from solvers.errors import StateError, TransientError
+from solvers.errors import InputError, StateError, TransientError
 from solvers.planners import registry
 
 if TYPE_CHECKING:
@@ -57,11 +58,25 @@ def build_api(settings: Settings) -> FastAPI:
     reads = Reads(database, _replica(settings), settings.read_lag_s_max)
     context = ApiContext(
         settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs, propose=pool.propose,
-        reads=reads,
+        reads=reads, authority=open_authority(settings),
     )  # fmt: skip
     api = create_app(context)
     _close_after(api, pool, database, reads)
     return api
+
+
+def open_authority(settings: Settings) -> Authority | None:
+    """The control plane's own authority, made at the first start; None without TLS, and where nobody needs it. Raises
+    InputError.
+    """
+    if settings.nodes_tls == "required" and not settings.tls:
+        raise InputError("HEADROOM_NODES_TLS=required needs TLS: --tls or HEADROOM_TLS=1")
+    if not settings.tls or (settings.tls_cert and settings.nodes_ca):
+        return None
+    authority = Authority(authority_file(settings))
+    if authority.create():
+        _log.info("authority.made", file=str(authority.file), sha256=authority.fingerprint)
+    return authority
 
 
 def build_planner(settings: Settings) -> PlannerWorker:

@@ -37,10 +37,24 @@ class JoinTokenExpiredError(UnauthenticatedError):
     code = "join-token-expired"
 
 
+class CertificateError(UnauthenticatedError):
+    """A node came without the certificate that it must show, or with another; the code says which."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class ForbiddenError(HeadroomError):
     """The token is good, but its role does not allow this."""
 
     code = "forbidden"
+
+
+class NodeRevokedError(ForbiddenError):
+    """The node was turned out."""
+
+    code = "node-revoked"
 
 
 class JoinTokenUsedError(ForbiddenError):
@@ -173,6 +187,8 @@ STATUSES: Mapping[type[HeadroomError], ErrorStatus] = {
     MediaTypeError: ErrorStatus(status=415, title="This media type is not read here"),
     UnauthenticatedError: ErrorStatus(status=401, title="A valid bearer token is needed"),
     JoinTokenExpiredError: ErrorStatus(status=401, title="The join token has expired"),
+    CertificateError: ErrorStatus(status=401, title="A certificate of this node is needed"),
+    NodeRevokedError: ErrorStatus(status=403, title="This node was turned out"),
     JoinTokenUsedError: ErrorStatus(status=403, title="The join token is used up"),
     ForbiddenError: ErrorStatus(status=403, title="This token may not do that"),
     StateError: ErrorStatus(status=409, title="The current state does not allow this"),

@@ -69,6 +69,22 @@ class Settings:
     idempotency_ttl_s: float = 86_400.0
     doorbell_heartbeat_s: float = 20.0
     metrics_public: bool = True
+    tls: bool = False
+    """Speak TLS alone, with a certificate of the own authority unless `tls_cert` names one."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    """Files of the server's own certificate and key, if they come from elsewhere."""
+    tls_names: str = ""
+    """Names and addresses of this server, by commas, for the certificate that the own authority signs; empty: this
+    host's.
+    """
+    ca: str = ""
+    """File of the own authority, which API processes share; empty: `authority.pem` under `home`."""
+    nodes_ca: str = ""
+    """File of authorities from elsewhere that sign nodes' certificates; the own one then signs for nobody."""
+    nodes_tls: str = "optional"
+    """Over TLS: `optional`, nodes without certificates go on by their token alone; `required`, none is let in."""
+    node_certificate_days: float = 30.0
 
     @property
     def session_url(self) -> str:
@@ -78,10 +94,14 @@ class Settings:
     def __post_init__(self) -> None:
         for name in (
             "place_interval_s", "tune_interval_s", "account_interval_s", "learn_interval_s", "lease_ttl_s",
-            "report_interval_s",
+            "report_interval_s", "node_certificate_days",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise InputError(f"HEADROOM_{name.upper()} must be greater than 0")
+        if self.nodes_tls not in ("optional", "required"):
+            raise InputError("HEADROOM_NODES_TLS must be optional or required")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise InputError("HEADROOM_TLS_CERT and HEADROOM_TLS_KEY belong together")
         if not 0 <= self.port <= 65_535:
             raise InputError("HEADROOM_PORT must lie between 0 and 65535")
 

@@ -20,6 +20,7 @@ from importlib.metadata import version
 from agents.config import NodeFacts
 from agents.devices.base import Devices
 from agents.errors import AgentError, DeviceError, ForeignTargetError, StateFileError, TargetRefusedError
+from agents.identity import Identity
 from agents.log import Log
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector, ReportBuffer, Sampler
@@ -89,8 +90,9 @@ class Agent:
             agent_version=version("headroom"),
             protocol_version=PROTOCOL_VERSION,
             devices=devices.inventory(),
+            csr=None,
         )
-        self.uplink = Uplink(join, facts, state, self.mailbox, log)
+        self.uplink = Uplink(join, facts, Identity(facts.trust, state), state, self.mailbox, log)
         self.applier.reservations.when_back = self.mailbox.news.set
         self._idle_passes = 0
         self._refused: tuple[int, str] | None = None

@@ -11,15 +11,17 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from agents.config import NodeFacts
 from agents.errors import StateFileError
+from agents.identity import Identity, IdentityError
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
 from agents.servers import Servers, SpreadConnection
 from agents.state import TOKEN_FILE, StateDirectory
 from agents.transport import HttpAnswer, StatusError, UnreachableError
-from agents.wire import HISTORY, READS, Join, NodeReceipt, NodeTarget, Report, WireError, decode, encode
+from agents.wire import AUTHORITY, HISTORY, READS, Join, NodeReceipt, NodeTarget, Report, WireError, decode, encode
 
 POLL_S = 30.0
 """The target is fetched this often even when no bell rings."""
@@ -95,13 +97,16 @@ class _LaterError(Exception):
 class Uplink:
     """Talks to the control plane. `run` belongs in a thread of its own."""
 
-    def __init__(self, join: Join, facts: NodeFacts, state: StateDirectory, mailbox: Mailbox, log: Log) -> None:
+    def __init__(
+        self, join: Join, facts: NodeFacts, identity: Identity, state: StateDirectory, mailbox: Mailbox, log: Log
+    ) -> None:
         self.joined = threading.Event()
         self.report_interval_s: float | None = None
         self.heard_s: float | None = None
         """When the control plane answered last (monotonic)."""
         self._join_message, self._join_token = join, facts.join_token
-        self.servers = Servers(facts.servers, facts.node)
+        self._identity = identity
+        self.servers = Servers(facts.servers, facts.node, tls=identity.context)
         self._connection = self.servers.connection()
         self._served_by = ""
         self._state = state
@@ -133,6 +138,8 @@ class Uplink:
                     self._fetch()
                     fetch_at_s = now_s() + POLL_S * self._jitter.uniform(0.8, 1.2)
                     wait_s = max(0.0, fetch_at_s - now_s())
+                if self._identity.is_due():
+                    self._renew()
                 # After the target: reports may be turned away for long.
                 self.send_all()
                 self._backoff_s = 0.0
@@ -141,8 +148,9 @@ class Uplink:
                 if self._served_by != self._connection.url:
                     self._served_by = self._connection.url
                     self._log.event("server.chosen", server=self._served_by)
-            except (UnreachableError, _LaterError) as error:
+            except (UnreachableError, IdentityError, StateFileError, _LaterError) as error:
                 self._log.state("control-plane", "away", reason=str(error))
+                self._doubt(error)
                 self._backoff_s = min(BACKOFF_S_MAX, max(BACKOFF_S_MIN, 2.0 * self._backoff_s))
                 pause_s = self._backoff_s * self._jitter.uniform(0.5, 1.0)
                 if isinstance(error, _LaterError) and error.after_s is not None:
@@ -179,14 +187,44 @@ class Uplink:
                     refused_total=self._mailbox.reports.refused,
                 )
 
+    def _doubt(self, error: Exception) -> None:
+        """Where a server hangs up on the certificate alone, join again without it: it is over or revoked, or another
+        authority's.
+        """
+        refused = isinstance(error, UnreachableError) and self._identity.is_refused(self._connection.url)
+        if refused:
+            self._log.event("certificate.refused", server=self._connection.url)
+            self.joined.clear()
+        self._identity.set_aside(refused)
+
+    def _renew(self) -> None:
+        """Have the next key signed. Raises UnreachableError."""
+        path, csr = f"/v1/agent/nodes/{self._join_message.node}/certificates", None
+        try:
+            csr = self._identity.request(self._join_message.node)
+            answer = self._connection.call("POST", path, {"csr": csr})
+            told = answer.json() if answer.ok else None
+            if isinstance(told, dict) and self._identity.keep(told):
+                self._log.event("certificate.renewed", certificate_s=told.get("certificate_s"))
+                return
+            reason = answer.reason()
+        except IdentityError as error:
+            reason = str(error)
+        self._identity.later()
+        self._log.event("certificate.not_renewed", reason=reason)
+
     def _join(self) -> None:
         """Join with the node's own token, else with the join token."""
         reasons = []
+        self._identity.learn(self.servers.chosen())
         for token in (self._node_token, self._join_token):
             if not token:
                 continue
             self._connection.token = token
-            answer = self._connection.call("POST", "/v1/agent/join", encode(self._join_message))
+            message = self._join_message
+            if token == self._join_token:
+                message = replace(message, csr=self._identity.request(message.node))
+            answer = self._connection.call("POST", "/v1/agent/join", encode(message))
             if answer.ok:
                 self._enter(answer.json())
                 return
@@ -200,6 +238,7 @@ class Uplink:
     def _enter(self, joined: object) -> None:
         if not isinstance(joined, dict):
             raise _LaterError("the answer to joining is not an object")
+        self._identity.keep(joined)
         token, interval_s = joined.get("token"), joined.get("report_interval_s")
         if isinstance(token, str) and token and token != self._node_token:
             self._node_token = token
@@ -235,6 +274,7 @@ class Uplink:
             self._tag = answer.headers.get("etag")
         elif answer.status not in (204, 304, 404):
             self._log.event("target.unavailable", reason=answer.reason())
+        self._identity.hear(answer.headers.get(AUTHORITY.lower()))
         self._fetched = rung
         if epoch is not None and self._epoch not in (None, epoch):
             self.joined.clear()

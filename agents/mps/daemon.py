@@ -117,8 +117,7 @@ class DaemonProcess:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    # What a shell of root has: how far others may come is for the daemon to say.
-                    umask=0o022 if self.many_users else -1,
+                    umask=0 if self.many_users else -1,
                     timeout=COMMAND_TIMEOUT_S,
                     check=False,
                 )

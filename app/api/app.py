@@ -316,6 +316,7 @@ def create_app(context: ApiContext) -> FastAPI:
         context.clock.elapsed_ms,
         context.settings.rate_limit_per_s,
         services.tokens.ended_of_used,
+        services.identities,
     )
     services.tokens.when_revoked(authenticator.forget)
     app.state.context = context

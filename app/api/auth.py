@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
-from app.errors import ForbiddenError, JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
+from app.authority import Presented
+from app.errors import CertificateError, ForbiddenError, JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
+from app.services.declared.identity import Identities
 from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role, secret_hash
 from solvers.errors import NotFoundError, TransientError
@@ -56,6 +59,9 @@ class RateLimiter:
 
 
 CACHE_TTL_MS = 3000.0
+NOTED_MS = 3_600_000.0
+CERTIFICATE = "certificate"
+"""Under this name the state of a request's scope holds what its connection showed."""
 CACHE_SIZE_MAX = 20_000
 LATE_MS = 30_000.0
 """Who came within this time is asked about with all others."""
@@ -103,9 +109,12 @@ class Authenticator:
         elapsed_ms: Callable[[], float],
         rate_limit_per_s: float,
         ended: Callable[[Sequence[Actor]], Sequence[Actor]] = lambda _: (),
+        identities: Identities | None = None,
     ) -> None:
         self._actor_of = actor_of
         self._ended = ended
+        self._identities = identities
+        self._noted: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._elapsed_ms = elapsed_ms
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._asked_ms = 0.0
@@ -134,6 +143,25 @@ class Authenticator:
             while len(self._known) > CACHE_SIZE_MAX:
                 self._known.popitem(last=False)
         return actor
+
+    def doubt(self, actor: Actor, presented: Presented | None) -> str | None:
+        """Why a node's token is not enough on a connection with this certificate; None: it is."""
+        if self._identities is None:
+            return None
+        return self._identities.doubt(actor, presented, time.time())
+
+    def note(self, actor: Actor, code: str) -> None:
+        """Have the audit trail say so, unless this process has had so within the hour."""
+        now_ms = self._elapsed_ms()
+        with self._lock:
+            told_ms = self._noted.get((actor.token_id, code))
+            if told_ms is not None and now_ms - told_ms < NOTED_MS:
+                return
+            self._noted[actor.token_id, code] = now_ms
+            if len(self._noted) > CACHE_SIZE_MAX:
+                self._noted.popitem(last=False)
+        if self._identities is not None:
+            self._identities.note_refused(actor, code)
 
     @property
     def is_due(self) -> bool:
@@ -203,7 +231,37 @@ async def identify(request: Request, credentials: HTTPAuthorizationCredentials |
         authenticator.throttle_stranger(host)
         raise JoinTokenExpiredError("this join token has expired; ask for a new one")
     authenticator.throttle(actor)
-    return actor
+    return await _proved(request, authenticator, actor, secret)
+
+
+def certificate_of(request: Request) -> Presented | None:
+    """What the peer showed when it connected."""
+    found: Presented | None = request.scope.get("state", {}).get(CERTIFICATE)
+    return found
+
+
+async def _proved(request: Request, authenticator: Authenticator, actor: Actor, secret: str) -> Actor:
+    """The same actor, if its connection has what its token needs. Raises CertificateError."""
+    if actor.purpose is not Purpose.NODE:
+        return actor
+    presented = certificate_of(request)
+    code = authenticator.doubt(actor, presented)
+    if code == "certificate-foreign":
+        # The key may be younger than what is remembered.
+        found = await run_in_threadpool(authenticator.look_up, secret)
+        actor = found if found is not None else actor
+        code = authenticator.doubt(actor, presented)
+    if code is None:
+        return actor
+    await run_in_threadpool(authenticator.note, actor, code)
+    raise CertificateError(code, f"the token is of node {actor.subject}, and {_DOUBTS[code]}")
+
+
+_DOUBTS = {
+    "certificate-required": "this connection shows no certificate",
+    "certificate-foreign": "the certificate of this connection is not one of its own",
+    "certificate-expired": "the certificate of this connection has expired",
+}
 
 
 RULES: dict[Any, Rule] = {}

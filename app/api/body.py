@@ -229,6 +229,7 @@ def require_key(pointer: str, in_body: str, in_path: str) -> None:
 
 
 INT4_MAX = 2**31 - 1
+CSR_LENGTH_MAX = 16_384
 INT8_MAX = 2**63 - 1
 REPORT_INTERVAL_S_MAX = 3600.0
 ITEMS_MAX = 4096
@@ -279,6 +280,7 @@ _TEXTS: Mapping[str, Mapping[str, Any]] = {
     "donor": {"pattern": _ID, "max_length": 200},
     "outcome": {"pattern": "^(applied|partial|refused)$"},
     "mode": {"pattern": "^(mps|dedicated|time_sliced)$"},
+    "csr": {"pattern": r"^[\n\r -~]+$", "max_length": CSR_LENGTH_MAX},
     "worker_host": {"pattern": r"^[0-9A-Za-z._:-]+$", "max_length": 255},
     "endpoint": {"pattern": r"^https?://[^\s/?#]+(/[^\s?#]*)?$", "max_length": 300},
 }

@@ -8,6 +8,7 @@ from typing import Protocol, cast
 from fastapi import Request
 
 from app.api.problems import request_id_of
+from app.authority import Authority
 from app.clock import SystemClock
 from app.logs import EventLog
 from app.services.beliefs.beliefs import Beliefs
@@ -15,6 +16,7 @@ from app.services.beliefs.completion import Completion
 from app.services.beliefs.predictions import Predictions
 from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
+from app.services.declared.identity import Identities, NodeTls
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Actor, Deed, Tokens
 from app.services.planning.plans import Plans, Simulations
@@ -59,6 +61,8 @@ class ApiContext:
     """None: history is read where everything is."""
     propose: Propose
     """Runs one planner for simulations, apart from this process where that matters."""
+    authority: Authority | None = None
+    """The control plane's own, where it speaks TLS."""
     log: EventLog = field(default_factory=lambda: EventLog("headroom.api"))
 
 
@@ -69,7 +73,9 @@ class Services:
         database, cluster = context.database, context.settings.cluster
         self.reads = reads = context.reads or Reads(database)
         self.documents = Documents(database, cluster)
-        self.fleet = Fleet(database, cluster)
+        tls = node_tls(context.settings, context.authority)
+        self.fleet = Fleet(database, cluster, tls)
+        self.identities = Identities(database, cluster, tls)
         self.profiles = Profiles(database)
         self.profile_runs = ProfileRuns(database, cluster)
         self.predictions = Predictions(context.beliefs)
@@ -83,6 +89,15 @@ class Services:
         self.status = StatusReader(database, cluster)
         self.routes = RouteTable(database, cluster)
         self.tasks = Tasks(database, cluster)
+
+
+def node_tls(settings: Settings, authority: Authority | None) -> NodeTls:
+    return NodeTls(
+        authority=None if settings.nodes_ca else authority,
+        is_on=settings.tls,
+        is_required=settings.nodes_tls == "required",
+        life_s=settings.node_certificate_days * 86_400.0,
+    )
 
 
 def context_of(request: Request) -> ApiContext:

@@ -2,24 +2,35 @@
 
 A head is bounded in bytes, fields and seconds, a body in bytes on the wire and in its pace, an answer in how long its
 reader may stand still. Connections are bounded, in all and of one peer: a new one displaces the one that has been
-without a request for longest, so that silence, however much there is of it, ends nobody's service.
+without a request for longest, so that silence, however much there is of it, ends nobody's service. A TLS handshake is
+bounded like a head, and who the peer proved to be is part of each request's scope.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import resource
-from asyncio import BaseTransport, TimerHandle, Transport
+import socket
+import ssl
+from asyncio import BaseTransport, Protocol, TimerHandle, Transport
 from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.api.auth import CERTIFICATE, NOTED_MS
+from app.api.deps import ApiContext
 from app.api.problems import MEDIA_TYPE, problem
+from app.authority import Contexts, Presented, presented
 from app.clock import new_id
 from app.errors import FRAMEWORK_STATUSES
 from app.settings import Settings
@@ -51,7 +62,7 @@ class Connections:
         self._total_max = total_max
         self._per_peer_max = per_peer_max
         self._open: Counter[str] = Counter()
-        self._idle: dict[str, OrderedDict[Http, None]] = {}
+        self._idle: dict[str, OrderedDict[Http | Handshake, None]] = {}
 
     def admit(self, peer: str) -> bool:
         """Count one more, for which an idle one ends where there are too many; False when none is idle."""
@@ -69,11 +80,11 @@ class Connections:
         if not self._open[peer]:
             del self._open[peer]
 
-    def rest(self, peer: str, connection: Http) -> None:
+    def rest(self, peer: str, connection: Http | Handshake) -> None:
         """It waits for a request from now on."""
         self._idle.setdefault(peer, OrderedDict()).setdefault(connection)
 
-    def work(self, peer: str, connection: Http) -> None:
+    def work(self, peer: str, connection: Http | Handshake) -> None:
         """It has a request now, or is no more."""
         idle = self._idle.get(peer)
         if idle is not None:
@@ -81,14 +92,92 @@ class Connections:
             if not idle:
                 del self._idle[peer]
 
+    def begin(self, peer: str, connection: Handshake) -> bool:
+        """Admit one that has to agree on TLS first; it rests until it has."""
+        admitted = self.admit(peer)
+        self.rest(peer, connection)
+        return admitted
+
+    def end(self, peer: str, connection: Handshake) -> None:
+        self.work(peer, connection)
+        self.left(peer)
+
     def _displace(self, peer: str) -> bool:
         idle = self._idle.get(peer)
         if not idle:
             return False
         oldest = next(iter(idle))
         self.work(peer, oldest)
-        oldest.transport.abort()
+        oldest.abort()
         return True
+
+
+_EXPIRED = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doorman:
+    """What a connection needs before it is one."""
+
+    contexts: Contexts
+    admit: Callable[[str, Handshake], bool]
+    leave: Callable[[str, Handshake], None]
+    refused: Callable[[str, str], None]
+    """Told of peers whose certificate is not good, by address and code."""
+    handshake_s: float
+    linger_s: float
+
+
+class Handshake(asyncio.Protocol):
+    """A connection until both sides have agreed; then the protocol that it is for gets it."""
+
+    def __init__(self, doorman: Doorman, protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._doorman = doorman
+        self._protocol = protocol
+        self._peer = "-"
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket over before anything is read from it, for what agrees on TLS reads from the beginning."""
+        name = transport.get_extra_info("peername")
+        self._peer = str(name[0]) if isinstance(name, tuple) else "-"
+        plain = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        plain.setblocking(False)
+        cast("asyncio.Transport", transport).abort()
+        if self._doorman.admit(self._peer, self):
+            self._task = asyncio.get_running_loop().create_task(self._agree(plain))
+            self._task.add_done_callback(partial(self._ended, plain))
+        else:
+            self._doorman.leave(self._peer, self)
+            plain.close()
+
+    def abort(self) -> None:
+        """It gives way to another."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _agree(self, plain: socket.socket) -> None:
+        doorman = self._doorman
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol,
+                plain,
+                ssl=doorman.contexts.current(),
+                ssl_handshake_timeout=doorman.handshake_s,
+                ssl_shutdown_timeout=doorman.linger_s,
+            )
+        except ssl.SSLCertVerificationError as error:
+            code = "certificate-expired" if error.verify_code == _EXPIRED else "certificate-foreign"
+            doorman.refused(self._peer, code)
+        except OSError:
+            # Gone, too slow, or no TLS at all.
+            plain.close()
+
+    def _ended(self, plain: socket.socket, task: asyncio.Task[None]) -> None:
+        self._doorman.leave(self._peer, self)
+        if task.cancelled():
+            plain.close()
 
 
 class _Awaits(StrEnum):
@@ -115,12 +204,16 @@ class Http(HttpToolsProtocol):
         self._has_ended = False
         self._fault = HTTPStatus.BAD_REQUEST
         self._is_refused = False
+        self._presented: Presented | None = None
 
     # --- What the event loop tells
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast("Transport", transport))
         self._peer = self.client[0] if self.client else "-"
+        secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        shown = secured.getpeercert(binary_form=True) if secured is not None else None
+        self._presented = presented(shown) if shown else None
         if self._limits.admit(self._peer):
             self._await_head()
         else:
@@ -133,6 +226,10 @@ class Http(HttpToolsProtocol):
         self._limits.work(self._peer, self)
         self._limits.left(self._peer)
         super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """It gives way to another."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -166,6 +263,7 @@ class Http(HttpToolsProtocol):
         self._bytes = self._head_bytes = 0
         self._phase = _Awaits.HEAD
         super().on_message_begin()
+        self.scope["state"][CERTIFICATE] = self._presented
 
     def on_url(self, url: bytes) -> None:
         self._weigh(len(url))
@@ -275,7 +373,9 @@ class Http(HttpToolsProtocol):
 
 
 def server_of(app: ASGIApp, settings: Settings) -> uvicorn.Server:
-    """A server of the application that has not started; raises this process's limit on open files where it may."""
+    """A server of the application that has not started; raises this process's limit on open files where it may. Raises
+    InputError for certificates that cannot be used.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.connections_max + DESCRIPTORS_SPARE
     if soft < wanted:
@@ -283,13 +383,15 @@ def server_of(app: ASGIApp, settings: Settings) -> uvicorn.Server:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     total_max = max(1, min(settings.connections_max, soft - DESCRIPTORS_SPARE))
     limits = Connections(total_max, min(total_max, settings.connections_per_peer_max))
-    protocol = partial(Http, limits, settings.body_bytes_max)
+    protocol: Callable[..., Protocol] = partial(Http, limits, settings.body_bytes_max)
+    if settings.tls:
+        protocol = _secured(cast("FastAPI", app), settings, limits, protocol)
     return uvicorn.Server(
         uvicorn.Config(
             app,
             host=settings.host,
             port=settings.port,
-            http=cast("type[Http]", protocol),
+            http=cast("Any", protocol),
             ws="none",
             log_config=None,
             access_log=False,
@@ -299,3 +401,27 @@ def server_of(app: ASGIApp, settings: Settings) -> uvicorn.Server:
             backlog=4096,
         )
     )
+
+
+def _secured(
+    app: FastAPI, settings: Settings, limits: Connections, protocol: Callable[..., Protocol]
+) -> Callable[..., Protocol]:
+    """The same protocol for connections that have agreed on TLS."""
+    context = cast("ApiContext", app.state.context)
+    told_ms: dict[str, float] = {}
+
+    def refused(peer: str, code: str) -> None:
+        now_ms = context.clock.elapsed_ms()
+        if now_ms - told_ms.get(code, -NOTED_MS) >= NOTED_MS:
+            told_ms[code] = now_ms
+            asyncio.get_running_loop().run_in_executor(None, app.state.services.identities.note_untrusted, peer, code)
+
+    doorman = Doorman(
+        contexts=Contexts(settings, context.authority, context.log),
+        admit=limits.begin,
+        leave=limits.end,
+        refused=refused,
+        handshake_s=HEAD_S,
+        linger_s=LINGER_S,
+    )
+    return lambda **told: Handshake(doorman, partial(protocol, **told))

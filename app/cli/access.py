@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ _COLUMNS: Mapping[str, Cell] = {
     "state": lambda item: "revoked" if item["revoked_at"] else "good",
     "last used": "last_used_at",
 }
+
+if TYPE_CHECKING:
+    from app.authority import Authority
 
 SECRET_LENGTH_MIN = 24
 
@@ -83,6 +86,53 @@ def revoke(
     with connect(server, token) as client:
         client.revoke_token(token_id)
     typer.echo(f"revoked {token_id}")
+
+
+ca = typer.Typer(help="The control plane's own certificate authority, in its file.", no_args_is_help=True)
+
+
+@ca.command("init")
+def ca_init() -> None:
+    """Make it, unless it is there; `headroom serve --tls` does so by itself."""
+    authority = _authority()
+    typer.echo(f"{'made' if authority.create() else 'there is'} {authority.file}")
+    typer.echo(f"sha256 {authority.fingerprint}")
+
+
+@ca.command("show")
+def ca_show() -> None:
+    """Print the certificates to trust, for `headroom agent --ca`; the one that signs comes first."""
+    typer.echo(_authority().bundle, nl=False)
+
+
+@ca.command("fingerprint")
+def ca_fingerprint() -> None:
+    """Print the SHA-256 of the certificate that signs, for `headroom agent --ca-sha256`."""
+    typer.echo(_authority().fingerprint)
+
+
+@ca.command("rotate")
+def ca_rotate() -> None:
+    """Sign with a new key from now on. What was signed before stays good until `headroom ca retire`; nodes and servers
+    change over by themselves.
+    """
+    authority = _authority()
+    authority.rotate()
+    typer.echo(f"sha256 {authority.fingerprint}")
+    typer.echo("when `headroom nodes identities` names no other authority: headroom ca retire")
+
+
+@ca.command("retire")
+def ca_retire() -> None:
+    """Trust the newest authority alone."""
+    ended = _authority().retire()
+    typer.echo("the earlier authority is trusted no more" if ended else "there is no earlier authority")
+
+
+def _authority() -> Authority:
+    from app.authority import Authority, authority_file
+
+    return Authority(authority_file(load_settings(os.environ)))
 
 
 @token.command("bootstrap")

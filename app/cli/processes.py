@@ -50,6 +50,8 @@ def up(
     # What this and its children leave is for nobody else to read, or to lock.
     os.umask(0o077)
     settings = _settings(host, port)
+    if settings.tls:
+        raise InputError("`headroom up` serves this machine without TLS; a fleet's API is `headroom serve`")
     if not no_demo:
         # Said before anything starts: without its files there is no demo.
         examples_path()
@@ -89,13 +91,28 @@ def down() -> None:
     typer.echo("leftovers of a killed supervisor have been stopped" if ended else "headroom is not running")
 
 
-def serve(host: Host = None, port: Port = None) -> None:
+def serve(
+    *,
+    host: Host = None,
+    port: Port = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Speak TLS, with a certificate of the own authority (HEADROOM_TLS).")
+    ] = False,
+    tls_cert: Annotated[
+        str | None, typer.Option(help="Or with this certificate (HEADROOM_TLS_CERT).", show_default=False)
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="And its key (HEADROOM_TLS_KEY).", show_default=False)] = None,
+) -> None:
     """Run the API in this process."""
     from app.api.server import server_of
     from app.bootstrap import build_api
     from app.demo.supervisor import check_port
 
     settings = _settings(host, port)
+    if tls or tls_cert or tls_key:
+        settings = replace(
+            settings, tls=True, tls_cert=tls_cert or settings.tls_cert, tls_key=tls_key or settings.tls_key
+        )
     _configure_logs(settings.log_level)
     check_port(settings.host, settings.port)
     server_of(build_api(settings), settings).run()

@@ -78,10 +78,11 @@ app.add_typer(checking.snapshot, name="snapshot", rich_help_panel=_PLAN)
 plug(app, "arena", _COMPARE)
 app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
-app.command(rich_help_panel=_WATCH)(watch.nodes)
+app.add_typer(watch.nodes, name="nodes", rich_help_panel=_WATCH)
 app.add_typer(watch.report, name="report", rich_help_panel=_WATCH)
 app.add_typer(routes, name="routes", rich_help_panel=_WATCH)
 app.add_typer(access.token, name="token", rich_help_panel=_WATCH)
+app.add_typer(access.ca, name="ca", rich_help_panel=_LOCAL)
 
 
 @app.command(rich_help_panel=_WATCH)

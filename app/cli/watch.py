@@ -31,8 +31,16 @@ def status(output: Output = Format.TABLE, server: Server = None, token: Token = 
     show(fleet, output, [*_head(fleet), _services(fleet), *_jobs(fleet)])
 
 
-def nodes(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+nodes = typer.Typer(help="Nodes with their devices, what these hold, and the generation applied.")
+
+
+@nodes.callback(invoke_without_command=True)
+def list_nodes(
+    context: typer.Context, output: Output = Format.TABLE, server: Server = None, token: Token = None
+) -> None:
     """Nodes with their devices, what these hold, and the generation applied."""
+    if context.invoked_subcommand is not None:
+        return
     with connect(server, token) as client:
         fleet = client.fleet()
     answer = [
@@ -40,6 +48,24 @@ def nodes(output: Output = Format.TABLE, server: Server = None, token: Token = N
         for node in fleet["nodes"]
     ]
     show(answer, output, [listed(_NODES, fleet["nodes"]), "", listed(_DEVICES, fleet["devices"])])
+
+
+@nodes.command("identities")
+def list_identities(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+    """Which key speaks for each node, who signed it, and until when; a node without any has its token alone."""
+    with connect(server, token) as client:
+        items = list(client.items("identities"))
+    show(items, output, listed(_IDENTITIES, items))
+
+
+@nodes.command("revoke")
+def revoke_node(
+    name: Annotated[str, typer.Argument(help="The node to turn out.")], server: Server = None, token: Token = None
+) -> None:
+    """End a node's tokens and keys now. It comes back by a join token alone that is made for its name afterwards."""
+    with connect(server, token) as client:
+        client.revoke_node(name)
+    typer.echo(f"turned out {name}")
 
 
 def top(
@@ -162,6 +188,13 @@ _JOBS: Mapping[str, Cell] = {
     ">ready": _ready,
     ">done": lambda item: _percent(item["done"] / item["total"] if item["total"] else None),
     ">evictions": "evictions",
+}
+_IDENTITIES: Mapping[str, Cell] = {
+    "node": "node_id",
+    "key": lambda item: (item["key"] or "")[:16] or None,
+    "authority": lambda item: (item["authority"] or "")[:16] or None,
+    "expires": "expires_at",
+    "revoked": "revoked_at",
 }
 _NODES: Mapping[str, Cell] = {
     "node": "id",

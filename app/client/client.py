@@ -288,6 +288,10 @@ class Client:
     def revoke_token(self, token_id: str) -> None:
         self.call("DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
 
+    def revoke_node(self, node: str) -> None:
+        """Turn a node out: its tokens and keys end."""
+        self.call("DELETE", f"/v1/nodes/{quote(node, safe='')}/identity")
+
     # -- transport ----------------------------------------------------------------------------------------------------
 
     def _document(self, method: str, path: str, **arguments: Any) -> Document:

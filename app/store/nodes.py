@@ -22,7 +22,7 @@ from agents.wire import Join, NodeReceipt, RepartitionReport, encode
 from app.records import record, record_of
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, named, one, records
-from app.store.tables import devices, node_read_backs, node_states, receipts
+from app.store.tables import devices, node_keys, node_read_backs, node_states, receipts
 from solvers.errors import NotFoundError
 
 ROUTES_CHANNEL = "headroom_routes"
@@ -51,6 +51,8 @@ class NodeState:
     generation_applied: int
     age_s: float | None
     joined_s: float
+    revoked_at: datetime | None
+    """Turned out, and not let in again since."""
 
 
 def join(session: Session, request: Join) -> NodeState:
@@ -103,6 +105,79 @@ def stop_billing(session: Session, uuid: str) -> bool:
     """Note that a device is gone as of now; False when it was gone already or is unknown."""
     statement = update(devices).where(devices.c.uuid == uuid, devices.c.billed_until.is_(None))
     return changed(session, statement.values(billed_until=func.now())) > 0
+
+
+# --- Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKey:
+    """A key that speaks for a node, by the SHA-256 of its public part; `authority` signed it, as a fingerprint."""
+
+    key: str
+    expires_at: datetime
+    authority: str | None = None
+
+
+@record
+class NodeIdentity:
+    """A key of a node that joined; without one the node is known by its token alone."""
+
+    node_id: str
+    key: str | None
+    authority: str | None
+    """Fingerprint of the authority that signed it, of this control plane's own."""
+    issued_at: datetime | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    """When the key was revoked, or the node turned out."""
+
+
+_IDENTITIES = (
+    select(
+        node_states.c.node_id,
+        func.coalesce(node_keys.c.key, "").label("key"),
+        *(node_keys.c[name] for name in ("authority", "issued_at", "expires_at")),
+        func.coalesce(node_keys.c.revoked_at, node_states.c.revoked_at).label("revoked_at"),
+    )
+    .select_from(node_states.outerjoin(node_keys, node_keys.c.node_id == node_states.c.node_id))
+    .subquery("identities")
+)
+
+
+def _identity(row: Any) -> NodeIdentity:
+    return record_of(NodeIdentity, row._mapping, key=row.key or None)
+
+
+_BY_KEY = Listing(name="identities", by=(_IDENTITIES.c.node_id, _IDENTITIES.c.key), made=_identity)
+
+
+def identities(session: Session, order: PageOrder) -> StoredPage[NodeIdentity]:
+    """Every node that joined with its keys, ended ones too."""
+    return read_page(session, _BY_KEY, select(_IDENTITIES), order)
+
+
+def bind_key(session: Session, node: str, key: NodeKey, *, alone: bool) -> bool:
+    """Let a key speak for a node, and no other when `alone`; False when it was revoked."""
+    if alone:
+        session.execute(named("end_other_keys"), {"node": node, "key": key.key})
+    return session.execute(named("bind_key"), {"node": node, **asdict(key)}).first() is not None
+
+
+def keys_of(session: Session, node: str) -> tuple[str, ...] | None:
+    """The keys that speak for a node; None where it never had any."""
+    found = session.execute(named("keys_of"), {"node": node}).all()
+    return tuple(sorted(row.key for row in found if row.is_good)) if found else None
+
+
+def forget_keys(session: Session, node: str) -> None:
+    """Its token alone speaks for it."""
+    session.execute(delete(node_keys).where(node_keys.c.node_id == node))
+
+
+def revoke(session: Session, node: str) -> None:
+    """End its keys, and remember that it was turned out."""
+    session.execute(named("end_keys"), {"node": node})
 
 
 # --- Receipts

@@ -93,6 +93,14 @@ node_states = _table(
     _given(MOMENT, "joined_at"),
     _maybe(MOMENT, "last_report_at"),
     _given(BigInteger, "generation_applied"),
+    _maybe(MOMENT, "revoked_at"),
+)
+node_keys = _table(
+    "node_keys",
+    _key(Text, "node_id", "key"),
+    _maybe(Text, "authority"),
+    _given(MOMENT, "issued_at", "expires_at"),
+    _maybe(MOMENT, "revoked_at"),
 )
 job_progress = _table(
     "job_progress",

@@ -129,9 +129,15 @@ def use(session: Session, token_id: str, node: str, bound: str) -> str | None:
     return None
 
 
-def ended(session: Session, ids: Sequence[str], roles: Sequence[str], projects: Sequence[str | None]) -> set[str]:
-    """Which of these tokens are not live, or not of this role and project any more."""
-    held = {"ids": ids, "roles": roles, "projects": projects}
+def ended(
+    session: Session,
+    ids: Sequence[str],
+    roles: Sequence[str],
+    projects: Sequence[str | None],
+    keys: Sequence[str | None],
+) -> set[str]:
+    """Which of these tokens are not live, or not of this role, project and these keys of a node any more."""
+    held = {"ids": ids, "roles": roles, "projects": projects, "keys": keys}
     return set(session.execute(named("ended_tokens"), held).scalars())
 
 

@@ -10,10 +10,11 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query, Request
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from agents.wire import HISTORY, READS, NodeTarget
+from agents.wire import AUTHORITY, HISTORY, READS, NodeTarget
 from app.api.auth import (
     DoorbellListener,
     EdgeReporter,
@@ -21,16 +22,28 @@ from app.api.auth import (
     NodeAgent,
     RoutesReader,
     bearer,
+    certificate_of,
     node_agent,
     require_project,
 )
-from app.api.body import JOIN, RECEIPT, decode_edge_reports, decode_reports, read_body, require_media_type
+from app.api.body import (
+    CSR_LENGTH_MAX,
+    JOIN,
+    RECEIPT,
+    RequestBody,
+    decode_edge_reports,
+    decode_reports,
+    json_of,
+    read_body,
+    require_media_type,
+)
 from app.api.deps import context_of, deed_of, services_of
 from app.api.forms import HeldTag, Name, NodeKey, Project, answer, etag, tagged
-from app.api.openapi import REF, request_body, router_of
+from app.api.openapi import REF, json_body, request_body, router_of
 from app.api.streams import LineStream, RouteBoard, doorbell_stream
 from app.errors import ForbiddenError
 from app.records import plain, record, record_of
+from app.services.declared.identity import Certified
 from app.services.declared.tokens import Actor
 from app.services.seen.routes import Route, Routes
 from app.services.seen.telemetry import Acknowledged
@@ -52,6 +65,17 @@ class Admitted:
     generation: int
     cluster_id: str | None
     epoch: int | None
+    certificate: str | None = None
+    """For the key in `csr`, where there was one (PEM)."""
+    authorities: str | None = None
+    """All to trust from now on, the one that signs first."""
+    certificate_s: float | None = None
+
+
+class CertificateWanted(RequestBody):
+    """A node's next key, in a request that it signed."""
+
+    csr: str = Field(max_length=CSR_LENGTH_MAX, pattern=r"^[\n\r -~]+$", description="PEM.")
 
 
 @record
@@ -73,18 +97,38 @@ def join_node(request: Request, actor: Joiner, body: bytes = Depends(read_body))
     require_media_type(request, "application/json")
     wanted = JOIN.decode(body)
     services = services_of(request)
-    admission = services.fleet.join(wanted, actor, deed_of(request, actor))
+    admission = services.fleet.join(wanted, actor, deed_of(request, actor), certificate_of(request))
     services.telemetry.registry.forget(wanted.node)
     presented = request.headers["authorization"].partition(" ")[2].strip()
+    certified = plain(admission.certified) if admission.certified is not None else {}
     return answer(
         record_of(
             Admitted,
             admission.standing,
+            **certified,
             node=wanted.node,
             token=admission.secret if admission.secret is not None else presented,
             report_interval_s=context_of(request).settings.report_interval_s,
         )
     )
+
+
+@agent_router.post(
+    "/v1/agent/nodes/{node}/certificates",
+    summary="Have a node's next key signed",
+    response_model=Certified,
+    openapi_extra=json_body(CertificateWanted),
+)
+def certify_node(
+    request: Request,
+    actor: NodeAgent,
+    node: NodeKey,
+    wanted: Annotated[CertificateWanted, Depends(json_of(CertificateWanted))],
+) -> Any:
+    """A certificate for another key, beside those that the node has; each is good until it expires."""
+    if actor.subject != node:
+        raise NotFoundError(f"there is no node {node}")
+    return answer(services_of(request).identities.certify(node, wanted.csr, deed_of(request, actor)))
 
 
 @agent_router.get(
@@ -101,7 +145,11 @@ def get_node_target(
         raise NotFoundError(f"there is no node {node}")
     target = services_of(request).fleet.node_target(node, history=reads == HISTORY)
     place = (target["generation"], target.get("epoch"), target.get("cluster_id"))
-    return tagged(request, target, etag("/".join(str(part) for part in place if part is not None)))
+    told = tagged(request, target, etag("/".join(str(part) for part in place if part is not None)))
+    signer = services_of(request).identities.signer()
+    if signer is not None:
+        told.headers[AUTHORITY] = signer
+    return told
 
 
 @agent_router.post(

@@ -1,4 +1,4 @@
-"""Tokens: list, issue, revoke. Admins only."""
+"""Tokens: list, issue, revoke, by admins only. Whom nodes are to believe, which keys are theirs, turning one out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from pydantic import Field
 
-from app.api.auth import ClusterAdmin
+from app.api.auth import ClusterAdmin, ClusterReader, ClusterWriter
 from app.api.body import RequestBody, json_of
 from app.api.deps import deed_of, services_of
-from app.api.forms import Opaque, Page, Paging, Posting, answer, once
+from app.api.forms import NodeKey, Opaque, Page, Paging, Posting, answer, once
 from app.api.openapi import json_body, router_of
+from app.services.declared.identity import TrustTold
 from app.services.declared.tokens import IssuedToken, TokenRequest
+from app.store.nodes import NodeIdentity
 from app.store.tokens import Purpose, Role, Token
 from solvers.domain.value import NAME_PATTERN
 
@@ -79,4 +81,34 @@ def revoke_token(request: Request, actor: ClusterAdmin, token_id: Opaque) -> Res
     return Response(status_code=204)
 
 
-ROUTERS = (tokens_router,)
+# --- Who nodes are
+
+
+identities_router = router_of("nodes")
+
+
+@identities_router.get("/v1/authorities", summary="How nodes prove who they are", response_model=TrustTold)
+def get_authorities(request: Request) -> Any:
+    """The authorities to trust, for whoever knows the fingerprint of one or trusts this connection already."""
+    return answer(services_of(request).identities.trust())
+
+
+@identities_router.get("/v1/identities", summary="List nodes' keys", response_model=Page[NodeIdentity])
+def list_identities(request: Request, actor: ClusterReader, order: Paging) -> Any:
+    """Which key speaks for each node, and until when; ended ones too."""
+    return answer(services_of(request).identities.page(order))
+
+
+@identities_router.delete(
+    "/v1/nodes/{node}/identity", summary="Turn a node out", status_code=204, response_class=Response
+)
+def revoke_node(request: Request, actor: ClusterWriter, node: NodeKey) -> Response:
+    """Ends its tokens and keys, within seconds on every API process. It comes back by a join token alone that is made
+    for its name afterwards.
+    """
+    services_of(request).identities.revoke(node, deed_of(request, actor))
+    request.app.state.authenticator.forget()
+    return Response(status_code=204)
+
+
+ROUTERS = (tokens_router, identities_router)

@@ -13,10 +13,21 @@ from sqlalchemy.orm import Session
 
 from agents.wire import PROTOCOL_VERSION, DeviceInventory, Join, NodeTarget, encode
 from app import kinds, library
+from app.authority import Presented
 from app.clock import new_id, new_secret
-from app.errors import Fault, FieldsError, ForbiddenError, JoinTokenUsedError, NodeTakenError, UnauthenticatedError
+from app.errors import (
+    CertificateError,
+    Fault,
+    FieldsError,
+    ForbiddenError,
+    JoinTokenUsedError,
+    NodeRevokedError,
+    NodeTakenError,
+    UnauthenticatedError,
+)
 from app.records import record_of
 from app.services.declared.documents import put_audited
+from app.services.declared.identity import Certified, NodeTls, bind
 from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed, note_refusal
 from app.store import documents, migrate, nodes, targets, tokens
 from app.store import documents as built_in_store
@@ -48,9 +59,19 @@ class Admission:
 
     secret: str | None
     standing: Standing
+    certified: Certified | None = None
 
 
-def join(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str) -> Admission:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What lets nodes in, and what this one showed at its connection."""
+
+    cluster: str
+    tls: NodeTls
+    presented: Presented | None = None
+
+
+def join(session: Session, request: Join, actor: Actor, deed: Deed, gate: Gate) -> Admission:
     """Admit an agent. Raises NodeTakenError while another agent lives under the name, FieldsError for devices of
     unknown types, ForbiddenError when the token is for another node.
     """
@@ -62,7 +83,7 @@ def join(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str
     for index, inventory in enumerate(request.devices):
         _put_device(session, request.node, inventory, f"/devices/{index}", deed)
     _taint_vanished(session, request, deed)
-    return _let_in(session, request, actor, deed, cluster)
+    return _let_in(session, request, actor, deed, gate)
 
 
 def _repeats(session: Session, request: Join, actor: Actor) -> bool:
@@ -75,20 +96,26 @@ def _repeats(session: Session, request: Join, actor: Actor) -> bool:
     return state is not None and state.boot_id == request.boot_id and state.joined_s < REPEAT_S
 
 
-def _let_in(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str) -> Admission:
-    secret = None if actor.purpose is Purpose.NODE else _issue(session, request.node, deed)
+def _let_in(session: Session, request: Join, actor: Actor, deed: Deed, gate: Gate) -> Admission:
+    secret, certified = None, None
+    standing = targets.standing(session, gate.cluster)
+    if actor.purpose is not Purpose.NODE:
+        secret = _issue(session, request.node, deed)
+        certified = bind(session, request, gate.tls, gate.presented, standing.cluster_id)
     facts: dict[str, Plain] = {"devices": len(request.devices), "version": request.agent_version}
     deed.note(session, "node.joined", f"nodes/{request.node}", facts)
-    return Admission(secret=secret, standing=targets.standing(session, cluster))
+    return Admission(secret=secret, standing=standing, certified=certified)
 
 
-def _use_token(session: Session, request: Join, actor: Actor) -> None:
-    """Count the node where its join token is counted. Whoever asks again as the same boot was counted. Raises
-    JoinTokenUsedError, UnauthenticatedError where the token ended meanwhile.
+def _use_token(session: Session, request: Join, actor: Actor, gate: Gate) -> None:
+    """Count the node where its join token is counted. Whoever asks again with the same key, or without any as the same
+    boot, was counted. Raises JoinTokenUsedError, UnauthenticatedError where the token ended meanwhile.
     """
     if actor.uses_max is None:
         return
-    why = tokens.use(session, actor.token_id, request.node, f"boot:{request.boot_id}")
+    key = gate.tls.key_of(request, gate.presented)
+    bound = f"boot:{request.boot_id}" if key is None else f"key:{key}"
+    why = tokens.use(session, actor.token_id, request.node, bound)
     if why == "ended":
         raise UnauthenticatedError("the token is unknown, expired or revoked")
     if why is not None:
@@ -132,6 +159,10 @@ def _put_node(session: Session, request: Join, deed: Deed) -> None:
 def _check_alone(state: NodeState | None, request: Join, actor: Actor) -> None:
     """Only the node's own token proves who is meant; whoever asks again since the answer was lost has not reported."""
     if state is None or actor.purpose is Purpose.NODE:
+        return
+    if state.revoked_at is not None:
+        if actor.subject != request.node:
+            raise NodeRevokedError(f"{request.node} was turned out; it comes back by a join token made for its name")
         return
     reported_s = math.inf if state.age_s is None else state.age_s
     heard_s = reported_s if state.boot_id == request.boot_id else min(reported_s, state.joined_s)
@@ -219,9 +250,10 @@ def offer_built_in(session: Session) -> None:
 
 
 class Fleet:
-    def __init__(self, database: Database, cluster: str) -> None:
+    def __init__(self, database: Database, cluster: str, tls: NodeTls | None = None) -> None:
         self._database = database
         self._cluster = cluster
+        self._tls = tls or NodeTls()
         self._schema_checked = False
         self._joined: dict[str, bytes] = {}
         """What each node said when it joined here last, as a digest."""
@@ -245,17 +277,18 @@ class Fleet:
             raise TransientError(f"the database schema is at {found or 'nothing'}, this release needs {needed}")
         self._schema_checked = True
 
-    def join(self, request: Join, actor: Actor, deed: Deed) -> Admission:
+    def join(self, request: Join, actor: Actor, deed: Deed, presented: Presented | None = None) -> Admission:
         """Admit an agent; see `join` for what it refuses. A repeat costs little: the node's token is made anew, for
         nobody knows the secret that was lost, but what was registered stands.
         """
-        said = hashlib.sha256(repr(request).encode()).digest()
+        said = hashlib.sha256(repr(replace(request, csr=None)).encode()).digest()
+        gate = Gate(cluster=self._cluster, tls=self._tls, presented=presented)
         try:
             with self._database.transaction() as session:
-                _use_token(session, request, actor)
+                _use_token(session, request, actor, gate)
                 known = self._joined.get(request.node) == said and _repeats(session, request, actor)
-                admission = (_let_in if known else join)(session, request, actor, deed, self._cluster)
-        except JoinTokenUsedError as error:
+                admission = (_let_in if known else join)(session, request, actor, deed, gate)
+        except (JoinTokenUsedError, NodeRevokedError, CertificateError) as error:
             with self._database.transaction() as session:
                 note_refusal(session, actor, request.node, error.code)
             raise

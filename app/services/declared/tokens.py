@@ -13,7 +13,7 @@ from app import kinds
 from app.clock import new_id, new_secret
 from app.errors import FieldsError, JoinTokenExpiredError
 from app.records import record, record_of
-from app.store import documents, events, tokens
+from app.store import documents, events, nodes, tokens
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
@@ -36,6 +36,8 @@ class Actor:
     """Of a join token that is counted."""
     has_expired: bool = False
     """It was a join token, and is told so."""
+    keys: tuple[str, ...] | None = None
+    """Of a node: it shows one of them, by its digest; None: it never had any."""
 
     @property
     def name(self) -> str:
@@ -108,7 +110,9 @@ class Tokens:
             token = tokens.find_by_secret(session, secret)
             if token is not None:
                 tokens.touch(session, [token.id])
-                return record_of(Actor, token, token_id=token.id)
+                is_node = token.purpose is Purpose.NODE and token.subject is not None
+                keys = nodes.keys_of(session, str(token.subject)) if is_node else None
+                return record_of(Actor, token, token_id=token.id, keys=keys)
             expired = tokens.find_expired_join(session, secret)
             if expired is None:
                 return None
@@ -164,7 +168,10 @@ def note_refusal(session: Session, actor: Actor, node: str | None, code: str) ->
 
 
 def _ended(session: Session, actors: Sequence[Actor]) -> tuple[Actor, ...]:
-    held = [(actor.token_id, actor.role.value, actor.project) for actor in actors]
+    held = [
+        (actor.token_id, actor.role.value, actor.project, None if actor.keys is None else ",".join(actor.keys))
+        for actor in actors
+    ]
     ids = tokens.ended(session, *map(list, zip(*held, strict=True)))
     return tuple(actor for actor in actors if actor.token_id in ids)
 

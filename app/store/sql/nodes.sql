@@ -27,7 +27,7 @@ FROM node_read_backs ORDER BY node_id
 INSERT INTO node_states AS state (node_id, boot_id, boots, endpoint, worker_host, agent_version)
 VALUES (:node, :boot_id, ARRAY[CAST(:boot_id AS text)], :endpoint, :worker_host, :agent_version)
 ON CONFLICT (node_id) DO UPDATE SET boot_id = excluded.boot_id, endpoint = excluded.endpoint,
-    worker_host = excluded.worker_host, agent_version = excluded.agent_version, joined_at = now(),
+    worker_host = excluded.worker_host, agent_version = excluded.agent_version, joined_at = now(), revoked_at = NULL,
     boots = array_prepend(excluded.boot_id, (array_remove(state.boots, excluded.boot_id))[1:CAST(:earlier AS integer)]),
     generation_applied = CASE WHEN state.boot_id = excluded.boot_id THEN state.generation_applied ELSE 0 END
 
@@ -51,3 +51,26 @@ FROM node_states WHERE node_id = :node FOR UPDATE
 -- The same of every node.
 SELECT *, extract(epoch FROM now() - last_report_at)::float8 AS age_s, extract(epoch FROM now() - joined_at)::float8 AS joined_s
 FROM node_states ORDER BY node_id
+
+-- name: end_other_keys
+-- The keys of a node end but one; what ended long ago is forgotten.
+WITH forgotten AS (
+    DELETE FROM node_keys WHERE node_id = :node AND key <> :key AND expires_at < now() - interval '90 days'
+)
+UPDATE node_keys SET revoked_at = now() WHERE node_id = :node AND key <> :key AND revoked_at IS NULL
+
+-- name: bind_key
+-- A key of a node until it expires, unless that key was revoked.
+INSERT INTO node_keys AS held (node_id, key, authority, expires_at) VALUES (:node, :key, :authority, :expires_at)
+ON CONFLICT (node_id, key) DO UPDATE SET authority = excluded.authority, expires_at = excluded.expires_at, issued_at = now()
+WHERE held.revoked_at IS NULL
+RETURNING key
+
+-- name: keys_of
+-- The keys of a node, and whether each is good.
+SELECT key, revoked_at IS NULL AND expires_at > now() AS is_good FROM node_keys WHERE node_id = :node
+
+-- name: end_keys
+-- A node is turned out.
+WITH ended AS (UPDATE node_keys SET revoked_at = now() WHERE node_id = :node AND revoked_at IS NULL)
+UPDATE node_states SET revoked_at = now() WHERE node_id = :node

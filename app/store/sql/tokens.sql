@@ -1,11 +1,17 @@
 -- name: ended_tokens
--- Tokens, of those that are held with a role and a project, that were revoked, expired or are another's now.
+-- Tokens, of those that are held with a role, a project and a node's keys, that were revoked, expired or are another's
+-- now, or whose node has other keys.
 SELECT held.id
-FROM unnest(CAST(:ids AS text[]), CAST(:roles AS text[]), CAST(:projects AS text[])) AS held (id, role, project)
+FROM unnest(CAST(:ids AS text[]), CAST(:roles AS text[]), CAST(:projects AS text[]), CAST(:keys AS text[]))
+    AS held (id, role, project, keys)
 WHERE NOT EXISTS (
     SELECT FROM tokens t
     WHERE t.id = held.id AND t.role = held.role AND t.project IS NOT DISTINCT FROM held.project
-        AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now()))
+        AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())
+        AND (t.purpose IS DISTINCT FROM 'node' OR held.keys IS NOT DISTINCT FROM (
+            SELECT coalesce(string_agg(k.key, ',' ORDER BY k.key COLLATE "C")
+                FILTER (WHERE k.revoked_at IS NULL AND k.expires_at > now()), '')
+            FROM node_keys AS k WHERE k.node_id = t.subject HAVING count(*) > 0)))
 
 -- name: touch_tokens
 -- Notes that tokens were used, unless it was noted within so many seconds or somebody notes it now.

@@ -83,7 +83,10 @@ class Requests:
     def request(self, route: Route) -> tuple[str, Any, dict[str, str]]:
         """Path, body and headers of a request; what the path names is made where it is not there."""
         noun = route.operation.partition("_")[2]
-        path = route.path.format_map(_Parts(self, noun))
+        parts = _Parts(self, noun)
+        if route.operation == "revoke_node":
+            parts["node"] = self.fresh_node()
+        path = route.path.format_map(parts)
         if route.method == "GET":
             return path, None, {}
         if route.operation.startswith(("put_", "delete_")) and "profile" not in noun:
@@ -112,6 +115,7 @@ class Requests:
                 "slo": {"kind": "deadline", "deadline_s": 60.0},
             },
             "create_token": {"name": "new", "role": "viewer"},
+            "certify_node": {"csr": "-----BEGIN CERTIFICATE REQUEST-----"},
             "join_node": encode(join_message(NODE)),
             "send_reports": encode(report(NODE, self._sequence, devices=[device_report(DEVICE)])),
             "send_receipt": _receipt(),
@@ -123,6 +127,13 @@ class Requests:
         """A token that may be revoked."""
         made = self._world.call("POST", "/v1/tokens", plain={"name": "x", "role": "viewer"}).json()
         return str(made["id"])
+
+    def fresh_node(self) -> str:
+        """A node that may be turned out."""
+        self._sequence += 1
+        name = f"doomed-{self._sequence}"
+        self._world.joined(name)
+        return name
 
     def fresh_run(self) -> str:
         """A profile run that goes on."""

@@ -18,6 +18,7 @@ from agents.wire import DeviceInventory, Join, encode
 from app import kinds
 from app.api.app import create_app
 from app.api.deps import ApiContext
+from app.bootstrap import open_authority
 from app.clock import SystemClock
 from app.kinds import Kind
 from app.services.beliefs.beliefs import Beliefs
@@ -198,6 +199,7 @@ def build_world(database: Database, **settings: Any) -> World:
         planning=StoredPlanning(database),
         beliefs=Beliefs(database),
         propose=registry.propose,
+        authority=open_authority(chosen),
     )
     app = create_app(context)
     asked: ASGIApp = InTurn(app, create_app(context)) if os.environ.get(REPLICAS) else app

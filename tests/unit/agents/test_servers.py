@@ -45,7 +45,7 @@ class Site:
         site = self
 
         class Wire:
-            def __init__(self, url: str, timeout_s: float = 10.0) -> None:
+            def __init__(self, url: str, timeout_s: float = 10.0, tls: object = None) -> None:
                 self.url, self.token = url, ""
 
             def call(self, method: str, path: str, body: object = None, headers: object = None) -> HttpAnswer:
