@@ -44,6 +44,7 @@ from tests.integration.faults.fleet import PROJECT, RESNET50, T4, profile
 
 GOAL_S = 15.0
 WAIT_S_MAX = 180.0
+SETTLED_S = 45.0
 LOAD = 0.5
 """Part of the fleet's capacity that is asked for."""
 RPS_PER_GPU = 100.0
@@ -207,8 +208,8 @@ def measure(found: Site, number: signal.Signals) -> tuple[float, float, float]:
 
 
 def _settle(found: Site) -> None:
-    """Wait until nothing was promoted for a while, and the newcomer had time to start."""
-    while time.time() - float(found.see()[3]) < 12.0:
+    """Wait until nothing was promoted for a while, in which the newcomer started and looked at the fleet once."""
+    while time.time() - float(found.see()[3]) < SETTLED_S:
         time.sleep(0.2)
 
 
