@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import shutil
 import ssl
 import subprocess
 import threading
@@ -214,13 +215,14 @@ def fetched(url: str, fingerprint: str) -> str:
 
 
 def _openssl(*arguments: str, told: str = "") -> str:
+    program = shutil.which("openssl")
+    if program is None:
+        raise IdentityError("the program openssl is needed to make this node's key, and is not there")
     try:
         done = subprocess.run(
-            ["openssl", *arguments], input=told, capture_output=True, text=True, timeout=_PROGRAM_S, check=True
+            [program, *arguments], input=told, capture_output=True, text=True, timeout=_PROGRAM_S, check=True
         )
-    except FileNotFoundError:
-        raise IdentityError("the program openssl is needed to make this node's key, and is not there") from None
-    except subprocess.SubprocessError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise IdentityError(f"openssl {arguments[0]} failed: {error}") from None
     return done.stdout
 
