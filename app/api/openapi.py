@@ -30,7 +30,9 @@ _PROBLEMS: Mapping[str, str] = {
     "413": "The body is too large.",
     "415": "The media type is not read here.",
     "422": "Something in the request is invalid; `errors` point to it.",
+    "408": "The request came too slowly.",
     "429": "Too many requests; see Retry-After.",
+    "431": "The request's head is too large.",
     "500": "The server failed.",
     "503": "Try again shortly; see Retry-After.",
 }
@@ -117,7 +119,7 @@ def _messages() -> dict[str, Any]:
 
 def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
-    codes = {"422", "500", "503"}
+    codes = {"408", "422", "431", "500", "503"}
     if "security" in operation:
         codes |= {"401", "403", "429"}
     if "{" in path:

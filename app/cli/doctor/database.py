@@ -48,7 +48,7 @@ def reaching(settings: Settings, opened: list[Database]) -> Check:
             return unseen("none is named here", "where the control plane runs, set HEADROOM_DATABASE_URL")
         from app.store.engine import Database
 
-        database = Database(url, application_name="headroom doctor")
+        database = Database(url, direct_url=settings.database_direct_url, application_name="headroom doctor")
         facts = _facts(database)
         opened.append(database)
         told = f"PostgreSQL {facts.version.partition(' ')[0]}"
@@ -131,6 +131,7 @@ def _doorbell(database: Database) -> Symptom:
     """Whether who listens is told; nobody else knows the channel."""
     from psycopg import sql
 
+    database.require_sessions()
     channel = f"headroom_doctor_{secrets.token_hex(8)}"
     with database.listening(channel) as heard:
         with database.raw() as speaking:
@@ -139,7 +140,7 @@ def _doorbell(database: Database) -> Symptom:
             return well("who listens is told")
     return wrong(
         "LISTEN hears nothing: a pool that hands out connections by transaction stands between",
-        "name the server itself, or a pool by session, in HEADROOM_DATABASE_URL",
+        "name PostgreSQL's own address in HEADROOM_DATABASE_DIRECT_URL",
     )
 
 

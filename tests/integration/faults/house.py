@@ -304,21 +304,20 @@ class House:
         """What the processes said last, for whoever reads a failure."""
         return "\n".join(process.tail() for process in self._processes[-8:])
 
-    def tracebacks(self) -> str:
-        """Every logged traceback; recovery is no excuse for a crash that nobody expected."""
+    def tracebacks(self, *forgiven: str) -> str:
+        """Every logged traceback; recovery is no excuse for a crash that nobody expected. `forgiven`: words of those
+        that were. A child whose parent is killed while it is started says that its pipe has ended.
+        """
         found = []
         for process in self._processes:
             text = process.log.read_text(errors="replace") if process.log.exists() else ""
-            lines = text.splitlines()
-            for place, line in enumerate(lines):
-                if "Traceback" in line:
-                    # Beside JSON, a bare one goes on to the line that is not indented.
-                    rest = [] if line.startswith("{") else lines[place + 1 : place + 40]
-                    after = next((n for n, each in enumerate(rest) if not each.startswith(" ")), len(rest) - 1)
-                    found.append(
-                        f"{process.log.name}: {line[:2000]}" + "".join(f"\n{each}" for each in rest[: after + 1])
-                    )
-        return "\n".join(found)
+            found += [f"{process.log.name}: {block}" for block in _blocks(text.splitlines())]
+        orphaned = ("EOFError", "ConnectionResetError", "BrokenPipeError", "_pickle.UnpicklingError")
+        return "\n".join(
+            block
+            for block in found
+            if not block.splitlines()[-1].startswith(orphaned) and not any(word in block for word in forgiven)
+        )
 
     # -- looking and touching -----------------------------------------------------------------------------------------
 
@@ -367,6 +366,15 @@ class House:
     def beyond(self, generation: int) -> bool:
         """Whether a newer generation is current."""
         return self.generation() > generation
+
+
+def _blocks(lines: list[str]) -> Iterator[str]:
+    """Lines with a traceback; a bare one goes on to the line that is not indented."""
+    for place, line in enumerate(lines):
+        if "Traceback" in line:
+            rest = [] if line.startswith("{") else lines[place + 1 : place + 60]
+            end = next((n for n, each in enumerate(rest) if not each.startswith(" ")), len(rest) - 1)
+            yield "\n".join([line[:2000], *rest[: end + 1]])
 
 
 class Background:
