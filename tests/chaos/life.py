@@ -18,7 +18,7 @@ from app.services.beliefs.beliefs import Beliefs
 from app.services.declared.fleet import Fleet
 from app.services.declared.tokens import Deed
 from app.settings import Settings
-from app.store import migrate
+from app.store import migrate, targets
 from app.store.engine import Database
 from solvers.domain.codec import digest
 from solvers.planners import registry
@@ -80,6 +80,8 @@ def stage(server: Server) -> Stage:
     database = Database(url)
     world = build_world(database)
     world.put(kinds.JOB, builders.job())
+    with database.transaction() as session:
+        targets.ensure_cluster(session, CLUSTER)
     world.client.close()
     database.dispose()
     return Stage(server, world.secrets)
