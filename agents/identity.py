@@ -106,11 +106,14 @@ class Identity:
                 self._context = self._made()
 
     def is_refused(self, url: str) -> bool:
-        """Whether a server that hung up answers who shows no certificate."""
+        """Whether a server that hung up answers who shows no certificate, and not who shows this one."""
         if not url.startswith("https:") or not self.has_certificate or self._set_aside:
             return False
+        return self._is_answered(url, bare=True) and (self.has_ended() or not self._is_answered(url, bare=False))
+
+    def _is_answered(self, url: str, *, bare: bool) -> bool:
         try:
-            HttpConnection(url, tls=lambda: self._made(bare=True)).call("GET", AUTHORITIES)
+            HttpConnection(url, tls=lambda: self._made(bare=bare)).call("GET", AUTHORITIES)
         except UnreachableError:
             return False
         return True

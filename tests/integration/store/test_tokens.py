@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
 
-from app.store import tokens
+from app.store import nodes, tokens
 from app.store.engine import Database
+from app.store.nodes import NodeKey
 from app.store.pages import PageOrder
 from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.errors import NotFoundError
+from tests.integration.store.samples import put_node
 
 pytestmark = pytest.mark.integration
 
@@ -64,6 +67,27 @@ def test_a_new_node_token_ends_the_older_ones(database: Database) -> None:
         assert tokens.find_by_secret(session, "one") is None
         assert tokens.find_by_secret(session, "two") is not None
         assert tokens.find_by_secret(session, "other") is not None
+
+
+def test_a_token_that_is_held_with_other_keys_than_its_nodes_has_ended(database: Database) -> None:
+    """What a process remembers of a node runs out with its keys, on every process."""
+    agent = TokenDraft(id="a1", name="n1", role=Role.AGENT, created_by="join", purpose=Purpose.NODE, subject="n1")
+    later = datetime.now(UTC) + timedelta(days=1)
+    with database.transaction() as session:
+        put_node(session, "n1")
+        tokens.create(session, agent, "one")
+
+        def good(keys: str | None) -> bool:
+            return not tokens.ended(session, ["a1"], ["agent"], [None], [keys])
+
+        assert good(None)
+        assert nodes.bind_key(session, "n1", NodeKey(key="k1", expires_at=later), alone=True)
+        assert (good(None), good("k1"), nodes.keys_of(session, "n1")) == (False, True, ("k1",))
+        assert nodes.bind_key(session, "n1", NodeKey(key="k0", expires_at=later), alone=False)
+        assert (good("k1"), good("k0,k1"), nodes.keys_of(session, "n1")) == (False, True, ("k0", "k1"))
+        nodes.revoke(session, "n1")
+        assert (good("k0,k1"), good(""), nodes.keys_of(session, "n1")) == (False, True, ())
+        assert not nodes.bind_key(session, "n1", NodeKey(key="k1", expires_at=later), alone=False)
 
 
 def test_use_is_remembered_at_most_once_a_minute(database: Database) -> None:
