@@ -122,7 +122,7 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
     codes = {"408", "422", "431", "500", "503"}
     if "security" in operation:
         codes |= {"401", "403", "429"}
-    if "{" in path:
+    if "{" in path or any(item["name"] == "project" for item in operation.get("parameters", ())):
         codes.add("404")
     if "requestBody" in operation:
         codes |= {"413", "415"}
