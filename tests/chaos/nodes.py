@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.config import NodeFacts
+from agents.identity import Identity
 from agents.log import Log
 from agents.loop import collect, unsent, uplink
 from agents.servers import Servers, SpreadConnection
@@ -65,7 +66,8 @@ def wired(facts: NodeFacts, state: StateDirectory, mailbox: uplink.Mailbox, boot
 
     class WiredUplink(uplink.Uplink):
         def __init__(self) -> None:
-            super().__init__(join_message(NODE, boot_id), facts, state, mailbox, Log(NODE, io.StringIO()))
+            log = Log(NODE, io.StringIO())
+            super().__init__(join_message(NODE, boot_id), facts, Identity(facts.trust, state), state, mailbox, log)
             self._connection = wire
 
     return WiredUplink()

@@ -93,6 +93,11 @@ MATRIX: Mapping[str, tuple[Deed, ...]] = {
         Deed("POST", JOIN, 409, lambda: encode(join_message(NODE, "boot-1")), who="join"),
         Deed("POST", JOIN, 409, _join(devices=join_message(NODE).devices)),
     ),
+    "certify_node": (
+        Deed(
+            "POST", f"/v1/agent/nodes/{NODE}/certificate", 404, lambda: {"csr": "-----BEGIN CERTIFICATE REQUEST-----"}
+        ),
+    ),
     "get_node_target": (Deed("GET", f"/v1/agent/nodes/{NODE}/target", 404),),
     "send_reports": (
         Deed("POST", REPORTS, 403, _report(node=NODE)),
