@@ -117,7 +117,7 @@ class TurnQueue:
         return RateLimitedError(told, self._retry_after_s)
 
 
-LANES = {"/v1/agent/reports": (256, 4096), "/v1/agent/join": (4, 64)}
+LANES = {"/v1/agent/reports": (128, 256), "/v1/agent/join": (4, 64)}
 """Workers and places by path. Together they leave threads and connections to all else."""
 STRANGERS = (32, 1024)
 """After a start everybody is one, and each waits for a commit as others do."""
