@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
+from abc import ABC, abstractmethod
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ PAUSE_S = 0.05
 POINTS = 40
 
 
-class Writer:
+class Writer(ABC):
     """Writes one thing after the other in a thread; `done` counts what was acknowledged."""
 
     def __init__(self, house: House, name: str) -> None:
@@ -42,24 +43,18 @@ class Writer:
         """Give the connections back."""
         self._http.close()
 
+    @abstractmethod
     def work(self, ending: threading.Event) -> None:
-        while not ending.is_set():
-            self.write(self.done + 1)
-            self.done += 1
-            spend(PAUSE_S)
+        """Until told to end."""
 
     @property
     def count(self) -> int:
         """How many things were acknowledged."""
         return self.done
 
-    def write(self, number: int) -> None:
-        """Have one thing acknowledged."""
-        raise NotImplementedError
-
+    @abstractmethod
     def broken(self) -> list[str]:
         """What is not as it was acknowledged."""
-        raise NotImplementedError
 
     def insist(self, method: str, path: str, **sent: Any) -> httpx.Response:
         """Ask until somebody answers; 409 says that the first asking is still under way."""
@@ -76,7 +71,21 @@ class Writer:
             spend(PAUSE_S)
 
 
-class Putter(Writer):
+class Repeater(Writer):
+    """Has one thing after the other acknowledged."""
+
+    def work(self, ending: threading.Event) -> None:
+        while not ending.is_set():
+            self.write(self.done + 1)
+            self.done += 1
+            spend(PAUSE_S)
+
+    @abstractmethod
+    def write(self, number: int) -> None:
+        """Have one thing acknowledged."""
+
+
+class Putter(Repeater):
     """Rewrites one document again and again: what stands is the last that was acknowledged."""
 
     def write(self, number: int) -> None:
@@ -87,7 +96,7 @@ class Putter(Writer):
         return [] if found == str(self.done) else [f"{self.name}: {self.done} was acknowledged, {found} stands"]
 
 
-class Poster(Writer):
+class Poster(Repeater):
     """Makes tokens, each under an Idempotency-Key: one for each key, with the secret that was answered. An answer that
     is repeated has none.
     """
@@ -112,7 +121,7 @@ class Poster(Writer):
         return told
 
 
-class Importer(Writer):
+class Importer(Repeater):
     """Imports a model's measurements in one request: whole, once, or not at all."""
 
     def write(self, number: int) -> None:
@@ -144,7 +153,7 @@ class Importer(Writer):
         ]
 
 
-class Demand(Writer):
+class Demand(Repeater):
     """Makes one service busy and the other quiet, in turns, so that targets change all the time."""
 
     def write(self, number: int) -> None:

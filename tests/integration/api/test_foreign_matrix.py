@@ -95,7 +95,7 @@ MATRIX: Mapping[str, tuple[Deed, ...]] = {
     ),
     "certify_node": (
         Deed(
-            "POST", f"/v1/agent/nodes/{NODE}/certificate", 404, lambda: {"csr": "-----BEGIN CERTIFICATE REQUEST-----"}
+            "POST", f"/v1/agent/nodes/{NODE}/certificates", 404, lambda: {"csr": "-----BEGIN CERTIFICATE REQUEST-----"}
         ),
     ),
     "get_node_target": (Deed("GET", f"/v1/agent/nodes/{NODE}/target", 404),),
