@@ -15,7 +15,7 @@ from typing import Any
 from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.policy import Policy
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
-from solvers.errors import InputError
+from solvers.errors import InputError, did_you_mean
 
 DEFAULT = "default"
 """Name of the project and the policy that are always there."""
@@ -229,7 +229,7 @@ def named(word: str) -> Kind:
     for kind in KINDS:
         if wanted in (kind.name, kind.plural):
             return kind
-    raise InputError(f"unknown kind {word!r}; known are {', '.join(names())}")
+    raise InputError(f"unknown kind {word!r}{did_you_mean(wanted, names(), all_known=True)}")
 
 
 def names() -> tuple[str, ...]:

@@ -7,8 +7,20 @@ caller must expect (an infeasible model, a limit hit, a held plan) are values, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import ClassVar
+
+NEAR_MAX = 3
+
+
+def did_you_mean(name: str, known: Iterable[str], *, all_known: bool = False) -> str:
+    """How a sentence about an unknown name goes on: the nearest known ones, where wanted else all of them."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=NEAR_MAX)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; known are {', '.join(names) or 'none'}" if all_known else ""
 
 
 class HeadroomError(Exception):

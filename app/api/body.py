@@ -13,10 +13,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from itertools import islice
-from typing import Any, Generic, TypeVar, cast
+from types import GenericAlias
+from typing import Any, Generic, TypeVar, cast, get_args, get_type_hints
 
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -25,7 +26,8 @@ from pydantic_core import CoreSchema, SchemaValidator
 
 from agents.wire import EdgeReport, Join, NodeReceipt, Report
 from app.errors import Fault, FieldsError, MalformedError, MediaTypeError
-from solvers.errors import FieldError
+from solvers.domain.value import NAME_PATTERN, NAME_WORDS
+from solvers.errors import FieldError, did_you_mean
 
 T = TypeVar("T")
 
@@ -84,7 +86,7 @@ def validate(kind: type[T], body: bytes) -> T:
     try:
         found: T = adapter_of(cast("Hashable", kind)).validate_json(body, strict=True)
     except ValidationError as error:
-        raise fields_error(error.errors(include_url=False, include_input=False)) from None
+        raise fields_error(error.errors(include_url=False, include_input=False), kind) from None
     except RecursionError:
         raise MalformedError("the body is nested too deeply") from None
     except OverflowError:
@@ -182,18 +184,47 @@ def _location(trail: _Step | None) -> list[int | str]:
     return found[::-1]
 
 
-def fields_error(errors: Iterable[Mapping[str, Any]]) -> FieldsError:
-    faults = tuple(_fault(error) for error in list(errors)[:_FAULTS_MAX])
-    return FieldsError(faults)
+def fields_error(errors: Iterable[Mapping[str, Any]], kind: object = None) -> FieldsError:
+    """What the validator found wrong; with the `kind` that was read, a wrong field is told the nearest right one."""
+    return FieldsError(tuple(_fault(error, kind) for error in list(errors)[:_FAULTS_MAX]))
 
 
-def _fault(error: Mapping[str, Any]) -> Fault:
+def _fault(error: Mapping[str, Any], kind: object) -> Fault:
     location: Sequence[int | str] = error["loc"]
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
         return Fault(pointer=pointer_of(location) + _tail(cause.field), code="value-invalid", detail=cause.message)
     code = _CODES.get(error["type"], error["type"].replace("_", "-"))
-    return Fault(pointer=pointer_of(location), code=code, detail=_DETAILS.get(code, error["msg"]))
+    detail = told(error)
+    if code == "unknown-field" and location:
+        detail = f"there is no field {str(location[-1])[:60]}" + did_you_mean(
+            str(location[-1]), _fields_at(kind, location[:-1])
+        )
+    return Fault(pointer=pointer_of(location), code=code, detail=detail)
+
+
+def told(error: Mapping[str, Any]) -> str:
+    """What the validator says, in words of ours where its own speak of Python."""
+    if error["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return "this field is missing"
+    if error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN:
+        return NAME_WORDS
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _fields_at(kind: object, location: Sequence[int | str]) -> tuple[str, ...]:
+    """Names of the fields that what stands there may have; none where that is not known."""
+    parts = [part for part in (kind, *get_args(kind)) if isinstance(part, type)]
+    holder = next((part for part in parts if is_dataclass(part) or issubclass(part, BaseModel)), None)
+    if isinstance(kind, GenericAlias) or holder is None:
+        inner = [part for part in get_args(kind) if part is not type(None)]
+        if not inner:
+            return ()
+        return _fields_at(inner[0], location[1:] if isinstance(kind, GenericAlias) else location)
+    hints = get_type_hints(holder)
+    if not location:
+        return tuple(hints)
+    return _fields_at(hints.get(str(location[0])), location[1:])
 
 
 _CODES: Mapping[str, str] = {
@@ -201,11 +232,10 @@ _CODES: Mapping[str, str] = {
     "extra_forbidden": "unknown-field",
     "missing": "missing",
     "missing_argument": "missing",
+    "missing_keyword_only_argument": "missing",
     "finite_number": "number-not-finite",
     "json_invalid": "request-malformed",
 }
-_DETAILS: Mapping[str, str] = {"unknown-field": "there is no such field", "missing": "this field is missing"}
-"""Where the validator speaks of Python's arguments."""
 
 
 def _tail(field: str) -> str:

@@ -14,6 +14,7 @@ from app.logs import EventLog
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.completion import Completion
 from app.services.beliefs.predictions import Predictions
+from app.services.declared.checking import Checks
 from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.identity import Identities, NodeTls
@@ -72,7 +73,8 @@ class Services:
     def __init__(self, context: ApiContext, heard: Heard) -> None:
         database, cluster = context.database, context.settings.cluster
         self.reads = reads = context.reads or Reads(database)
-        self.documents = Documents(database, cluster)
+        self.documents = Documents(database, cluster, context.beliefs)
+        self.checks = Checks(database, cluster, context.beliefs)
         tls = node_tls(context.settings, context.authority)
         self.fleet = Fleet(database, cluster, tls)
         self.identities = Identities(database, cluster, tls)

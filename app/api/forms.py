@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from app.api.body import read_body
 from app.api.deps import context_of
-from app.errors import FieldsError
+from app.errors import Fault, FieldsError
 from app.records import plain
 from app.services.beliefs.beliefs import Progress
 from app.services.declared.tokens import Actor
@@ -52,6 +52,20 @@ BELIEF_HEADER: dict[str, Any] = {
 def belief_header(progress: Progress) -> dict[str, str]:
     """Says how far what is believed has come with what is stored."""
     return {BELIEF_HEADER_NAME: progress.value}
+
+
+WARNINGS_HEADER_NAME = "Headroom-Warnings"
+WARNINGS_HEADER: dict[str, Any] = {
+    WARNINGS_HEADER_NAME: {
+        "schema": {"type": "string"},
+        "description": "What was stored although it can hardly be meant: a JSON list of faults, as problems have them.",
+    }
+}
+
+
+def warnings_header(warnings: tuple[Fault, ...]) -> dict[str, str]:
+    """What to warn of, where there is anything."""
+    return {WARNINGS_HEADER_NAME: json.dumps(plain(warnings))} if warnings else {}
 
 
 # --- Keys in paths: which parts a document has, and what each may look like
@@ -201,11 +215,13 @@ def held(request: Request, tag: str) -> bool:
     return header.strip() == "*" or any(f'"{text}"' == wanted for _, text in _TAG.findall(header))
 
 
-def tagged(request: Request, found: object, tag: str, status: int = 200) -> Response:
+def tagged(
+    request: Request, found: object, tag: str, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """A JSON answer with its tag, or 304."""
     if request.method == "GET" and held(request, tag):
         return Response(status_code=304, headers={"ETag": tag})
-    return answer(found, status, {"ETag": tag})
+    return answer(found, status, {"ETag": tag, **(headers or {})})
 
 
 # --- POSTs that may be sent again

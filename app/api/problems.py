@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from app.api.body import pointer_of
+from app.api.body import pointer_of, told
 from app.errors import (
     FRAMEWORK_STATUSES,
     Fault,
@@ -127,7 +127,7 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
     for item in error.errors():
         place, *rest = item["loc"]
         pointer = pointer_of(rest) if place == "body" else f"{place}:{'.'.join(str(part) for part in rest)}"
-        faults.append(Fault(pointer=pointer, code=str(item["type"]).replace("_", "-"), detail=str(item["msg"])))
+        faults.append(Fault(pointer=pointer, code=str(item["type"]).replace("_", "-"), detail=told(item)))
     return of_error(request_id_of(request.scope), FieldsError(tuple(faults)))
 
 

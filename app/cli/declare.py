@@ -1,6 +1,6 @@
-"""Commands about what is declared: get, apply, delete.
+"""Commands about what is declared: get, apply, diff, delete.
 
-What a file says is sent, what the API says is shown.
+What a file says is checked by the API as a whole, then sent; what the API says is shown, faults with file and line.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ import typer
 
 from app import kinds
 from app.cli.options import Server, Token, connect
-from app.cli.output import CommandError, Exit, Format, Output, exit_code_of, listed, sentence_of, show
-from app.client import Client, Document
-from app.client.documents import PROFILES, Declared, DocumentOutcome, apply_document, delete_document, read_documents
+from app.cli.output import CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
+from app.client import ApiError, Client, Document
+from app.client.documents import (
+    PROFILES,
+    Declared,
+    DocumentOutcome,
+    apply_document,
+    checked,
+    delete_document,
+    read_documents,
+)
 from app.kinds import Kind
 from solvers.errors import HeadroomError, InputError
 
@@ -162,11 +170,81 @@ Files = Annotated[
 ]
 
 
-def apply(files: Files = None, output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
-    """Make the server hold these documents; says what was created, updated or unchanged."""
+Words = Annotated[list[str] | None, typer.Argument(hidden=True)]
+
+
+def apply(
+    words: Words = None,
+    files: Files = None,
+    output: Output = Format.TABLE,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be created, updated or unchanged.")
+    ] = False,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Make the server hold these documents; says what was created, updated or unchanged.
+
+    All of them are checked before the first is sent: one that is wrong leaves everything as it was.
+    """
+    if words:
+        raise InputError(f"files are named with -f: headroom apply {' '.join(f'-f {word}' for word in words)}")
     documents = _read(files)
     with connect(server, token) as client:
+        found = checked(client, documents)
+        judged = [document for document in documents if document.kind != PROFILES]
+        for document, line in zip(judged, found or [], strict=found is not None):
+            for warning in line["warnings"]:
+                complaint = document.complaint(warning["pointer"], warning["detail"])
+                typer.echo(f"warning: {complaint} ({warning['code']})", err=True)
+        _refuse(judged, found or [])
+        if dry_run:
+            if found is None:
+                raise CommandError(
+                    "these documents are too many to check at once, or the server is too old", Exit.USAGE
+                )
+            _show_lines([{"document": _label(line), "outcome": line["outcome"]} for line in found], output)
+            return
         _each(client, documents, apply_document, output)
+
+
+def _label(line: Document) -> str:
+    return "/".join((line["kind"], *line["key"]))
+
+
+def _refuse(documents: Sequence[Declared], found: Sequence[Document]) -> None:
+    """Name everything that is wrong with documents. Raises CommandError when anything is."""
+    refused = [
+        (document, line) for document, line in zip(documents, found, strict=bool(found)) if line["outcome"] == "refused"
+    ]
+    for document, line in refused:
+        for fault in line["faults"]:
+            typer.echo(f"headroom: {document.complaint(fault['pointer'], fault['detail'])} ({fault['code']})", err=True)
+    if refused:
+        codes = {fault["code"] for _, line in refused for fault in line["faults"]}
+        only = Exit.REFUSED if codes == {"forbidden"} else Exit.NOT_FOUND if codes == {"not-found"} else Exit.USAGE
+        raise CommandError(f"{len(refused)} of {len(found)} documents are refused; nothing was sent", only)
+
+
+def diff(files: Files = None, output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+    """Show what applying files would change, field by field; exit status 1 when anything would."""
+    documents = [document for document in _read(files) if document.kind != PROFILES]
+    with connect(server, token) as client:
+        found = checked(client, documents)
+    if found is None:
+        raise CommandError("these documents are too many to compare at once, or the server is too old", Exit.USAGE)
+    _refuse(documents, found)
+    lines = [{"document": _label(line), "outcome": line["outcome"], "changes": line["changes"]} for line in found]
+    changed = [line for line in lines if line["outcome"] != "unchanged"]
+    told = [
+        (line["document"], change["pointer"], change["before"], change["after"])
+        for line in changed
+        for change in line["changes"] or [{"pointer": "", "before": None, "after": line["outcome"]}]
+    ]
+    show(changed, output, rows(("document", "field", "is", "would be"), told) if told else "no differences")
+    if changed:
+        raise typer.Exit(Exit.FAILED)
 
 
 def delete(
@@ -218,15 +296,29 @@ def _each(client: Client, documents: Sequence[Declared], act: Any, output: Forma
             if exit_code_of(error) in (Exit.UNREACHABLE, Exit.REFUSED):
                 raise
             failures.append(error)
-            typer.echo(f"headroom: {document.origin}: {document.label}: {sentence_of(error)}", err=True)
+            for told in _placed(document, error):
+                typer.echo(f"headroom: {told}", err=True)
         results.append(line)
-    if output is Format.TABLE:
-        for line in results:
-            typer.echo(f"{line['outcome']:<10} {line['document']}")
-    else:
-        show(results, output, [])
+    _show_lines(results, output)
     if failures:
         raise CommandError(f"{len(failures)} of {len(results)} documents failed", exit_code_of(failures[0]))
+
+
+def _show_lines(results: Sequence[Mapping[str, str]], output: Format) -> None:
+    if output is not Format.TABLE:
+        show(results, output, listed(("outcome", "document"), results))
+        return
+    for line in results:
+        typer.echo(f"{line['outcome']:<10} {line['document']}")
+
+
+def _placed(document: Declared, error: HeadroomError) -> list[str]:
+    """What is wrong with a document, fault by fault where the API names fields of it."""
+    pointers = error.pointers if isinstance(error, ApiError) else ()
+    if any(pointer.startswith("/") for pointer, _ in pointers):
+        code = getattr(error, "code", "")
+        return [f"{document.complaint(pointer, detail)} ({code})" for pointer, detail in pointers]
+    return [document.complaint("", f"{document.label}: {sentence_of(error)}")]
 
 
 def _profile_key(names: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from app.cli.tables import (
     binding_lines,
     candidate_table,
     finding_lines,
+    known_question,
     split_question,
     unique,
     way_lines,
@@ -58,7 +59,7 @@ from solvers.domain.plan import Plan, Proposal, Unplaced
 from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
-from solvers.errors import FieldError, InputError, NotFoundError
+from solvers.errors import FieldError, InputError, NotFoundError, did_you_mean
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlanRequest
 from solvers.verify.checks import verify
@@ -195,6 +196,8 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     with solving(tuning) as pool:
         clock, asking = Deadline(math.inf), _asking(pool)
         snapshot = read_value(Snapshot, file)
+        if showing.why_not is not None:
+            known_question(showing.why_not, workloads_of(snapshot), [item.name for item in snapshot.gpu_types])
         memory = None if showing.memory is None else FileMemory.of(showing.memory, snapshot.cluster)
         read_s = clock.elapsed_s
         spent_s: list[float] = []
@@ -260,7 +263,7 @@ def known_planner(name: str | None) -> None:
     if name is not None and own_planners.is_own(name):
         own_planners.load_planner(name)
     elif name is not None and name not in registry.names():
-        raise InputError(f"there is no planner {name}; known are {', '.join(registry.names())}")
+        raise InputError(f"there is no planner {name}{did_you_mean(name, registry.names(), all_known=True)}")
 
 
 @contextmanager
@@ -393,11 +396,15 @@ def why_not_anew(client: Client, stored: Document) -> Document:
     return {**plain(found.why_not), "forced": plain(found.forced)}
 
 
+def workloads_of(picture: Snapshot) -> list[str]:
+    return [str(item.id) for items in (picture.services, picture.jobs, picture.tasks) for item in items]
+
+
 def name_in(picture: Snapshot, workload: str) -> str:
     """`project/name` of a workload given by either form. Raises CommandError when it is unknown or not unique."""
-    names = [str(item.id) for items in (picture.services, picture.jobs, picture.tasks) for item in items]
+    names = workloads_of(picture)
     if "/" not in workload:
-        return unique(workload, [name for name in names if name.partition("/")[2] == workload])
+        return unique(workload, names)
     if workload not in names:
         raise CommandError(f"there is no workload {workload}", Exit.NOT_FOUND)
     return workload

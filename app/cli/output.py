@@ -133,12 +133,14 @@ def sentence_of(error: BaseException) -> str | None:
 
 
 def _api_sentence(error: ApiError) -> str:
-    parts = [error.message]
-    for pointer, detail in error.pointers:
-        if detail and detail in error.message and pointer in error.message:
-            continue
-        parts.append(f"{pointer}: {detail}" if pointer else detail)
-    sentence = "; ".join(part for part in parts if part).replace("\n", " ")
+    # The message of a single fault is its detail; of several it only counts them.
+    parts = [
+        f"{pointer}: {detail}" if pointer and pointer not in detail else detail for pointer, detail in error.pointers
+    ]
+    parts = list(dict.fromkeys(part for part in parts if part))
+    if not any(error.message in part for part in parts):
+        parts.insert(0, error.message)
+    sentence = "; ".join(parts).replace("\n", " ")
     trace = f", request {error.request_id}" if error.status >= 500 and error.request_id else ""
     return f"{sentence} ({error.code}{trace})"
 

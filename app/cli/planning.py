@@ -36,6 +36,7 @@ from app.cli.tables import (
     choice_table,
     curve_table,
     gap_table,
+    known_question,
     plan_head,
     price_lines,
     sentences,
@@ -47,7 +48,7 @@ from app.cli.tables import (
 )
 from app.client import Client, Document
 from app.client.documents import PROFILES, Declared, read_documents
-from solvers.errors import InputError
+from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from solvers.planners.registry import PlannerListing
@@ -79,7 +80,7 @@ def planners(
         )
         return
     if not own_planners.is_own(name) and name not in registry.names():
-        raise InputError(f"there is no planner {name}; known are {', '.join(registry.names())}")
+        raise InputError(f"there is no planner {name}{did_you_mean(name, registry.names(), all_known=True)}")
     one = registry.listing(own_planners.create(name))
     show(to_plain(one), output, _told(one))
 
@@ -145,10 +146,10 @@ def explain(
     show(answer, output, [*plan_head(answer["summary"]), *_explanation(name, answer)])
 
 
-def why_not_online(client: Client, plan_id: str, asked: str) -> Document:
+def why_not_online(client: Client, plan_id: str, asked: tuple[str, str]) -> Document:
     """Why a service is not on a GPU type in a stored plan; where it could be, or nobody looked, by plans made now."""
-    service, gpu_type = split_question(asked)
-    answer = client.explain(plan_id, workload=full_name(client, service), why_not=gpu_type)
+    service, gpu_type = asked
+    answer = client.explain(plan_id, workload=service, why_not=gpu_type)
     found: Document = answer["why_not"]
     if found["verdict"] in ("dearer", "no_room", "not_looked_at"):
         from app.cli import offline
@@ -162,15 +163,12 @@ def full_name(client: Client, workload: str) -> str:
     """`project/name` of a workload given by either form. Raises CommandError when it is unknown or not unique."""
     if "/" in workload:
         return workload
-    return unique(
-        workload,
-        [
-            f"{item['project']}/{item['name']}"
-            for route in ("services", "jobs", "tasks")
-            for item in client.items(route)
-            if item["name"] == workload
-        ],
-    )
+    return unique(workload, _workloads(client))
+
+
+def _workloads(client: Client) -> list[str]:
+    routes = (kind.plural for kind in kinds.workloads())
+    return [f"{item['project']}/{item['name']}" for route in routes for item in client.items(route)]
 
 
 def standing_plan(client: Client) -> str:
@@ -272,11 +270,15 @@ def plan(
     if any(option is not None for option in (planner, settings, deadline_s, work_units, seed, out, memory)):
         raise InputError("--planner, --set, --deadline-s, --work-units, --seed, --out and --memory go with --snapshot")
     with connect(server, token) as client:
+        asked = None
+        if why_not is not None:
+            split_question(why_not)
+            asked = known_question(why_not, _workloads(client), [item["name"] for item in client.items("gpu-types")])
         made = client.plan({"lane": lane.value})
         explained = client.explain(made["id"])
         made["insight"] = explained["insight"]
-        if why_not is not None:
-            made["why_not"] = why_not_online(client, made["id"], why_not)
+        if asked is not None:
+            made["why_not"] = why_not_online(client, made["id"], asked)
         if apply:
             made["generation"] = client.apply_plan(made["id"])["generation"]
     told = why_not_lines(made["why_not"]) if "why_not" in made else []

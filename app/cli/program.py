@@ -17,6 +17,7 @@ from app.cli.files import FilesCommand
 from app.cli.options import plug
 from app.cli.output import Exit, Format, Output, exit_code_of, sentence_of, show
 from app.cli.routes import routes
+from app.marked import UnreadableError
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
 
@@ -61,6 +62,7 @@ app.command(rich_help_panel=_LOCAL)(processes.restore)
 app.command(rich_help_panel=_LOCAL, context_settings={"allow_extra_args": True})(doctor)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(declare.get)
+app.command(rich_help_panel=_DECLARE)(declare.diff)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
 app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
@@ -120,14 +122,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sentence = sentence_of(error)
         if sentence is None:
             raise
-        typer.echo(f"headroom: {' '.join(sentence.split())}", err=True)
+        for line in error.lines if isinstance(error, UnreadableError) else (sentence,):
+            typer.echo(f"headroom: {' '.join(line.split())}", err=True)
         return exit_code_of(error)
     return outcome if isinstance(outcome, int) else Exit.OK
 
 
 def _say_usage(error: Any) -> int:
     """One line and where help is; a group called without a command has printed its help already."""
-    message = " ".join(error.format_message().split())
+    message = " ".join(error.format_message().split()).replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     if message and type(error).__name__ != "NoArgsIsHelpError":
         usage = f" (see: {context.command_path} --help)" if context is not None else ""

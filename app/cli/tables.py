@@ -4,12 +4,12 @@ and every sentence stands in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.cli.output import Cell, CommandError, Exit, gap_told, listed, number, rows, short, signed, usd, word
 from app.client import Document
-from solvers.errors import InputError
+from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from solvers.domain.evidence import Finding
@@ -160,10 +160,12 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
     ]
 
 
-def unique(workload: str, found: list[str]) -> str:
-    """The one workload of a name. Raises CommandError."""
+def unique(workload: str, known: Collection[str]) -> str:
+    """The one of known workloads, `project/name`, that has this name. Raises CommandError."""
+    found = [item for item in known if item.partition("/")[2] == workload]
     if not found:
-        raise CommandError(f"there is no workload named {workload}", Exit.NOT_FOUND)
+        hint = did_you_mean(workload, (item.partition("/")[2] for item in known))
+        raise CommandError(f"there is no workload named {workload}{hint}", Exit.NOT_FOUND)
     if len(found) > 1:
         raise CommandError(f"{workload} is ambiguous: {', '.join(sorted(found))}", Exit.USAGE)
     return found[0]
@@ -175,6 +177,19 @@ def split_question(asked: str) -> tuple[str, str]:
     if not service or not gpu_type:
         raise InputError("--why-not takes SERVICE:GPU_TYPE")
     return service, gpu_type
+
+
+def known_question(asked: str, workloads: Collection[str], gpu_types: Collection[str]) -> tuple[str, str]:
+    """The workload, `project/name`, and the GPU type of a question. Raises InputError, or CommandError for names that
+    nothing has.
+    """
+    name, gpu_type = split_question(asked)
+    if "/" not in name:
+        name = unique(name, workloads)
+    for noun, found, known in (("workload", name, workloads), ("GPU type", gpu_type, gpu_types)):
+        if found not in known:
+            raise CommandError(f"there is no {noun} {found}{did_you_mean(found, known)}", Exit.NOT_FOUND)
+    return name, gpu_type
 
 
 def why_not_lines(found: Document) -> list[str]:

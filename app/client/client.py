@@ -154,6 +154,13 @@ class Client:
     def delete(self, kind: str, *key: str) -> None:
         self.call("DELETE", _path(kind, key))
 
+    def check(self, documents: Sequence[Mapping[str, Any]]) -> list[Document]:
+        """What putting these documents together (`kind` and `document` each) would do; nothing is written."""
+        found: list[Document] = self._document(
+            "POST", "/v1/checks", json={"documents": list(documents)}, timeout_s=120.0
+        )["items"]
+        return found
+
     def items(self, route: str, **query: str | int | None) -> Iterator[Document]:
         """All items of a list route (`services`, `nodes`, …), page by page."""
         wanted = _given(query)
@@ -342,7 +349,8 @@ def key_of(kind: str, document: Mapping[str, Any]) -> tuple[str, ...]:
     for field in kinds.named(kind).key:
         text = document.get(field)
         if not isinstance(text, str) or not text:
-            raise InputError(f"a document of kind {kind} needs the text field {field!r}")
+            quoted = "" if text in (None, "") else f"; text that reads as another value stands in quotes: '{text}'"
+            raise InputError(f"a document of kind {kind} needs the text field {field!r}{quoted}")
         key.append(text)
     return tuple(key)
 

@@ -1,28 +1,25 @@
 """Declarative files: YAML or JSON, several documents each, turned into an ordered list of things to apply or delete.
 
 `kind:` stands beside the fields of the value; `kind: profiles` names a CSV file or lists points. Documents are ordered
-as they depend on each other. The API judges their content, and says which field is wrong.
+as they depend on each other. The API judges their content, all of them at once before any is sent; whatever is wrong is
+told with file and line.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from app import kinds
 from app.client.client import ApiError, Client, Document, key_of
+from app.marked import Marked, UnreadableError, read_marked
 from solvers.errors import InputError
 
 PROFILES = "profiles"
 FILE_BYTES_MAX = 64 * 2**20
-NODES_MAX = 2_000_000
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -34,6 +31,15 @@ class Declared:
     kind: str
     fields: Document
     csv: str | None = None
+    marked: Marked | None = None
+    """Where its fields stand."""
+
+    def complaint(self, pointer: str, detail: str) -> str:
+        """What is wrong at a place of it, with file and line."""
+        where = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/") if step]
+        if self.marked is None:
+            return f"{self.origin}: {pointer + ': ' if pointer else ''}{detail}"
+        return self.marked.complaint(where, detail)[1]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -65,15 +71,26 @@ def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Dec
 
     `loose` is a further kind whose documents have no key; without a `kind` a document is of that one.
     """
-    found = [document for source in sources for document in _read_source(source, loose)]
-    seen: dict[str, str] = {}
-    for document in found:
-        if document.kind in (PROFILES, loose):
-            continue
-        if document.label in seen:
-            raise InputError(f"{document.origin}: {document.label} is already declared in {seen[document.label]}")
-        seen[document.label] = document.origin
-    return sorted(found, key=lambda document: document.rank)
+    reading = _Reading(loose)
+    for source in sources:
+        reading.read(source)
+    if reading.faults:
+        raise UnreadableError(reading.faults)
+    return sorted(reading.found, key=lambda document: document.rank)
+
+
+def checked(client: Client, documents: Sequence[Declared]) -> list[Document] | None:
+    """What the API says of all of these together, nothing written: one entry each, but for profiles. None where they
+    are too much for one request, or the server is older than this.
+    """
+    sent = [{"kind": document.kind, "document": document.fields} for document in documents if document.kind != PROFILES]
+    try:
+        return client.check(sent) if sent else []
+    except ApiError as error:
+        too_many = any(pointer == "/documents" for pointer, _ in error.pointers)
+        if error.status in (404, 405, 413) or too_many:
+            return None
+        raise
 
 
 def apply_document(client: Client, document: Declared) -> DocumentOutcome:
@@ -111,21 +128,58 @@ def _standing_etag(client: Client, document: Declared) -> str | None:
         raise
 
 
-def _read_source(source: str, loose: str | None) -> Iterator[Declared]:
-    if source == "-":
-        yield from _parse(sys.stdin.read(), "standard input", Path(), loose)
-        return
-    path = Path(source)
-    if path.is_dir():
-        files = sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES)
-        if not files:
-            raise InputError(f"{source}: no .yaml, .yml or .json files in this folder")
-    elif path.exists():
+class _Reading:
+    """Documents while they are read, and everything that is wrong with their files."""
+
+    def __init__(self, loose: str | None) -> None:
+        self._loose = loose
+        self._seen: dict[str, str] = {}
+        self.found: list[Declared] = []
+        self.faults: list[str] = []
+
+    def read(self, source: str) -> None:
+        """Take in a file, a folder or standard input."""
+        if source == "-":
+            self._parse(sys.stdin.read(), "standard input", Path())
+            return
+        path = Path(source)
         files = [path]
-    else:
-        raise InputError(f"{source}: no such file")
-    for file in files:
-        yield from _parse(_text(file), str(file), file.parent, loose)
+        if path.is_dir():
+            files = sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES)
+            if not files:
+                self.faults.append(f"{source}: no .yaml, .yml or .json files in this folder")
+        for file in files:
+            try:
+                self._parse(_text(file), str(file), file.parent)
+            except FileNotFoundError:
+                self.faults.append(f"{source}: no such file")
+            except InputError as error:
+                self.faults.append(error.message)
+
+    def _parse(self, text: str, origin: str, folder: Path) -> None:
+        try:
+            loaded = read_marked(text, origin)
+        except UnreadableError as error:
+            self.faults.extend(error.lines)
+            return
+        for item in loaded:
+            several = isinstance(item.plain, list)
+            for part in [item.part(index) for index in range(len(item.plain))] if several else [item]:
+                if part.plain is not None:
+                    self._add(part, folder)
+
+    def _add(self, part: Marked, folder: Path) -> None:
+        place = part.complaint((), "")[1].removesuffix(": ")
+        try:
+            document = _declared(part, folder, self._loose)
+        except InputError as error:
+            self.faults.append(error.message)
+            return
+        if document.kind not in (PROFILES, self._loose):
+            if document.label in self._seen:
+                self.faults.append(f"{place}: {document.label} is already declared in {self._seen[document.label]}")
+            self._seen.setdefault(document.label, place)
+        self.found.append(document)
 
 
 def _text(file: Path) -> str:
@@ -137,66 +191,33 @@ def _text(file: Path) -> str:
         raise InputError(f"{file}: not UTF-8 text") from None
 
 
-def _parse(text: str, origin: str, folder: Path, loose: str | None) -> Iterator[Declared]:
-    try:
-        # JSON first: YAML reads it too, but slower and with worse messages.
-        loaded = (
-            [json.loads(text)] if text.lstrip().startswith(("{", "[")) else list(yaml.load_all(text, _BoundedLoader))
-        )
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{origin}: {' '.join(str(error).split())}") from None
-    parts = [part for item in loaded for part in (item if isinstance(item, list) else [item]) if part is not None]
-    for index, part in enumerate(parts, start=1):
-        place = f"{origin} (document {index})" if len(parts) > 1 else origin
-        yield _declared(part, place, folder, loose)
+def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
+    """One document. Raises InputError with its place."""
 
+    def refused(message: str, *where: str) -> InputError:
+        return InputError(part.complaint(where, message)[1])
 
-class _BoundedLoader(yaml.SafeLoader):
-    """Counts what aliases stand for as often as they stand there."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._count = 0
-        self._counts: dict[int, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        before, is_alias = self._count, self.check_event(yaml.AliasEvent)
-        node = super().compose_node(parent, index)
-        # An alias within its own anchor stands for no end of nodes.
-        self._count += self._counts.get(id(node), NODES_MAX + 1) if is_alias else 1
-        if self._count > NODES_MAX:
-            raise yaml.YAMLError(f"more than {NODES_MAX} values, with what aliases stand for")
-        self._counts[id(node)] = self._count - before
-        return node
-
-
-def _declared(part: Any, origin: str, folder: Path, loose: str | None) -> Declared:
-    if not isinstance(part, dict):
-        raise InputError(f"{origin}: expected an object with a `kind`, got {type(part).__name__}")
-    fields = dict(part)
+    if not isinstance(part.plain, dict):
+        raise refused(f"expected an object with a `kind`, got {type(part.plain).__name__}")
+    fields = dict(part.plain)
     word = fields.pop("kind", loose)
     if not isinstance(word, str):
-        raise InputError(f"{origin}: the field `kind` is missing")
+        raise refused("the field `kind` is missing")
+    origin = part.origin
     if word == PROFILES:
-        return _declared_profiles(fields, origin, folder)
+        if set(fields) == {"file"} and isinstance(fields["file"], str):
+            file = folder / fields["file"]
+            if not file.is_file():
+                raise refused(f"{file}: no such file", "file")
+            return Declared(origin=origin, kind=PROFILES, fields={}, csv=_text(file), marked=part)
+        if set(fields) == {"points"} and isinstance(fields["points"], list):
+            return Declared(origin=origin, kind=PROFILES, fields=fields, marked=part)
+        raise refused("a document of kind profiles has either `file` (CSV, beside this file) or `points` (a list)")
     if word == loose:
-        return Declared(origin=origin, kind=word, fields=fields)
+        return Declared(origin=origin, kind=word, fields=fields, marked=part)
     try:
-        document = Declared(origin=origin, kind=kinds.named(word).name, fields=fields)
+        document = Declared(origin=origin, kind=kinds.named(word).name, fields=fields, marked=part)
         key_of(document.kind, fields)
     except InputError as error:
-        raise InputError(f"{origin}: {error.message}") from None
+        raise refused(error.message) from None
     return document
-
-
-def _declared_profiles(fields: Document, origin: str, folder: Path) -> Declared:
-    if set(fields) == {"file"} and isinstance(fields["file"], str):
-        file = folder / fields["file"]
-        if not file.is_file():
-            raise InputError(f"{origin}: {file}: no such file")
-        return Declared(origin=origin, kind=PROFILES, fields={}, csv=_text(file))
-    if set(fields) == {"points"} and isinstance(fields["points"], list):
-        return Declared(origin=origin, kind=PROFILES, fields=fields)
-    raise InputError(
-        f"{origin}: a document of kind profiles has either `file` (CSV, beside this file) or `points` (a list)"
-    )

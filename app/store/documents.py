@@ -108,6 +108,11 @@ def values(session: Session, kind: Kind, cls: type[T]) -> tuple[T, ...]:
     return tuple(from_plain(cls, stored.spec) for stored in found)
 
 
+def names(session: Session, kind: Kind) -> list[str]:
+    """Last parts of all keys of a kind."""
+    return list(session.execute(select(_key_columns(kind)[-1])).scalars())
+
+
 def by_name(session: Session, kind: Kind, field: str) -> dict[str, str]:
     return {stored.key[0]: str(stored.spec[field]) for stored in all_specs(session, kind)}
 

@@ -32,6 +32,23 @@ BOOTS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPart:
+    """Devices of one type: how many GPUs they are, and what they draw idle all together."""
+
+    gpu_type: str
+    gpus: float
+    idle_w: float
+    memory_mib_max: float
+
+
+def fleet_parts(
+    session: Session, *, node: str | None = None, rack: str | None = None, device: str | None = None
+) -> tuple[FleetPart, ...]:
+    """The devices of the fleet, or of a part of it, by type."""
+    return records(session, FleetPart, named("fleet_parts"), node=node, rack=rack, device=device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """A node that joined.
 

@@ -22,6 +22,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from app.marked import Where
 from lab.arena.forms import (
     BurstsForm,
     ClosedForm,
@@ -34,7 +35,7 @@ from lab.arena.forms import (
     SteadyForm,
     TraceForm,
 )
-from lab.arena.loading import Document, Where
+from lab.arena.loading import Document
 from lab.world.arrivals import ArrivalPattern, Bursts, Daily, RateCourse, RatePoint, Replayed, Source, Steady, rate_path
 from lab.world.scenario import ClientStep, Closed, Open, Saturating
 from solvers.domain.arrays import Floats

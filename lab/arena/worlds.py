@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from app.library import load_gpu_types, load_models
+from app.marked import Where
 from lab.arena.forms import CapForm, FleetForm, JobStreamForm, OfferForm, ServiceForm, TemplateForm, WorldForm
-from lab.arena.loading import Document, Where
+from lab.arena.loading import Document
 from lab.arena.loads import load_of, mean_rps, philly_jobs, scaled
 from lab.outcome import Bench
 from lab.world.arrivals import JobArrival, JobPattern, Source, job_arrivals

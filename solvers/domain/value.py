@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast, dataclass_transform
 from solvers.errors import FieldError
 
 NAME_PATTERN = r"^[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?$"
+NAME_WORDS = "must be 1 to 63 of a-z, 0-9, '.', '_', '-', starting and ending with a letter or digit"
 _NAME = re.compile(NAME_PATTERN)
 T = TypeVar("T")
 LATE = "late"
@@ -75,9 +76,7 @@ def check_range(field: str, number: float | None, low: float, high: float) -> No
 def check_name(field: str, name: str) -> None:
     """Refuse names that could not stand in a URL path, a metric label or a file name."""
     if not _NAME.fullmatch(name):
-        raise FieldError(
-            field, f"{field} must be 1 to 63 of a-z, 0-9, '.', '_', '-', starting and ending with a letter or digit"
-        )
+        raise FieldError(field, f"{field} {NAME_WORDS}")
 
 
 def check_text(field: str, text: str, length_max: int = 256) -> None:

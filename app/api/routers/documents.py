@@ -6,21 +6,37 @@ whole document: the body repeats the key of the path.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from app import kinds
 from app.api import auth, forms
 from app.api.auth import PROJECT_WRITE, SharedReader, access, require_project, visible_project
-from app.api.body import RequestBody, json_of, parse, read_body, require_key, require_media_type
+from app.api.body import RequestBody, json_of, parse, read_body, require_key, require_media_type, validate
 from app.api.deps import deed_of, services_of
-from app.api.forms import HeldTag, IfMatch, IfNoneMatch, Page, Paging, Posting, answer, etag, once, precondition, tagged
+from app.api.forms import (
+    WARNINGS_HEADER,
+    HeldTag,
+    IfMatch,
+    IfNoneMatch,
+    Page,
+    Paging,
+    Posting,
+    answer,
+    etag,
+    once,
+    precondition,
+    tagged,
+    warnings_header,
+)
 from app.api.openapi import json_body, router_of
-from app.errors import FieldsError
+from app.errors import Fault, FieldsError, MalformedError
 from app.kinds import Audience, Kind
+from app.services.declared.checking import Checked, Wished
 from app.services.declared.tasks import TaskStatusLine, fresh_name
 from app.services.declared.tokens import Actor
 from app.store.tasks import TaskListing, TaskState
@@ -28,9 +44,10 @@ from solvers.domain.device import Taint
 from solvers.domain.value import NAME_PATTERN
 from solvers.domain.worker import WorkerCommand
 from solvers.domain.workload import OfflineTask, ServiceMode, Slo
-from solvers.errors import FieldError
+from solvers.errors import FieldError, InputError, NotFoundError
 
 _TAG_HEADER = {"ETag": {"description": "The document's version.", "schema": {"type": "string"}}}
+_PUT_HEADERS = _TAG_HEADER | WARNINGS_HEADER
 
 
 _READ = {Audience.PROJECTS: auth.SHARED_READ, Audience.CLUSTER: auth.CLUSTER_READ}
@@ -116,8 +133,8 @@ def _add_put(router: APIRouter, kind: Kind) -> None:
         summary=f"Create or replace a {kind.name.replace('-', ' ')}",
         response_model=kind.domain,
         responses={
-            200: {"headers": _TAG_HEADER, "description": "Replaced, or already so."},
-            201: {"headers": _TAG_HEADER, "description": "Created.", "model": kind.domain},
+            200: {"headers": _PUT_HEADERS, "description": "Replaced, or already so."},
+            201: {"headers": _PUT_HEADERS, "description": "Created.", "model": kind.domain},
         },
         openapi_extra=json_body(kind.domain),
     )
@@ -139,7 +156,8 @@ def _add_put(router: APIRouter, kind: Kind) -> None:
         with declared.refusals_noted(kind, document, deed):
             result = declared.put(kind, document, precondition(if_match, if_none_match), deed)
         tag = etag(result.stored.version)
-        return tagged(request, result.stored.spec, tag, 201 if result.created else 200)
+        status = 201 if result.created else 200
+        return tagged(request, result.stored.spec, tag, status, warnings_header(result.warnings))
 
 
 def _add_delete(router: APIRouter, kind: Kind) -> None:
@@ -161,6 +179,77 @@ def _add_delete(router: APIRouter, kind: Kind) -> None:
         _guard_project(kind, actor, key)
         services_of(request).documents.delete(kind, key, precondition(if_match), deed_of(request, actor))
         return Response(status_code=204)
+
+
+# --- Checking documents before they are put
+
+
+CHECKED_MAX = 2000
+
+
+class UncheckedDocument(RequestBody):
+    """A document as `PUT` takes it, and of which kind it is."""
+
+    kind: str = Field(max_length=40, description="Such as `service`.")
+    document: dict[str, Any]
+
+
+class DocumentsToCheck(RequestBody):
+    """Documents in the order in which they would be put: what others name comes first."""
+
+    documents: tuple[UncheckedDocument, ...] = Field(min_length=1, max_length=CHECKED_MAX)
+
+
+class CheckedDocuments(BaseModel):
+    """One entry for each document, in the same order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[Checked]
+
+
+checks_router = router_of("documents")
+Declarer = Annotated[Actor, Depends(access(PROJECT_WRITE))]
+
+
+@checks_router.post(
+    "/v1/checks",
+    summary="What would putting these documents do?",
+    response_model=CheckedDocuments,
+    openapi_extra=json_body(DocumentsToCheck),
+)
+def check_documents(
+    request: Request, actor: Declarer, asked: Annotated[DocumentsToCheck, Depends(json_of(DocumentsToCheck))]
+) -> Any:
+    """Created, updated, unchanged or refused, and why; field by field what would change; and what to warn of. All of
+    them are judged together, so that one may name another. Nothing is written.
+    """
+    wished = [_wished(actor, item, index) for index, item in enumerate(asked.documents)]
+    return answer({"items": services_of(request).checks.check(wished, deed_of(request, actor))})
+
+
+def _wished(actor: Actor, item: UncheckedDocument, index: int) -> Wished:
+    try:
+        kind = kinds.named(item.kind)
+    except InputError as error:
+        raise FieldsError.of(f"/documents/{index}/kind", error.message) from None
+    said = [item.document.get(field) for field in kind.key]
+    key = tuple(str(part) for part in said) if all(isinstance(part, str) for part in said) else ()
+    if not _WRITE[kind.writers].admits(actor):
+        fault = Fault(pointer="", code="forbidden", detail=f"this token may not put {kind.plural}")
+        return Wished(kind=kind, key=key, faults=(fault,))
+    try:
+        value: object = validate(kind.domain, json.dumps(item.document).encode())
+        _guard_project(kind, actor, _key_of(kind, value))
+    except FieldsError as error:
+        return Wished(kind=kind, key=key, faults=error.faults)
+    except (MalformedError, NotFoundError) as error:
+        return Wished(kind=kind, key=key, faults=(Fault(pointer="", code=error.code, detail=error.message),))
+    return Wished(kind=kind, key=_key_of(kind, value), value=value)
+
+
+def _key_of(kind: Kind, value: object) -> tuple[str, ...]:
+    return tuple(str(getattr(value, field)) for field in kind.key)
 
 
 # --- Offline tasks: submit one without choosing a key, and ask where they are. Cancelling is deleting the document
@@ -258,4 +347,4 @@ def _task(new: NewTask, actor: Actor) -> OfflineTask:
         raise FieldsError.of(f"/{error.field}", error.message) from None
 
 
-ROUTERS = (*map(router_for, kinds.KINDS), tasks_router)
+ROUTERS = (*map(router_for, kinds.KINDS), checks_router, tasks_router)

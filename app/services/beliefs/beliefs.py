@@ -249,6 +249,11 @@ class Beliefs:
         with self._changed:
             return self._present()
 
+    def at_hand(self) -> Suite | None:
+        """What was believed when somebody asked last; costs nothing, and is None before."""
+        found = self._taught
+        return None if found is None else found.suite
+
     def current(self) -> Suite:
         """What outcomes are held against: a suite that has learned what was measured, if not the newest. Raises
         TransientError until there is one.

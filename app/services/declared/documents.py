@@ -8,16 +8,19 @@ references that it can express. What a document means is the domain's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from agents.wire import steers
 from app import kinds
-from app.errors import Faults, FieldsError, ReferencedError
+from app.errors import Fault, Faults, FieldsError, ReferencedError
 from app.kinds import Kind
+from app.services.beliefs.beliefs import Beliefs
+from app.services.declared.doubts import doubts
 from app.services.declared.ownership import (
     Contradiction,
     fleet_faults,
@@ -37,7 +40,7 @@ from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
 from solvers.domain.workload import OfflineTask, Project, Service, SloKind, TrainingJob, Work, WorkloadKind
-from solvers.errors import FieldError, StateError
+from solvers.errors import FieldError, StateError, did_you_mean
 from solvers.planners import registry
 
 BEYOND = "bound-exceeded"
@@ -47,13 +50,16 @@ BEYOND = "bound-exceeded"
 class _Faults(Faults):
     """Names that point at nothing, and what contradicts something else."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, refused: Container[tuple[Kind, Key]] = ()) -> None:
         super().__init__()
         self._session = session
+        self._refused = refused
+        """What would be there, were it not wrong itself, which is said elsewhere."""
 
     def need(self, kind: Kind, name: str, pointer: str) -> None:
-        if documents.find(self._session, kind, (name,)) is None:
-            self.unknown(pointer, f"there is no {kind.words} {name}")
+        if documents.find(self._session, kind, (name,)) is None and (kind, (name,)) not in self._refused:
+            known = documents.names(self._session, kind)
+            self.unknown(pointer, f"there is no {kind.words} {name}{did_you_mean(name, known)}")
 
     def unknown(self, pointer: str, detail: str) -> None:
         self.add(pointer, detail, "reference-unknown")
@@ -63,9 +69,11 @@ class _Faults(Faults):
             self.add(pointer, detail, "contradiction")
 
 
-def check_references(session: Session, kind: Kind, value: object, cluster: str) -> None:
+def check_references(
+    session: Session, kind: Kind, value: object, cluster: str, refused: Container[tuple[Kind, Key]] = ()
+) -> None:
     """Raise FieldsError when a document names something that does not exist."""
-    faults = _Faults(session)
+    faults = _Faults(session, refused)
     for named, name, pointer in kind.named_in(value):
         faults.need(named, name, pointer)
     match value:
@@ -101,13 +109,15 @@ def _check_names(faults: _Faults, value: Policy) -> None:
         faults.unknown("/planners", f"name at least one planner; known are {', '.join(known)}")
     for index, planner in enumerate(value.planners):
         if planner not in known:
-            faults.unknown(f"/planners/{index}", f"there is no planner {planner}; known are {', '.join(known)}")
+            near = did_you_mean(planner, known, all_known=True)
+            faults.unknown(f"/planners/{index}", f"there is no planner {planner}{near}")
     try:
         registry.check_settings(value)
     except FieldError as error:
         faults.add(error.field, error.message)
     if value.governor not in governors:
-        faults.unknown("/governor", f"there is no controller {value.governor}; known are {', '.join(governors)}")
+        near = did_you_mean(value.governor, governors, all_known=True)
+        faults.unknown("/governor", f"there is no controller {value.governor}{near}")
 
 
 def _beyond(session: Session, value: Work) -> Iterator[Contradiction]:
@@ -196,10 +206,20 @@ def release(session: Session, kind: Kind, key: Key) -> None:
         tasks.forget(session, WorkloadKind.JOB if kind is kinds.JOB else WorkloadKind.TASK, *key)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """What a put left, and what to warn of."""
+
+    stored: Stored
+    created: bool
+    warnings: tuple[Fault, ...]
+
+
 class Documents:
-    def __init__(self, database: Database, cluster: str) -> None:
+    def __init__(self, database: Database, cluster: str, beliefs: Beliefs) -> None:
         self._database = database
         self._cluster = cluster
+        self._beliefs = beliefs
 
     def get(self, kind: Kind, key: Key) -> Stored:
         """One document. Raises NotFoundError."""
@@ -209,13 +229,15 @@ class Documents:
         """A page of a kind. Raises FieldError for a foreign cursor."""
         return self._database.read(documents.page, kind, order, project)
 
-    def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutResult:
+    def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> Put:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
             check_references(session, kind, value, self._cluster)
             with _moves_noted(session, kind, value, deed):
-                return put_audited(session, kind, value, precondition, deed)
+                result = put_audited(session, kind, value, precondition, deed)
+            warnings = doubts(session, value, self._beliefs.at_hand()) if result.changed else ()
+        return Put(stored=result.stored, created=result.created, warnings=warnings)
 
     @contextmanager
     def refusals_noted(self, kind: Kind, value: object, deed: Deed) -> Iterator[None]:

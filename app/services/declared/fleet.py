@@ -42,7 +42,7 @@ from solvers.domain.device import Device, MigSlice, Node, Taint
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
-from solvers.errors import FieldError, StateError, TransientError
+from solvers.errors import FieldError, StateError, TransientError, did_you_mean
 
 REPEAT_S = 60.0
 JOINED_KEPT_MAX = 20_000
@@ -140,7 +140,7 @@ def _check_types(session: Session, request: Join) -> None:
         Fault(
             pointer=f"/devices/{index}/gpu_type",
             code="reference-unknown",
-            detail=f"there is no GPU type {device.gpu_type}; known are {', '.join(known) or 'none'}",
+            detail=f"there is no GPU type {device.gpu_type}{did_you_mean(device.gpu_type, known, all_known=True)}",
         )
         for index, device in enumerate(request.devices)
         if device.gpu_type not in known

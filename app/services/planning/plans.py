@@ -57,7 +57,7 @@ from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
-from solvers.errors import FieldError, NotFoundError, TransientError
+from solvers.errors import FieldError, NotFoundError, TransientError, did_you_mean
 from solvers.planners import registry
 from solvers.verify.checks import verify
 
@@ -248,5 +248,5 @@ class Simulations:
 
 def _known_planner(name: str | None) -> None:
     if name is not None and name not in registry.names():
-        known = ", ".join(registry.names())
-        raise FieldError("/planner", f"there is no planner {name}; known are {known}")
+        near = did_you_mean(name, registry.names(), all_known=True)
+        raise FieldError("/planner", f"there is no planner {name}{near}")

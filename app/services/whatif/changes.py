@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
-from difflib import get_close_matches
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar, cast
 
@@ -28,7 +27,7 @@ from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.value import NAME, NOT_NEGATIVE, text, value, within
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
-from solvers.errors import FieldError
+from solvers.errors import FieldError, did_you_mean
 from solvers.planners import registry
 
 FACTOR_MAX = 1e6
@@ -136,7 +135,6 @@ def changes_of(plain: Plain) -> Changes:
 
 
 T = TypeVar("T")
-NEAR_MAX = 3
 SILENT_TIMES = 100.0
 """A lost node has been silent for so many times what counts as silent."""
 ADDED = "added"
@@ -214,9 +212,7 @@ class _Picture(Faults):
         """Whether the name is one of these; a fault that tells the nearest ones when it is not."""
         if name in names:
             return True
-        near = get_close_matches(name, sorted(names), n=NEAR_MAX)
-        hint = f"; near: {', '.join(near)}" if near else ""
-        self.add(pointer, f"there is no {word} {name}{hint}", "reference-unknown")
+        self.add(pointer, f"there is no {word} {name}{did_you_mean(name, names)}", "reference-unknown")
         return False
 
     def _all_known(self, word: str, named: Iterable[str], names: Collection[str], pointer: str) -> None:

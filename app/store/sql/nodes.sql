@@ -74,3 +74,18 @@ SELECT key, revoked_at IS NULL AND expires_at > now() AS is_good FROM node_keys 
 -- A node is turned out.
 WITH ended AS (UPDATE node_keys SET revoked_at = now() WHERE node_id = :node AND revoked_at IS NULL)
 UPDATE node_states SET revoked_at = now() WHERE node_id = :node
+
+-- name: fleet_parts
+-- The devices of the fleet, of a node, of a rack or one alone, by GPU type: how many GPUs they are (slices count by their
+-- memory), what they draw idle, and the most memory that one of them has.
+WITH parts AS (
+    SELECT d.gpu_type, (d.spec ->> 'memory_mib')::float8 AS memory_mib, (g.spec ->> 'idle_w')::float8 AS idle_w,
+        CASE WHEN jsonb_typeof(d.spec -> 'mig') = 'object'
+            THEN least(1, (d.spec ->> 'memory_mib')::float8 / (g.spec ->> 'memory_mib')::float8) ELSE 1 END AS part
+    FROM devices AS d JOIN gpu_types AS g ON g.name = d.gpu_type JOIN nodes AS n ON n.id = d.node_id
+    WHERE d.billed_until IS NULL AND (CAST(:device AS text) IS NULL OR d.uuid = :device)
+        AND (CAST(:node AS text) IS NULL OR n.id = :node)
+        AND (CAST(:rack AS text) IS NULL OR n.spec ->> 'rack' = :rack)
+)
+SELECT gpu_type, sum(part) AS gpus, sum(part * idle_w) AS idle_w, max(memory_mib) AS memory_mib_max
+FROM parts GROUP BY gpu_type ORDER BY gpu_type

@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from app.library import load_gpu_types, load_models
+from app.marked import Where
 from app.services.beliefs.completion import with_token_profiles
 from lab.arena.forms import Duration
-from lab.arena.loading import Document, Heading, ScenarioForm, Where
+from lab.arena.loading import Document, Heading, ScenarioForm
 from lab.benches.rolling.bench import Rolling
 from lab.benches.rolling.problems import (
     FILES,

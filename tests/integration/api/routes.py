@@ -102,6 +102,7 @@ class Requests:
         bodies: dict[str, Any] = {
             "import_profiles": [spec(point)],
             "predict": [{"model": "resnet50", "gpu_type": "t4", "batch": 4, "share_pct_sm": 50.0}],
+            "check_documents": {"documents": [{"kind": "service", "document": spec(self.documents["service"])}]},
             "propose_plan": {"lane": "act"},
             "simulate": {"changes": {"rate_factor": 2.0}},
             "apply_plan": {},

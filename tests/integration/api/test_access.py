@@ -83,6 +83,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "predict": SHARED_READ,
     "get_snapshot": CLUSTER_READ,
     "simulate": CLUSTER_WRITE,
+    "check_documents": _who(admin=IN, operator=IN, own_operator=IN, foreign_operator=IN),
     "propose_plan": CLUSTER_WRITE,
     "apply_plan": CLUSTER_WRITE,
     "get_plan": SHARED_READ,

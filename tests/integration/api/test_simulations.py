@@ -100,7 +100,7 @@ def test_changes_that_name_nothing_are_pointed_at(busy: World) -> None:
         "/changes/nodes_lost/0",
         "/changes/rates/0/service",
     }
-    assert "near: demo/vision" in answer.text
+    assert "did you mean demo/vision?" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -88,13 +88,14 @@ def test_another_kind_has_words_in_commands_and_files(tmp_path: Path) -> None:
 def test_another_kind_is_kept_from_naming_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {(kinds.MODEL, ("m",)), (kinds.NODE, ("n",))}
     monkeypatch.setattr(documents, "find", lambda _, kind, key: SimpleNamespace() if (kind, key) in known else None)
+    monkeypatch.setattr(documents, "names", lambda _, kind: ["of"] if kind is kinds.NODE else ["m"])
     session = cast("Session", None)
     declared.check_references(session, ZONE, Zone(name="a", model="m", beside=("n",)), "default")
     with pytest.raises(FieldsError) as caught:
         declared.check_references(session, ZONE, Zone(name="a", model="gone", beside=("n", "off")), "default")
     assert [(item.pointer, item.detail) for item in caught.value.faults] == [
         ("/model", "there is no model gone"),
-        ("/beside/1", "there is no node off"),
+        ("/beside/1", "there is no node off; did you mean of?"),
     ]
 
 

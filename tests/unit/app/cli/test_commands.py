@@ -192,7 +192,7 @@ def test_apply_goes_on_after_a_failure_and_says_so(api: Api, headroom: Headroom,
     said = headroom("apply", "-f", str(file))
     assert said.status == Exit.USAGE
     assert said.out.splitlines() == ["created    project/good", "failed     project/bad"]
-    assert "/name: too bad" in said.err
+    assert "a.yaml:5: name: too bad (field-invalid)" in said.err
     assert said.err.splitlines()[-1] == "headroom: 1 of 2 documents failed"
     api.answers["PUT /v1/projects/bad"] = httpx.Response(200, json={}, headers={"ETag": '"2"'})
     outcomes = headroom("apply", "-f", str(file), "-o", "json").json

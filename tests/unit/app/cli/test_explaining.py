@@ -140,6 +140,10 @@ def served(picture: Snapshot) -> dict[str, Any]:
         "POST /v1/plans": summary,
         f"GET /v1/plans/{PLAN_ID}/explain": {**explained, "why_not": why_not},
         "GET /v1/snapshot": to_plain(picture),
+        "GET /v1/services": {"items": [to_plain(item) for item in picture.services], "next_cursor": None},
+        "GET /v1/jobs": {"items": [], "next_cursor": None},
+        "GET /v1/tasks": {"items": [], "next_cursor": None},
+        "GET /v1/gpu-types": {"items": [{"name": "a100"}, {"name": "t4"}], "next_cursor": None},
     }
 
 
@@ -151,6 +155,22 @@ def test_a_server_is_asked_why_not_and_its_picture_is_planned_with_the_rule(api:
     assert (asked[-1]["workload"], asked[-1]["why_not"]) == ("demo/fast", "a100")
     assert "It is dearer." in said.out
     assert "Planned with demo/fast on a100 only" in said.out
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("demo/fast", "--why-not takes SERVICE:GPU_TYPE"),
+        ("demo/fats:a100", "there is no workload demo/fats; did you mean demo/fast or demo/vision?"),
+        ("fats:a100", "there is no workload named fats; did you mean fast?"),
+        ("demo/fast:a10", "there is no GPU type a10; did you mean a100?"),
+    ],
+)
+def test_a_question_is_checked_before_anything_is_planned(api: Api, headroom: Headroom, asked: str, said: str) -> None:
+    api.answers |= served(LAB)
+    found = headroom("plan", "--why-not", asked)
+    assert found.err == f"headroom: {said}\n"
+    assert not [request for request in api.asked if request.method == "POST"]
 
 
 def test_a_server_that_did_not_look_is_helped_out(api: Api, headroom: Headroom) -> None:

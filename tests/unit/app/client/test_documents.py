@@ -66,7 +66,7 @@ def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
         ("kind: service\nproject: p\nname: 3\n", "'name'"),
         ("- just\n- words\n", "expected an object"),
         ("kind: [unclosed\n", "expected ',' or ']'"),
-        ('{"kind": "node",}', "f.yaml: "),
+        ('{"kind": "node",}', "f.yaml:1: "),
         ("kind: profiles\n", "either `file`"),
         ("kind: profiles\nfile: gone.csv\n", "gone.csv: no such file"),
         (f"{SERVICE}---\n{SERVICE}", "already declared"),
@@ -79,7 +79,7 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, message: str
         read_documents([str(file)])
     assert message in caught.value.message
     assert "f.yaml" in caught.value.message
-    assert "\n" not in caught.value.message
+    assert all(line.startswith(str(file)) for line in caught.value.message.splitlines())
 
 
 def test_missing_and_empty_places_are_refused(tmp_path: Path) -> None:

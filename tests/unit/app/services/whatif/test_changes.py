@@ -136,7 +136,7 @@ def test_everything_that_names_nothing_is_pointed_at_at_once() -> None:
         "/nodes_added/0/gpu_type", "/offers/0/gpu_type", "/power_caps/0/subject", "/power_caps_removed/0",
         "/prices/0/gpu_type", "/prices/1", "/policy/planners/0",
     }  # fmt: skip
-    assert found["/remove/0"].startswith("there is no workload demo/visions; near: demo/vision")
+    assert found["/remove/0"].startswith("there is no workload demo/visions; did you mean demo/vision")
     assert "resnet50" in found["/services/0/model"]
 
 

@@ -1,0 +1,178 @@
+"""Texts in YAML or JSON that people write, read once with the line of everything that they say.
+
+The dialect: YAML without dates, `1e9` is a number, every key once; what aliases stand for is counted as often as it
+stands there. All repeated keys of a text are told at once. Scenarios and documents to apply are read here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import yaml
+
+from solvers.errors import InputError
+
+NODES_MAX = 2_000_000
+Where: TypeAlias = Sequence[str | int]
+
+
+class _Loader(yaml.SafeLoader):
+    """Counts what aliases stand for, and keeps which keys stand twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.repeated: list[tuple[int, str]] = []
+        self._count = 0
+        self._counts: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        before, is_alias = self._count, self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        # An alias within its own anchor stands for no end of nodes.
+        self._count += self._counts.get(id(node), NODES_MAX + 1) if is_alias else 1
+        if self._count > NODES_MAX:
+            raise yaml.YAMLError(f"more than {NODES_MAX} values, with what aliases stand for")
+        self._counts[id(node)] = self._count - before
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        found: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: dict[str, int] = {}
+        for key, _ in found.value:
+            line, name = key.start_mark.line + 1, str(key.value)
+            if name in seen and name != "<<":
+                self.repeated.append((line, f"{name}: already said on line {seen[name]}"))
+            seen[name] = line
+        return found
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# YAML 1.1 reads 1e-3 as text, for want of a point.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+class UnreadableError(InputError):
+    """A text that cannot be read; one line for each reason, each with its place."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A value of a text. `origin` is how complaints name the text; JSON finds its lines when somebody asks."""
+
+    origin: str
+    plain: Any
+    node: yaml.Node | None = None
+    text: str = field(default="", repr=False)
+    steps: tuple[str | int, ...] = ()
+
+    def part(self, step: str | int) -> Marked:
+        """What stands at a step of it."""
+        plain = self.plain[step]
+        if self.node is None:
+            return Marked(self.origin, plain, None, self.text, (*self.steps, step))
+        found = _step(self.node, step)
+        return Marked(self.origin, plain, found[1] if found is not None else self.node)
+
+    def complaint(self, where: Where, message: str) -> tuple[int, str]:
+        """The line and the whole text of a complaint about a place; steps that the text has not are left out."""
+        node = self.node if self.node is not None else _composed(self.text)
+        if node is None:
+            return 1, f"{self.origin}: {message}"
+        line, path = _find(node, self.steps, where)
+        return line, f"{self.origin}:{line}: {path + ': ' if path else ''}{message}"
+
+
+def read_marked(text: str, origin: str) -> list[Marked]:
+    """The documents of a text. Raises UnreadableError."""
+    if text.lstrip().startswith(("{", "[")):
+        # YAML reads JSON too, but slower and with worse messages.
+        return [_json(text, origin)]
+    loader = _Loader(text)
+    try:
+        found = list(_documents(loader, origin))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise UnreadableError([f"{origin}:{mark.line + 1 if mark else 1}: {error.problem or error.context}"]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UnreadableError([f"{origin}: {' '.join(str(error).split())}"]) from None
+    finally:
+        loader.dispose()
+    if loader.repeated:
+        raise UnreadableError([f"{origin}:{line}: {told}" for line, told in sorted(loader.repeated)])
+    return found
+
+
+def _documents(loader: _Loader, origin: str) -> Iterator[Marked]:
+    while loader.check_node():
+        node = loader.get_node()
+        yield Marked(origin, loader.construct_document(node), node)
+
+
+def _json(text: str, origin: str) -> Marked:
+    repeated: list[str] = []
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        plain = dict(pairs)
+        if len(plain) != len(pairs):
+            repeated.extend(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        return plain
+
+    try:
+        plain = json.loads(text, object_pairs_hook=distinct)
+    except json.JSONDecodeError as error:
+        raise UnreadableError([f"{origin}:{error.lineno}: {error.msg}"]) from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError([f"{origin}: {' '.join(str(error).split())}"]) from None
+    if repeated:
+        raise UnreadableError([f"{origin}: the key {key!r} stands twice in one object" for key in repeated])
+    return Marked(origin, plain, None, text)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    try:
+        found: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    return found
+
+
+def _find(node: yaml.Node, lead: Where, where: Where) -> tuple[int, str]:
+    for step in lead:
+        found = _step(node, step)
+        node = found[1] if found is not None else node
+    line, path = node.start_mark.line + 1, ""
+    for number, step in enumerate(where):
+        found = _step(node, step)
+        if found is not None:
+            line, inner, said = found
+            path += f"[{said}]" if isinstance(node, yaml.SequenceNode) else f"{'.' if path else ''}{said}"
+            node = inner
+        elif number == len(where) - 1 and isinstance(step, str) and isinstance(node, yaml.MappingNode):
+            path += f"{'.' if path else ''}{step}" if step and step != "/" else ""
+    return line, path
+
+
+def _step(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node, str] | None:
+    if isinstance(node, yaml.MappingNode):
+        for key, item in node.value:
+            # Records of the core say `span_s` where a scenario says `span`.
+            if key.value in (str(step), str(step).removesuffix("_s")):
+                return key.start_mark.line + 1, item, str(key.value)
+    if isinstance(node, yaml.SequenceNode) and str(step).isdigit() and int(step) < len(node.value):
+        item = node.value[int(step)]
+        return item.start_mark.line + 1, item, str(step)
+    return None

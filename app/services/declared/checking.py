@@ -1,0 +1,122 @@
+"""What putting documents would do, found out by doing it in a transaction that is rolled back: nothing is stored, noted
+or announced. So references between documents of one file hold, and everything that is wrong is told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.errors import Fault, FieldsError
+from app.kinds import Kind
+from app.records import record
+from app.services.beliefs.beliefs import Beliefs
+from app.services.declared.documents import check_references, put_audited
+from app.services.declared.doubts import doubts
+from app.services.declared.tokens import Deed
+from app.store import documents
+from app.store.documents import Key, Precondition
+from app.store.engine import Database
+from solvers.errors import InputError
+
+
+class Outcome(StrEnum):
+    """What putting a document does."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+@record
+class Difference:
+    """A field that a put changes: null before or after where it is not said there."""
+
+    pointer: str
+    before: Any
+    after: Any
+
+
+@record
+class Checked:
+    """What putting a document would do, beside the others that were checked with it."""
+
+    kind: str
+    key: tuple[str, ...]
+    """Empty where the document does not say it."""
+    outcome: Outcome
+    faults: tuple[Fault, ...]
+    """Why it is refused."""
+    warnings: tuple[Fault, ...]
+    """What it would be stored with although it can hardly be meant."""
+    changes: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wished:
+    """A document to check: its value, or why it is none."""
+
+    kind: Kind
+    key: Key
+    value: object = None
+    faults: tuple[Fault, ...] = ()
+
+
+def differences(before: object, after: object, pointer: str = "") -> Iterator[Difference]:
+    """Where two plain values differ, the innermost fields of objects; lists differ as a whole."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in dict.fromkeys((*before, *after)):
+            yield from differences(before.get(name), after.get(name), f"{pointer}/{name}")
+    elif before != after:
+        yield Difference(pointer=pointer, before=before, after=after)
+
+
+class Checks:
+    def __init__(self, database: Database, cluster: str, beliefs: Beliefs) -> None:
+        self._database = database
+        self._cluster = cluster
+        self._beliefs = beliefs
+
+    def check(self, wished: Sequence[Wished], deed: Deed) -> tuple[Checked, ...]:
+        """What putting these documents one after the other would do. All of it is done and nothing is kept."""
+        found: list[Checked] = []
+        suite = self._beliefs.belief().suite
+        refused = {(item.kind, item.key) for item in wished if item.faults}
+        with self._database.transaction() as session:
+            documents.lock_references(session, exclusive=False)
+            for item in wished:
+                line = self._checked(session, item, refused, deed) if not item.faults else _refused(item, item.faults)
+                if line.outcome is Outcome.REFUSED:
+                    refused.add((item.kind, item.key))
+                found.append(line)
+            stood = [item for item, line in zip(wished, found, strict=True) if line.outcome is not Outcome.REFUSED]
+            warnings = {(item.kind, item.key): doubts(session, item.value, suite) for item in stood}
+            session.rollback()
+        return tuple(
+            replace(line, warnings=warnings.get((item.kind, item.key), ()))
+            for item, line in zip(wished, found, strict=True)
+        )
+
+    def _checked(self, session: Session, item: Wished, refused: Collection[tuple[Kind, Key]], deed: Deed) -> Checked:
+        before = documents.find(session, item.kind, item.key)
+        try:
+            with session.begin_nested():
+                check_references(session, item.kind, item.value, self._cluster, refused)
+                result = put_audited(session, item.kind, item.value, Precondition(), deed)
+        except FieldsError as error:
+            return _refused(item, error.faults)
+        except InputError as error:
+            # What the database's own foreign keys refuse is named in a document that is refused itself.
+            return _refused(item, () if refused else (Fault(pointer="", code=error.code, detail=error.message),))
+        outcome = Outcome.CREATED if result.created else Outcome.UPDATED if result.changed else Outcome.UNCHANGED
+        changes = () if before is None else tuple(differences(before.spec, result.stored.spec))
+        return Checked(kind=item.kind.name, key=item.key, outcome=outcome, faults=(), warnings=(), changes=changes)
+
+
+def _refused(item: Wished, faults: tuple[Fault, ...]) -> Checked:
+    return Checked(kind=item.kind.name, key=item.key, outcome=Outcome.REFUSED, faults=faults, warnings=(), changes=())

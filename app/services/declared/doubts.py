@@ -1,0 +1,108 @@
+"""What may be declared although it can hardly be meant: warnings, told when it is applied and no error.
+
+They hold against the fleet as it is and what is believed now: an SLO below the best of any device, a rate beyond all
+devices together, weights larger than any memory, a power cap below what idle devices draw. An empty fleet promises
+nothing, so it warns of nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from app import kinds
+from app.errors import Fault
+from app.store import documents, nodes
+from app.store.nodes import FleetPart
+from solvers.domain.codec import from_plain
+from solvers.domain.device import PowerCap
+from solvers.domain.workload import ModelVariant, OfflineTask, Service, SloKind, TrainingJob, Work
+from solvers.models.base import Quantity, Queries
+from solvers.models.suite import Suite
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def doubts(session: Session, value: object, suite: Suite | None) -> tuple[Fault, ...]:
+    """What to warn of in a value that may be stored; without a suite only what needs no belief."""
+    match value:
+        case PowerCap():
+            return tuple(_of_cap(session, value))
+        case Service() | TrainingJob() | OfflineTask():
+            allowed = [
+                part
+                for part in nodes.fleet_parts(session)
+                if part.gpu_type in value.gpu_types_allowed or not value.gpu_types_allowed
+            ]
+            return tuple(_of_work(session, value, allowed, suite))
+    return ()
+
+
+def _of_cap(session: Session, cap: PowerCap) -> Iterator[Fault]:
+    parts = nodes.fleet_parts(session, **{cap.scope.value: cap.subject} if cap.scope.value != "cluster" else {})
+    idle_w = sum(part.idle_w for part in parts)
+    if cap.limit_w < idle_w:
+        detail = f"{cap.limit_w:g} W is less than the {idle_w:g} W that the idle GPUs of it draw: it cannot be kept"
+        yield Fault(pointer="/limit_w", code="cap-below-idle", detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """What one replica that has a whole device of a type to itself is believed to do at best."""
+
+    model: str
+    gpu_type: str
+    latency_ms: float
+    rate_rps: float
+
+
+def _of_work(session: Session, work: Work, fleet: Sequence[FleetPart], suite: Suite | None) -> Iterator[Fault]:
+    names = (work.model, *work.alternatives) if isinstance(work, Service) else (work.model,)
+    found = [documents.find(session, kinds.MODEL, (name,)) for name in names]
+    models = [from_plain(ModelVariant, stored.spec) for stored in found if stored is not None]
+    if not fleet or not models:
+        return
+    largest, needed = max(part.memory_mib_max for part in fleet), min(item.memory_mib_weights for item in models)
+    if needed > largest:
+        detail = f"its weights need {needed / 1024:.1f} GiB and the largest device has {largest / 1024:.1f} GiB"
+        yield Fault(pointer="/model", code="memory-too-small", detail=detail)
+    elif isinstance(work, Service) and suite is not None:
+        best = _bests(suite, [item.name for item in models], fleet)
+        if best:
+            yield from _of_service(work, best, {part.gpu_type: part.gpus for part in fleet})
+
+
+def _of_service(service: Service, best: Sequence[_Best], gpus: dict[str, float]) -> Iterator[Fault]:
+    fastest = min(best, key=lambda item: item.latency_ms)
+    limit_ms = service.slo.latency_ms
+    if service.slo.kind is SloKind.LATENCY and limit_ms is not None and limit_ms < fastest.latency_ms:
+        detail = f"{limit_ms:g} ms is less than the best that any device is believed to do:"
+        detail += f" {fastest.model} takes {fastest.latency_ms:.3g} ms on {fastest.gpu_type}, alone and one at a time"
+        yield Fault(pointer="/slo/latency_ms", code="slo-unreachable", detail=detail)
+    by_type = {name: max(item.rate_rps for item in best if item.gpu_type == name) for name in gpus if _told(name, best)}
+    most = sum(gpus[name] * rate_rps for name, rate_rps in by_type.items())
+    if service.slo.kind is not SloKind.TOKENS and service.rate_rps_declared > most:
+        detail = f"{service.rate_rps_declared:,.4g} requests/s are more than all devices that may serve it"
+        detail += f" are believed to do together ({most:,.4g}/s)"
+        yield Fault(pointer="/rate_rps_declared", code="rate-unservable", detail=detail)
+
+
+def _told(gpu_type: str, best: Sequence[_Best]) -> bool:
+    return any(item.gpu_type == gpu_type for item in best)
+
+
+def _bests(suite: Suite, models: Sequence[str], fleet: Sequence[FleetPart]) -> list[_Best]:
+    asked = [(model, part.gpu_type, batch) for model in models for part in fleet for batch in BATCHES]
+    names, types, batches = zip(*asked, strict=True)
+    queries = Queries.of(names, types, batches, [100.0] * len(asked), [math.nan] * len(asked))
+    answer = suite.predict(queries, Quantity.LATENCY_MS).mean.reshape(-1, len(BATCHES))
+    rates = 1000.0 * np.array(BATCHES) / answer
+    return [
+        _Best(model, gpu_type, float(np.nanmin(row)), float(np.nanmax(rate)))
+        for (model, gpu_type, _), row, rate in zip(asked[:: len(BATCHES)], answer, rates, strict=True)
+        if np.isfinite(row).any()
+    ]

@@ -1,0 +1,128 @@
+"""The command line over the real API and database, all in this process: what files say wrong is told with its place and
+before anything is written, what would change is shown, what can hardly be meant is warned of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.output import Exit
+from app.cli.program import run
+from app.client import Client
+from tests.integration.api.world import OWN, World
+
+pytestmark = pytest.mark.integration
+
+Headroom = Callable[..., tuple[int, str, str]]
+SERVICE = f"""\
+kind: service
+project: {OWN}
+name: one
+model: resnet50
+slo: {{latency_ms: 100}}
+rate_rps_declared: 10
+"""
+
+
+@pytest.fixture
+def headroom(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headroom:
+    """Exit status, standard output and standard error of a command of the administrator."""
+    transport: Any = world.client._transport
+    monkeypatch.setattr("app.cli.options.Client", partial(Client, transport=transport, attempts_max=1))
+    monkeypatch.setenv("HEADROOM_SERVER", "http://control.test")
+    monkeypatch.setenv("HEADROOM_TOKEN", world.secrets["admin"])
+
+    def command(*words: str) -> tuple[int, str, str]:
+        status = run(words)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return command
+
+
+def test_all_faults_of_all_files_are_told_and_nothing_is_sent(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text(f"{SERVICE}---\n{SERVICE.replace('one', 'two').replace('latency_ms', 'latncy_ms')}modee: auto\n")
+    second.write_text(SERVICE.replace("one", "three").replace("resnet50", "resnet5").replace(OWN, "dmo"))
+    status, out, err = headroom("apply", "-f", str(first), "-f", str(second))
+    assert (status, out) == (Exit.USAGE, "")
+    assert err.splitlines() == [
+        f"headroom: {first}:12: slo.latncy_ms: there is no field latncy_ms; did you mean latency_ms? (unknown-field)",
+        f"headroom: {first}:14: modee: there is no field modee; did you mean mode or model? (unknown-field)",
+        f"headroom: {second}:2: project: there is no project dmo; did you mean demo? (reference-unknown)",
+        f"headroom: {second}:4: model: there is no model resnet5; did you mean resnet50? (reference-unknown)",
+        "headroom: 2 of 3 documents are refused; nothing was sent",
+    ]
+    assert world.call("GET", "/v1/services").json()["items"] == []
+    text = SERVICE + "name: again\nmodel: x\n"
+    first.write_text(text)
+    second.write_text("kind: servic\nname: x\n")
+    status, _, err = headroom("apply", "-f", str(first), "-f", str(second))
+    assert err.splitlines() == [
+        f"headroom: {first}:7: name: already said on line 3",
+        f"headroom: {first}:8: model: already said on line 4",
+        f"headroom: {second}:1: unknown kind 'servic'; did you mean service or device?",
+    ]
+    assert status == Exit.USAGE
+
+
+def test_documents_of_one_file_may_name_each_other(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    project = f"kind: project\nname: fresh\n---\n{SERVICE.replace(OWN, 'fresh')}"
+    file.write_text(project)
+    events = len(world.call("GET", "/v1/events?limit=500").json()["items"])
+    assert headroom("apply", "--dry-run", "-f", str(file))[:2] == (
+        0, "created    project/fresh\ncreated    service/fresh/one\n",
+    )  # fmt: skip
+    assert headroom("diff", "-f", str(file))[0] == Exit.FAILED
+    assert world.call("GET", "/v1/projects/fresh").status_code == 404
+    assert len(world.call("GET", "/v1/events?limit=500").json()["items"]) == events
+    # What is refused is not blamed again on whoever names it.
+    file.write_text(project.replace("name: fresh\n---", "name: fresh\nquota_gpu: 3\n---"))
+    _, _, err = headroom("apply", "-f", str(file))
+    assert [line.split(": ", 2)[2] for line in err.splitlines()[:-1]] == [
+        "quota_gpu: there is no field quota_gpu; did you mean quota_gpus? (unknown-field)"
+    ]
+    file.write_text(project)
+    assert headroom("apply", "-f", str(file))[0] == 0
+    assert headroom("diff", "-f", str(file))[:2] == (0, "no differences\n")
+    file.write_text(project.replace("latency_ms: 100", "latency_ms: 2e2"))
+    status, out, _ = headroom("diff", "-f", str(file))
+    assert (status, out.splitlines()[1].split()) == (1, ["service/fresh/one", "/slo/latency_ms", "100", "200"])
+
+
+def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    world.joined()
+    file = tmp_path / "a.yaml"
+    absurd = SERVICE.replace("latency_ms: 100", "latency_ms: 0.001").replace("declared: 10", "declared: 1e9")
+    large = SERVICE.replace("one", "two").replace("resnet50", "large")
+    weights = "kind: model\nname: large\nfamily: f\nparameters_million: 7e4\nmemory_mib_weights: 134571\n"
+    file.write_text(f"{absurd}---\n{large}---\n{weights}---\nkind: power-cap\nscope: node\nsubject: a\nlimit_w: 1\n")
+    status, out, err = headroom("apply", "-f", str(file))
+    assert (status, len(out.splitlines())) == (0, 4), err
+    told = {line.rsplit("(", 1)[1]: line for line in err.splitlines()}
+    assert sorted(told) == ["cap-below-idle)", "memory-too-small)", "rate-unservable)", "slo-unreachable)"]
+    assert told["slo-unreachable)"].startswith(f"warning: {file}:5: slo.latency_ms: 0.001 ms is less than the best")
+    assert all(line.startswith(f"warning: {file}:") for line in told.values())
+    answer = world.call("PUT", "/v1/power-caps/node/a", plain={"scope": "node", "subject": "a", "limit_w": 2})
+    assert "cap-below-idle" in answer.headers["headroom-warnings"]
+    answer = world.call("PUT", "/v1/power-caps/node/a", plain={"scope": "node", "subject": "a", "limit_w": 200})
+    assert "headroom-warnings" not in answer.headers
+
+
+def test_a_project_checks_its_own_only(world: World) -> None:
+    asked = [
+        {"kind": "service", "document": {"project": "other", "name": "a"}},
+        {"kind": "project", "document": {"name": OWN}},
+        {"kind": "service", "document": {
+            "project": "other", "name": "a", "model": "resnet50", "slo": {"latency_ms": 9}, "rate_rps_declared": 1,
+        }},
+    ]  # fmt: skip
+    found = world.call("POST", "/v1/checks", "own operator", plain={"documents": asked}).json()["items"]
+    assert [line["outcome"] for line in found] == 3 * ["refused"]
+    assert [line["faults"][0]["code"] for line in found] == ["missing", "forbidden", "not-found"]
