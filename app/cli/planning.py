@@ -159,6 +159,12 @@ def why_not_online(client: Client, plan_id: str, asked: tuple[str, str]) -> Docu
     return found
 
 
+def _known(client: Client, asked: str) -> tuple[str, str]:
+    """The workload and the GPU type of a question, before anything is planned for it."""
+    split_question(asked)
+    return known_question(asked, _workloads(client), [item["name"] for item in client.items("gpu-types")])
+
+
 def full_name(client: Client, workload: str) -> str:
     """`project/name` of a workload given by either form. Raises CommandError when it is unknown or not unique."""
     if "/" in workload:
@@ -270,10 +276,7 @@ def plan(
     if any(option is not None for option in (planner, settings, deadline_s, work_units, seed, out, memory)):
         raise InputError("--planner, --set, --deadline-s, --work-units, --seed, --out and --memory go with --snapshot")
     with connect(server, token) as client:
-        asked = None
-        if why_not is not None:
-            split_question(why_not)
-            asked = known_question(why_not, _workloads(client), [item["name"] for item in client.items("gpu-types")])
+        asked = _known(client, why_not) if why_not is not None else None
         made = client.plan({"lane": lane.value})
         explained = client.explain(made["id"])
         made["insight"] = explained["insight"]
