@@ -14,7 +14,7 @@ from app.logs import EventLog
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.completion import Completion
 from app.services.beliefs.predictions import Predictions
-from app.services.declared.checking import Checks
+from app.services.declared.checking import DocumentChecks
 from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.identity import Identities, NodeTls
@@ -74,7 +74,7 @@ class Services:
         database, cluster = context.database, context.settings.cluster
         self.reads = reads = context.reads or Reads(database)
         self.documents = Documents(database, cluster, context.beliefs)
-        self.checks = Checks(database, cluster, context.beliefs)
+        self.checks = DocumentChecks(database, cluster, context.beliefs)
         tls = node_tls(context.settings, context.authority)
         self.fleet = Fleet(database, cluster, tls)
         self.identities = Identities(database, cluster, tls)

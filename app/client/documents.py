@@ -71,7 +71,7 @@ def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Dec
 
     `loose` is a further kind whose documents have no key; without a `kind` a document is of that one.
     """
-    reading = _Reading(loose)
+    reading = _FilesRead(loose)
     for source in sources:
         reading.read(source)
     if reading.faults:
@@ -128,7 +128,7 @@ def _standing_etag(client: Client, document: Declared) -> str | None:
         raise
 
 
-class _Reading:
+class _FilesRead:
     """Documents while they are read, and everything that is wrong with their files."""
 
     def __init__(self, loose: str | None) -> None:

@@ -36,7 +36,7 @@ from app.api.forms import (
 from app.api.openapi import json_body, router_of
 from app.errors import Fault, FieldsError, MalformedError
 from app.kinds import Audience, Kind
-from app.services.declared.checking import Checked, Wished
+from app.services.declared.checking import CheckedDocument, WishedDocument
 from app.services.declared.tasks import TaskStatusLine, fresh_name
 from app.services.declared.tokens import Actor
 from app.store.tasks import TaskListing, TaskState
@@ -205,7 +205,7 @@ class CheckedDocuments(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    items: list[Checked]
+    items: list[CheckedDocument]
 
 
 checks_router = router_of("documents")
@@ -228,7 +228,7 @@ def check_documents(
     return answer({"items": services_of(request).checks.check(wished, deed_of(request, actor))})
 
 
-def _wished(actor: Actor, item: UncheckedDocument, index: int) -> Wished:
+def _wished(actor: Actor, item: UncheckedDocument, index: int) -> WishedDocument:
     try:
         kind = kinds.named(item.kind)
     except InputError as error:
@@ -237,15 +237,15 @@ def _wished(actor: Actor, item: UncheckedDocument, index: int) -> Wished:
     key = tuple(str(part) for part in said) if all(isinstance(part, str) for part in said) else ()
     if not _WRITE[kind.writers].admits(actor):
         fault = Fault(pointer="", code="forbidden", detail=f"this token may not put {kind.plural}")
-        return Wished(kind=kind, key=key, faults=(fault,))
+        return WishedDocument(kind=kind, key=key, faults=(fault,))
     try:
         value: object = validate(kind.domain, json.dumps(item.document).encode())
         _guard_project(kind, actor, _key_of(kind, value))
     except FieldsError as error:
-        return Wished(kind=kind, key=key, faults=error.faults)
+        return WishedDocument(kind=kind, key=key, faults=error.faults)
     except (MalformedError, NotFoundError) as error:
-        return Wished(kind=kind, key=key, faults=(Fault(pointer="", code=error.code, detail=error.message),))
-    return Wished(kind=kind, key=_key_of(kind, value), value=value)
+        return WishedDocument(kind=kind, key=key, faults=(Fault(pointer="", code=error.code, detail=error.message),))
+    return WishedDocument(kind=kind, key=_key_of(kind, value), value=value)
 
 
 def _key_of(kind: Kind, value: object) -> tuple[str, ...]:

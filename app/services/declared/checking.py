@@ -24,7 +24,7 @@ from app.store.engine import Database
 from solvers.errors import InputError
 
 
-class Outcome(StrEnum):
+class PutOutcome(StrEnum):
     """What putting a document does."""
 
     CREATED = "created"
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 
 @record
-class Difference:
+class FieldDifference:
     """A field that a put changes: null before or after where it is not said there."""
 
     pointer: str
@@ -43,22 +43,22 @@ class Difference:
 
 
 @record
-class Checked:
+class CheckedDocument:
     """What putting a document would do, beside the others that were checked with it."""
 
     kind: str
     key: tuple[str, ...]
     """Empty where the document does not say it."""
-    outcome: Outcome
+    outcome: PutOutcome
     faults: tuple[Fault, ...]
     """Why it is refused."""
     warnings: tuple[Fault, ...]
     """What it would be stored with although it can hardly be meant."""
-    changes: tuple[Difference, ...]
+    changes: tuple[FieldDifference, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wished:
+class WishedDocument:
     """A document to check: its value, or why it is none."""
 
     kind: Kind
@@ -67,34 +67,34 @@ class Wished:
     faults: tuple[Fault, ...] = ()
 
 
-def differences(before: object, after: object, pointer: str = "") -> Iterator[Difference]:
+def differences(before: object, after: object, pointer: str = "") -> Iterator[FieldDifference]:
     """Where two plain values differ, the innermost fields of objects; lists differ as a whole."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in dict.fromkeys((*before, *after)):
             yield from differences(before.get(name), after.get(name), f"{pointer}/{name}")
     elif before != after:
-        yield Difference(pointer=pointer, before=before, after=after)
+        yield FieldDifference(pointer=pointer, before=before, after=after)
 
 
-class Checks:
+class DocumentChecks:
     def __init__(self, database: Database, cluster: str, beliefs: Beliefs) -> None:
         self._database = database
         self._cluster = cluster
         self._beliefs = beliefs
 
-    def check(self, wished: Sequence[Wished], deed: Deed) -> tuple[Checked, ...]:
+    def check(self, wished: Sequence[WishedDocument], deed: Deed) -> tuple[CheckedDocument, ...]:
         """What putting these documents one after the other would do. All of it is done and nothing is kept."""
-        found: list[Checked] = []
+        found: list[CheckedDocument] = []
         suite = self._beliefs.belief().suite
         refused = {(item.kind, item.key) for item in wished if item.faults}
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
             for item in wished:
                 line = self._checked(session, item, refused, deed) if not item.faults else _refused(item, item.faults)
-                if line.outcome is Outcome.REFUSED:
+                if line.outcome is PutOutcome.REFUSED:
                     refused.add((item.kind, item.key))
                 found.append(line)
-            stood = [item for item, line in zip(wished, found, strict=True) if line.outcome is not Outcome.REFUSED]
+            stood = [item for item, line in zip(wished, found, strict=True) if line.outcome is not PutOutcome.REFUSED]
             warnings = {(item.kind, item.key): doubts(session, item.value, suite) for item in stood}
             session.rollback()
         return tuple(
@@ -102,7 +102,9 @@ class Checks:
             for item, line in zip(wished, found, strict=True)
         )
 
-    def _checked(self, session: Session, item: Wished, refused: Collection[tuple[Kind, Key]], deed: Deed) -> Checked:
+    def _checked(
+        self, session: Session, item: WishedDocument, refused: Collection[tuple[Kind, Key]], deed: Deed
+    ) -> CheckedDocument:
         before = documents.find(session, item.kind, item.key)
         try:
             with session.begin_nested():
@@ -113,10 +115,16 @@ class Checks:
         except InputError as error:
             # What the database's own foreign keys refuse is named in a document that is refused itself.
             return _refused(item, () if refused else (Fault(pointer="", code=error.code, detail=error.message),))
-        outcome = Outcome.CREATED if result.created else Outcome.UPDATED if result.changed else Outcome.UNCHANGED
+        outcome = (
+            PutOutcome.CREATED if result.created else PutOutcome.UPDATED if result.changed else PutOutcome.UNCHANGED
+        )
         changes = () if before is None else tuple(differences(before.spec, result.stored.spec))
-        return Checked(kind=item.kind.name, key=item.key, outcome=outcome, faults=(), warnings=(), changes=changes)
+        return CheckedDocument(
+            kind=item.kind.name, key=item.key, outcome=outcome, faults=(), warnings=(), changes=changes
+        )
 
 
-def _refused(item: Wished, faults: tuple[Fault, ...]) -> Checked:
-    return Checked(kind=item.kind.name, key=item.key, outcome=Outcome.REFUSED, faults=faults, warnings=(), changes=())
+def _refused(item: WishedDocument, faults: tuple[Fault, ...]) -> CheckedDocument:
+    return CheckedDocument(
+        kind=item.kind.name, key=item.key, outcome=PutOutcome.REFUSED, faults=faults, warnings=(), changes=()
+    )

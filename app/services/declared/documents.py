@@ -207,7 +207,7 @@ def release(session: Session, kind: Kind, key: Key) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Put:
+class PutAnswer:
     """What a put left, and what to warn of."""
 
     stored: Stored
@@ -229,7 +229,7 @@ class Documents:
         """A page of a kind. Raises FieldError for a foreign cursor."""
         return self._database.read(documents.page, kind, order, project)
 
-    def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> Put:
+    def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutAnswer:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
@@ -237,7 +237,7 @@ class Documents:
             with _moves_noted(session, kind, value, deed):
                 result = put_audited(session, kind, value, precondition, deed)
             warnings = doubts(session, value, self._beliefs.at_hand()) if result.changed else ()
-        return Put(stored=result.stored, created=result.created, warnings=warnings)
+        return PutAnswer(stored=result.stored, created=result.created, warnings=warnings)
 
     @contextmanager
     def refusals_noted(self, kind: Kind, value: object, deed: Deed) -> Iterator[None]:

@@ -51,7 +51,7 @@ def _of_cap(session: Session, cap: PowerCap) -> Iterator[Fault]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Best:
+class _BestOfType:
     """What one replica that has a whole device of a type to itself is believed to do at best."""
 
     model: str
@@ -76,7 +76,7 @@ def _of_work(session: Session, work: Work, fleet: Sequence[FleetPart], suite: Su
             yield from _of_service(work, best, {part.gpu_type: part.gpus for part in fleet})
 
 
-def _of_service(service: Service, best: Sequence[_Best], gpus: dict[str, float]) -> Iterator[Fault]:
+def _of_service(service: Service, best: Sequence[_BestOfType], gpus: dict[str, float]) -> Iterator[Fault]:
     fastest = min(best, key=lambda item: item.latency_ms)
     limit_ms = service.slo.latency_ms
     if service.slo.kind is SloKind.LATENCY and limit_ms is not None and limit_ms < fastest.latency_ms:
@@ -91,18 +91,18 @@ def _of_service(service: Service, best: Sequence[_Best], gpus: dict[str, float])
         yield Fault(pointer="/rate_rps_declared", code="rate-unservable", detail=detail)
 
 
-def _told(gpu_type: str, best: Sequence[_Best]) -> bool:
+def _told(gpu_type: str, best: Sequence[_BestOfType]) -> bool:
     return any(item.gpu_type == gpu_type for item in best)
 
 
-def _bests(suite: Suite, models: Sequence[str], fleet: Sequence[FleetPart]) -> list[_Best]:
+def _bests(suite: Suite, models: Sequence[str], fleet: Sequence[FleetPart]) -> list[_BestOfType]:
     asked = [(model, part.gpu_type, batch) for model in models for part in fleet for batch in BATCHES]
     names, types, batches = zip(*asked, strict=True)
     queries = Queries.of(names, types, batches, [100.0] * len(asked), [math.nan] * len(asked))
     answer = suite.predict(queries, Quantity.LATENCY_MS).mean.reshape(-1, len(BATCHES))
     rates = 1000.0 * np.array(BATCHES) / answer
     return [
-        _Best(model, gpu_type, float(np.nanmin(row)), float(np.nanmax(rate)))
+        _BestOfType(model, gpu_type, float(np.nanmin(row)), float(np.nanmax(rate)))
         for (model, gpu_type, _), row, rate in zip(asked[:: len(BATCHES)], answer, rates, strict=True)
         if np.isfinite(row).any()
     ]
