@@ -32,7 +32,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills fuzz contract audit sbom lock openapi scenarios library bench test-rl test-gpu clean system-deps
+.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills fuzz contract audit sbom vendor lock openapi scenarios library bench test-rl test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ audit: $(VENV)/.dev-stamp ## Security rules over the product, and what the locks
 
 sbom: $(VENV)/.dev-stamp ## Write what a server's installation consists of as CycloneDX (SBOM=FILE)
 	@$(BIN)/python -m benchmarks.supply sbom --out $(or $(SBOM),sbom.json)
+
+vendor: $(VENV)/.dev-stamp ## Fetch others' scripts and styles at the versions of benchmarks/supply/vendored.json (needs npm)
+	@$(BIN)/python -m benchmarks.supply vendor
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
 	$(BIN)/python -m benchmarks.same.described openapi

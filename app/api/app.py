@@ -17,8 +17,9 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api import console, problems
+from app.api import problems
 from app.api.auth import Authenticator
+from app.api.console import door, overview
 from app.api.deps import ApiContext, Services
 from app.api.metrics import (
     FleetCollector,
@@ -273,7 +274,9 @@ ROUTERS = (
     *seen.ROUTERS,
     *tokens.ROUTERS,
     *agent.ROUTERS,
-    console.router,
+    door.router,
+    overview.router,
+    overview.sources,
 )
 THREADS_MAX = 40
 """Requests handled at once. More than the pool's connections: threads that wait for a group commit hold none."""
@@ -330,6 +333,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s)
     registry.register(FleetCollector(services.status.gauges))
     problems.install(app)
+    app.router.default = door.not_here(app.router.default)
     options = EdgeOptions(
         body_bytes_max=context.settings.body_bytes_max,
         new_id=new_id,

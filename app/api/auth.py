@@ -23,7 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from app.authority import Presented
 from app.errors import CertificateError, ForbiddenError, JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
 from app.services.declared.identity import Identities
-from app.services.declared.tokens import Actor
+from app.services.declared.tokens import SIGN_IN_PREFIX, Actor
 from app.store.tokens import Purpose, Role, secret_hash
 from solvers.errors import NotFoundError, TransientError
 
@@ -208,11 +208,17 @@ class Authenticator:
 bearer = HTTPBearer(auto_error=False, scheme_name="bearer", description="A Headroom token.")
 
 
-async def identify(request: Request, credentials: HTTPAuthorizationCredentials | None) -> Actor:
-    """The actor behind a request. Asynchronous only so that a remembered identity costs no hop to a thread."""
+async def identify(
+    request: Request, credentials: HTTPAuthorizationCredentials | None, *, by_cookie: bool = False
+) -> Actor:
+    """The actor behind a request. What is in a browser's cookie is good for nothing else, and tokens are not good for
+    cookies. Asynchronous only so that a remembered identity costs no hop to a thread.
+    """
     authenticator: Authenticator = request.app.state.authenticator
     host = request.client.host if request.client else "-"
     secret = credentials.credentials if credentials is not None else ""
+    if secret.startswith(f"{SIGN_IN_PREFIX}_") is not by_cookie:
+        secret = ""
     if not secret or not secret.isascii() or len(secret) > _SECRET_LENGTH_MAX:
         authenticator.throttle_stranger(host)
         raise UnauthenticatedError("send a token: Authorization: Bearer <token>")

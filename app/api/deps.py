@@ -18,6 +18,7 @@ from app.services.declared.checking import DocumentChecks
 from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.identity import Identities, NodeTls
+from app.services.declared.sign_ins import SignIns
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Actor, Deed, Tokens
 from app.services.planning.plans import Plans, Simulations
@@ -83,6 +84,7 @@ class Services:
         self.predictions = Predictions(context.beliefs)
         self.telemetry = Telemetry(database, context.clock, cluster, context.settings.report_clock_skew_s, heard, reads)
         self.tokens = Tokens(database)
+        self.sign_ins = SignIns(database)
         self.plans = Plans(database)
         observer = StoreObserver(database, context.clock, cluster, Completion(context.beliefs))
         self.simulations = Simulations(observer, context.propose)

@@ -88,6 +88,21 @@ def revoke(
     typer.echo(f"revoked {token_id}")
 
 
+def open_console(
+    only_print: Annotated[bool, typer.Option("--print", help="Print the link and start no browser.")] = False,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Open the console in a browser, signed in: by a link that is good once, for a minute."""
+    import webbrowser
+
+    with connect(server, token) as client:
+        link = client.sign_in_link()
+    typer.echo(link)
+    if not only_print:
+        webbrowser.open(link)
+
+
 ca = typer.Typer(help="The control plane's own certificate authority, in its file.", no_args_is_help=True)
 
 

@@ -295,6 +295,10 @@ class Client:
     def revoke_token(self, token_id: str) -> None:
         self.call("DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
 
+    def sign_in_link(self) -> str:
+        """An address that signs a browser in as this client, once and within a minute."""
+        return f"{self.server}{self._document('POST', '/v1/sign-in-links')['path']}"
+
     def revoke_node(self, node: str) -> None:
         """Turn a node out: its tokens and keys end."""
         self.call("DELETE", f"/v1/nodes/{quote(node, safe='')}/identity")

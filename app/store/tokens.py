@@ -105,6 +105,11 @@ def find_by_secret(session: Session, secret: str) -> Token | None:
     return one(session, Token, select(*_COLUMNS).where(tokens.c.secret_hash == secret_hash(secret), _live()))
 
 
+def find_live(session: Session, token_id: str) -> Token | None:
+    """The token, unless it is expired or revoked."""
+    return one(session, Token, select(*_COLUMNS).where(tokens.c.id == token_id, _live()))
+
+
 def find_expired_join(session: Session, secret: str) -> Token | None:
     """The join token with this secret, if all that ended it is its time."""
     tried = tokens.c.secret_hash == secret_hash(secret), tokens.c.purpose == Purpose.JOIN, tokens.c.revoked_at.is_(None)
@@ -129,16 +134,22 @@ def use(session: Session, token_id: str, node: str, bound: str) -> str | None:
     return None
 
 
-def ended(
-    session: Session,
-    ids: Sequence[str],
-    roles: Sequence[str],
-    projects: Sequence[str | None],
-    keys: Sequence[str | None],
-) -> set[str]:
-    """Which of these tokens are not live, or not of this role, project and these keys of a node any more."""
-    held = {"ids": ids, "roles": roles, "projects": projects, "keys": keys}
-    return set(session.execute(named("ended_tokens"), held).scalars())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What somebody is taken for: a live token of this role and project, with a node's keys, or signed in with it."""
+
+    id: str
+    role: str
+    project: str | None = None
+    keys: str | None = None
+    sign_in: str | None = None
+
+
+def ended(session: Session, held: Sequence[Held]) -> set[Held]:
+    """Which of these do not hold any more."""
+    names = {"ids": "id", "roles": "role", "projects": "project", "keys": "keys", "sign_ins": "sign_in"}
+    columns = {name: [getattr(item, field) for item in held] for name, field in names.items()}
+    return {held[number - 1] for number in session.execute(named("ended_tokens"), columns).scalars()}
 
 
 def get(session: Session, token_id: str) -> Token:

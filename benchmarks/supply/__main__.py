@@ -1,9 +1,9 @@
-"""`python -m benchmarks.supply audit|sbom [--lock FILE] [--out FILE]`.
+"""`python -m benchmarks.supply audit|sbom|vendor [--lock FILE] [--out FILE]`.
 
 `audit` looks at every lock: pins, hashes, repeats, licences, and versions below a committed list of known-bad ranges
 (`known.json`, each with its source). It asks nobody, so it cannot know what was found since that list was written, nor
 whether a release was yanked: `pip-audit` where the advisory service can be reached does. `sbom` writes a lock as
-CycloneDX 1.6 JSON, the same bytes each time.
+CycloneDX 1.6 JSON, the same bytes each time. `vendor` fetches what stands in the tree of others (`vendored`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from benchmarks.supply import vendored
 from benchmarks.supply.locked import LOCKS, ROOT, faults, licence, packages
 
 KNOWN = Path(__file__).with_name("known.json")
@@ -68,10 +69,15 @@ def sbom(lock: Path, licences: dict[str, str]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.supply", description=__doc__)
-    parser.add_argument("what", choices=("audit", "sbom"))
+    parser.add_argument("what", choices=("audit", "sbom", "vendor"))
     parser.add_argument("--lock", type=Path, default=ROOT / "requirements-server.lock")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    if asked.what == "vendor":
+        sys.stdout.write("".join(f"{path}\n" for path in vendored.fetch()))
+        differing = vendored.differing()
+        sys.stderr.write("".join(f"{path} is not what the lock says\n" for path in differing))
+        return 1 if differing else 0
     known = json.loads(KNOWN.read_text(encoding="utf-8"))
     if asked.what == "sbom":
         text = json.dumps(sbom(asked.lock, known["licences"]), indent=1, sort_keys=True) + "\n"

@@ -70,6 +70,7 @@ PLANTED = (
     Planted("shell-layers", "app.routing.planted", "import app.demo"),
     Planted("shell-layers", "app.client.planted", "import app.store"),
     Planted("shell-layers", "app.unplanned.planted", "import app.kinds"),
+    Planted("console-apart", "app.api.console.planted", "import app.store.engine"),
     Planted("wire-only", "app.services.planted", "import agents.devices"),
     Planted("agents-layers", "agents.devices.planted", "import agents.mps"),
     Planted("agents-layers", "agents.profiling.planted", "import agents.loop"),

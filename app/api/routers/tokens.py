@@ -7,12 +7,13 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from pydantic import Field
 
-from app.api.auth import ClusterAdmin, ClusterReader, ClusterWriter
-from app.api.body import RequestBody, json_of
+from app.api.auth import ClusterAdmin, ClusterReader, ClusterWriter, SharedReader
+from app.api.body import RequestBody, json_of, parse, require_media_type
 from app.api.deps import deed_of, services_of
 from app.api.forms import NodeKey, Opaque, Page, Paging, Posting, answer, once
 from app.api.openapi import json_body, router_of
 from app.services.declared.identity import TrustTold
+from app.services.declared.sign_ins import SignInLink
 from app.services.declared.tokens import IssuedToken, TokenRequest
 from app.store.nodes import NodeIdentity
 from app.store.tokens import Purpose, Role, Token
@@ -79,6 +80,29 @@ def revoke_token(request: Request, actor: ClusterAdmin, token_id: Opaque) -> Res
     """Works within seconds on every API process; its entry stays for the audit."""
     services_of(request).tokens.revoke(token_id, deed_of(request, actor))
     return Response(status_code=204)
+
+
+class LinkRequest(RequestBody):
+    """Nothing to say; the body may also be left out."""
+
+
+@tokens_router.post(
+    "/v1/sign-in-links",
+    summary="Ask for a link to the console",
+    status_code=201,
+    response_model=SignInLink,
+    openapi_extra=json_body(LinkRequest),
+)
+def create_sign_in_link(request: Request, actor: SharedReader, posted: Posting) -> Any:
+    """Whoever opens it within a minute, once, is signed in at the console as the token that asked."""
+    require_media_type(request, "application/json")
+    if posted.body.strip():
+        parse(LinkRequest, posted.body)
+
+    def work() -> Response:
+        return answer(services_of(request).sign_ins.link(actor), 201)
+
+    return once(posted, work, secret_field="path")
 
 
 # --- Who nodes are

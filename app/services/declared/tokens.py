@@ -13,7 +13,7 @@ from app import kinds
 from app.clock import new_id, new_secret
 from app.errors import FieldsError, JoinTokenExpiredError
 from app.records import record, record_of
-from app.store import documents, events, nodes, tokens
+from app.store import documents, events, nodes, sign_ins, tokens
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
@@ -38,6 +38,8 @@ class Actor:
     """It was a join token, and is told so."""
     keys: tuple[str, ...] | None = None
     """Of a node: it shows one of them, by its digest; None: it never had any."""
+    sign_in: str | None = None
+    """Of a browser that is signed in with the token: the sign-in."""
 
     @property
     def name(self) -> str:
@@ -61,6 +63,7 @@ class Deed:
 
 
 SECRET_PREFIX = "hr"
+SIGN_IN_PREFIX = "hrs"
 JOIN_TTL_S = 3600.0
 REFUSED = "join.refused"
 REFUSED_EVERY_S = 3600.0
@@ -107,6 +110,8 @@ class Tokens:
     def actor_of(self, secret: str) -> Actor | None:
         """Whose secret this is; None when nobody's who may still come in."""
         with self._database.transaction() as session:
+            if secret.startswith(f"{SIGN_IN_PREFIX}_"):
+                return _signed_in(session, secret)
             token = tokens.find_by_secret(session, secret)
             if token is not None:
                 tokens.touch(session, [token.id])
@@ -167,13 +172,28 @@ def note_refusal(session: Session, actor: Actor, node: str | None, code: str) ->
     events.append_rarely(session, event, REFUSED_EVERY_S)
 
 
+def _signed_in(session: Session, secret: str) -> Actor | None:
+    found = sign_ins.find(session, secret)
+    token = None if found is None else tokens.find_live(session, found.token_id)
+    if found is None or token is None:
+        return None
+    tokens.touch(session, [token.id])
+    return record_of(Actor, token, token_id=token.id, sign_in=found.id)
+
+
 def _ended(session: Session, actors: Sequence[Actor]) -> tuple[Actor, ...]:
     held = [
-        (actor.token_id, actor.role.value, actor.project, None if actor.keys is None else ",".join(actor.keys))
+        tokens.Held(
+            id=actor.token_id,
+            role=actor.role.value,
+            project=actor.project,
+            keys=None if actor.keys is None else ",".join(actor.keys),
+            sign_in=actor.sign_in,
+        )
         for actor in actors
     ]
-    ids = tokens.ended(session, *map(list, zip(*held, strict=True)))
-    return tuple(actor for actor in actors if actor.token_id in ids)
+    over = tokens.ended(session, held)
+    return tuple(actor for actor, mine in zip(actors, held, strict=True) if mine in over)
 
 
 def _note(session: Session, name: str, token: Token, deed: Deed) -> None:

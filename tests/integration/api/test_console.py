@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.cookies import SimpleCookie
 from unittest import mock
+from urllib.parse import quote
 
 import httpx
 import pytest
 from sqlalchemy import text
 
 from app import kinds
-from app.api import console
-from app.api.console import FRESH_MS
+from app.api.console import door, overview
+from app.services.declared.sign_ins import SIGN_IN_S
 from solvers.errors import TransientError
 from tests import builders
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
@@ -34,12 +35,8 @@ def full(world: World) -> World:
     return world
 
 
-def _cookie(world: World, who: str) -> dict[str, str]:
-    return {"Cookie": f"{console.COOKIE}={world.secrets[who]}"}
-
-
 def _page(world: World, who: str) -> str:
-    answer = world.call("GET", "/", None, headers=_cookie(world, who))
+    answer = world.call("GET", "/", None, headers=world.cookie(who))
     assert answer.status_code == 200
     return answer.text
 
@@ -54,7 +51,7 @@ def _sign_in(world: World, secret: str, **headers: str) -> httpx.Response:
 
 
 def test_without_a_session_there_is_the_sign_in_and_nothing_else(full: World) -> None:
-    for headers in ({}, {"Cookie": f"{console.COOKIE}=hr_stranger"}):
+    for headers in ({}, {"Cookie": f"{door.COOKIE}=hr_stranger"}):
         answer = full.call("GET", "/", None, headers=headers)
         assert answer.status_code == 200
         assert SIGN_IN in answer.text
@@ -72,16 +69,21 @@ def test_without_a_session_there_is_the_sign_in_and_nothing_else(full: World) ->
 def test_a_good_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use(world: World) -> None:
     answer = _sign_in(world, world.secrets["viewer"])
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    morsel = SimpleCookie(answer.headers["set-cookie"])[console.COOKIE]
-    assert morsel.value == world.secrets["viewer"]
+    morsel = SimpleCookie(answer.headers["set-cookie"])[door.COOKIE]
+    assert morsel.value.startswith("hrs_")
+    # Good for the console alone, as tokens are for the API.
+    bearer = {"Authorization": f"Bearer {morsel.value}"}
+    assert world.call("GET", "/v1/fleet", None, headers=bearer).status_code == 401
     assert (morsel["httponly"], morsel["samesite"].lower(), morsel["path"]) == (True, "strict", "/")
-    assert int(morsel["max-age"]) == console.SESSION_S
+    assert int(morsel["max-age"]) == int(SIGN_IN_S)
     assert not morsel["domain"]
     # The client keeps the cookie, as a browser does.
     assert SIGN_IN not in world.client.get("/").text
     ended = world.client.post("/session/end")
     assert ended.status_code == 303
     assert SIGN_IN in world.client.get("/").text
+    for over in (morsel.value, world.secrets["viewer"]):
+        assert SIGN_IN in world.call("GET", "/", None, headers={"Cookie": f"{door.COOKIE}={over}"}).text
 
 
 def test_over_https_the_cookie_stays_there(world: World) -> None:
@@ -99,10 +101,80 @@ def test_a_token_that_may_not_look_stays_outside(world: World, who: str) -> None
     assert 'role="alert"' in answer.text
     assert world.secrets[who] not in answer.text
     assert "set-cookie" not in answer.headers
-    held = world.call("GET", "/", None, headers=_cookie(world, who))
+    held = world.call("GET", "/", None, headers=world.cookie(who))
     assert SIGN_IN in held.text
-    stream = world.call("GET", "/console/stream", None, headers=_cookie(world, who))
-    assert stream.status_code == (401 if who == "nobody" else 403)
+    stream = world.call("GET", "/console/stream", None, headers=world.cookie(who))
+    assert stream.status_code == 401
+
+
+def test_what_is_stored_of_a_sign_in_is_no_secret(world: World) -> None:
+    secret = SimpleCookie(world.cookie("viewer")["Cookie"])[door.COOKIE].value
+    with world.database.raw() as connection:
+        stored = str(connection.execute("SELECT * FROM sign_ins").fetchall())
+    assert secret.removeprefix("hrs_") not in stored
+
+
+def test_a_sign_in_ends_with_its_time_and_its_token(world: World) -> None:
+    for over in (
+        "UPDATE sign_ins SET expires_at = now()",
+        "UPDATE sign_ins SET ended_at = now()",
+        "UPDATE tokens SET expires_at = now() WHERE role = 'viewer'",
+    ):
+        held = world.cookie("viewer")
+        assert SIGN_IN not in world.call("GET", "/", None, headers=held).text
+        with world.database.raw() as connection:
+            connection.execute(over)
+        world.app.state.authenticator.forget()
+        assert SIGN_IN in world.call("GET", "/", None, headers=held).text, over
+
+
+def test_a_link_signs_in_once_and_for_a_minute(world: World) -> None:
+    world.client.follow_redirects = False
+
+    def follow(path: str) -> httpx.Response:
+        code = path.partition("code=")[2]
+        return world.call("POST", "/session/link", None, body=f"code={code}".encode(), headers=FORM)
+
+    made = world.call("POST", "/v1/sign-in-links", "own viewer", headers={"Idempotency-Key": "k1"})
+    again = world.call("POST", "/v1/sign-in-links", "own viewer", headers={"Idempotency-Key": "k1"})
+    assert (made.status_code, again.json()["path"]) == (201, None)
+    path = made.json()["path"]
+    # Looking at it uses nothing up.
+    for _ in range(2):
+        shown = world.call("GET", path, None)
+        assert 'action="/session/link"' in shown.text
+        assert "set-cookie" not in shown.headers
+    assert follow(path).status_code == 303
+    assert f"project {OWN}" in world.client.get("/").text
+    world.client.cookies.clear()
+    late = world.call("POST", "/v1/sign-in-links", "viewer").json()["path"]
+    with world.database.raw() as connection:
+        connection.execute("UPDATE sign_in_links SET expires_at = now()")
+    ended = world.call("POST", "/v1/sign-in-links", "operator").json()["path"]
+    assert world.call("DELETE", f"/v1/tokens/{world.ids['operator']}").status_code == 204
+    for used in (path, late, ended, "code=hrl_x"):
+        answer = follow(used)
+        assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+        assert "ask for a new one" in answer.text
+    evil = {**FORM, "Sec-Fetch-Site": "cross-site"}
+    assert world.call("POST", "/session/link", None, body=b"code=x", headers=evil).status_code == 403
+
+
+@pytest.mark.parametrize("back", ["//evil.example/", "https://evil.example", "/\\evil.example", "evil"])
+def test_signing_in_leads_nowhere_else(world: World, back: str) -> None:
+    world.client.follow_redirects = False
+    body = f"token={world.secrets['viewer']}&back={quote(back)}".encode()
+    assert world.call("POST", "/session", None, body=body, headers=FORM).headers["location"] == "/"
+    assert door.local("/services?sort=rate") == "/services?sort=rate"
+
+
+def test_pages_that_are_not_there_are_pages(world: World) -> None:
+    browser = {"Accept": "text/html", **world.cookie("viewer")}
+    missing = world.call("GET", "/nowhere", None, headers=browser)
+    assert (missing.status_code, missing.headers["content-type"].partition(";")[0]) == (404, "text/html")
+    for path, accept in (("/v1/nowhere", "text/html"), ("/nowhere", "application/json")):
+        answer = world.call("GET", path, "viewer", headers={"Accept": accept})
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
 
 
 def test_a_form_of_another_site_signs_nobody_in(world: World) -> None:
@@ -126,7 +198,7 @@ def test_a_form_of_another_site_signs_nobody_out(world: World) -> None:
 def test_while_the_database_is_away_people_are_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     away = mock.Mock(side_effect=TransientError("the database is away"))
     monkeypatch.setattr(world.app.state.services.status, "fleet", away)
-    opened = world.call("GET", "/", None, headers=_cookie(world, "viewer"))
+    opened = world.call("GET", "/", None, headers=world.cookie("viewer"))
     monkeypatch.setattr(world.app.state.authenticator, "look_up", away)
     refused = _sign_in(world, world.secrets["operator"])
     for answer in (opened, refused):
@@ -223,11 +295,11 @@ def test_whatever_is_stored_is_shown_as_text(full: World) -> None:
 
 
 def test_more_workloads_than_colours_are_told_apart_by_texture(full: World) -> None:
-    for number in range(console.COLOURS + 2):
+    for number in range(overview.COLOURS + 2):
         full.put(kinds.SERVICE, builders.service(f"more-{number}", project=OWN))
     legend = _page(full, "viewer").partition('<div class="fleet">')[0]
     painted = re.findall(r'<g class="(c\d+ t\d)"', legend)
-    assert len(painted) == len(set(painted)) == console.COLOURS + 6
+    assert len(painted) == len(set(painted)) == overview.COLOURS + 6
 
 
 def test_one_rendering_serves_everybody_of_a_scope_for_a_moment(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +314,7 @@ def test_one_rendering_serves_everybody_of_a_scope_for_a_moment(full: World, mon
     for who in ("viewer", "admin", "own viewer", "own operator"):
         _page(full, who)
     assert seen == [None, OWN]
-    now_ms = FRESH_MS
+    now_ms = overview.FRESH_MS
     _page(full, "viewer")
     assert seen == [None, OWN, None]
 
@@ -278,11 +350,11 @@ class Watcher:
 @pytest.fixture
 def watcher(full: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
     """A viewer's open page."""
-    monkeypatch.setattr(console, "REFRESH_S", 0.05)
+    monkeypatch.setattr(overview, "REFRESH_S", 0.05)
     with (
         serving(full) as (port, _),
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S) as client,
-        client.stream("GET", "/console/stream", headers=_cookie(full, "viewer")) as response,
+        client.stream("GET", "/console/stream", headers=full.cookie("viewer")) as response,
     ):
         yield Watcher(response)
 
@@ -324,7 +396,7 @@ def test_a_revoked_token_ends_its_stream(full: World, watcher: Watcher) -> None:
         name, _ = watcher.event()
     assert name == "end"
     assert watcher.rest() == []
-    assert SIGN_IN in full.call("GET", "/", None, headers=_cookie(full, "viewer")).text
+    assert SIGN_IN in full.call("GET", "/", None, headers=full.cookie("viewer")).text
 
 
 def test_the_end_of_the_process_ends_the_stream(full: World, watcher: Watcher) -> None:

@@ -230,7 +230,7 @@ def _work(world: World, sequence: int, done: int) -> None:
 
 
 def test_the_console_shows_those_that_are_not_done(world: World) -> None:
-    headers = {"Cookie": f"headroom_session={world.secrets['viewer']}"}
+    headers = world.cookie("viewer")
     assert "Offline tasks" not in world.call("GET", "/", None, headers=headers).text
     submit(world, name="night")
     submit(world, name="soon", priority=1)

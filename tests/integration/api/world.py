@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -17,9 +18,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agents.wire import DeviceInventory, Join, encode
 from app import kinds
 from app.api.app import create_app
+from app.api.console.door import COOKIE
 from app.api.deps import ApiContext
 from app.bootstrap import open_authority
 from app.clock import SystemClock
+from app.errors import ForbiddenError
 from app.kinds import Kind
 from app.services.beliefs.beliefs import Beliefs
 from app.services.declared.documents import put_audited
@@ -109,6 +112,14 @@ class World:
             sent.setdefault("Content-Type", "application/json")
         answer: httpx.Response = self.client.request(method, path, content=content, headers=sent)
         return answer
+
+    def cookie(self, who: str) -> dict[str, str]:
+        """What a browser sends that is signed in as somebody; of those who may not be, their token."""
+        secret = self.secrets[who]
+        actor = self.app.state.services.tokens.actor_of(secret)
+        with contextlib.suppress(ForbiddenError):
+            secret = self.app.state.services.sign_ins.begin(actor, "a browser", None).secret if actor else secret
+        return {"Cookie": f"{COOKIE}={secret}"}
 
     def put(self, kind: Kind, value: object) -> None:
         """Store a document past the API."""

@@ -28,7 +28,7 @@ def test_a_process_that_ends_is_not_ready_serves_on_and_keeps_no_connection(data
 def test_the_consoles_stream_ends_with_when_to_come_again_and_not_with_the_session(database: Database) -> None:
     world = build_world(database)
     with serving(world) as (port, _), httpx.Client(timeout=DEADLINE_S) as client:
-        cookie = {"Cookie": f"headroom_session={world.secrets['viewer']}"}
+        cookie = world.cookie("viewer")
         with client.stream("GET", f"http://127.0.0.1:{port}/console/stream", headers=cookie) as stream:
             lines = stream.iter_lines()
             next(lines)

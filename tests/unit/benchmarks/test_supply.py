@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.supply import vendored
 from benchmarks.supply.__main__ import KNOWN, sbom
 from benchmarks.supply.locked import LOCKS, ROOT, faults, older, packages
 
@@ -88,3 +89,15 @@ def test_an_sbom_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     for name in ("a", "b"):
         subprocess.run([*command, str(tmp_path / name)], check=True)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_what_others_wrote_is_what_the_lock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sorted(vendored.differing()) == []
+    said = [(entry["licence"], entry["version"], len(entry["integrity"])) for entry in vendored.entries()]
+    assert all(licence and version and size > 90 for licence, version, size in said)
+    told = {file["path"] for entry in vendored.entries() for file in entry["files"]}
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "app/api/console/static/vendor").iterdir()}
+    assert there <= told
+    (tmp_path / "lock.json").write_text(vendored.LOCK.read_text().replace('"sha256": "', '"sha256": "0'))
+    monkeypatch.setattr(vendored, "LOCK", tmp_path / "lock.json")
+    assert set(vendored.differing()) == told

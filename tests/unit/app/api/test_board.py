@@ -8,19 +8,8 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from app.api.console import (
-    COLOURS,
-    TEXTURES,
-    _outcome,
-    _paint,
-    _tile,
-    environment,
-    number,
-    percent,
-    since_text,
-    slo_text,
-    tone,
-)
+from app.api.console.overview import COLOURS, TEXTURES, _paint, _tile
+from app.api.console.words import environment, number, outcome_text, percent, since_text, slo_text, tone
 from app.records import record_of
 from app.store.cycles import CycleState, CycleSummary
 from solvers.cycle.record import Decision, HoldReason
@@ -150,17 +139,18 @@ def _cycle(decision: Decision | None, *, generation: int | None = None, state: s
     ],
 )
 def test_a_cycle_ends_in_words(cycle: CycleSummary, words: str) -> None:
-    assert _outcome(cycle) == words
+    assert outcome_text(cycle) == words
 
 
 def test_every_reason_to_hold_has_words() -> None:
-    said = {_outcome(_cycle(Decision(promote=False, reasons=(reason,)))) for reason in HoldReason}
+    said = {outcome_text(_cycle(Decision(promote=False, reasons=(reason,)))) for reason in HoldReason}
     assert len(said) == len(HoldReason)
 
 
 def test_templates_escape_and_miss_nothing_in_silence() -> None:
     templates = environment()
-    page = templates.get_template("signin.html").render(problem="<b>&\"'")
+    told = {"theme": "dark", "asset": str, "note": "", "code": "", "back": "/"}
+    page = templates.get_template("signin.html").render(problem="<b>&\"'", **told)
     assert "&lt;b&gt;&amp;&#34;&#39;" in page
     with pytest.raises(UndefinedError):
         templates.get_template("signin.html").render()

@@ -401,3 +401,17 @@ def test_first_tokens_need_a_named_database(headroom: Headroom, monkeypatch: pyt
 def test_short_secrets_are_refused(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADROOM_ADMIN_TOKEN", "short")
     assert "at least 24 characters" in headroom("token", "seed").err
+
+
+def test_open_prints_a_link_and_opens_it_unless_told_otherwise(
+    api: Api, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    api.answers["POST /v1/sign-in-links"] = {"path": "/session/link?code=hrl_x", "expires_at": "2026-01-01T00:00:00Z"}
+    link = headroom("open", "--print").out.strip()
+    assert link.startswith("http")
+    assert link.endswith("/session/link?code=hrl_x")
+    assert opened == []
+    assert headroom("open").out.strip() == link
+    assert opened == [link]

@@ -2,8 +2,12 @@
 // Only what differs is touched, so that a selection, the focus and how far a panel is scrolled stay as they are.
 "use strict";
 (function () {
+  const asked = document.querySelector("form[data-submit]");
+  if (asked) asked.requestSubmit();
+})();
+(function () {
   const RETRY_MS = 2000;
-  const live = document.getElementById("live");
+  const live = document.getElementById("board");
   const link = document.getElementById("link");
   if (!live || !window.EventSource) return;
 
@@ -11,6 +15,7 @@
     if (link.textContent === text) return;
     link.textContent = text;
     link.classList.toggle("lost", lost);
+    link.classList.toggle("live", text === "live");
   }
 
   function become(old, fresh) {

@@ -1,0 +1,110 @@
+"""How the console writes numbers, shares, money, spans of time, SLOs and decisions; and the templates that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from app.services.explaining.sentences import hold_sentence
+from app.store.cycles import CycleState, CycleSummary
+from solvers.cycle.parts import MERGED
+from solvers.domain.workload import SloScope
+
+ATTAINMENT_GOOD = 0.98
+ATTAINMENT_POOR = 0.90
+_SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution"}
+
+
+@cache
+def environment() -> Environment:
+    """Templates with escaping on and a crash for every name that is not there."""
+    made = Environment(
+        loader=PackageLoader("app.api.console", "templates"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        number=number,
+        percent=percent,
+        usd_per_h=usd_per_h,
+        gib=gib,
+        tone=tone,
+        slo=slo_text,
+        since=since_text,
+        planner=planner_text,
+        took=took_text,
+    )
+    return made
+
+
+def number(quantity: float | None, digits: int = 0) -> str:
+    """A number with thin thousands, or a dash."""
+    return "–" if quantity is None else f"{quantity:,.{digits}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as per cent, or a dash."""
+    return "–" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def usd_per_h(cost: float | None) -> str:
+    """Dollars per hour, or a dash."""
+    return "–" if cost is None else f"${number(cost, 2)}/h"
+
+
+def gib(mebibytes: float | None) -> str:
+    return number(None if mebibytes is None else mebibytes / 1024, 1)
+
+
+def tone(fraction: float | None) -> str:
+    """Class of an attainment."""
+    if fraction is None:
+        return "soft"
+    return "good" if fraction >= ATTAINMENT_GOOD else "warn" if fraction >= ATTAINMENT_POOR else "bad"
+
+
+def slo_text(slo: Mapping[str, Any]) -> str:
+    kind = slo["kind"]
+    if kind == "latency":
+        scope = _SCOPES[SloScope(slo["scope"])]
+        return f"p{slo['percentile']:g} ≤ {slo['latency_ms']:g} ms{scope}"
+    if kind == "tokens":
+        return f"first token ≤ {slo['first_token_ms']:g} ms, next ≤ {slo['inter_token_ms']:g} ms"
+    if kind == "deadline":
+        return f"done within {slo['deadline_s']:g} s"
+    return f"≥ {slo['throughput_rps_min']:g}/s"
+
+
+def planner_text(planner: str) -> str:
+    return "each pool's planner" if planner == MERGED else planner
+
+
+def took_text(elapsed_ms: float) -> str:
+    return f"{elapsed_ms:.0f} ms" if elapsed_ms < 1000 else f"{elapsed_ms / 1000:.1f} s"
+
+
+def since_text(seconds: float) -> str:
+    """A duration in its largest sensible unit."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def moment_text(at: datetime | None) -> str:
+    return "–" if at is None else at.astimezone(UTC).strftime("%d %b %H:%M")
+
+
+def outcome_text(cycle: CycleSummary) -> str:
+    if cycle.generation is not None:
+        return f"promoted as generation {cycle.generation}"
+    if cycle.decision is None:
+        return "under way" if cycle.state is CycleState.RUNNING else "ended early"
+    reasons = [hold_sentence(reason).removesuffix(".") for reason in cycle.decision.reasons]
+    return "; ".join(reasons) or "proposed only"
