@@ -135,7 +135,7 @@ def use(session: Session, token_id: str, node: str, bound: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldToken:
     """What somebody is taken for: a live token of this role and project, with a node's keys, or signed in with it."""
 
     id: str
@@ -145,7 +145,7 @@ class Held:
     sign_in: str | None = None
 
 
-def ended(session: Session, held: Sequence[Held]) -> set[Held]:
+def ended(session: Session, held: Sequence[HeldToken]) -> set[HeldToken]:
     """Which of these do not hold any more."""
     names = {"ids": "id", "roles": "role", "projects": "project", "keys": "keys", "sign_ins": "sign_in"}
     columns = {name: [getattr(item, field) for item in held] for name, field in names.items()}

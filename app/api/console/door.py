@@ -52,7 +52,7 @@ _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NavEntry:
     """An entry of the navigation, for whom the rule lets in."""
 
     path: str
@@ -62,7 +62,7 @@ class Place:
     """What other addresses begin with that belong here."""
 
 
-PLACES = (Place("/", "Overview"),)
+PLACES = (NavEntry("/", "Overview"),)
 
 
 @dataclass(frozen=True, slots=True)

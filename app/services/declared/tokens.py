@@ -183,7 +183,7 @@ def _signed_in(session: Session, secret: str) -> Actor | None:
 
 def _ended(session: Session, actors: Sequence[Actor]) -> tuple[Actor, ...]:
     held = [
-        tokens.Held(
+        tokens.HeldToken(
             id=actor.token_id,
             role=actor.role.value,
             project=actor.project,

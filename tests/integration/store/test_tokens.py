@@ -12,7 +12,7 @@ from app.store import nodes, tokens
 from app.store.engine import Database
 from app.store.nodes import NodeKey
 from app.store.pages import PageOrder
-from app.store.tokens import Held, Purpose, Role, TokenDraft
+from app.store.tokens import HeldToken, Purpose, Role, TokenDraft
 from solvers.errors import NotFoundError
 from tests.integration.store.samples import put_node
 
@@ -78,7 +78,7 @@ def test_a_token_that_is_held_with_other_keys_than_its_nodes_has_ended(database:
         tokens.create(session, agent, "one")
 
         def good(keys: str | None) -> bool:
-            return not tokens.ended(session, [Held(id="a1", role="agent", keys=keys)])
+            return not tokens.ended(session, [HeldToken(id="a1", role="agent", keys=keys)])
 
         assert good(None)
         assert nodes.bind_key(session, "n1", NodeKey(key="k1", expires_at=later), alone=True)
