@@ -22,6 +22,7 @@ from agents.identity import Identity
 from agents.log import Log
 from agents.loop.endpoint import Endpoint
 from agents.loop.loop import Agent
+from agents.loop.told import page
 from agents.profiling.loads import HttpLoads, OfferedLoads
 from agents.servers import Servers
 from agents.state import StateDirectory
@@ -59,7 +60,7 @@ def _run(config: AgentConfig, asked: int) -> int:
         agent.loads = HttpLoads() if offering is None else OfferedLoads(offering)
         stop = threading.Event()
         threading.Thread(target=_await_end, args=(asked, stop, agent), name="signals", daemon=True).start()
-        endpoint.start(agent.health)
+        endpoint.start(agent.health, lambda: page(agent.told()))
         log.event("agent.started", endpoint=config.endpoint, devices=len(devices.inventory()), boot_id=agent.boot_id)
         agent.run(stop)
         endpoint.close()

@@ -27,6 +27,7 @@ from app.store.replica import Reads
 from app.workers.children import fit_apart
 from app.workers.scheduler import Housekeeping, LeaseKeeper, PlannerWorker, WorkerParts
 from app.workers.solve_pool import PoolLimits, SolvePool
+from app.workers.told import PlannerTold
 from solvers.errors import InputError, StateError, TransientError
 from solvers.planners import registry
 
@@ -96,6 +97,7 @@ def build_planner(settings: Settings) -> PlannerWorker:
             planning=_planning(settings, database, clock, pool, beliefs),
             learning=Learning(database, beliefs.current),
             housekeeping=Housekeeping(database, settings),
+            told=PlannerTold(lambda: keeper.token() is not None),
         )
     )
 

@@ -69,6 +69,11 @@ class Settings:
     idempotency_ttl_s: float = 86_400.0
     doorbell_heartbeat_s: float = 20.0
     metrics_public: bool = True
+    metrics_fresh_s: float = 5.0
+    """What `/metrics` says of the fleet is at most so old; scrapers that come within it share one look."""
+    planner_metrics_port: int = 0
+    """Where a planner process tells Prometheus of itself; 0: nowhere."""
+    planner_metrics_host: str = "127.0.0.1"
     tls: bool = False
     """Speak TLS alone, with a certificate of the own authority unless `tls_cert` names one."""
     tls_cert: str = ""

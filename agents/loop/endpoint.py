@@ -1,7 +1,7 @@
 """The node's HTTP endpoint, under which simulated replicas take load and anybody may ask whether the agent lives.
 
-It binds to the loopback address unless told otherwise and has no authentication: it moves simulated requests, nothing
-else.
+It binds to the loopback address unless told otherwise and has no authentication: it moves simulated requests and says
+how this node does, nothing else.
 """
 
 from __future__ import annotations
@@ -59,15 +59,17 @@ class Endpoint:
         self._server.node = node
         self._server.offering = offering
         self._server.health = dict
+        self._server.metrics = str
         self._thread = threading.Thread(target=self._server.serve_forever, name="endpoint", daemon=True)
 
     @property
     def port(self) -> int:
         return int(self._server.server_address[1])
 
-    def start(self, health: Callable[[], Mapping[str, object]] = dict) -> None:
-        """Answer from now on; `health` adds to what `/health` says."""
+    def start(self, health: Callable[[], Mapping[str, object]] = dict, metrics: Callable[[], str] = str) -> None:
+        """Answer from now on; `health` adds to what `/health` says, `metrics` is for Prometheus."""
         self._server.health = health
+        self._server.metrics = metrics
         self._thread.start()
 
     def close(self) -> None:
@@ -80,6 +82,7 @@ class _Server(ThreadingHTTPServer):
     node: str
     offering: FakeDevices | None
     health: Callable[[], Mapping[str, object]]
+    metrics: Callable[[], str]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -88,10 +91,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        if self.path != "/health":
-            self._answer(404, {"detail": "no such path"})
-        else:
+        if self.path == "/health":
             self._answer(200, {"node": self.server.node, **self.server.health()})
+        elif self.path == "/metrics":
+            self._send(200, "text/plain; version=0.0.4; charset=utf-8", self.server.metrics().encode())
+        else:
+            self._answer(404, {"detail": "no such path"})
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
@@ -115,9 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: a line for each second of load helps nobody."""
 
     def _answer(self, status: int, content: dict[str, object]) -> None:
-        body = json.dumps(content).encode()
+        self._send(status, "application/json", json.dumps(content).encode())
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

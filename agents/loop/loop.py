@@ -25,13 +25,14 @@ from agents.log import Log
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector, ReportBuffer, Sampler
 from agents.loop.governing import NodeGoverning
+from agents.loop.told import AgentTold
 from agents.loop.unsent import REPORTS_FILE, ReportFile
 from agents.loop.uplink import Mailbox, Uplink, listen
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import LoadMaker
 from agents.profiling.points import Control
 from agents.state import TARGET_FILE, StateDirectory
-from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode, encode, mirrored
+from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, Report, WireError, decode, encode, mirrored
 
 REPORT_INTERVAL_S = 5.0
 """Until the control plane says otherwise."""
@@ -94,6 +95,7 @@ class Agent:
         )
         self.uplink = Uplink(join, facts, Identity(facts.trust, state), state, self.mailbox, log)
         self.applier.reservations.when_back = self.mailbox.news.set
+        self._reported: Report | None = None
         self._idle_passes = 0
         self._refused: tuple[int, str] | None = None
         self._began_s = self._clocks.monotonic_s()
@@ -192,6 +194,19 @@ class Agent:
             "generation_applied": self.applier.generation_applied,
         }
 
+    def told(self) -> AgentTold:
+        """What Prometheus may know of it."""
+        reports = self.mailbox.reports
+        return AgentTold(
+            node=self._facts.node,
+            version=version("headroom"),
+            health=self.health(),
+            waiting=len(reports),
+            lost=reports.lost,
+            refused=reports.refused,
+            report=self._reported,
+        )
+
     def _alone_s(self) -> float:
         """Seconds since the control plane answered, or since this agent began."""
         heard_s = self.uplink.heard_s
@@ -278,6 +293,7 @@ class Agent:
         except DeviceError as error:
             self._log.event("report.unreadable", code=error.code, reason=str(error))
             return
+        self._reported = report
         self.mailbox.post_report(report)
 
     def _report_interval_s(self) -> float:

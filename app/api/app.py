@@ -6,6 +6,7 @@ import asyncio
 import importlib.metadata
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,9 +21,10 @@ from app.api import problems
 from app.api.auth import Authenticator
 from app.api.console import door, overview
 from app.api.deps import ApiContext, Services
+from app.api.exposition import FleetPage
 from app.api.metrics import (
-    FleetCollector,
     IngestMetrics,
+    QueueCollector,
     ReplicaCollector,
     RequestMetrics,
     doorbell_metrics,
@@ -36,6 +37,7 @@ from app.api.streams import FeedThread, Hub, Listener, ReplicaWatch, RouteBoard,
 from app.clock import new_id
 from app.errors import BodyTooLargeError, RateLimitedError
 from app.logs import EventLog
+from app.registry import process_registry
 from app.services.seen.history import announcements
 from app.services.seen.routes import route_changes
 from app.signals import asked_to_end
@@ -63,6 +65,7 @@ class TurnQueue:
         self._retry_after_s = retry_after_s
         self.waiting: dict[asyncio.Future[None], int] = {}
         """Turns, the oldest first, and the bytes that wait for each."""
+        self._since_s: dict[asyncio.Future[None], float] = {}
         self._bytes = 0
 
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,6 +97,7 @@ class TurnQueue:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting[turn] = size
+        self._since_s[turn] = time.monotonic()
         self._bytes += size
         while len(self.waiting) > self._waiting_max or self._bytes > WAITING_BYTES_MAX:
             self._leave(next(iter(self.waiting))).set_exception(self._refusal())
@@ -105,7 +109,13 @@ class TurnQueue:
 
     def _leave(self, turn: asyncio.Future[None]) -> asyncio.Future[None]:
         self._bytes -= self.waiting.pop(turn)
+        del self._since_s[turn]
         return turn
+
+    def age_s(self) -> float:
+        """How long the oldest has waited; from any thread."""
+        now_s = time.monotonic()
+        return now_s - min(tuple(self._since_s.values()), default=now_s)
 
     def _pass_on(self) -> None:
         if self.waiting:
@@ -131,6 +141,11 @@ class Lanes:
         self._authenticator = authenticator
         self._lanes = {path: TurnQueue(*size, retry_after_s) for path, size in LANES.items()}
         self._strangers = TurnQueue(*STRANGERS, retry_after_s)
+
+    def ages_s(self) -> dict[str, float]:
+        """How long the oldest of each lane has waited."""
+        named = {path.rpartition("/")[2]: lane for path, lane in self._lanes.items()}
+        return {name: lane.age_s() for name, lane in {**named, "strangers": self._strangers}.items()}
 
     def lane_of(self, scope: Scope, authorization: str) -> TurnQueue | None:
         """Where a request waits; None: nowhere."""
@@ -289,7 +304,7 @@ DESCRIPTION = (
 
 def create_app(context: ApiContext) -> FastAPI:
     """The application, ready to serve; it opens no connection before its first request or its start."""
-    registry = CollectorRegistry()
+    registry = process_registry()
     services = Services(context, IngestMetrics(registry).stored)
     hub = Hub(doorbell_metrics(registry))
     cluster = context.settings.cluster
@@ -331,7 +346,8 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.route_board = board
     app.state.metrics = registry
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s)
-    registry.register(FleetCollector(services.status.gauges))
+    app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
+    registry.register(QueueCollector(app.state.admission.ages_s))
     problems.install(app)
     app.router.default = door.not_here(app.router.default)
     options = EdgeOptions(

@@ -26,6 +26,7 @@ from app.services.planning.snapshots import StoreObserver
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
 from app.services.seen.history import CostReports, History
+from app.services.seen.meters import MeterReader
 from app.services.seen.routes import RouteTable
 from app.services.seen.status import StatusReader
 from app.services.seen.telemetry import Heard, Telemetry
@@ -91,6 +92,7 @@ class Services:
         self.costs = CostReports(reads)
         self.history = History(database, cluster, reads)
         self.status = StatusReader(database, cluster)
+        self.meters = MeterReader(database, cluster)
         self.routes = RouteTable(database, cluster)
         self.tasks = Tasks(database, cluster)
 

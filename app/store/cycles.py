@@ -80,7 +80,7 @@ class StoredCycle(CycleSummary):
     record: CycleRecord | None
 
 
-_SUMMARY = [column for column in cycles.c if column.name != "record"]
+_SUMMARY = [column for column in cycles.c if column.name not in ("record", "attempts")]
 _LISTING = Listing(
     name="cycles", by=(cycles.c.started_at, cycles.c.id), made=partial(from_row, CycleSummary), newest_first=True
 )
@@ -175,6 +175,7 @@ def _values(record: CycleRecord) -> dict[str, Any]:
         "generation": record.generation,
         "decision": to_plain(record.decision),
         "answered": to_plain(record.answered),
+        "attempts": [{"planner": item.planner, "outcome": item.outcome} for item in record.attempts],
         "findings_count": len(record.findings),
         "software_version": record.software_version,
         "record": pack(record),

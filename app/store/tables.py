@@ -175,7 +175,7 @@ cycles = _table(
     _given(MOMENT, "started_at"),
     _maybe(MOMENT, "ended_at"),
     _maybe(Double, "elapsed_ms"),
-    _maybe(NULLABLE_JSON, "decision", "answered"),
+    _maybe(NULLABLE_JSON, "decision", "answered", "attempts"),
     _given(Integer, "findings_count"),
     _maybe(LargeBinary, "record"),
 )

@@ -36,6 +36,7 @@ from app.workers.pace import (
     remember_failure,
 )
 from app.workers.solve_pool import SolvePool
+from app.workers.told import PlannerTold
 from solvers.cycle.ports import Clock
 from solvers.errors import EngineError, HeadroomError, LeaseLostError, TransientError
 
@@ -222,6 +223,7 @@ class WorkerParts:
     planning: Planning
     learning: Learning
     housekeeping: Housekeeping
+    told: PlannerTold
 
 
 class PlannerWorker:
@@ -257,6 +259,8 @@ class PlannerWorker:
     def start(self) -> None:
         """Start keeper, child process and loops; returns once they run."""
         settings = self._parts.settings
+        if settings.planner_metrics_port:
+            self._parts.told.open(settings.planner_metrics_host, settings.planner_metrics_port)
         _log.info("planner.started", holder=self._parts.keeper.holder, cluster=settings.cluster)
         self._parts.keeper.start()
         try:
@@ -283,6 +287,7 @@ class PlannerWorker:
         parts = self._parts
         with ExitStack() as ends:  # in reverse order, each whatever became of the others
             ends.callback(parts.database.dispose)
+            ends.callback(parts.told.close)
             ends.callback(parts.keeper.stop)
             if self._scheduler.running:
                 ends.callback(self._scheduler.shutdown, wait=True)
@@ -314,9 +319,11 @@ class PlannerWorker:
         leader = self._leader()
         if leader is None or self._ending.is_set():
             return
+        began_ms, well = self._parts.clock.elapsed_ms(), False
         with bound(loop=name):
             try:
                 loop(leader)
+                well = True
             except TransientError as error:
                 _log.warning("loop.delayed", error)
             except LeaseLostError as error:
@@ -325,6 +332,7 @@ class PlannerWorker:
                 _log.error("loop.failed", error)
             except Exception as error:  # noqa: BLE001 - a bug in one loop must not end the others
                 _log.error("loop.failed", error)
+        self._parts.told.ran(name, (self._parts.clock.elapsed_ms() - began_ms) / 1000.0, well=well)
 
     def _leader(self) -> Leader | None:
         fencing = self._parts.keeper.token()
@@ -373,6 +381,7 @@ class PlannerWorker:
                 # Should this cycle never return to us, the next one waits as after a failure.
                 self._memory = remember_failure(sight, before, self._parts.clock.now_s())
                 records = self._parts.planning.run_lanes(leader)
+                self._parts.told.planned(records)
                 self._memory = remember(sight, records, self._parts.clock.now_s())
         finally:
             self._turn.release()

@@ -10,7 +10,7 @@ from enum import StrEnum
 from solvers.domain.change import Transition
 from solvers.domain.evidence import Fact, Finding
 from solvers.domain.ids import CycleId, Digest, Generation, PolicyName, WorkloadId
-from solvers.domain.plan import Plan, PlannerEnding, Proposal
+from solvers.domain.plan import Plan, PlannerEnding, Proposal, ProposalStatus
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import late, value
 from solvers.planners.base import Budget
@@ -75,6 +75,16 @@ class Attempt:
     policy: PolicyName | None = late(None)
     """Whose chain it is; None where one policy decides on everything."""
     ending: PlannerEnding = late(PlannerEnding.FINISHED)
+
+    @property
+    def outcome(self) -> str:
+        """How it ended where it gave a plan, or should have; else why it has none to give."""
+        return self.status if self.status in _WITHOUT_PLAN else self.ending.value
+
+
+_WITHOUT_PLAN = (ProposalStatus.INFEASIBLE, ProposalStatus.NOT_APPLICABLE, ProposalStatus.NO_SOLUTION)
+OUTCOMES = tuple(item.value for item in (*PlannerEnding, *_WITHOUT_PLAN))
+"""Every outcome of an attempt."""
 
 
 @value

@@ -60,7 +60,7 @@ def test_prometheus_is_optional_and_scrapes_the_api(compose: dict[str, Any]) -> 
 
 def test_alerts_speak_of_metrics_that_exist() -> None:
     rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
-    exported = (ROOT / "app/api/metrics.py").read_text()
+    exported = (ROOT / "app/api/exposition.py").read_text()
     names = {name for rule in rules for name in re.findall(r"headroom_[a-z_]+", rule["expr"])}
     assert names
     for name in names:

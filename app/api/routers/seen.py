@@ -4,6 +4,7 @@ costs; and whether this process lives, can serve, and its metrics.
 
 from __future__ import annotations
 
+import gzip
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from app.api.auth import (
     visible_project,
 )
 from app.api.deps import context_of, services_of
+from app.api.exposition import FleetPage
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
 from app.api.openapi import router_of
 from app.errors import ForbiddenError
@@ -260,7 +262,13 @@ async def _allowed(request: Request, credentials: HTTPAuthorizationCredentials |
 def get_metrics(request: Request) -> Response:
     """Base units; public unless `HEADROOM_METRICS_PUBLIC` is off."""
     registry: CollectorRegistry = request.app.state.metrics
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    page: FleetPage = request.app.state.fleet_page
+    text = generate_latest(registry) + page.text()
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+    # Of a large fleet a twentieth of the bytes.
+    told = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return Response(gzip.compress(text, 1), media_type=CONTENT_TYPE_LATEST, headers=told)
 
 
 ROUTERS = (history_router, fleet_router, telemetry_router, costs_router, health_router)

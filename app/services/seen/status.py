@@ -197,11 +197,6 @@ class StatusReader:
         self._database = database
         self._cluster = cluster
 
-    def gauges(self) -> FleetCounts:
-        """The fleet in numbers. Raises TransientError when the database is away."""
-        with self._database.reading() as session:
-            return telemetry.counts(session, self._cluster, read_policy(session).device_silent_after_s)
-
     def fleet(self, project: str | None) -> FleetSummary:
         with self._database.reading() as session:
             mine = _Sight(session, self._cluster, project)
@@ -232,7 +227,7 @@ class StatusReader:
         )
 
 
-def _price(plain: Plain, node: Plain | None, gpu_type: GpuType | None, owners: Owners) -> float:
+def price_of(plain: Plain, node: Plain | None, gpu_type: GpuType | None, owners: Owners) -> float:
     """Dollars per hour of a device; 0 while what it depends on is not there."""
     if node is None or gpu_type is None:
         return 0.0
@@ -285,7 +280,7 @@ class _Sight:
         self._devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
         types = {item.name: item for item in documents.values(session, kinds.GPU_TYPE, GpuType)}
         self._prices = {
-            uuid: _price(spec, self._nodes.get(spec["node"]), types.get(spec["gpu_type"]), self._owners)
+            uuid: price_of(spec, self._nodes.get(spec["node"]), types.get(spec["gpu_type"]), self._owners)
             for uuid, spec in self._devices.items()
         }
         self._readings = {row.uuid: row for row in telemetry.devices(session, self.silent_s)}

@@ -15,7 +15,7 @@ from app.services.beliefs import beliefs as module
 from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress, fitted
 from app.services.declared.fleet import Fleet
 from app.services.seen.status import StatusReader
-from app.store import profiles
+from app.store import profiles, telemetry
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint
 from solvers.errors import TransientError
@@ -392,7 +392,8 @@ def test_measurements_stored_again_are_no_news(house: House) -> None:
 def test_the_status_says_what_plans_do_not_know_yet(house: House) -> None:
     def said() -> tuple[str, int]:
         reader = StatusReader(house.world.database, CLUSTER)
-        return str(reader.fleet(None).beliefs), reader.gauges().measurements_unlearned
+        counts = house.world.database.read(telemetry.counts, CLUSTER, 15.0)
+        return str(reader.fleet(None).beliefs), counts.measurements_unlearned
 
     cells = [(batch, share) for batch in range(1, 6) for share in range(10, 100, 5)]
     house.store(points(cells[:REALLY_AT_ONCE]))

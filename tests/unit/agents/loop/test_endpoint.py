@@ -91,9 +91,13 @@ def test_a_body_that_is_too_long_is_not_read(connection: http.client.HTTPConnect
 
 def test_it_tells_what_the_agent_says_of_itself() -> None:
     endpoint = Endpoint("127.0.0.1", 0, "node-1", None)
-    endpoint.start(lambda: {"frozen": True})
+    endpoint.start(lambda: {"frozen": True}, lambda: "headroom_agent_frozen 1.0\n")
     connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=5)
     assert ask(connection, "GET", "/health") == (200, {"node": "node-1", "frozen": True})
+    connection.request("GET", "/metrics")
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (200, b"headroom_agent_frozen 1.0\n")
+    assert str(answer.headers["Content-Type"]).startswith("text/plain; version=0.0.4")
     assert ask(connection, "POST", "/load", "{}")[0] == 404
     connection.close()
     endpoint.close()

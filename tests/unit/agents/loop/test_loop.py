@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from agents.config import NodeFacts
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, StateFileError
 from agents.log import Log
 from agents.loop.loop import PASS_S, PASS_S_QUICK, Agent, Clocks
+from agents.loop.told import page
 from agents.state import TARGET_FILE
 from agents.wire import encode
 from tests.unit.agents.builders import NODE, FakeClock, device_target, fake_devices, node_target, replica_target
@@ -78,6 +80,24 @@ def test_after_long_silence_nothing_that_works_changes_until_somebody_answers(no
     node.turns(20)
     assert node.held() == []
     assert [len(node.events(name)) for name in ("changes.frozen", "changes.thawed")] == [1, 1]
+
+
+def test_it_tells_prometheus_what_it_holds_and_asks_no_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "headroom_agent_generation_applied 0.0\n" in page(node.agent.told())
+    node.tell(1, replica_target("a", share=40))
+    node.turns(20)
+    node.agent._report()
+    monkeypatch.setattr(node.devices, "collect", None)
+    monkeypatch.setattr(node.devices, "workers", None)
+    families = {family.name: family for family in text_string_to_metric_families(page(node.agent.told()))}
+    values = {name: family.samples[0].value for name, family in families.items()}
+    assert values["headroom_agent_generation"] == 1.0
+    assert values["headroom_agent_reports_waiting"] == 1.0
+    (power,) = families["headroom_agent_device_power_watts"].samples
+    assert power.labels == {"device": node.uuid}
+    assert power.value > 0.0
+    (replicas,) = families["headroom_agent_replicas"].samples
+    assert (replicas.labels, replicas.value) == ({"state": "ready"}, 1.0)
 
 
 def test_what_retires_goes_on_while_nobody_answers(node: Node) -> None:

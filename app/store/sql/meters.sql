@@ -1,0 +1,109 @@
+-- name: metered_plan
+-- What the standing plan puts where: a row for each replica of each workload on each device.
+SELECT item ->> 'kind' AS kind, item ->> 'workload' AS workload, item ->> 'device' AS device,
+       (item ->> 'share_pct_sm')::integer AS share_pct_sm
+FROM cluster_state AS state JOIN plans AS plan ON plan.id = state.plan_id
+CROSS JOIN LATERAL jsonb_array_elements(plan.document -> 'assignments') AS item
+WHERE state.cluster = :cluster
+
+-- name: metered_unplaced
+-- What the standing plan found no place for.
+SELECT item ->> 'kind' AS kind, item ->> 'workload' AS workload, sum((item ->> 'rate_rps_short')::float8) AS rate_rps_short
+FROM cluster_state AS state JOIN plans AS plan ON plan.id = state.plan_id
+CROSS JOIN LATERAL jsonb_array_elements(plan.document -> 'unplaced') AS item
+WHERE state.cluster = :cluster
+GROUP BY 1, 2
+
+-- name: metered_limits
+-- The power limits that the standing plan sets.
+SELECT item ->> 'device' AS uuid, (item ->> 'power_limit_w')::float8 AS power_limit_w
+FROM cluster_state AS state JOIN plans AS plan ON plan.id = state.plan_id
+CROSS JOIN LATERAL jsonb_array_elements(plan.document -> 'settings') AS item
+WHERE state.cluster = :cluster AND item ->> 'power_limit_w' IS NOT NULL
+
+-- name: metered_services
+-- How services were served over the last window, and what was added since the last look (`fresh`). Percentiles of
+-- intervals cannot be added up: p50 is their mean weighted by completions, p99 the worst interval's.
+WITH served AS (
+    SELECT workload AS service, sum(completed) AS completed, sum(violated) AS violated, sum(dropped) AS dropped,
+           sum(latency_ms_p50 * completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weighted,
+           sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weight,
+           max(latency_ms_p99) AS latency_ms_p99,
+           sum(completed) FILTER (WHERE fresh) AS completed_new, sum(violated) FILTER (WHERE fresh) AS violated_new,
+           sum(dropped) FILTER (WHERE fresh) AS dropped_new, sum(energy_j) FILTER (WHERE fresh) AS energy_j_new
+    FROM (
+        SELECT *, received_at > :since AS fresh FROM replica_samples
+        WHERE kind = 'service' AND received_at <= :until
+          AND received_at > least(CAST(:since AS timestamptz), :until - make_interval(secs => :window_s))
+    ) AS sample GROUP BY workload
+), per_gateway AS (
+    SELECT service, gateway, sum(arrived) / sum(interval_s) AS rate_rps, sum(unrouted) AS unrouted,
+           sum(arrived) FILTER (WHERE received_at > :since) AS arrived_new,
+           sum(unrouted) FILTER (WHERE received_at > :since) AS unrouted_new
+    FROM rate_samples
+    WHERE interval_s > 0 AND received_at <= :until
+      AND received_at > least(CAST(:since AS timestamptz), :until - make_interval(secs => :window_s))
+    GROUP BY service, gateway
+), offered AS (
+    SELECT service, sum(rate_rps) AS rate_rps, sum(unrouted) AS unrouted, sum(arrived_new) AS arrived_new,
+           sum(unrouted_new) AS unrouted_new
+    FROM per_gateway GROUP BY service
+)
+SELECT service, rate_rps, coalesce(completed, 0) AS completed, coalesce(violated, 0) AS violated,
+       coalesce(dropped, 0) + coalesce(unrouted, 0) AS unserved,
+       p50_weighted / nullif(p50_weight, 0) AS latency_ms_p50, latency_ms_p99,
+       coalesce(arrived_new, 0) AS arrived_new, coalesce(completed_new, 0) AS completed_new,
+       coalesce(violated_new, 0) AS violated_new, coalesce(dropped_new, 0) + coalesce(unrouted_new, 0) AS unserved_new,
+       coalesce(energy_j_new, 0) AS energy_j_new
+FROM served FULL JOIN offered USING (service)
+
+-- name: metered_ready
+-- Replicas by workload that the newest report of a node calls ready.
+WITH newest AS (
+    SELECT substr(source, 6) AS node_id, boot_id, sequence, received_at
+    FROM report_heads
+    WHERE source LIKE 'node/%' AND received_at > now() - make_interval(secs => :silent_s)
+)
+SELECT workload, count(*) AS replicas FROM newest JOIN replica_samples USING (node_id, boot_id, sequence, received_at)
+WHERE state = 'ready' GROUP BY workload
+
+-- name: metered_energy
+-- Energy of every device that was reported between two looks.
+SELECT uuid, sum(energy_j) AS energy_j FROM device_samples
+WHERE received_at > :since AND received_at <= :until GROUP BY uuid
+
+-- name: metered_cycles
+-- What became of the cycles that ended between two looks, by lane, decision and attempts.
+SELECT lane, CASE WHEN state = 'aborted' THEN 'aborted' WHEN generation IS NOT NULL THEN 'promoted'
+                  WHEN plan_digest IS NULL THEN 'no_plan' ELSE 'held' END AS outcome,
+       attempts, count(*) AS cycles, coalesce(sum(elapsed_ms), 0) AS elapsed_ms
+FROM cycles WHERE state <> 'running' AND ended_at > :since AND ended_at <= :until
+  AND started_at > CAST(:since AS timestamptz) - INTERVAL '1 day'
+GROUP BY 1, 2, 3
+
+-- name: metered_events
+-- Audit events between two looks, by name.
+SELECT name, count(*) AS events FROM events WHERE at > :since AND at <= :until GROUP BY name
+
+-- name: metered_nodes
+-- Nodes, how long they have been silent, and when the certificate ends that they have.
+SELECT id AS node, rack, (spec ->> 'schedulable')::boolean AS schedulable,
+       extract(epoch FROM now() - last_report_at)::float8 AS age_s,
+       (SELECT extract(epoch FROM max(expires_at))::float8 FROM node_keys AS key
+        WHERE key.node_id = nodes.id AND key.revoked_at IS NULL) AS certificate_ends_s
+FROM (SELECT *, spec ->> 'rack' AS rack FROM nodes) AS nodes LEFT JOIN node_states AS state ON state.node_id = nodes.id
+ORDER BY id
+
+-- name: metered_whole
+-- What waits, for how long, and how far ahead telemetry has partitions; one row.
+SELECT now() - make_interval(secs => :settle_s) AS until,
+       (SELECT count(*) FROM plans WHERE state = 'awaiting_approval') AS plans_awaiting,
+       (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 FROM plans
+        WHERE state = 'awaiting_approval') AS plans_awaiting_s,
+       (SELECT extract(epoch FROM now() - seen_until)::float8 FROM learning_marks WHERE name = 'outcomes') AS outcomes_age_s,
+       (SELECT extract(epoch FROM now() - max(received_at))::float8 FROM report_heads) AS report_age_s,
+       (SELECT extract(epoch FROM min(covered) - now())::float8 FROM (
+            SELECT max(end_at) AS covered
+            FROM unnest(ARRAY['device_samples', 'replica_samples', 'rate_samples', 'report_log']) AS parent,
+                headroom_partitions(parent)
+            GROUP BY parent) AS each) AS partitions_ahead_s
