@@ -96,8 +96,8 @@ def _best(request: PlanRequest, sound: list[ChosenPlan]) -> ChosenPlan | None:
     left = worth_acting(steps)
     for term in snapshot.policy.terms:
         if len(left) > 1 and term is not Term.BALANCE:
-            best = min(left, key=lambda number: steps[number].plan.objective.key((term,)))
-            left = [number for number in left if not steps[best].outweighs(steps[number].plan.objective, term)]
+            best = min(left, key=lambda number: steps[number].aim.key((term,)))
+            left = [number for number in left if not steps[best].outweighs(steps[number].aim, term)]
     return sound[left[0]]
 
 

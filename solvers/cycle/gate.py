@@ -145,7 +145,7 @@ def _small_gain(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]
     """Only reached when nothing is urgent."""
     if step.gains_enough:
         return {}
-    terms, now, then = case.snapshot.policy.terms, step.standing, step.plan.objective
+    terms, now, then = case.snapshot.policy.terms, step.standing, step.aim
     facts = [
         Fact(name="gain_usd_per_h", value=round(step.saved_usd_per_h, 6)),
         Fact(name="gain_usd_per_h_min", value=round(step.asked_usd_per_h, 6)),

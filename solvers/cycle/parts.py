@@ -231,10 +231,19 @@ class Together:
 
 
 def try_policies(asking: Asking, request: PlanRequest, course: Course) -> ChosenPlan:
-    """The plan of whoever decides: of one chain, or of every policy's. Nobody's gate is asked."""
+    """The plan of whoever decides: of one chain, or of every policy's. Nobody's gate is asked, and what is told is
+    where a plan leads to.
+    """
     if request.snapshot.policies:
         return try_parts(asking, request, replace(course, judge=None)).chosen
-    return try_chain(asking, course.planners or request.snapshot.policy.planners, request)
+    return _arrived(try_chain(asking, course.planners or request.snapshot.policy.planners, request))
+
+
+def _arrived(chosen: ChosenPlan) -> ChosenPlan:
+    proposal = chosen.proposal
+    if proposal is None or proposal.plan is None:
+        return chosen
+    return replace(chosen, proposal=replace(proposal, plan=proposal.plan.arrived))
 
 
 def try_parts(asking: Asking, request: PlanRequest, course: Course) -> Together:
@@ -324,6 +333,7 @@ def _settle(asking: Asking, part: Part, seed: int, course: Course) -> tuple[Sett
         return SettledPart(part=part, plan=stays), ChosenPlan(()), None
     chosen = try_chain(asking, course.planners or part.policy.planners, part.request(seed))
     decision = course.judge(part, chosen) if course.judge is not None else None
+    chosen = _arrived(chosen) if course.judge is None else chosen
     # Where nothing is to change, the planner's plan is what stands, with what it knows of it now.
     reasons = set() if decision is None else set(decision.reasons) - LANE_HOLDS - {HoldReason.NOTHING_TO_CHANGE}
     plan = chosen.plan

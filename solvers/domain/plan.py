@@ -6,6 +6,7 @@ A plan's id is the digest of its canonical form. How it is carried out is `chang
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from solvers.domain.device import DeviceMode
@@ -82,6 +83,16 @@ class PlanPart:
 
 
 @value
+class Destination:
+    """What a plan makes room for: where its owner wants to be as soon as what it starts is ready."""
+
+    assignments: tuple[Assignment, ...]
+    settings: tuple[DeviceSetting, ...]
+    unplaced: tuple[Unplaced, ...]
+    objective: Objective
+
+
+@value
 class Plan:
     """A complete wish for the fleet. `parent` is the generation it was computed against."""
 
@@ -100,6 +111,28 @@ class Plan:
     """Proven lower bound on the cost of serving what this plan serves; None when the planner proves none."""
     parts: tuple[PlanPart, ...] = late(())
     """What each policy contributed, in the order of planning; empty where one policy decides on everything."""
+
+    toward: Destination | None = late(None)
+    """Where this is a stopover: what stands, with room elsewhere so that the next change interrupts nobody. It may cost
+    more for some minutes; what it leads to is verified with it, and is what it is worth.
+    """
+
+    @property
+    def arrived(self) -> Plan:
+        """What it leads to, as a plan."""
+        to = self.toward
+        if to is None:
+            return self
+        usd = None if self.bound_usd_per_h is None else min(self.bound_usd_per_h, to.objective.cost_usd_per_h)
+        return replace(
+            self,
+            assignments=to.assignments,
+            settings=to.settings,
+            unplaced=to.unplaced,
+            objective=to.objective,
+            bound_usd_per_h=usd,
+            toward=None,
+        )
 
     @property
     def gap_pct(self) -> float | None:

@@ -31,22 +31,23 @@ judged by the same snapshot and the same objective, its terms in the policy's or
 or moves what stands on lost devices is urgent. Any other only saves: it must save as much as an amount, as a part of
 what it touches costs now (the bill of the workloads, or by the device basis the cost of the devices) and as what its
 launches are worth; or, where a term of which more is better decides, grow by the policy's part. The churn budget counts
-starts and stops of replicas, but for those on lost devices and for new replicas that serve more.
+starts and stops of replicas, but for those on lost devices and for new replicas that serve more. A plan that only makes
+room for another one is judged by that one, and by what it costs more meanwhile, spread over an hour of saving.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
-from solvers.domain.change import ChangeKind, Transition, diff
+from solvers.domain.change import Change, ChangeKind, Transition, diff
 from solvers.domain.device import Device, DeviceMode
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
-from solvers.domain.policy import DUST, RISING, CostBasis, Objective, Term
+from solvers.domain.policy import DUST, RISING, CostBasis, Objective, Policy, Term
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
@@ -269,6 +270,24 @@ def _imbalance(assignments: tuple[Assignment, ...]) -> float:
 
 # --- Whether a plan is worth its changes
 
+STOPOVER_S, SAVING_S = 60.0, 3600.0
+"""How long a plan that makes room stands beside the policy's cooldown, and over how long what follows has to pay it."""
+
+
+def aim_of(policy: Policy, plan: Plan) -> Objective:
+    """What a plan is judged by: where it leads to, with what it costs more on the way; as short as either is."""
+    now = plan.objective
+    if plan.toward is None:
+        return now
+    then = plan.toward.objective
+    more_usd = max(0.0, now.net_usd_per_h - then.net_usd_per_h) * (policy.cooldown_s + STOPOVER_S) / SAVING_S
+    return replace(
+        then,
+        unserved=max(now.unserved, then.unserved),
+        slo_risk=max(now.slo_risk, then.slo_risk),
+        cost_usd_per_h=then.cost_usd_per_h + more_usd,
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -286,6 +305,19 @@ class Step:
         transition = diff(snapshot.target, plan, launch_s)
         return Step(snapshot=snapshot, standing=standing, plan=plan, transition=transition)
 
+    @cached_property
+    def aim(self) -> Objective:
+        """What the plan is judged by."""
+        return aim_of(self.snapshot.policy, self.plan)
+
+    @cached_property
+    def ahead(self) -> tuple[Change, ...]:
+        """Its changes, and where it only makes room those that follow."""
+        if self.plan.toward is None:
+            return self.transition.changes
+        launch_s = {model.name: model.launch_s for model in self.snapshot.models}
+        return (*self.transition.changes, *diff(self.snapshot.target, self.plan.arrived, launch_s).changes)
+
     @property
     def first(self) -> bool:
         """Whether nothing was ever promoted, so that there is nothing to weigh it against."""
@@ -298,13 +330,13 @@ class Step:
     @property
     def better(self) -> bool:
         """Whether the plan is better in the first term, in the policy's order, by which it differs from the target."""
-        term = self.plan.objective.decisive(self.standing, self.snapshot.policy.terms)
-        return term is not None and self.plan.objective.key((term,)) < self.standing.key((term,))
+        term = self.aim.decisive(self.standing, self.snapshot.policy.terms)
+        return term is not None and self.aim.key((term,)) < self.standing.key((term,))
 
     @property
     def serves_more(self) -> bool:
         """Whether it is better and leaves less unserved, or lets jobs start."""
-        less_unserved = self.plan.objective.unserved < self.standing.unserved - DUST
+        less_unserved = self.aim.unserved < self.standing.unserved - DUST
         return self.better and (less_unserved or self.starts_jobs)
 
     @cached_property
@@ -316,7 +348,7 @@ class Step:
     @property
     def urgent(self) -> bool:
         """Whether small gain does not count, as far as the snapshot tells."""
-        now, then = self.standing, self.plan.objective
+        now, then = self.standing, self.aim
         less_risk = self.better and then.slo_risk < now.slo_risk - DUST and then.unserved <= now.unserved + DUST
         moved = any(change.subject in self.lost for change in self.transition.changes)
         return self.first or self.serves_more or less_risk or moved
@@ -324,19 +356,19 @@ class Step:
     @property
     def saved_usd_per_h(self) -> float:
         """What it costs less, jobs that wait counted in."""
-        return self.standing.net_usd_per_h - self.plan.objective.net_usd_per_h
+        return self.standing.net_usd_per_h - self.aim.net_usd_per_h
 
     @cached_property
     def asked_usd_per_h(self) -> float:
         """What it must save if saving is all that it does."""
         policy = self.snapshot.policy
-        launches_usd = policy.launch_usd_per_s * sum(change.cost_s for change in self.transition.changes)
+        launches_usd = policy.launch_usd_per_s * sum(change.cost_s for change in self.ahead)
         return max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * self._touched_usd_per_h(), launches_usd)
 
     @property
     def gains_enough(self) -> bool:
         policy = self.snapshot.policy
-        if self.plan.objective.rises(self.standing, policy.terms, policy.gain_pct_min / 100):
+        if self.aim.rises(self.standing, policy.terms, policy.gain_pct_min / 100):
             return True
         return self.better and self.saved_usd_per_h >= self.asked_usd_per_h
 
@@ -364,7 +396,7 @@ class Step:
 
     def outweighs(self, other: Objective, term: Term) -> bool:
         """Whether it is so much better than another plan in one term that its own changes are worth it."""
-        gain = other.key((term,))[0] - self.plan.objective.key((term,))[0]
+        gain = other.key((term,))[0] - self.aim.key((term,))[0]
         if not self.snapshot.target.assignments:
             return gain > DUST
         if term is Term.COST:
@@ -374,7 +406,7 @@ class Step:
 
     def _touched_usd_per_h(self) -> float:
         """What stands of the workloads with changed replicas; by the device basis, all of the devices with changes."""
-        snapshot, changes = self.snapshot, self.transition.changes
+        snapshot, changes = self.snapshot, self.ahead
         ends = [end for change in changes for end in (change.before, change.after) if end is not None]
         held = {setting.device: setting for setting in snapshot.target.settings}
         if snapshot.policy.cost_basis is not CostBasis.DEVICE:

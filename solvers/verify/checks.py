@@ -243,7 +243,9 @@ def everything(snapshot: Snapshot) -> tuple[WorkloadId, ...]:
 
 
 def verify(snapshot: Snapshot, plan: Plan, movable: tuple[WorkloadId, ...] | None = None) -> tuple[Finding, ...]:
-    """All findings, ordered by code, subject and severity; equal findings once. Without `movable` all may move."""
+    """All findings, ordered by code, subject and severity; equal findings once. Without `movable` all may move. Where
+    the plan only makes room for another one, that one's too.
+    """
     picture = Picture.of(snapshot, plan, everything(snapshot) if movable is None else movable)
     found = {
         *check_structure(picture),
@@ -251,5 +253,6 @@ def verify(snapshot: Snapshot, plan: Plan, movable: tuple[WorkloadId, ...] | Non
         *check_rules(picture),
         *check_promises(picture),
         *check_rising(picture),
+        *(() if plan.toward is None else verify(snapshot, plan.arrived, movable)),
     }
     return tuple(sorted(found, key=lambda item: (item.code, item.subject, item.severity, repr(item.facts))))

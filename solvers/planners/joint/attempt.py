@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.domain.ids import WorkloadId
+from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
-from solvers.domain.policy import Term
+from solvers.domain.policy import Policy, Term
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
 from solvers.planners.joint.certificate import Certificate, loosened
@@ -26,6 +26,7 @@ from solvers.planners.joint.explain.explaining import SHORT_MAX
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.reach import GAP, ReachTerms
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
 from solvers.problems.joint import WHOLE_PCT, JointProblem
@@ -33,7 +34,7 @@ from solvers.problems.patterns import Pattern, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-7"
+_FORM = "joint-8"
 SINGLES_MAX = 60_000
 """Replicas alone that are looked at to see what a device carries."""
 _TAB = "\t"
@@ -51,6 +52,8 @@ class Kept:
     """What was asked last, see `change`."""
     left_usd: float = 0.0
     """$/h above the relaxed optimum where the search ended that answered it."""
+    toward: tuple[tuple[DeviceId, Pattern], ...] = ()
+    """What the last plan made room for, by device."""
 
 
 NOTHING = Kept()
@@ -58,7 +61,9 @@ NOTHING = Kept()
 
 def remember(problem: JointProblem, kept: Kept) -> bytes:
     """Its patterns, each once, its prices, and the moment."""
-    chosen = list({item.key: item for item in kept.patterns}.values())[:KEPT_MAX]
+    patterns = (*(item for _, item in kept.toward), *kept.patterns)
+    chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
+    number = {item.key: place for place, item in enumerate(chosen)}
     usd = {} if kept.prices is None else named(problem, kept.prices)
     kinds = list(_kinds(problem))
     variants = list(_variants(problem))
@@ -75,6 +80,8 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         size=np.array([len(item.variants) for item in chosen], dtype=np.int32),
         member=np.array([member for item in chosen for member in item.variants], dtype=np.int32),
         share=np.array([share for item in chosen for share in item.shares_pct], dtype=np.int16),
+        device=np.array([name for name, _ in kept.toward], dtype=np.str_),
+        carries=np.array([number[item.key] for _, item in kept.toward], dtype=np.int32),
         worth=np.zeros(0) if kept.prices is None or kept.prices.worth_usd is None else kept.prices.worth_usd,
         worth_of=np.array(problem.fingerprint),
         rates=problem.rate_rps,
@@ -91,7 +98,8 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
             if "form" not in kept or str(kept["form"]) != _FORM:
                 return NOTHING
             fields = {name: np.asarray(kept[name]) for name in kept.files}
-            rows = _rows(fields, problem)
+            rows, known = _rows(fields, problem)
+            carries = dict(zip(kept["device"].tolist(), kept["carries"].tolist(), strict=True))
             moments = kept["full_at_s"].tolist()
             question, left_usd = str(kept["question"]), float(kept["left_usd"])
             usd = dict(zip(kept["priced"].tolist(), kept["usd"].tolist(), strict=True))
@@ -100,8 +108,12 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
     judge = Judge(problem)
     judged = judge.judge(rows)
     good = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
+    patterns = tuple(judge.patterns(judged.take(good)))
+    now = dict(zip(np.flatnonzero(known)[good].tolist(), patterns, strict=True))
+    toward = tuple((DeviceId(name), now[row]) for name, row in carries.items() if row in now)
     return Kept(
-        patterns=tuple(judge.patterns(judged.take(good))),
+        patterns=patterns,
+        toward=toward if len(toward) == len(carries) else (),
         prices=_still_shown(problem, prices_of(problem, usd), fields) if usd else None,
         full_at_s=moments[0] if moments else None,
         question=question,
@@ -173,8 +185,8 @@ def _most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
     return np.where(works, np.minimum(most, dense), 0.0)
 
 
-def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], problem: JointProblem) -> Patterns:
-    """Kept patterns in this problem's numbers, those left out that it does not know."""
+def _rows(kept: Mapping[str, np.ndarray], problem: JointProblem) -> tuple[Patterns, Flags]:
+    """Kept patterns in this problem's numbers, and which they are: those that it knows."""
     kind_of = _kinds(problem)
     variant_of = _variants(problem)
     kinds = np.array([kind_of.get(str(name), -1) for name in kept["kinds"]], dtype=np.int64)
@@ -188,7 +200,7 @@ def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], pr
     share[inside] = kept["share"].astype(np.int64)
     kind = kinds[kept["kind"].astype(np.int64)] if len(size) else np.zeros(0, dtype=np.int64)
     known = (kind >= 0) & (~inside | (member >= 0)).all(axis=1) & (size <= width) & (size > 0)
-    return Patterns(kind=kind[known], variants=member[known][:, :width], shares_pct=share[known][:, :width])
+    return Patterns(kind=kind[known], variants=member[known][:, :width], shares_pct=share[known][:, :width]), known
 
 
 def _variants(problem: JointProblem) -> dict[str, int]:
@@ -337,6 +349,17 @@ class Attempt:
         """Of these seats; `eager`: what stands goes on with the largest batches that it bears."""
         seated = Seated(request=self.request, reading=self.reading, seats=seats, first=self.first, eager=eager)
         return write(SPEC, seated)
+
+
+def reach_terms(policy: Policy) -> ReachTerms:
+    """What changes of what stands are weighed by."""
+    return ReachTerms(
+        launch_usd_per_s=policy.launch_usd_per_s,
+        restart_part=policy.gain_pct_min / 100,
+        period_s=policy.interruption_over_s,
+        remembered_s=policy.demand_lookback_s,
+        gap=max(GAP, policy.gap_pct_target / 100),
+    )
 
 
 def affords_first(request: PlanRequest) -> bool:

@@ -17,14 +17,15 @@ from zlib import crc32
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
+from solvers.domain.ids import DeviceId
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
-from solvers.planners.joint.attempt import NOTHING, Kept, recall
+from solvers.planners.joint.attempt import NOTHING, Kept, reach_terms, recall
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.reach import GAP, GROUPS_MAX, Reached, ReachTerms, reached
+from solvers.planners.joint.solve.reach import GROUPS_MAX, Reached, reached
 from solvers.planners.joint.solve.solve import SolveOrder, layout_of
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Standing
+from solvers.problems.patterns import Layout, Pattern, Standing
 
 FULL_EVERY_S = 300.0
 """So long after the last full solve the next cycle is one again."""
@@ -53,6 +54,8 @@ class Solved:
     searched: bool
     reached: Reached | None
     """What stands, changed as far as that goes at once; which of both is better shows when they are seated."""
+    toward: tuple[tuple[DeviceId, Pattern], ...]
+    """What the last plan made room for."""
     kept: Kept
     """For the next one: this solve's prices, or an earlier one's in today's numbers, if this was of a part."""
 
@@ -88,14 +91,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     known = question == kept.question
     if known and opened is not None:
         opened = frozenset()
-    terms = ReachTerms(
-        launch_usd_per_s=policy.launch_usd_per_s,
-        restart_part=policy.gain_pct_min / 100,
-        period_s=policy.interruption_over_s,
-        remembered_s=policy.demand_lookback_s,
-        gap=max(GAP, policy.gap_pct_target / 100),
-        left_usd=kept.left_usd if known else 0.0,
-    )
+    terms = replace(reach_terms(policy), left_usd=kept.left_usd if known else 0.0)
     near, found = None, layout_of(standing)
     # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
     asked = bool(standing) and not known and (opened is not None or found.leaves_short(problem))
@@ -122,7 +118,9 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
         found=replace(found, facts=found.facts | {"workloads_open": float(count)}),
         searched=opened is None,
         reached=near,
+        toward=() if known else kept.toward,
         kept=Kept(
+            toward=() if opened is None else kept.toward,
             patterns=patterns,
             prices=kept.prices if found.prices is None else found.prices,
             full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
@@ -152,13 +150,15 @@ def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None
 
 
 def question_of(reading: Reading, restless: frozenset[int]) -> str:
-    """What stands, on what, and who has a reason to change, with what rate: where that is as it was, and nothing was
-    changed, there is nothing new to look for.
+    """What stands, on what, whether it may change only to serve more, and who has a reason to, with what rate: where
+    that is as it was, and nothing was changed, there is nothing new to look for.
     """
-    problem = reading.problem
+    problem, snapshot = reading.problem, reading.snapshot
+    cooling = snapshot.taken_at_s < snapshot.target.promoted_at_s + snapshot.policy.cooldown_s
     everybody = "".join(work.id for work in problem.workloads) + "".join(f"{p.name}{p.devices}" for p in problem.pools)
     rates = (f"{problem.workloads[at].id}:{round(RATE_STEPS * log(problem.rate_rps[at]))}" for at in sorted(restless))
-    return " ".join((str(reading.snapshot.target.generation), str(crc32(everybody.encode())), *rates))
+    stands = f"{snapshot.target.generation}{'?' if cooling else ''}"
+    return " ".join((stands, str(crc32(everybody.encode())), *rates))
 
 
 def restless_of(reading: Reading) -> frozenset[int]:

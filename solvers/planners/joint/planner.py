@@ -19,28 +19,29 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
-from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Plan, PlannerEnding, Proposal, ProposalStatus
+from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.plan import Destination, Plan, PlannerEnding, Proposal, ProposalStatus
 from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
-from solvers.models.worth import Step, worth_acting, worth_of
+from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import SPEC, Attempt, affords_first, remember
+from solvers.planners.joint.attempt import SPEC, Attempt, affords_first, reach_terms, remember
 from solvers.planners.joint.certificate import Certificate
 from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
-from solvers.planners.joint.seat.seating import seat
+from solvers.planners.joint.seat.seating import match, seat
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps
+from solvers.planners.joint.seat.stopover import seated_as, stopover
 from solvers.planners.joint.solve.reach import SHORT_LEAST
 from solvers.planners.joint.solve.solve import layout_of, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
 from solvers.planners.joint.whole_devices import Counted, counted
-from solvers.problems.patterns import Layout
+from solvers.problems.patterns import Layout, Pattern
 
 GAP_PROVEN_PCT = 1e-4
 ANSWERING_PART = 0.93
@@ -52,7 +53,10 @@ ADVANCE_PAUSE = 8.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
 passed as that takes, or it is cheaper by a leap.
 """
+WAY_UNITS = 100
+"""What it may take to find room for what cannot be had at once."""
 DUST = 1e-6
+Toward = tuple[tuple[DeviceId, Pattern], ...]
 STANDING, CAPACITY = "standing", "capacity"
 """Contenders where capacity is pursued: what stands, and what carries most."""
 
@@ -135,7 +139,7 @@ class Joint(Recalling):
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
-        kept = remember(reading.problem, answer.kept)
+        kept = remember(reading.problem, replace(answer.kept, toward=rivals.toward or answer.kept.toward))
         by = None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen
         if rivals.plan.unplaced:
             # To say what would have to give takes longest, and is least.
@@ -250,6 +254,8 @@ def _summary(plan: Plan) -> Reason:
         Fact(name="devices_in_use", value=float(len({item.device for item in plan.assignments}))),
         Fact(name="unserved", value=round(plan.objective.unserved, 6)),
     ]
+    if plan.toward is not None:
+        facts.append(Fact(name="toward_usd_per_h", value=round(plan.toward.objective.cost_usd_per_h, 6)))
     if plan.bound_usd_per_h is not None and plan.gap_pct is not None:
         facts.append(Fact(name="bound_usd_per_h", value=round(plan.bound_usd_per_h, 6)))
         facts.append(Fact(name="gap_pct", value=round(plan.gap_pct, 4)))
@@ -283,6 +289,7 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
         layouts.append(found.solved.found)
     seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]
     seated += [found.mended] if found.mended else []
+    seated += [seated_as(attempt.floor, found.solved.toward)] if found.solved.toward else []
     part, slight_usd = policy.gain_pct_min / 100, SHORT_LEAST * attempt.reading.problem.dearest_usd
     usd_per_h = [
         item.worth(policy.launch_usd_per_s, part)
@@ -318,6 +325,8 @@ class Rivals:
 
     plans: Mapping[str, Plan]
     chosen: str
+    toward: Toward = ()
+    """By device, what ours makes room for."""
 
     @property
     def plan(self) -> Plan:
@@ -332,17 +341,45 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     if not (plans or pursuing):
         _fill(attempt, seats)
         return Rivals(plans={own: bounded(found, attempt.written(seats))}, chosen=own)
+    toward: Toward = ()
     plans[own] = attempt.written(seats)
+    if not (pursuing or attempt.reading.open_ended):
+        plans[own], toward = _by_way(attempt, found, plans[own])
     interrupted: Mapping[str, float] = {}
     if pursuing:
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
     plans = {name: bounded(found, item) for name, item in plans.items()}
     parts = [interrupted.get(name, 0.0) for name in plans]
     chosen = tuple(plans)[better(request.snapshot, request.movable, tuple(plans.values()), parts)]
-    rivals = Rivals(plans=plans, chosen=chosen)
+    rivals = Rivals(plans=plans, chosen=chosen, toward=toward if chosen == own else ())
     if not attempt.reading.open_ended or chosen in (STANDING, CAPACITY):
         return rivals
     return _filled(attempt, seats, found, rivals, plans.get(attempt.first_by))
+
+
+def _by_way(attempt: Attempt, found: Found, plan: Plan) -> tuple[Plan, Toward]:
+    """This plan, or room for what was found, if that is cheaper and nothing leads there at once without a break."""
+    request, layout, floor = attempt.request, found.solved.found, attempt.floor
+    standing = attempt.reading.standing_patterns
+    if not (found.solved.searched and standing) or attempt.first_by != STANDING:
+        return plan, ()
+    toward = seat(floor, layout, attempt.terms)
+    then = attempt.written(toward)
+    if then.objective.net_usd_per_h >= plan.objective.net_usd_per_h - DUST:
+        return plan, ()
+    within = Deadline(attempt.spare_deadline().seconds, WAY_UNITS)
+    there = match(floor, layout_of(standing)).seated
+    stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
+    seats = stopover(stands, toward, reach_terms(request.snapshot.policy), within)
+    if seats is None:
+        return plan, ()
+    to = Destination(
+        assignments=then.assignments, settings=then.settings, unplaced=then.unplaced, objective=then.objective
+    )
+    way = replace(attempt.written(seats), toward=to)
+    if not better(request.snapshot, request.movable, (plan, way)):
+        return plan, ()
+    return way, tuple((floor.names[at], item) for at, item in enumerate(toward.patterns) if item)
 
 
 def better(
@@ -351,12 +388,9 @@ def better(
     """Index of the plan to propose; the first one sets the mark. `interrupted`: what counts as unserved of each as
     well, where it is known.
     """
-    terms = snapshot.policy.terms
-    counted = [
-        replace(plan, objective=replace(plan.objective, unserved=plan.objective.unserved + more))
-        for plan, more in zip(plans, interrupted or [0.0] * len(plans), strict=True)
-    ]
-    keys = [plan.objective.key(terms) for plan in counted]
+    terms, aims = snapshot.policy.terms, [aim_of(snapshot.policy, plan) for plan in plans]
+    more = interrupted or [0.0] * len(plans)
+    keys = [replace(aim, unserved=aim.unserved + part).key(terms) for aim, part in zip(aims, more, strict=True)]
     able = [index for index, key in enumerate(keys) if key <= keys[0]]
     if len(able) > 1:
         target = snapshot.target

@@ -74,6 +74,11 @@ def breaks_usd(seats: Seats, period_s: float) -> float:
 
 def interrupted_rps(seats: Seats, period_s: float) -> dict[int, float]:
     """By workload that interrupts: the rate never served in `period_s` that counts as much."""
+    return {number: rate_rps * launch_s / period_s for number, (rate_rps, launch_s) in interruptions(seats).items()}
+
+
+def interruptions(seats: Seats) -> dict[int, tuple[float, float]]:
+    """By workload that interrupts: the rate that is missing, and for how many seconds."""
     floor, problem = seats.floor, seats.floor.problem
     stands_rps: dict[int, float] = defaultdict(float)
     lost_rps: dict[int, float] = defaultdict(float)
@@ -85,13 +90,13 @@ def interrupted_rps(seats: Seats, period_s: float) -> dict[int, float]:
             workload = problem.variants[item.variant].workload
             lost_rps[workload] += item.capacity_rps
             launch_s[workload] = max(launch_s[workload], item.launch_s)
-    found = dict[int, float]()
+    found = dict[int, tuple[float, float]]()
     for workload in sorted(lost_rps):
         least = problem.workloads[workload].rate_least_rps
         before, after = stands_rps[workload], stands_rps[workload] - lost_rps[workload]
         missing_rps = min(least, before) - min(least, after)
         if missing_rps > 0.0:
-            found[workload] = missing_rps * launch_s[workload] / period_s
+            found[workload] = missing_rps, launch_s[workload]
     return found
 
 

@@ -42,8 +42,8 @@ PRICED_MAX, PRICED_LOOK = 4, Look(part=0.02, step_pct=5, repeats=4)
 """Times that contents are priced at what the programme's relaxed optimum would pay for them."""
 STEPS_LEAST = 4
 """Shares that a new member is tried with."""
-ENTRIES, COLUMNS_LEAST = (30_000, 240_000), 250
-"""Of the integer programme: rows times columns, at first and where nothing was found then; and columns."""
+ENTRIES, COLUMNS_LEAST = 30_000, 250
+"""Of the integer programme: rows times columns; and columns."""
 NODES_LEAST, NODES_MAX = 5.0, 30.0
 """That are looked at, where work is counted."""
 GAP = 5e-4
@@ -387,22 +387,17 @@ class _ReachProgramme:
         reduced = (columns.cost - worth)[self.first :]
         reduced[: self.stands.count] = -np.inf
         # What costs more than all that could be gained is in no better answer.
-        useful, before = int((reduced <= usd - relaxed.value).sum()), 0
-        for entries in ENTRIES:
-            most = min(useful, max(self.stands.count, COLUMNS_LEAST, entries // len(self.lower)))
-            if most < 2 * before:
-                break
-            chosen, before = np.sort(np.argsort(reduced, kind="stable")[:most]), most
-            nodes = min(NODES_MAX, max(NODES_LEAST, entries * NODES_MAX / (len(self.lower) * most)))
-            work = None if deadline.work_units is None else nodes
-            limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
-            answer = self._integer(np.concatenate([np.arange(self.first), self.first + chosen]), stays, limits)
-            if answer.values is not None and answer.objective < usd:
-                self.left_usd = answer.objective - relaxed.value
-                counts[:] = 0
-                counts[chosen] = np.rint(answer.values[self.first :]).astype(np.int64)
-            if answer.objective < usd - GAP * abs(usd):
-                break
+        useful = int((reduced <= usd - relaxed.value).sum())
+        most = min(useful, max(self.stands.count, COLUMNS_LEAST, ENTRIES // len(self.lower)))
+        chosen = np.sort(np.argsort(reduced, kind="stable")[:most])
+        nodes = min(NODES_MAX, max(NODES_LEAST, ENTRIES * NODES_MAX / (len(self.lower) * max(1, most))))
+        work = None if deadline.work_units is None else nodes
+        limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
+        answer = self._integer(np.concatenate([np.arange(self.first), self.first + chosen]), stays, limits)
+        if answer.values is not None and answer.objective < usd:
+            self.left_usd = answer.objective - relaxed.value
+            counts[:] = 0
+            counts[chosen] = np.rint(answer.values[self.first :]).astype(np.int64)
         return counts
 
     def _integer(self, numbers: Whole, stays: Floats | None, limits: Limits) -> EngineAnswer:
@@ -439,7 +434,7 @@ class _Turnover:
         network = np.append(problem.network, -1)
         idle = options.group >= stands.count
         base = np.where(idle, 0, options.group)
-        held = stands.judged.take(base)
+        held = (stands.judged if stands.count else options.judged).take(base)
         has = np.where(idle[:, None], -1, network[held.rows.variants])
         left = has >= 0
         new = np.zeros(rows.variants.shape, dtype=bool)

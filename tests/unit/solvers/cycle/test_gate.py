@@ -12,7 +12,7 @@ from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
-from solvers.domain.plan import Plan
+from solvers.domain.plan import Destination, Plan
 from solvers.domain.policy import CostBasis, Objective, Term
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
@@ -362,3 +362,34 @@ def test_lost_replicas_are_those_on_devices_that_are_gone_sick_or_silent() -> No
     assert lost_replicas(lab(device_telemetry=(sick,))) == {"demo/vision#0"}
     assert lost_replicas(lab(node_statuses=statuses)) == {"demo/vision#0"}
     assert lost_replicas(replace(lab(), devices=lab().devices[1:])) == {"demo/vision#0"}
+
+
+class TestRoom:
+    """A plan that only makes room for another one."""
+
+    @staticmethod
+    def dearer(then_usd: float, cooldown_s: float = 60.0) -> GateCase:
+        """Three dollars for a while, then so many; one stands."""
+        made = plan(cost_usd_per_h=3.0)
+        objective = replace(made.objective, cost_usd_per_h=then_usd)
+        to = Destination(assignments=made.assignments, settings=(), unplaced=(), objective=objective)
+        picture = lab()
+        picture = replace(picture, policy=replace(picture.policy, cooldown_s=cooldown_s))
+        return case(snapshot=picture, plan=replace(made, toward=to))
+
+    def test_it_is_made_where_what_follows_pays_for_it(self) -> None:
+        assert gate(self.dearer(0.5)).promote
+
+    def test_a_dearer_plan_that_leads_nowhere_is_held(self) -> None:
+        made = self.dearer(0.5)
+        assert made.plan is not None
+        assert held(gate(replace(made, plan=replace(made.plan, toward=None)))) == (HoldReason.SMALL_GAIN,)
+
+    def test_what_it_costs_meanwhile_counts(self) -> None:
+        assert held(gate(self.dearer(0.5, cooldown_s=900.0))) == (HoldReason.SMALL_GAIN,)
+
+    def test_who_is_short_on_the_way_is_short(self) -> None:
+        made = self.dearer(0.5)
+        assert made.plan is not None
+        short = replace(made.plan, objective=replace(made.plan.objective, unserved=5.0))
+        assert held(gate(replace(made, plan=short))) == (HoldReason.SMALL_GAIN,)

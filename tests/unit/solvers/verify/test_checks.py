@@ -9,7 +9,7 @@ import pytest
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import Generation, WorkloadId
-from solvers.domain.plan import Assignment, Plan, Unplaced
+from solvers.domain.plan import Assignment, Destination, Plan, Unplaced
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.workload import ServiceMode, SloScope, WorkloadKind
 from solvers.planners.registry import propose
@@ -216,3 +216,13 @@ class TestOpenClocks:
         )
         slow = replace(picture, profiles=measured)
         assert severities(verify(slow, opened, VISION), FindingCode.ENVELOPE_UNKEPT) == set()
+
+
+def test_what_a_plan_makes_room_for_is_judged_like_a_plan() -> None:
+    plan = plan_of(world())
+    to = Destination(
+        assignments=plan.assignments, settings=plan.settings, unplaced=plan.unplaced, objective=plan.objective
+    )
+    assert verify(world(), replace(plan, toward=to)) == ()
+    cheap = replace(to, objective=replace(plan.objective, cost_usd_per_h=0.01))
+    assert severities(verify(world(), replace(plan, toward=cheap)), FindingCode.COST_WRONG) == {Severity.FATAL}

@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pytest
 
 from solvers.domain.evidence import SilentReporter
-from solvers.domain.ids import GpuTypeName
+from solvers.domain.ids import Generation, GpuTypeName
+from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
-from solvers.planners.base import Budget
+from solvers.models.worth import Step, worth_of
+from solvers.planners.base import Budget, Thought
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.solve.reach import Reached, ReachTerms, reached
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Standing
+from solvers.verify.checks import verify
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import CLOCKS, pattern, problem, workload
 
@@ -155,12 +157,54 @@ def standing_apart(**policy: object) -> Snapshot:
     return builders.snapshot(fleet, freed, policy=made, target=target)
 
 
-@pytest.mark.parametrize(("over_s", "where"), [(60.0, ("a", "c")), (1e9, ("b", "a"))])
-def test_the_policy_says_how_heavily_interruptions_count(over_s: float, where: tuple[str, str]) -> None:
-    request = builders.request(standing_apart(interruption_over_s=over_s))
-    plan = (
-        Joint().propose(replace(request, budget=Budget(deadline_s=3600.0, work_units=200)), b"", SilentReporter()).plan
-    )
+def asked(picture: Snapshot, state: bytes = b"") -> Thought:
+    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=200))
+    return Joint().think(request, state, SilentReporter())
+
+
+def where(assignments: Sequence[Assignment]) -> set[tuple[str, str]]:
+    """Services and nodes."""
+    return {(item.workload.partition("/")[2], item.device.split("-")[1]) for item in assignments}
+
+
+APART, MOVED = {("s0", "a"), ("s1", "c")}, {("s0", "b"), ("s1", "a")}
+
+
+def test_where_interruptions_hardly_count_one_is_made() -> None:
+    plan = asked(standing_apart(interruption_over_s=1e9)).proposal.plan
     assert plan is not None
-    devices = {item.workload.partition("/")[2]: item.device for item in plan.assignments}
-    assert devices == {name: f"GPU-{node}-0" for name, node in zip(("s0", "s1"), where, strict=True)}
+    assert where(plan.assignments) == MOVED
+    assert plan.toward is None
+
+
+def test_money_makes_room_first_and_interrupts_nobody() -> None:
+    picture = standing_apart(interruption_over_s=60.0)
+    thought = asked(picture)
+    plan = thought.proposal.plan
+    assert plan is not None
+    assert plan.toward is not None
+    assert where(plan.assignments) == APART | {("s0", "b")}
+    assert where(plan.toward.assignments) == MOVED
+    now = worth_of(picture, builders.everything_movable(picture), picture.target.assignments).objective
+    assert plan.toward.objective.cost_usd_per_h < now.cost_usd_per_h < plan.objective.cost_usd_per_h
+    assert verify(picture, plan) == ()
+    assert Step.of(picture, now, plan).worthwhile
+    target = builders.target(plan.assignments, settings=plan.settings, generation=Generation(2))
+    later = asked(replace(picture, target=target, taken_at_s=picture.taken_at_s + 100.0), thought.state)
+    assert later.proposal.plan is not None
+    assert where(later.proposal.plan.assignments) == MOVED
+    assert later.proposal.plan.toward is None
+
+
+def test_what_would_have_to_stand_dear_for_too_long_is_left() -> None:
+    plan = asked(standing_apart(interruption_over_s=60.0, cooldown_s=3600.0)).proposal.plan
+    assert plan is not None
+    assert where(plan.assignments) == APART
+
+
+def test_room_beyond_an_owners_bound_is_none() -> None:
+    picture = standing_apart(interruption_over_s=60.0)
+    bounded = tuple(replace(item, replicas_max=1) for item in picture.services)
+    plan = asked(replace(picture, services=bounded)).proposal.plan
+    assert plan is not None
+    assert where(plan.assignments) == APART
