@@ -69,15 +69,16 @@ lock: $(VENV)/.dev-stamp ## Write the locks anew from pyproject.toml (LOCK_ARGS=
 
 system-deps:
 	@if [ -z "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || ! PATH="$$PATH:/usr/sbin" command -v haproxy >/dev/null \
-		|| ! PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || ! command -v cc >/dev/null || ! command -v chromium >/dev/null || ! $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+		|| ! PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || ! command -v cc >/dev/null || ! command -v chromium >/dev/null || ! command -v promtool >/dev/null || ! $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			echo "installing PostgreSQL's server binaries, haproxy, pgbouncer, gcc, chromium and python3-venv for the tests"; \
+			echo "installing PostgreSQL's server binaries, haproxy, pgbouncer, gcc, chromium, prometheus and python3-venv for the tests"; \
 			mkdir -p /etc/postgresql-common/createcluster.d; \
 			echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/headroom.conf; \
 			export DEBIAN_FRONTEND=noninteractive; \
-			apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql haproxy pgbouncer gcc libc6-dev chromium python3-venv >/dev/null; \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql haproxy pgbouncer gcc libc6-dev chromium prometheus python3-venv >/dev/null; \
+			! command -v systemctl >/dev/null || systemctl disable --now prometheus prometheus-node-exporter 2>/dev/null || true; \
 		else \
-			echo "PostgreSQL's server binaries, haproxy, pgbouncer, gcc, chromium or python3-venv are missing and cannot be installed here: tests that need them will fail" >&2; \
+			echo "PostgreSQL's server binaries, haproxy, pgbouncer, gcc, chromium, prometheus or python3-venv are missing and cannot be installed here: tests that need them will fail" >&2; \
 		fi; \
 	fi
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,14 @@ class Machine:
 
     home: Path
     port: int
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command of `headroom` to its end."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")}
         return subprocess.run(
             [sys.executable, "-m", "app", *arguments],
-            env={**kept, "HEADROOM_HOME": str(self.home), "HEADROOM_PORT": str(self.port)},
+            env={**kept, **self.environment, "HEADROOM_HOME": str(self.home), "HEADROOM_PORT": str(self.port)},
             capture_output=True,
             text=True,
             timeout=COMMAND_DEADLINE_S,
