@@ -21,6 +21,7 @@ from app.services.declared.identity import Identities, NodeTls
 from app.services.declared.sign_ins import SignIns
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Actor, Deed, Tokens
+from app.services.planning.deciding import BARE, RolledBack, Terms
 from app.services.planning.plans import Plans, Simulations
 from app.services.planning.snapshots import StoreObserver
 from app.services.profiles.profiles import Profiles
@@ -46,10 +47,14 @@ class PlanningPort(Protocol):
         """
         ...
 
-    def apply(self, plan_id: str, actor: str) -> int:
-        """Make a stored plan the target; the new generation. Raises NotFoundError, SupersededError when its parent is
-        no longer current, StateError when it may not be applied.
+    def apply(self, plan_id: str, actor: str, terms: Terms = BARE) -> int:
+        """Make a stored plan the target; the new generation. Raises NotFoundError, PreconditionError, SupersededError
+        when the target changes meanwhile, StateError when it may not be applied.
         """
+        ...
+
+    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Terms = BARE) -> RolledBack:
+        """Make the plan of an earlier generation the target again. Raises as `apply`."""
         ...
 
 
@@ -86,8 +91,8 @@ class Services:
         self.telemetry = Telemetry(database, context.clock, cluster, context.settings.report_clock_skew_s, heard, reads)
         self.tokens = Tokens(database)
         self.sign_ins = SignIns(database)
-        self.plans = Plans(database)
         observer = StoreObserver(database, context.clock, cluster, Completion(context.beliefs))
+        self.plans = Plans(database, cluster, observer)
         self.simulations = Simulations(observer, context.propose)
         self.costs = CostReports(reads)
         self.history = History(database, cluster, reads)

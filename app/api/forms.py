@@ -72,13 +72,16 @@ def warnings_header(warnings: tuple[Fault, ...]) -> dict[str, str]:
 
 
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
-DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
+PLAN_PATTERN = r"^(sha256:)?[0-9a-f]{4,64}$"
 
 Name = Annotated[str, Path(pattern=NAME_PATTERN, max_length=63, description="Name, as in the document.")]
 Project = Annotated[str, Path(pattern=NAME_PATTERN, max_length=63, description="Project of the document.")]
 NodeKey = Annotated[str, Path(pattern=NAME_PATTERN, max_length=63, description="Node id.")]
 Uuid = Annotated[str, Path(pattern=ID_PATTERN, max_length=96, description="GPU or MIG UUID.")]
-PlanKey = Annotated[str, Path(pattern=DIGEST_PATTERN, description="Plan id: the digest of its canonical form.")]
+PlanText = Annotated[
+    str,
+    Path(pattern=PLAN_PATTERN, description="Plan id, the digest of its canonical form, or how its 64 digits begin."),
+]
 Opaque = Annotated[str, Path(pattern=ID_PATTERN, max_length=96, description="Id, as the API gave it.")]
 Scope = Annotated[PowerScope, Path(description="What the cap covers.")]
 Subject = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$", max_length=96, description="What is capped.")]

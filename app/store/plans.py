@@ -1,34 +1,37 @@
 """Plans: immutable documents under their digest, with a state that moves only along its few allowed ways.
 
-The state `promoted` is given by `targets.promote` alone.
+The state `promoted` is given by `targets.promote` alone. What waits for approval waits until somebody decides or its
+time is over, by the database's clock; nobody needs to be awake for that.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
+from typing import cast
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import case, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
-from app.store.sql import DAY_S, ago, changed, from_row, one
+from app.store.sql import DAY_S, ago, changed, from_row, one, records
 from app.store.tables import cluster_state, cycles, plans, target_history
 from solvers.cycle.record import Authorship, Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
 from solvers.domain.evidence import Insight
 from solvers.domain.ids import Digest
 from solvers.domain.plan import Plan, PlanPart
-from solvers.errors import NotFoundError, StateError, SupersededError
+from solvers.errors import FieldError, NotFoundError, StateError, SupersededError
 
 COMPRESSION_LEVEL = 6
+DIGEST = "sha256:"
 
 
 class PlanState(StrEnum):
@@ -38,6 +41,8 @@ class PlanState(StrEnum):
     SUPERSEDED = "superseded"
     REJECTED = "rejected"
     SHADOW = "shadow"
+    EXPIRED = "expired"
+    """It waited for approval, and nobody decided in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,10 @@ class NewPlan:
     cycle_id: str | None = None
     policy: str | None = None
     insight: Insight | None = None
+    matter: str | None = None
+    """Of a plan that waits: what somebody has to decide on, as a digest. Equal ones are one question."""
+    waits_s: float | None = None
+    """Of a plan that waits: for how long."""
 
 
 @record
@@ -70,6 +79,12 @@ class PlanSummary:
     created_by: str
     decided_at: datetime | None
     decided_by: str | None
+    expires_at: datetime | None
+    """Of a plan that waits for approval: until when."""
+    comment: str | None
+    """Of whoever decided."""
+    blocked: tuple[str, ...]
+    """Why it could not be approved when the planner looked last. Empty for a project's token."""
     answered: Authorship | None
     """Of the cycle that made it, while that is kept."""
 
@@ -82,8 +97,14 @@ class StoredPlan(PlanSummary):
 
 
 _ANSWERED = select(cycles.c.answered).where(cycles.c.id == plans.c.cycle_id).correlate(plans).scalar_subquery()
+_PROPOSED = plans.c.state == PlanState.PROPOSED
+_WAITS = plans.c.state == PlanState.AWAITING_APPROVAL
+_OVER = _WAITS & (plans.c.expires_at <= func.now())
+_STATE = case((_OVER, PlanState.EXPIRED.value), else_=plans.c.state)
+_BESIDE = ("document", "insight", "matter", "state")
 _SUMMARY = [
-    *(column for column in plans.c if column.name not in ("document", "insight")),
+    *(column for column in plans.c if column.name not in _BESIDE),
+    _STATE.label("state"),
     _ANSWERED.label("answered"),
 ]
 _LISTING = Listing(
@@ -108,11 +129,12 @@ def put(session: Session, new: NewPlan) -> PlanSummary:
         bound_usd_per_h=new.plan.bound_usd_per_h,
         unplaced_count=len(new.plan.unplaced),
         created_by=new.created_by,
+        matter=new.matter,
+        expires_at=None if new.waits_s is None else ago(-new.waits_s),
         insight=None if new.insight is None else zlib.compress(canonical_json(new.insight).encode(), COMPRESSION_LEVEL),
     )
-    again = {
-        name: statement.excluded[name] for name in ("lane", "state", "cycle_id", "policy", "created_by", "insight")
-    }
+    renewed = ("lane", "state", "cycle_id", "policy", "created_by", "insight", "matter", "expires_at")
+    again = {name: statement.excluded[name] for name in renewed}
     session.execute(
         statement.on_conflict_do_update(index_elements=["id"], set_=again, where=plans.c.state.in_(_UNDECIDED))
     )
@@ -125,6 +147,25 @@ def get(session: Session, plan_id: str) -> PlanSummary:
     if found is None:
         raise _missing(plan_id)
     return found
+
+
+PREFIXED_MAX = 5
+
+
+def full_id(session: Session, text: str) -> str:
+    """The id that begins so, `sha256:` before it or not. Raises NotFoundError, and FieldError where several do."""
+    wanted = text if text.startswith(DIGEST) else f"{DIGEST}{text}"
+    if len(wanted) == len(DIGEST) + 64:
+        return wanted
+    query = select(plans.c.id).where(plans.c.id.startswith(wanted, autoescape=True)).order_by(plans.c.id)
+    found = session.execute(query.limit(PREFIXED_MAX + 1)).scalars().all()
+    if not found:
+        raise _missing(text)
+    if len(found) > 1:
+        named = ", ".join(item.removeprefix(DIGEST)[: len(wanted)] for item in found[:PREFIXED_MAX])
+        more = " and others" if len(found) > PREFIXED_MAX else ""
+        raise FieldError("path:plan_id", f"{text} is ambiguous: {named}{more}; write more of it")
+    return str(found[0])
 
 
 def load(session: Session, plan_id: str) -> Plan:
@@ -163,42 +204,82 @@ def load_insight(session: Session, plan_id: str, workload: str | None = None) ->
 def page(
     session: Session, order: PageOrder, *, lane: Lane | None = None, state: PlanState | None = None
 ) -> StoredPage[PlanSummary]:
-    return read_page(session, _LISTING, select(*_SUMMARY), order, {plans.c.lane: lane, plans.c.state: state})
+    return read_page(session, _LISTING, select(*_SUMMARY), order, {plans.c.lane: lane, _STATE: state})
 
 
 def decide(
-    session: Session, plan_id: str, state: PlanState, decided_by: str, *, among: Collection[PlanState]
+    session: Session,
+    plan_id: str,
+    state: PlanState,
+    decided_by: str,
+    *,
+    among: Collection[PlanState],
+    comment: str | None = None,
 ) -> PlanSummary:
     """Move a plan to a state, if it is in one of `among` now. Raises NotFoundError, SupersededError when a newer plan
-    took its place, StateError for any other state.
+    took its place, StateError for any other state, naming who decided before.
     """
-    statement = update(plans).where(plans.c.id == plan_id, plans.c.state.in_(among))
-    statement = statement.values(state=state, decided_at=func.now(), decided_by=decided_by)
+    statement = update(plans).where(plans.c.id == plan_id, plans.c.state.in_(among), ~_OVER.is_(True))
+    statement = statement.values(state=state, decided_at=func.now(), decided_by=decided_by, comment=comment)
     decided = one(session, PlanSummary, statement.returning(*_SUMMARY))
     if decided is not None:
         return decided
     found = get(session, plan_id)
     kind = SupersededError if found.state is PlanState.SUPERSEDED else StateError
-    raise kind(f"the plan is {found.state.value}, so it cannot become {state.value}", state=found.state.value)
+    raise kind(f"the plan is {told(found)}, so it cannot become {state.value}", state=found.state.value)
 
 
-def supersede_awaiting(session: Session, keep: str, decided_by: str) -> int:
-    """Set aside every plan that awaits approval but `keep`, since there is a newer one; returns how many."""
-    statement = update(plans).where(plans.c.state == PlanState.AWAITING_APPROVAL, plans.c.id != keep)
-    values = {"state": PlanState.SUPERSEDED, "decided_at": func.now(), "decided_by": decided_by}
-    return changed(session, statement.values(values))
+def told(found: PlanSummary) -> str:
+    """A plan's state, and who brought it there."""
+    if found.state is PlanState.EXPIRED and found.expires_at is not None:
+        return f"expired since {found.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+    words = found.state.value
+    if found.decided_by is not None and found.decided_at is not None:
+        words += f", by {found.decided_by} at {found.decided_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{words} ({found.comment})" if found.comment else words
 
 
-def mark_promoted(session: Session, plan_id: str, generation: int, promoted_by: str) -> None:
-    """Make a plan the promoted one, and set aside those that no longer can be; for `targets.promote` alone. Raises
+def waiting(session: Session) -> tuple[PlanSummary, ...]:
+    """Every plan that waits for approval, the newest first."""
+    query = select(*_SUMMARY).where(_WAITS, ~_OVER.is_(True)).order_by(plans.c.created_at.desc(), plans.c.id)
+    return records(session, PlanSummary, query)
+
+
+def decided_on(session: Session, matter: str) -> PlanSummary | None:
+    """The newest plan that asks the same question and waits, or that somebody rejected."""
+    asked = (_WAITS & ~_OVER.is_(True)) | (plans.c.state == PlanState.REJECTED)
+    query = select(*_SUMMARY).where(plans.c.matter == matter, asked).order_by(plans.c.created_at.desc(), plans.c.id)
+    return one(session, PlanSummary, query.limit(1))
+
+
+def last_decided(session: Session) -> datetime | None:
+    """When a plan that had waited was decided on last."""
+    query = select(func.max(plans.c.decided_at)).where(plans.c.matter.is_not(None))
+    return cast("datetime | None", session.execute(query).scalar_one())
+
+
+def note_blocked(session: Session, plan_id: str, blocked: Sequence[str]) -> None:
+    """Remember why a waiting plan could not be approved now."""
+    session.execute(update(plans).where(plans.c.id == plan_id, _WAITS).values(blocked=list(blocked)))
+
+
+def mark_promoted(
+    session: Session,
+    plan_id: str,
+    generation: int,
+    promoted_by: str,
+    comment: str | None = None,
+    *,
+    again: bool = False,
+) -> None:
+    """Make a plan the promoted one, and set aside those that no longer can be; for `targets.promote` alone. What waits
+    for approval waits on: it is judged by the fleet as it then is. `again`: the plan was promoted before. Raises
     StateError when the plan was rejected, set aside or made for shadow only.
     """
-    open_states = (PlanState.PROPOSED, PlanState.AWAITING_APPROVAL)
-    decide(session, plan_id, PlanState.PROMOTED, promoted_by, among=open_states)
-    session.execute(update(plans).where(plans.c.id == plan_id).values(generation=generation))
-    overtaken = or_(
-        plans.c.state == PlanState.PROMOTED, plans.c.state.in_(open_states) & (plans.c.parent_generation < generation)
-    )
+    open_states = (PlanState.SUPERSEDED,) if again else (PlanState.PROPOSED, PlanState.AWAITING_APPROVAL)
+    decide(session, plan_id, PlanState.PROMOTED, promoted_by, among=open_states, comment=comment)
+    session.execute(update(plans).where(plans.c.id == plan_id).values(generation=generation, blocked=[]))
+    overtaken = or_(plans.c.state == PlanState.PROMOTED, _PROPOSED & (plans.c.parent_generation < generation))
     session.execute(update(plans).where(overtaken, plans.c.id != plan_id).values(state=PlanState.SUPERSEDED))
 
 

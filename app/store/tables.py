@@ -133,7 +133,9 @@ plans = _table(
     _maybe(Double, "bound_usd_per_h"),
     _given(Integer, "unplaced_count"),
     _given(MOMENT, "created_at"),
-    _maybe(MOMENT, "decided_at"),
+    _maybe(MOMENT, "decided_at", "expires_at"),
+    _maybe(Text, "matter", "comment"),
+    _given(TEXTS, "blocked"),
     _maybe(LargeBinary, "insight"),
 )
 cluster_state = _table(
@@ -143,6 +145,8 @@ cluster_state = _table(
     _given(BigInteger, "generation", "fencing_token", "epoch"),
     _given(MOMENT, "promoted_at"),
     _given(UUID(as_uuid=False), "cluster_id"),
+    _maybe(MOMENT, "held_until"),
+    _maybe(Text, "held_by", "held_for"),
 )
 target_history = _table(
     "target_history",

@@ -73,6 +73,13 @@ def read_lease(session: Session, name: str) -> Lease | None:
     return one(session, Lease, select(leases, left_s, held).where(leases.c.name == name))
 
 
+def require_token(session: Session, name: str, token: int) -> None:
+    """Raise LeaseLostError when a newer holder is known."""
+    lease = read_lease(session, name)
+    if lease is not None and token < lease.token:
+        raise LeaseLostError(f"a newer leader holds token {lease.token}, this writer had {token}", token=lease.token)
+
+
 def leaderless(session: Session, since: datetime, seconds: float) -> bool:
     """Whether no planner has led for so long, nor since a moment; or ever."""
     values = {"name": PLANNER, "since": since, "seconds": seconds}
@@ -91,6 +98,23 @@ class Promotion:
     """What each node must hold, as plain `NodeTarget`s of generation `parent_generation + 1`."""
     fencing_token: int | None = None
     lease: str = PLANNER
+    parent_plan: str | None = None
+    """What stands by the picture that this was made from; None: whatever does."""
+    again: bool = False
+    """The plan was promoted before."""
+    request_id: str | None = None
+    comment: str | None = None
+    hold_s: float | None = None
+    """For how long nobody but people may promote afterwards."""
+
+
+@record
+class Hold:
+    """Planning by itself is held: until when, by whom and why."""
+
+    until: datetime
+    by: str
+    reason: str
 
 
 @record
@@ -121,18 +145,23 @@ class NodeDocument:
 
 def promote(session: Session, wish: Promotion) -> Generation:
     """Make a plan the target and return its generation. Raises SupersededError when the parent is no longer current,
-    LeaseLostError when a newer leader is known, StateError when the plan is not open to promotion any more.
+    or somebody holds planning, LeaseLostError when a newer leader is known, StateError when the plan is not open to
+    promotion any more.
     """
     ensure_cluster(session, wish.cluster)
     held = session.execute(select(cluster_state).where(cluster_state.c.cluster == wish.cluster).with_for_update()).one()
     _check_fence(session, wish, held.fencing_token)
+    if wish.fencing_token is not None and held_back(session, wish.cluster) is not None:
+        raise SupersededError(f"{held.held_by} holds planning: {held.held_for}")
     if held.generation != wish.parent_generation:
         raise SupersededError(
             f"the plan was made for generation {wish.parent_generation}, but {held.generation} stands",
             generation=held.generation,
         )
+    if wish.parent_plan is not None and held.plan_id != wish.parent_plan:
+        raise SupersededError(f"the plan was made beside {wish.parent_plan}, but {held.plan_id} stands")
     generation = Generation(wish.parent_generation + 1)
-    plans.mark_promoted(session, wish.plan_id, generation, wish.promoted_by)
+    plans.mark_promoted(session, wish.plan_id, generation, wish.promoted_by, wish.comment, again=wish.again)
     session.execute(
         update(cluster_state)
         .where(cluster_state.c.cluster == wish.cluster)
@@ -143,6 +172,8 @@ def promote(session: Session, wish: Promotion) -> Generation:
             fencing_token=held.fencing_token if wish.fencing_token is None else wish.fencing_token,
         )
     )
+    if wish.hold_s:
+        hold(session, wish.cluster, wish.hold_s, wish.promoted_by, f"generation {held.generation} was rolled back")
     session.execute(
         insert(target_history).values(
             generation=generation,
@@ -156,10 +187,14 @@ def promote(session: Session, wish: Promotion) -> Generation:
             name="plan.promoted",
             actor=wish.promoted_by,
             subject=f"plans/{wish.plan_id}",
+            request_id=wish.request_id,
             facts={
                 "generation": generation,
                 "parent_generation": wish.parent_generation,
                 "nodes": len(wish.node_documents),
+                "changed": {"plan": {"from": held.plan_id, "to": wish.plan_id}},
+                **({"comment": wish.comment} if wish.comment else {}),
+                **({"again": True, "hold_s": wish.hold_s} if wish.again else {}),
             },
         ),
     )
@@ -187,6 +222,34 @@ def _write_node_documents(session: Session, generation: int, documents: Mapping[
     # Nodes that are gone hold nothing any more.
     session.execute(delete(node_targets).where(node_targets.c.generation < generation))
     session.execute(named("remember_told"))
+
+
+def hold(session: Session, cluster: str, seconds: float, by: str, reason: str) -> None:
+    """Let nobody but people promote for so long."""
+    values = {"held_until": ago(-seconds), "held_by": by, "held_for": reason}
+    session.execute(update(cluster_state).where(cluster_state.c.cluster == cluster).values(values))
+
+
+def held_back(session: Session, cluster: str) -> Hold | None:
+    """Who holds planning now, if anybody does."""
+    columns = (cluster_state.c.held_until.label("until"), cluster_state.c.held_by.label("by"))
+    query = select(*columns, cluster_state.c.held_for.label("reason"))
+    return one(session, Hold, query.where(cluster_state.c.cluster == cluster, cluster_state.c.held_until > func.now()))
+
+
+def let_go(session: Session, cluster: str) -> Hold | None:
+    """End a hold; what it was, if there was one."""
+    before = held_back(session, cluster)
+    session.execute(update(cluster_state).where(cluster_state.c.cluster == cluster).values(held_until=None))
+    return before
+
+
+def line(session: Session, wanted: int) -> TargetLine:
+    """One generation of history. Raises NotFoundError."""
+    found = one(session, TargetLine, select(target_history).where(target_history.c.generation == wanted))
+    if found is None:
+        raise NotFoundError(f"no generation {wanted}", generation=wanted)
+    return found
 
 
 def ensure_cluster(session: Session, cluster: str) -> None:
@@ -238,9 +301,7 @@ def current(session: Session, cluster: str) -> Target:
 
 def at(session: Session, wanted: int) -> Target:
     """The target of a generation. Raises NotFoundError."""
-    row = session.execute(select(target_history).where(target_history.c.generation == wanted)).one_or_none()
-    if row is None:
-        raise NotFoundError(f"no generation {wanted}", generation=wanted)
+    row = line(session, wanted)
     plan = plans.load(session, row.plan_id)
     return Target(
         generation=Generation(wanted),

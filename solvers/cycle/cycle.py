@@ -24,16 +24,18 @@ from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, T
 from solvers.domain.change import Transition, diff
 from solvers.domain.codec import digest, picture_digest
 from solvers.domain.evidence import SilentReporter
-from solvers.domain.ids import Digest, Generation, PolicyName
+from solvers.domain.ids import Digest, Generation, PolicyName, WorkloadId
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, InputError, LeaseLostError, SupersededError
+from solvers.models.worth import pinned_settings, worth_of
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import SPEC as KEEP
 from solvers.planners.chain import KeepTarget
 from solvers.planners.joint.certificate import certified
-from solvers.verify.checks import verify
+from solvers.verify.checks import is_fatal, verify
+from solvers.verify.picture import knobs
 
 T = TypeVar("T")
 
@@ -75,10 +77,12 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
         snapshot_digest=picture_digest(snapshot),
     )
     request = PlanRequest(snapshot=snapshot, movable=record.movable, budget=record.budget, seed=order.seed)
-    together = _plan(watch, order, request)
+    shared = Shared.of(snapshot, order)
+    together = _plan(watch, order, request, shared)
     chosen, plan = together.chosen, together.chosen.plan
     record = replace(
         record,
+        asked=shared.wider if chosen.proposal is not None and chosen.proposal.planner in shared.by else (),
         attempts=chosen.attempts,
         proposal=chosen.proposal,
         plan_digest=digest(plan) if plan is not None else None,
@@ -103,7 +107,58 @@ def _close(watch: _Watch, record: CycleRecord) -> CycleRecord:
     return closed
 
 
-def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest) -> Together:
+# --- One solve for two lanes
+
+
+@dataclass(slots=True)
+class Shared:
+    """A wider lane's workloads, and the planners whose answer to it was this lane's as well."""
+
+    wider: tuple[WorkloadId, ...]
+    by: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(snapshot: Snapshot, order: CycleOrder) -> Shared:
+        """Nothing is shared where several policies plan one after the other."""
+        alone = order.beside is None or bool(snapshot.policies)
+        return Shared(() if alone or order.beside is None else movable_workloads(snapshot, order.beside))
+
+    def propose(self, ask: Callable[[str, PlanRequest], Proposal], planner: str, request: PlanRequest) -> Proposal:
+        """One answer for both, where it can be. Raises EngineError."""
+        if self.wider and self.wider != request.movable:
+            try:
+                found = narrowed(ask(planner, replace(request, movable=self.wider)), request)
+            except EngineError:
+                found = None  # what is wrong with it is asked of this lane alone
+            if found is not None:
+                self.by.add(planner)
+                return found
+        return ask(planner, request)
+
+
+def narrowed(wide: Proposal, request: PlanRequest) -> Proposal | None:
+    """A wider lane's proposal told as this one's; None where it moves what this one may not, or would be unsound."""
+    snapshot, movable, plan = request.snapshot, request.movable, wide.plan
+    if plan is None:
+        return None
+    mine = set(movable)
+    held = {item.replica: item for item in snapshot.target.assignments if item.workload not in mine}
+    others = {item.replica: item for item in plan.assignments if item.workload not in mine}
+    settings, kept = {item.device: item for item in plan.settings}, pinned_settings(snapshot, movable)
+    same = {name: knobs(item) for name, item in others.items()} == {name: knobs(item) for name, item in held.items()}
+    if not same or any(settings.get(device) != setting for device, setting in kept.items()):
+        return None
+    assignments = tuple(held.get(item.replica, item) for item in plan.assignments)
+    found = replace(
+        plan,
+        assignments=assignments,
+        unplaced=tuple(item for item in plan.unplaced if item.workload in mine),
+        objective=worth_of(snapshot, movable, assignments, plan.settings).objective,
+    )
+    return None if is_fatal(verify(snapshot, found, movable)) else replace(wide, plan=found)
+
+
+def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest, shared: Shared) -> Together:
     ports, default = watch.ports, request.snapshot.policy.name
     recollection = Recollection(
         think=lambda *asked: watch.run(CycleStep.PROPOSE, partial(ports.runner.think, *asked)),
@@ -111,7 +166,7 @@ def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest) -> Together:
         default=default,
     )
     asking = Asking(
-        propose=recollection.propose,
+        propose=lambda *asked: shared.propose(recollection.propose, *asked),
         verify=lambda *asked: watch.run(CycleStep.VERIFY, partial(verify, *asked)),
         reporter=ports.reporter,
     )
@@ -219,7 +274,8 @@ def replay(
     if record.plan.parts:
         plan: Plan | None = _in_parts(record.plan, request, propose, states)
     else:
-        plan = propose(record.proposal.planner, request, states.get(record.snapshot.policy.name)).plan
+        shared, state = Shared(record.asked), states.get(record.snapshot.policy.name)
+        plan = shared.propose(lambda name, asked: propose(name, asked, state), record.proposal.planner, request).plan
         plan = plan and _told_as_then(record.plan.bound_usd_per_h, request, plan)
     if plan is None:
         raise EngineError(f"planner {record.proposal.planner} has no plan this time", cycle=record.id)

@@ -22,6 +22,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DemandOrigin
+from solvers.domain.workload import ServiceMode
 from solvers.models.worth import Step
 from solvers.problems.fleet import silent_nodes
 
@@ -63,11 +64,27 @@ def gate(case: GateCase) -> Decision:
     return _with_lane(case, holds)
 
 
+def asks_for(
+    snapshot: Snapshot, transition: Transition, outdated: tuple[WorkloadId, ...] = ()
+) -> tuple[WorkloadId, ...]:
+    """Workloads on approve that a plan changes, on whose devices it sets another clock or power, or whose processes it
+    tells something new: what somebody has to decide on.
+    """
+    mine = {WorkloadId(work.id) for work in snapshot.works if work.mode is ServiceMode.APPROVE}
+    touched = {item.workload for change in transition.changes for item in (change.before, change.after) if item}
+    settled = {change.subject for change in transition.changes if change.setting_after is not None}
+    on_them = {item.workload for item in snapshot.target.assignments if item.device in settled}
+    return tuple(sorted(mine & {*touched, *on_them, *outdated}))
+
+
 def _with_lane(case: GateCase, holds: dict[HoldReason, tuple[Fact, ...]]) -> Decision:
     if case.order.lane is Lane.SHADOW:
         return _hold(holds | {HoldReason.SHADOW_ONLY: ()})
     if holds:
         return _hold(holds)
+    if case.order.lane is Lane.APPROVE and not asks_for(case.snapshot, case.transition, case.order.outdated):
+        # What else changes is the acting lane's.
+        return _hold({HoldReason.NOTHING_TO_CHANGE: ()})
     if case.order.lane is Lane.APPROVE or not case.order.promote:
         return _hold({HoldReason.AWAITING_APPROVAL: ()})
     return Decision(promote=True)

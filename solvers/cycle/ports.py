@@ -40,6 +40,9 @@ class CycleOrder:
     forced: bool = False
     promote: bool = True
     outdated: tuple[WorkloadId, ...] = ()
+    beside: Lane | None = None
+    """A wider lane that sees the same picture: planners are asked for it first, and where their answer leaves alone
+    what this lane may not move, it is this lane's answer too."""
 
 
 def movable_workloads(snapshot: Snapshot, lane: Lane) -> tuple[WorkloadId, ...]:

@@ -167,6 +167,8 @@ class CycleRecord:
     decision: Decision | None = None
     generation: Generation | None = None
     timings: tuple[Timing, ...] = ()
+    asked: tuple[WorkloadId, ...] = late(())
+    """What the planner could move where it was asked for a wider lane as well; the plan leaves the rest as it stood."""
 
     @property
     def makers(self) -> tuple[Maker, ...]:

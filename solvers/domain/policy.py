@@ -169,6 +169,7 @@ HOURS_PER_DAY = 24
 SECONDS_PER_HOUR = 3600
 GRAMS_PER_TONNE = 1e6
 INTERRUPTION_OVER_S_MAX = 1e9
+APPROVAL_S_MIN, APPROVAL_S_MAX = 900.0, 30 * 86_400.0
 LOOKBACK_S_MAX = 86_400.0
 """Gateways' reports are kept longer than this, but reading more of them than a day's takes too long."""
 
@@ -283,6 +284,8 @@ class Policy:
     """Demand that a plan interrupts for so long, because what replaces a replica must launch first, counts as if it
     were never served. The longer this is, the sooner a replica that serves may end for a cheaper or fuller plan.
     """
+    approval_expires_s: Annotated[float, within(APPROVAL_S_MIN, APPROVAL_S_MAX)] = late(3600.0)
+    """How long a plan waits for approval; of the policy `default`, for all."""
 
     def __post_init__(self) -> None:
         if len(self.energy_usd_per_kwh_by_hour) not in (0, HOURS_PER_DAY):

@@ -22,7 +22,7 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant("the old plan stays", "app.store.plans", "plans.c.state == PlanState.PROMOTED, plans.c", "plans.c"),
+    Mutant("the old plan stays", "app.store.plans", "plans.c.state == PlanState.PROMOTED, _PROP", "_PROP"),
     Mutant("an answer is not kept", "app.store.idempotency", "if found is None:", "if True:"),
     Mutant("all may be reported", "app.services.seen.telemetry", "return own and bool", "return True or bool"),
     Mutant("two at once under a key", "app.store.idempotency", "func.pg_try_advisory_xact_lock(name)", "func.now()"),

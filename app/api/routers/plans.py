@@ -5,24 +5,32 @@ would be if it were another.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request, Response
+from pydantic import Field
 
 from app.api.auth import ClusterReader, ClusterWriter, SharedReader, visible_project
 from app.api.body import RequestBody, json_of, parse, require_media_type
 from app.api.deps import context_of, deed_of, services_of
-from app.api.forms import Page, Paging, PlanKey, Posting, answer, once
+from app.api.forms import IfMatch, Page, Paging, PlanText, Posted, Posting, answer, etag, once
 from app.api.openapi import json_body, router_of
+from app.api.problems import request_id_of
 from app.records import record
 from app.services.explaining.solves import ExplainQuestion
+from app.services.planning.deciding import RolledBack, Terms
 from app.services.planning.plans import Explanation
+from app.services.planning.reviewing import PlanDiff
 from app.services.whatif.question import WhatIf, WhatIfQuestion
 from app.store.plans import PlanState, PlanSummary, StoredPlan
+from app.store.targets import Hold
 from solvers.cycle.record import Lane
 from solvers.domain.codec import canonical_json
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import NAME_PATTERN
+
+B = TypeVar("B", bound=RequestBody)
+_TAG_HEADER = {"ETag": {"description": "Of the target it is compared with.", "schema": {"type": "string"}}}
 
 
 class ProposeRequest(RequestBody):
@@ -31,7 +39,33 @@ class ProposeRequest(RequestBody):
     lane: Lane = Lane.ACT
 
 
+Comment = Annotated[str, Field(max_length=2000, description="For those who read the audit later.")]
+COOLDOWN_S, COOLDOWN_S_MAX = 900.0, 7 * 86_400.0
+
+
 class ApplyRequest(RequestBody):
+    """Why, for those who read the audit later; the body may also be left out."""
+
+    comment: Comment | None = None
+
+
+class RejectRequest(RequestBody):
+    """Why not."""
+
+    comment: Comment = ""
+
+
+class RollbackRequest(RequestBody):
+    """Where to, and for how long nobody but people may change it."""
+
+    generation: int | None = Field(None, ge=1, le=2**53, description="Without: the one before what stands.")
+    cooldown_s: float = Field(
+        COOLDOWN_S, ge=0, le=COOLDOWN_S_MAX, allow_inf_nan=False, description="Automatic planning is held for so long."
+    )
+    comment: Comment | None = None
+
+
+class ResumeRequest(RequestBody):
     """Nothing to say; the body may also be left out."""
 
 
@@ -43,6 +77,20 @@ class Applied:
     generation: int
 
 
+@record
+class Planning:
+    """Whether the planner may change the target by itself."""
+
+    held: Hold | None
+    """Null: it may."""
+
+
+def plan_key(request: Request, plan_id: PlanText) -> str:
+    """The whole id of what is named in the path."""
+    return services_of(request).plans.full_id(plan_id)
+
+
+PlanKey = Annotated[str, Depends(plan_key)]
 plans_router = router_of("plans")
 WorkloadFilter = Annotated[
     str | None,
@@ -59,7 +107,7 @@ def list_plans(
     request: Request, actor: SharedReader, order: Paging, lane: Lane | None = None, state: PlanState | None = None
 ) -> Any:
     """Newest first."""
-    return answer(services_of(request).plans.page(order, lane, state))
+    return answer(services_of(request).plans.page(order, lane, state, actor.project))
 
 
 @plans_router.get("/v1/plans/{plan_id}", summary="Get a plan", response_model=StoredPlan)
@@ -127,23 +175,104 @@ def propose_plan(
     return once(posted, work, apart=True)
 
 
+@plans_router.get(
+    "/v1/plans/{plan_id}/diff",
+    summary="What would a plan change?",
+    response_model=PlanDiff,
+    responses={200: {"headers": _TAG_HEADER}},
+)
+def diff_plan(request: Request, actor: ClusterReader, plan_id: PlanKey) -> Any:
+    """Against what stands now, by the fleet and the demand of now: cost, power, each workload before and after, each
+    device, and the steps in the order in which agents make them; and whether it could be approved.
+    """
+    found = services_of(request).plans.diff(plan_id)
+    return answer(found.diff, headers={"ETag": etag(found.tag)})
+
+
 @plans_router.post(
     "/v1/plans/{plan_id}/apply",
-    summary="Make a plan the target",
+    summary="Approve a plan: make it the target",
     response_model=Applied,
     openapi_extra=json_body(ApplyRequest),
 )
-def apply_plan(request: Request, actor: ClusterWriter, plan_id: PlanKey, posted: Posting) -> Any:
-    """Works while the plan's parent generation is still current; otherwise 409, and a new plan is needed."""
-    require_media_type(request, "application/json")
-    if posted.body.strip():
-        parse(ApplyRequest, posted.body)
+def apply_plan(
+    request: Request, actor: ClusterWriter, plan_id: PlanKey, posted: Posting, if_match: IfMatch = None
+) -> Any:
+    """Exactly this plan, if it still fits the fleet as it is: otherwise 409 with every reason. 409 also names who
+    decided before. With If-Match, the tag of `diff` or of the current target: 412 when something else stands by now.
+    """
+    wish = _said(request, posted, ApplyRequest)
+    terms = _terms(request, wish.comment, if_match)
 
     def work() -> Response:
-        generation = context_of(request).planning.apply(plan_id, actor.name)
+        generation = context_of(request).planning.apply(plan_id, actor.name, terms)
         return answer(Applied(plan_id=plan_id, generation=generation))
 
     return once(posted, work)
+
+
+@plans_router.post(
+    "/v1/plans/{plan_id}/reject",
+    summary="Reject a plan",
+    response_model=PlanSummary,
+    openapi_extra=json_body(RejectRequest),
+)
+def reject_plan(request: Request, actor: ClusterWriter, plan_id: PlanKey, posted: Posting) -> Any:
+    """It is not proposed again unchanged: not before documents of workloads on approve, or what it does with them,
+    differ. 409 names who decided before.
+    """
+    wish = _said(request, posted, RejectRequest)
+    deed = deed_of(request, actor)
+    return once(posted, lambda: answer(services_of(request).plans.reject(plan_id, wish.comment, deed)))
+
+
+@plans_router.post(
+    "/v1/rollback",
+    summary="Go back to what stood before",
+    response_model=RolledBack,
+    openapi_extra=json_body(RollbackRequest),
+)
+def roll_back(request: Request, actor: ClusterWriter, posted: Posting, if_match: IfMatch = None) -> Any:
+    """The plan of an earlier generation becomes the target again, as a new generation, and automatic planning is held
+    for `cooldown_s`. 409 with every reason when devices are gone or it does not verify any more; If-Match as above.
+    """
+    wish = _said(request, posted, RollbackRequest)
+    terms = _terms(request, wish.comment, if_match)
+
+    def work() -> Response:
+        return answer(context_of(request).planning.rollback(wish.generation, wish.cooldown_s, actor.name, terms))
+
+    return once(posted, work)
+
+
+@plans_router.get("/v1/planning", summary="May the planner act by itself?", response_model=Planning)
+def get_planning(request: Request, actor: ClusterReader) -> Any:
+    """Who holds it since a rollback, and until when."""
+    return answer(Planning(held=services_of(request).plans.hold()))
+
+
+@plans_router.post(
+    "/v1/planning/resume",
+    summary="Let the planner act again",
+    response_model=Planning,
+    openapi_extra=json_body(ResumeRequest),
+)
+def resume_planning(request: Request, actor: ClusterWriter, posted: Posting) -> Any:
+    """Ends what a rollback holds, before its time is over. Answers what was held, null where nothing was."""
+    _said(request, posted, ResumeRequest)
+    deed = deed_of(request, actor)
+    return once(posted, lambda: answer(Planning(held=services_of(request).plans.resume(deed))))
+
+
+def _said(request: Request, posted: Posted, kind: type[B]) -> B:
+    """The body, or what one says that is left out."""
+    require_media_type(request, "application/json")
+    return parse(kind, posted.body) if posted.body.strip() else kind()
+
+
+def _terms(request: Request, comment: str | None, if_match: str | None) -> Terms:
+    tag = None if if_match is None else if_match.strip().strip('"')
+    return Terms(request_id=request_id_of(request.scope), comment=comment, standing=tag)
 
 
 # --- Simulations. Nothing is stored and nothing changes

@@ -29,6 +29,7 @@ from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, 
 from app.api.openapi import router_of
 from app.errors import ForbiddenError
 from app.records import record
+from app.services.planning.reviewing import tag_of
 from app.services.seen.history import Costs, HandedStates
 from app.services.seen.status import FleetSummary
 from app.services.seen.telemetry import DeviceSeries, ServiceSeries
@@ -68,7 +69,7 @@ def list_targets(request: Request, actor: ClusterReader, order: Paging) -> Any:
 def get_current_target(request: Request, actor: ClusterReader, if_none_match: HeldTag = None) -> Any:
     """Generation 0 is the empty target before the first plan."""
     target = services_of(request).history.target()
-    return tagged(request, target, etag(f"{target.generation}/{target.plan}"))
+    return tagged(request, target, etag(tag_of(target)))
 
 
 @history_router.get("/v1/receipts", summary="List receipts", response_model=Page[ReceiptLine])

@@ -8,7 +8,9 @@ so that no planner is handed the state of another version.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -19,29 +21,28 @@ from app.records import record_of
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
-from app.services.planning.rollout import Author, StoreActuator, outdated, promote
+from app.services.planning.deciding import BARE, Decisions, RolledBack, Terms
+from app.services.planning.reviewing import Review, matter_of
+from app.services.planning.rollout import Author, StoreActuator, outdated
 from app.services.planning.snapshots import StoreObserver, read_policy
 from app.services.whatif.made import no_plan
-from app.store import cycles, documents, plans, targets
+from app.store import cycles, documents, plans, targets, telemetry
 from app.store.cycles import NewCycle
 from app.store.engine import Database
 from app.store.pages import PageOrder
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.cycle import run_cycle
-from solvers.cycle.gate import fatal_codes
-from solvers.cycle.ports import Clock, CycleOrder, Journal, Memory, Observer, Ports, Runner, movable_workloads
+from solvers.cycle.ports import Clock, CycleOrder, Journal, Memory, Observer, Ports, Runner
 from solvers.cycle.record import CycleRecord, CycleStep, HoldReason, Lane
-from solvers.domain.codec import digest
-from solvers.domain.evidence import Reporter, Severity
-from solvers.domain.ids import CycleId
-from solvers.domain.ownership import moved_by
+from solvers.domain.evidence import Reporter
+from solvers.domain.ids import CycleId, WorkloadId
 from solvers.domain.plan import Plan
+from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
-from solvers.errors import EngineError, StateError, SupersededError
+from solvers.errors import EngineError, StateError
 from solvers.planners import registry
 from solvers.planners.base import PlanRequest, Thought
-from solvers.verify.checks import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +86,18 @@ class LeaderJournal:
 
     def _settle(self, session: Session, record: CycleRecord, plan: Plan) -> None:
         holder, end = self._cycle.holder, _end_state(record)
-        if end in (PlanState.SHADOW, PlanState.AWAITING_APPROVAL) and _stands_already(session, record, plan, end):
+        if end is PlanState.AWAITING_APPROVAL:
+            waits = _waiting_plan(record, plan, holder)
+            asked = plans.decided_on(session, str(waits.matter))
+            # One that is blocked goes on waiting, and the newer one stands beside it.
+            if asked is None or asked.blocked:
+                plans.put(session, waits)
+            return
+        if end is PlanState.SHADOW and _stands_already(session, record, plan, end):
             return
         stored = plans.put(session, _new_plan(record, plan, PlanState.PROPOSED, holder))
-        if stored.state is not PlanState.PROPOSED:
-            return  # a newer generation has set it aside already
-        plans.decide(session, stored.id, end, holder, among=(PlanState.PROPOSED,))
-        if end is PlanState.AWAITING_APPROVAL:
-            plans.supersede_awaiting(session, stored.id, holder)
+        if stored.state is PlanState.PROPOSED:  # else a newer generation has set it aside already
+            plans.decide(session, stored.id, end, holder, among=(PlanState.PROPOSED,))
 
 
 class RequestJournal:
@@ -109,13 +114,22 @@ class RequestJournal:
         """Nothing to keep yet: such a cycle never acts."""
 
     def close(self, record: CycleRecord) -> None:
-        """Keep record and plan at once."""
+        """Keep record and plan at once. One for approval waits like the planner's own."""
         state = PlanState.SHADOW if record.lane is Lane.SHADOW else PlanState.PROPOSED
         with self._database.transaction() as session:
             cycles.begin(session, self._cycle)
             cycles.close(session, record)
-            if record.plan is not None:
-                plans.put(session, _new_plan(record, record.plan, state, self._cycle.holder))
+            if record.plan is None:
+                return
+            waits = record.lane is Lane.APPROVE and _end_state(record) is PlanState.AWAITING_APPROVAL
+            make = _waiting_plan if waits else partial(_new_plan, state=state)
+            plans.put(session, make(record, record.plan, created_by=self._cycle.holder))
+
+
+def _waiting_plan(record: CycleRecord, plan: Plan, created_by: str) -> NewPlan:
+    new = _new_plan(record, plan, PlanState.AWAITING_APPROVAL, created_by)
+    waits_s = record.snapshot.policy.approval_expires_s
+    return replace(new, matter=matter_of(record.snapshot, plan), waits_s=waits_s)
 
 
 def _new_plan(record: CycleRecord, plan: Plan, state: PlanState, created_by: str) -> NewPlan:
@@ -227,6 +241,12 @@ def _version(key: str) -> str | None:
 
 
 _log = EventLog("headroom.planning")
+LOOKED_THROUGH_MAX = 16
+"""Of the plans that wait, so many of the newest are held against the fleet in every pass."""
+WAITING_EVERY_S = 300.0
+"""Where others are on auto, lanes that only wait for people are planned so often while they ask for something, and at
+once when documents, nodes or decisions change: they must not take the others' cycles.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +271,10 @@ class Planning:
         completion = Completion(parts.beliefs) if parts.beliefs is not None else None
         self._observer = StoreObserver(parts.database, parts.clock, parts.cluster, completion)
         self._unended: set[CycleId] = set()
+        self._decisions = Decisions(parts.database, parts.cluster, self._observer)
+        self._mark: object = None
+        self._asked_ms: dict[Lane, float] = {}
+        """When lanes that wait for people were planned last."""
 
     # -- the leader ---------------------------------------------------------------------------------------------------
 
@@ -264,10 +288,54 @@ class Planning:
             self._parts.beliefs.belief()
         sight, records = self._pass(), list[CycleRecord]()
         for lane in lanes:
-            records.append(self._lead(leader, lane, seed, sight))
+            beside = Lane.APPROVE if lane is Lane.ACT and Lane.APPROVE in lanes else None
+            if lane is Lane.APPROVE and records and records[0].asked and records[0].generation is not None:
+                continue  # asked together: nothing of it was for people to decide
+            records.append(self._lead(leader, lane, seed, beside, sight))
             if records[-1].generation is not None:
                 sight.renew()
+        self._note_waiting(records)
+        self._look_through(leader, sight)
         return tuple(records)
+
+    def _due(self, session: Session, policy: Policy) -> tuple[Lane, ...]:
+        """Lanes with work; those that wait for people only now and then, while others are on auto."""
+        lanes = lanes_with_work(session, self._parts.cluster)
+        nodes = telemetry.live_nodes(session, policy.device_silent_after_s)
+        mark = (telemetry.intent_mark(session), nodes, plans.last_decided(session))
+        if mark != self._mark or ServiceMode.AUTO not in modes_declared(session):
+            self._mark, self._asked_ms = mark, {}
+        now_ms = self._parts.clock.elapsed_ms()
+        late_ms = now_ms - 1000.0 * WAITING_EVERY_S
+        return tuple(lane for lane in lanes if self._asked_ms.get(lane, late_ms) <= late_ms)
+
+    def _note_waiting(self, records: Sequence[CycleRecord]) -> None:
+        """Remember which lanes asked for something and must not be asked again at once; one that had its answer
+        together with another costs nothing.
+        """
+        free = any(record.asked for record in records)
+        for record in records:
+            if record.lane is Lane.SHADOW or (record.lane is Lane.APPROVE and not free):
+                self._asked_ms[record.lane] = self._parts.clock.elapsed_ms()
+
+    def _look_through(self, leader: Leader, sight: LanePass) -> None:
+        """Hold what waits for approval against the fleet as it is: what could not be approved says why, and what has
+        nothing left to change is set aside.
+        """
+        with self._parts.database.reading() as session:
+            found = [(each, plans.load(session, each.id)) for each in plans.waiting(session)[:LOOKED_THROUGH_MAX]]
+            renewed = _outdated(session) if found else ()
+        for summary, plan in found:
+            review = Review.of(sight.observe(), plan, summary.lane)
+            with self._parts.database.transaction() as session:
+                targets.require_token(session, targets.PLANNER, leader.fencing)
+                if not review.asks(renewed):
+                    state, why = PlanState.SUPERSEDED, "what it asks for stands already"
+                    plans.decide(
+                        session, summary.id, state, leader.holder, among=(PlanState.AWAITING_APPROVAL,), comment=why
+                    )
+                elif review.blocked != summary.blocked:
+                    plans.note_blocked(session, summary.id, review.blocked)
 
     def rehearse(self) -> None:
         """Look as a leader would: what is believed is at hand then when this process leads. Raises TransientError."""
@@ -278,7 +346,9 @@ class Planning:
         with self._parts.database.transaction() as session:
             aborted = cycles.abort_older(session, leader.fencing)
             own = [cycle for cycle in sorted(self._unended) if cycles.abort(session, cycle)]
-            lanes, seed = lanes_with_work(session, self._parts.cluster), read_policy(session).seed
+            held = targets.held_back(session, self._parts.cluster) is not None
+            policy = read_policy(session)
+            lanes, seed = () if held else self._due(session, policy), policy.seed
         self._unended.clear()
         for cycle in (*aborted, *own):
             _log.warning("cycle.aborted", cycle=cycle)
@@ -287,13 +357,13 @@ class Planning:
     def _pass(self) -> LanePass:
         return LanePass(self._observer, self._parts.runner, StoreMemory(self._parts.database))
 
-    def _lead(self, leader: Leader, lane: Lane, seed: int, sight: LanePass) -> CycleRecord:
+    def _lead(self, leader: Leader, lane: Lane, seed: int, beside: Lane | None, sight: LanePass) -> CycleRecord:
         new = self._new(lane, leader.holder, leader.fencing)
         self._unended.add(new.id)
         with bound(cycle=new.id, lane=lane.value):
             journal = LeaderJournal(self._parts.database, new)
             author = Author(name=leader.holder, fencing=leader.fencing)
-            record = self._run(journal, author, self._order(new, seed), sight)
+            record = self._run(journal, author, replace(self._order(new, seed), beside=beside), sight)
             self._unended.discard(new.id)
             return record
 
@@ -316,30 +386,13 @@ class Planning:
             raise EngineError(no_plan(record.snapshot, record.attempts), cycle=record.id)
         return record.plan_digest
 
-    def apply(self, plan_id: str, actor: str) -> int:
-        """Make a stored plan the target, if the world as it is now still lets it; the new generation. Raises
-        NotFoundError, SupersededError when its parent is no longer current, StateError when it is not open to promotion
-        or the verifier refutes it under a fresh snapshot.
-        """
-        with self._parts.database.reading() as session:
-            summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
-        if summary.state is PlanState.SUPERSEDED:
-            raise SupersededError("a newer plan took this one's place", plan=plan_id)
-        if summary.state not in (PlanState.PROPOSED, PlanState.AWAITING_APPROVAL):
-            raise StateError(f"the plan is {summary.state.value} and cannot be applied", plan=plan_id)
-        snapshot = self._observer.observe()
-        if plan.parent != snapshot.target.generation:
-            raise SupersededError(
-                f"the plan was made for generation {plan.parent}, but {snapshot.target.generation} stands", plan=plan_id
-            )
-        # The verifier judges it under another snapshot than the one it was made for.
-        movable = moved_by(plan, snapshot, movable_workloads(snapshot, summary.lane))
-        findings = verify(snapshot, replace(plan, snapshot=digest(snapshot)), movable)
-        if fatal := [item for item in findings if item.severity is Severity.FATAL]:
-            raise StateError(f"the plan no longer fits: {fatal_codes(fatal)}", plan=plan_id, findings_fatal=len(fatal))
-        generation = promote(self._parts.database, self._parts.cluster, plan, snapshot, Author(name=actor))
-        _log.info("plan.applied", plan=plan_id, generation=generation, actor=actor)
-        return generation
+    def apply(self, plan_id: str, actor: str, terms: Terms = BARE) -> int:
+        """Make a stored plan the target; the new generation. Raises as `Decisions.apply`."""
+        return self._decisions.apply(plan_id, actor, terms)
+
+    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Terms = BARE) -> RolledBack:
+        """Make the plan of an earlier generation the target again. Raises as `Decisions.rollback`."""
+        return self._decisions.rollback(wanted, hold_s, actor, terms)
 
     # -- one cycle ----------------------------------------------------------------------------------------------------
 
@@ -361,21 +414,27 @@ class Planning:
         return run_cycle(ports, order)
 
     def _order(self, cycle: NewCycle, seed: int) -> CycleOrder:
-        with self._parts.database.reading() as session:
-            renewed = (*outdated(session), *misgoverned(session, read_owners(session)))
-        return record_of(CycleOrder, cycle, seed=seed, outdated=tuple(sorted(set(renewed))))
+        return record_of(CycleOrder, cycle, seed=seed, outdated=self._parts.database.read(_outdated))
+
+
+def _outdated(session: Session) -> tuple[WorkloadId, ...]:
+    return tuple(sorted({*outdated(session), *misgoverned(session, read_owners(session))}))
 
 
 def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:
     """Lanes that have workloads of their own, the acting one first. It also runs when nothing may move but something
     stands: what was deleted must stop.
     """
-    found = {
-        ServiceMode(str(stored.spec["mode"]))
-        for kind in kinds.workloads()
-        for stored in documents.all_specs(session, kind)
-    }
+    found = modes_declared(session)
     if targets.current(session, cluster).assignments:
         found.add(ServiceMode.AUTO)
     lanes = {ServiceMode.AUTO: Lane.ACT, ServiceMode.APPROVE: Lane.APPROVE, ServiceMode.SHADOW: Lane.SHADOW}
     return tuple(lane for mode, lane in lanes.items() if mode in found)
+
+
+def modes_declared(session: Session) -> set[ServiceMode]:
+    return {
+        ServiceMode(str(stored.spec["mode"]))
+        for kind in kinds.workloads()
+        for stored in documents.all_specs(session, kind)
+    }

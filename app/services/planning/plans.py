@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -41,17 +41,20 @@ from app.services.explaining.solves import (
     check_question,
     refuse_long,
 )
+from app.services.planning.reviewing import PlanDiff, Review, difference, tag_of
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.changes import apply_changes
 from app.services.whatif.made import request_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
-from app.store import documents, plans
+from app.store import documents, plans, targets
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.plans import PlanState, PlanSummary, StoredPlan
+from app.store.targets import Hold
 from solvers.cycle.attempts import Asking, Propose
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
+from solvers.domain.codec import Plain
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
@@ -90,17 +93,57 @@ class Explanation:
 
 
 class Plans:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, cluster: str, observer: StoreObserver) -> None:
+        self._database, self._cluster, self._observer = database, cluster, observer
 
-    def page(self, order: PageOrder, lane: Lane | None, state: PlanState | None) -> StoredPage[PlanSummary]:
-        return self._database.read(plans.page, order, lane=lane, state=state)
+    def page(
+        self, order: PageOrder, lane: Lane | None, state: PlanState | None, project: str | None = None
+    ) -> StoredPage[PlanSummary]:
+        """Plans, the newest first, as a project may see them where named."""
+        found = self._database.read(plans.page, order, lane=lane, state=state)
+        return replace(found, items=tuple(told_to(item, project) for item in found.items))
+
+    def full_id(self, text: str) -> str:
+        """The plan whose id begins so. Raises NotFoundError, and FieldError where several do."""
+        return self._database.read(plans.full_id, text)
 
     def get(self, plan_id: str, project: str | None) -> StoredPlan:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
         with self._database.reading() as session:
             plan = seen_by(plans.load(session, plan_id), project)
-            return record_of(StoredPlan, plans.get(session, plan_id), plan=plan)
+            return record_of(StoredPlan, told_to(plans.get(session, plan_id), project), plan=plan)
+
+    def diff(self, plan_id: str) -> ComparedPlan:
+        """What a plan would change against what stands now. Raises NotFoundError, TransientError."""
+        with self._database.reading() as session:
+            summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
+        review = Review.of(self._observer.observe(), plan, summary.lane)
+        return ComparedPlan(diff=difference(review, summary), tag=tag_of(review.picture.target))
+
+    def reject(self, plan_id: str, comment: str, deed: Deed) -> PlanSummary:
+        """Say no to a plan that waits: it is not proposed again unchanged. Raises NotFoundError, StateError naming who
+        decided before.
+        """
+        waits = (PlanState.AWAITING_APPROVAL, PlanState.PROPOSED)
+        with self._database.transaction() as session:
+            before = plans.get(session, plan_id)
+            found = plans.decide(session, plan_id, PlanState.REJECTED, deed.actor, among=waits, comment=comment)
+            changed: dict[str, Plain] = {"state": {"from": before.state.value, "to": found.state.value}}
+            deed.note(session, "plan.rejected", f"plans/{plan_id}", {"changed": changed, "comment": comment})
+            return found
+
+    def hold(self) -> Hold | None:
+        """Who holds planning by itself now, if anybody does."""
+        return self._database.read(targets.held_back, self._cluster)
+
+    def resume(self, deed: Deed) -> Hold | None:
+        """End a hold, so that planning goes on by itself; what it was."""
+        with self._database.transaction() as session:
+            before = targets.let_go(session, self._cluster)
+            if before is not None:
+                changed: dict[str, Plain] = {"held_until": {"from": before.until.isoformat(), "to": None}}
+                deed.note(session, "planning.resumed", "cluster", {"changed": changed, "held_by": before.by})
+            return before
 
     def note_proposal(self, plan_id: str, lane: Lane, deed: Deed) -> None:
         """Write into the audit trail that somebody asked for a plan and got this one."""
@@ -117,7 +160,7 @@ class Plans:
         if gpu_type is not None and workload is None:
             raise FieldError("query:workload", "say for which workload")
         with self._database.reading() as session:
-            summary = plans.get(session, plan_id)
+            summary = told_to(plans.get(session, plan_id), project)
             whole = plans.load(session, plan_id)
             plan = seen_by(whole, project)
             insight = plans.load_insight(session, plan_id, workload)
@@ -141,6 +184,19 @@ class Plans:
             forced=None,
             slo_curve=None,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedPlan:
+    """A difference, and the tag of what it was made against."""
+
+    diff: PlanDiff
+    tag: str
+
+
+def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:
+    """A summary as a project may see it: what is said of other projects' workloads stays out."""
+    return summary if project is None else replace(summary, blocked=(), comment=None)
 
 
 def seen_by(plan: Plan, project: str | None) -> Plan:

@@ -126,10 +126,16 @@ def _beside(target: DeviceTarget, node: NodeTarget, going: list[ReplicaTarget], 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """Who promotes: the leader with its fencing token, or a person without one."""
+    """Who promotes: the leader with its fencing token, or a person without one, who may say why. `again`: back to a
+    plan that stood before, whereupon planning by itself is held for `hold_s`.
+    """
 
     name: str
     fencing: int | None = None
+    request_id: str | None = None
+    comment: str | None = None
+    again: bool = False
+    hold_s: float | None = None
 
 
 class StoreActuator:
@@ -148,18 +154,23 @@ class StoreActuator:
 
 
 def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, author: Author) -> Generation:
-    plan_id = digest(plan)
-    wanted = node_targets(plan, plan_id, snapshot, Generation(plan.parent + 1))
+    plan_id, standing = digest(plan), snapshot.target
+    wanted = node_targets(plan, plan_id, snapshot, Generation(standing.generation + 1))
     going = tuple(going_on(plan, snapshot))
     with database.transaction() as session:
         earlier = [decode(NodeTarget, document) for document in targets.documents_with_retiring(session)]
-        since_s = snapshot.taken_at_s - snapshot.target.promoted_at_s
+        since_s = snapshot.taken_at_s - standing.promoted_at_s
         whole = with_leaving(wanted, (*going, *still_leaving(earlier, since_s)), snapshot)
         promotion = targets.Promotion(
             cluster=cluster,
             plan_id=plan_id,
-            parent_generation=plan.parent,
+            parent_generation=standing.generation,
+            parent_plan=standing.plan,
             promoted_by=author.name,
+            request_id=author.request_id,
+            comment=author.comment,
+            again=author.again,
+            hold_s=author.hold_s,
             node_documents={target.node: cast("Mapping[str, Plain]", encode(target)) for target in whole},
             fencing_token=author.fencing,
         )

@@ -83,7 +83,7 @@ def planned(picture: Snapshot, wish: Wish, asking: Asking) -> Made:
 
 def planned_beside(known: Plan, picture: Snapshot, wish: Wish, asking: Asking) -> Made:
     """The same, unless a plan that is known is better here. Raises EngineError when there is no plan at all."""
-    found, again = _asked(picture, wish, asking), _judged_anew(known, picture, wish, asking)
+    found, again = _asked(picture, wish, asking), judged_anew(known, picture, wish, asking)
     if again.proposal is None or again.plan is None or not again.sound:
         return _made(picture, found)
     attempts, terms = (*found.attempts, *again.attempts), picture.policy.terms
@@ -132,7 +132,12 @@ def _stopped(attempt: Attempt) -> bool:
     return crashed or attempt.ending is PlannerEnding.KILLED
 
 
-def _judged_anew(known: Plan, picture: Snapshot, wish: Wish, asking: Asking) -> ChosenPlan:
+def kept(picture: Snapshot, wish: Wish, asking: Asking) -> ChosenPlan:
+    """What stands in a picture, as a plan of it."""
+    return try_policies(replace(asking, propose=registry.propose), request_of(picture, wish), Course(planners=(KEPT,)))
+
+
+def judged_anew(known: Plan, picture: Snapshot, wish: Wish, asking: Asking) -> ChosenPlan:
     """The known plan as one of this picture, without workloads and devices that are gone. It changes what it changes
     of what really stands, and the verifier judges it by that.
     """
@@ -144,8 +149,7 @@ def _judged_anew(known: Plan, picture: Snapshot, wish: Wish, asking: Asking) -> 
         assignments=tuple(item for item in known.assignments if item.workload in works and item.device in devices),
         settings=tuple(item for item in known.settings if item.device in devices),
     )
-    asked = request_of(replace(picture, target=target), wish)
-    chosen = try_policies(replace(asking, propose=registry.propose), asked, Course(planners=(KEPT,)))
+    asked, chosen = request_of(picture, wish), kept(replace(picture, target=target), wish, asking)
     if chosen.proposal is None or chosen.plan is None:
         return chosen
     plan = chosen.plan

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,12 +23,14 @@ from app.api.console.door import COOKIE
 from app.api.deps import ApiContext
 from app.bootstrap import open_authority
 from app.clock import SystemClock
-from app.errors import ForbiddenError
+from app.errors import ForbiddenError, PreconditionError
 from app.kinds import Kind
 from app.services.beliefs.beliefs import Beliefs
 from app.services.declared.documents import put_audited
 from app.services.declared.fleet import ensure_defaults
 from app.services.declared.tokens import Deed, TokenRequest, Tokens
+from app.services.planning.deciding import BARE, RolledBack, Terms
+from app.services.planning.reviewing import tag_of
 from app.settings import Settings
 from app.store import plans, targets
 from app.store.documents import Precondition
@@ -67,9 +70,10 @@ class StoredPlanning:
             new = NewPlan(plan=plan, lane=lane, state=PlanState.PROPOSED, created_by=actor)
             return plans.put(session, new).id
 
-    def apply(self, plan_id: str, actor: str) -> int:
+    def apply(self, plan_id: str, actor: str, terms: Terms = BARE) -> int:
         """Promote a stored plan."""
         with self._database.transaction() as session:
+            self._check(session, terms)
             summary = plans.get(session, plan_id)
             if summary.state is PlanState.SHADOW:
                 raise StateError("the plan was made only to be looked at")
@@ -78,9 +82,32 @@ class StoredPlanning:
                 plan_id=plan_id,
                 parent_generation=summary.parent_generation,
                 promoted_by=actor,
+                comment=terms.comment,
                 node_documents={},
             )
             return targets.promote(session, wish)
+
+    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Terms = BARE) -> RolledBack:
+        """Promote the plan of an earlier generation."""
+        with self._database.transaction() as session:
+            self._check(session, terms)
+            now = targets.generation(session, CLUSTER)
+            line = targets.line(session, now - 1 if wanted is None else wanted)
+            wish = Promotion(
+                cluster=CLUSTER,
+                plan_id=line.plan_id,
+                parent_generation=now,
+                promoted_by=actor,
+                node_documents={},
+                again=True,
+                hold_s=hold_s,
+            )
+            made, held = targets.promote(session, wish), targets.held_back(session, CLUSTER)
+            return RolledBack(plan_id=line.plan_id, generation=made, restored=line.generation, held=held, worse=())
+
+    def _check(self, session: Session, terms: Terms) -> None:
+        if terms.standing is not None and terms.standing != tag_of(targets.current(session, CLUSTER)):
+            raise PreconditionError("something else stands by now")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from app.store import cycles, plans
 from app.store.cycles import CycleState, NewCycle
 from app.store.engine import Database
 from app.store.pages import PageOrder
-from app.store.plans import PlanState
+from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import CycleStep, HoldReason, Lane
 from solvers.domain.codec import digest
 from solvers.domain.ids import CycleId, Generation
@@ -52,12 +54,48 @@ def test_decisions_are_compare_and_set(database: Database) -> None:
         with pytest.raises(StateError, match="awaiting_approval"):
             plans.decide(session, plan_id, PlanState.REJECTED, "ann", among=[PlanState.PROPOSED])
         newer = keep(session, plan(seed=2), state=PlanState.AWAITING_APPROVAL)
-        assert plans.supersede_awaiting(session, newer, "planner") == 1
-        with pytest.raises(SupersededError):
-            plans.decide(session, plan_id, PlanState.REJECTED, "ann", among=[PlanState.AWAITING_APPROVAL])
+        plans.decide(session, plan_id, PlanState.SUPERSEDED, "ann", among=[PlanState.AWAITING_APPROVAL])
+        with pytest.raises(SupersededError, match="superseded, by ann at "):
+            plans.decide(session, plan_id, PlanState.REJECTED, "bob", among=[PlanState.AWAITING_APPROVAL])
         with pytest.raises(NotFoundError):
             plans.decide(session, "none", PlanState.REJECTED, "ann", among=[PlanState.PROPOSED])
         assert plans.get(session, newer).state is PlanState.AWAITING_APPROVAL
+
+
+def _waits(session: Session, seed: int, waits_s: float, matter: str = "m") -> str:
+    return plans.put(
+        session,
+        NewPlan(
+            plan=plan(seed=seed), lane=Lane.APPROVE, state=PlanState.AWAITING_APPROVAL, created_by="planner",
+            matter=matter, waits_s=waits_s,
+        ),
+    ).id  # fmt: skip
+
+
+def test_what_nobody_decided_in_time_is_expired_though_nobody_wrote_so(database: Database) -> None:
+    with database.transaction() as session:
+        late, in_time = _waits(session, 1, -1.0), _waits(session, 2, 900.0)
+        assert [plans.get(session, name).state.value for name in (late, in_time)] == ["expired", "awaiting_approval"]
+        assert [item.id for item in plans.waiting(session)] == [in_time]
+        found = plans.page(session, PageOrder(limit=9), state=PlanState.EXPIRED)
+        assert [item.id for item in found.items] == [late]
+        with pytest.raises(StateError, match="the plan is expired since 20"):
+            plans.decide(session, late, PlanState.PROMOTED, "ann", among=[PlanState.AWAITING_APPROVAL])
+        asked = plans.decided_on(session, "m")
+        assert asked is not None
+        assert asked.id == in_time
+
+
+def test_a_prefix_names_one_plan_or_is_told_to_be_ambiguous(database: Database) -> None:
+    with database.transaction() as session:
+        ids = sorted(keep(session, plan(seed=seed)).removeprefix("sha256:") for seed in range(40))
+        shared = next(a[:1] for a, b in pairwise(ids) if a[0] == b[0])
+        for text in (ids[0], f"sha256:{ids[0]}", ids[0][:12]):
+            assert plans.full_id(session, text) == f"sha256:{ids[0]}"
+        with pytest.raises(FieldError, match=f"{shared} is ambiguous: {shared}"):
+            plans.full_id(session, shared)
+        with pytest.raises(NotFoundError):
+            plans.full_id(session, "ffff" if not ids[-1].startswith("ffff") else "0000")
 
 
 def test_plans_are_listed_newest_first_by_lane_and_state(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
@@ -15,7 +16,7 @@ from app.store import documents, events, plans, targets
 from app.store.engine import Database
 from app.store.pages import PageOrder
 from app.store.plans import PlanState
-from app.store.targets import Standing
+from app.store.targets import Promotion, Standing
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.errors import FieldError, HeadroomError, LeaseLostError, NotFoundError, StateError, SupersededError
@@ -190,7 +191,41 @@ def test_plans_overtaken_by_a_promotion_are_set_aside(database: Database) -> Non
         ahead = keep(session, plan(1, seed=7))
         promote(session, plan(0))
         states = [plans.get(session, name).state for name in (waiting, shadow, ahead)]
-    assert states == [PlanState.SUPERSEDED, PlanState.SHADOW, PlanState.PROPOSED]
+    assert states == [PlanState.AWAITING_APPROVAL, PlanState.SHADOW, PlanState.PROPOSED]
+
+
+def test_while_planning_is_held_only_people_promote(database: Database) -> None:
+    with database.transaction() as session:
+        lease = targets.acquire_lease(session, targets.PLANNER, "planner", 60.0)
+        assert lease is not None
+        promote(session, plan(0), token=lease.token)
+        targets.hold(session, CLUSTER, 60.0, "ann", "generation 1 was rolled back")
+        with pytest.raises(SupersededError, match="ann holds planning: generation 1 was rolled back"):
+            promote(session, plan(1), token=lease.token)
+        promote(session, plan(1))
+        held = targets.let_go(session, CLUSTER)
+        assert held is not None
+        assert (held.by, targets.held_back(session, CLUSTER)) == ("ann", None)
+        promote(session, plan(2), token=lease.token)
+        targets.hold(session, CLUSTER, -1.0, "ann", "over")
+        promote(session, plan(3), token=lease.token)
+
+
+def test_a_plan_comes_back_under_its_digest(database: Database) -> None:
+    with database.transaction() as session:
+        promote(session, plan(0))
+        promote(session, plan(1))
+        first = digest(plan(0))
+        wish = Promotion(
+            cluster=CLUSTER, plan_id=first, parent_generation=2, promoted_by="ann", node_documents={}, again=True,
+            parent_plan=digest(plan(0)), hold_s=60.0,
+        )  # fmt: skip
+        with pytest.raises(SupersededError, match="was made beside"):
+            targets.promote(session, wish)
+        targets.promote(session, replace(wish, parent_plan=digest(plan(1))))
+        assert (targets.current(session, CLUSTER).plan, targets.generation(session, CLUSTER)) == (first, 3)
+        assert [targets.line(session, number).plan_id == first for number in (1, 2, 3)] == [True, False, True]
+        assert targets.held_back(session, CLUSTER) is not None
 
 
 def test_epochs_rise_and_two_copies_never_begin_the_same(database: Database) -> None:

@@ -16,6 +16,7 @@ from solvers.domain.plan import Destination, Plan
 from solvers.domain.policy import CostBasis, Objective, Term
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
+from solvers.domain.workload import ServiceMode
 from solvers.models.worth import lost_replicas
 from tests import builders
 
@@ -331,8 +332,15 @@ class TestRental:
 
 class TestLanes:
     def test_approve_waits_for_a_person(self) -> None:
-        decision = gate(case(order=replace(ORDER, lane=Lane.APPROVE), snapshot=young()))
+        picture = young()
+        services = tuple(replace(item, mode=ServiceMode.APPROVE) for item in picture.services)
+        asking = replace(picture, services=services)
+        decision = gate(case(order=replace(ORDER, lane=Lane.APPROVE), snapshot=asking))
         assert held(decision) == (HoldReason.AWAITING_APPROVAL,)
+
+    def test_nobody_is_asked_about_what_the_acting_lane_changes(self) -> None:
+        decision = gate(case(order=replace(ORDER, lane=Lane.APPROVE), snapshot=young()))
+        assert held(decision) == (HoldReason.NOTHING_TO_CHANGE,)
 
     def test_approve_does_not_bother_a_person_with_little(self) -> None:
         decision = gate(case(order=replace(ORDER, lane=Lane.APPROVE), plan=plan()))

@@ -1,0 +1,329 @@
+"""A stored plan by the fleet as it is now: whether it could be promoted, and what it would change, in which order.
+
+A plan that waits keeps its digest while the fleet moves on, so everything it claims is derived again from the present
+picture: names that are gone, the verifier's findings, its cost and what it leaves unserved. One that serves less than
+what stands is not promoted by approval; a rollback may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from app.records import record, record_of
+from app.services.whatif.made import Made, Wish, judged_anew, kept
+from app.services.whatif.outcome import WorkloadChange, power_w_of, use_by_type, workload_changes
+from app.store.plans import PlanSummary
+from solvers.cycle.attempts import Asking
+from solvers.cycle.gate import asks_for, fatal_codes
+from solvers.cycle.record import Lane
+from solvers.cycle.target import leaving
+from solvers.domain.change import Change, ChangeKind, Target, Transition, diff
+from solvers.domain.codec import digest
+from solvers.domain.evidence import Severity, SilentReporter
+from solvers.domain.ids import DeviceId, Digest, WorkloadId
+from solvers.domain.plan import Assignment, DeviceSetting, Plan, Unplaced
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import ServiceMode
+from solvers.errors import EngineError
+from solvers.planners import registry
+from solvers.verify.checks import verify
+from solvers.verify.picture import knobs
+
+DUST = 1e-6
+BLOCKERS_MAX = 20
+_ASKING = Asking(propose=registry.propose, verify=verify, reporter=SilentReporter())
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a picture says to a stored plan."""
+
+    picture: Snapshot
+    stored: Plan
+    before: Made
+    after: Made
+    """The plan by this picture, without workloads and devices that are gone."""
+    gone: tuple[str, ...]
+
+    @staticmethod
+    def of(picture: Snapshot, stored: Plan, lane: Lane) -> Review:
+        """Raises EngineError where what stands cannot be restated, which no living fleet ever was seen to do."""
+        wish = Wish(lane=lane)
+        before, after = kept(picture, wish, _ASKING), judged_anew(stored, picture, wish, _ASKING)
+        if before.plan is None or after.plan is None:
+            raise EngineError("what stands cannot be judged now")
+        return Review(
+            picture=picture,
+            stored=stored,
+            before=Made(picture=picture, plan=before.plan, chosen=before),
+            after=Made(picture=picture, plan=after.plan, chosen=after),
+            gone=tuple(_gone(picture, stored)),
+        )
+
+    @cached_property
+    def unsound(self) -> tuple[str, ...]:
+        """Why it must not be promoted, whoever asks: findings with what they are about."""
+        fatal = [item for item in self.after.chosen.findings if item.severity is Severity.FATAL]
+        told = {item.replica: knobs(item) for item in self.after.plan.assignments}
+        other = [
+            f"foreign_device ({item.replica})"
+            for item in self.stored.assignments
+            if not self.gone and told.get(item.replica) != knobs(item)
+        ]
+        return (*self.gone, *(fatal_codes([item]) for item in fatal[:BLOCKERS_MAX]), *other[:BLOCKERS_MAX])
+
+    @cached_property
+    def worse(self) -> tuple[str, ...]:
+        """Workloads that it would serve less than what stands does."""
+        now, then = self.before.plan, self.after.plan
+        if then.objective.unserved <= now.objective.unserved * (1 + DUST) + DUST:
+            return ()
+        lacking = {item.workload: item for item in now.unplaced}
+        return tuple(
+            told for item in then.unplaced if (told := _short(item, lacking.get(item.workload))) is not None
+        ) or ("falls_short (more is left unserved than as it stands)",)
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """Why it cannot be approved."""
+        return (*self.unsound, *self.worse)
+
+    @cached_property
+    def transition(self) -> Transition:
+        """The changes from what stands to the plan."""
+        return diff(self.picture.target, self.stored, {model.name: model.launch_s for model in self.picture.models})
+
+    def asks(self, outdated: tuple[WorkloadId, ...]) -> bool:
+        """Whether there is still something for somebody to decide."""
+        return bool(asks_for(self.picture, self.transition, outdated))
+
+
+def matter_of(picture: Snapshot, plan: Plan) -> Digest:
+    """What somebody has to decide on: the documents of the workloads on approve, and where the plan has them."""
+    mine = {WorkloadId(work.id): work for work in picture.works if work.mode is ServiceMode.APPROVE}
+    theirs = (item for item in plan.assignments if item.workload in mine)
+    told: dict[str, Any] = {"latency_ms_planned": None, "capacity_rps": 0.0, "power_w_planned": 0.0, "reasons": ()}
+    return digest((*mine.values(), *(replace(item, **told) for item in theirs)))
+
+
+def _gone(picture: Snapshot, plan: Plan) -> Iterator[str]:
+    devices, works = picture.devices_by_id(), {WorkloadId(work.id) for work in picture.works}
+    lost = sorted({item.device for item in plan.assignments} - set(devices))
+    yield from (f"unknown_device ({device})" for device in lost[:BLOCKERS_MAX])
+    ended = sorted({item.workload for item in plan.assignments} - works)
+    yield from (f"unknown_workload ({workload})" for workload in ended[:BLOCKERS_MAX])
+
+
+def _short(item: Unplaced, before: Unplaced | None) -> str | None:
+    more = item.rate_rps_short - (before.rate_rps_short if before is not None else 0.0)
+    if before is not None and more <= DUST:
+        return None
+    what = f"{more:.4g} requests/s less than as it stands" if more > DUST else "without what it has as it stands"
+    return f"falls_short ({item.workload}: {what})"
+
+
+# --- The difference, for people
+
+
+@record
+class Totals:
+    """A plan in numbers, by the fleet and the demand of now."""
+
+    cost_usd_per_h: float
+    power_w: float
+    """Of the GPUs in use."""
+    unserved: float
+    """Weighted by priority."""
+    rate_rps_short: float
+    slo_risk: float
+    workloads_short: int
+    replicas: int
+    gpus_in_use: int
+
+
+@record
+class HeldReplica:
+    """A replica on a device, as a plan has it."""
+
+    replica: str
+    workload: str
+    model: str
+    share_pct_sm: int
+    memory_mib_limit: int
+    batch: int
+
+
+@record
+class DeviceDiff:
+    """A device on which something changes."""
+
+    device: str
+    node: str | None
+    gpu_type: str | None
+    index: int | None
+    before: tuple[HeldReplica, ...]
+    after: tuple[HeldReplica, ...]
+    setting_before: DeviceSetting | None
+    setting_after: DeviceSetting | None
+
+
+@record
+class PlanStep:
+    """One change. Steps are in the order in which agents make them: what frees comes before what takes; nodes work at
+    the same time.
+    """
+
+    kind: ChangeKind
+    subject: str
+    """A replica, or a device."""
+    workload: str | None
+    device_before: str | None
+    device_after: str | None
+    node: str | None
+    """Where it happens."""
+    said: str
+    launch_s: float
+    goes_on_s: float
+    """What ends serves on for so long, while what replaces it starts."""
+
+
+@record
+class PlanDiff:
+    """What a plan would change against what stands now. Its tag is that of the current target: an approval that names
+    it in If-Match is of what was read.
+    """
+
+    plan_id: str
+    lane: Lane
+    state: str
+    generation: int
+    """Of what stands."""
+    standing: str | None
+    fits: bool
+    blocked: tuple[str, ...]
+    """Why it cannot be approved now."""
+    before: Totals
+    after: Totals
+    workloads: tuple[WorkloadChange, ...]
+    """Those that are served otherwise."""
+    workloads_same: int
+    devices: tuple[DeviceDiff, ...]
+    steps: tuple[PlanStep, ...]
+
+
+def difference(review: Review, summary: PlanSummary) -> PlanDiff:
+    """All of it."""
+    rows, target = workload_changes(review.before, review.after), review.picture.target
+    differing = tuple(row for row in rows if row.differs)
+    changes = review.transition.changes
+    return PlanDiff(
+        plan_id=summary.id,
+        lane=summary.lane,
+        state=summary.state.value,
+        generation=target.generation,
+        standing=target.plan,
+        fits=not review.blocked,
+        blocked=review.blocked,
+        before=_totals(review.before),
+        after=_totals(review.after),
+        workloads=differing,
+        workloads_same=len(rows) - len(differing),
+        devices=tuple(_devices(review.picture, review.stored, changes)),
+        steps=tuple(_steps(review, changes)),
+    )
+
+
+def tag_of(target: Target) -> str:
+    """What names the standing target: after a restore a generation may stand for another plan."""
+    return f"{target.generation}/{target.plan}"
+
+
+def _totals(made: Made) -> Totals:
+    whole, plan = made.picture.with_offers(), made.plan
+    return record_of(
+        Totals,
+        plan.objective,
+        power_w=power_w_of(whole, plan),
+        rate_rps_short=sum(item.rate_rps_short for item in plan.unplaced),
+        workloads_short=len(plan.unplaced),
+        replicas=len(plan.assignments),
+        gpus_in_use=sum(item.in_use for item in use_by_type(whole, plan)),
+    )
+
+
+def _devices(picture: Snapshot, plan: Plan, changes: Iterable[Change]) -> Iterator[DeviceDiff]:
+    known, target = picture.devices_by_id(), picture.target
+    touched = {each.device for change in changes for each in (change.before, change.after) if each is not None}
+    touched |= {each.device for change in changes if (each := change.setting_after) is not None}
+    settings = [{each.device: each for each in items} for items in (target.settings, plan.settings)]
+    where = {name: (known[name].node, known[name].index) for name in touched if name in known}
+    for name in sorted(touched, key=lambda name: (where.get(name, ("", 0)), name)):
+        device = known.get(name)
+        yield DeviceDiff(
+            device=name,
+            node=None if device is None else device.node,
+            gpu_type=None if device is None else device.gpu_type,
+            index=None if device is None else device.index,
+            before=_held(target.assignments, name),
+            after=_held(plan.assignments, name),
+            setting_before=settings[0].get(name),
+            setting_after=settings[1].get(name),
+        )
+
+
+def _held(items: Iterable[Assignment], device: DeviceId) -> tuple[HeldReplica, ...]:
+    found = (record_of(HeldReplica, item) for item in items if item.device == device)
+    return tuple(sorted(found, key=lambda item: item.replica))
+
+
+def _steps(review: Review, changes: Iterable[Change]) -> Iterator[PlanStep]:
+    homes = {device.id: device.node for device in review.picture.devices}
+    going = {item.assignment.replica: item.retire_after_s for item in leaving(review.stored, review.picture)}
+    for change in changes:
+        before, after = change.before, change.after
+        at = after or before
+        device = DeviceId(change.subject) if at is None else at.device
+        yield PlanStep(
+            kind=change.kind,
+            subject=change.subject,
+            workload=None if at is None else at.workload,
+            device_before=before.device if before is not None else None,
+            device_after=after.device if after is not None else None,
+            node=homes.get(device),
+            said=_said(change),
+            launch_s=change.cost_s,
+            goes_on_s=going.get(before.replica, 0.0) if before is not None else 0.0,
+        )
+
+
+def _said(change: Change) -> str:
+    before, after, old, new = change.before, change.after, change.setting_before, change.setting_after
+    if new is not None and old is not None:
+        pairs = {
+            "mode": (old.mode.value, new.mode.value),
+            "clock MHz": (old.clock_mhz_sm, new.clock_mhz_sm),
+            "power limit W": (old.power_limit_w, new.power_limit_w),
+        }
+        told = (f"{name} {_word(was)} -> {_word(now)}" for name, (was, now) in pairs.items() if was != now)
+        return f"set {', '.join(told)}"
+    if before is None and after is not None:
+        return f"start with {after.share_pct_sm} % and batch {after.batch}"
+    if after is None or before is None:
+        return "stop"
+    if change.kind is ChangeKind.MOVE:
+        return f"move from {before.device} to {after.device}"
+    numbers = {
+        "model": (before.model, after.model),
+        "share %": (before.share_pct_sm, after.share_pct_sm),
+        "memory MiB": (before.memory_mib_limit, after.memory_mib_limit),
+        "batch": (before.batch, after.batch),
+    }
+    told = (f"{name} {was} -> {now}" for name, (was, now) in numbers.items() if was != now)
+    return ", ".join(told) or "another envelope"
+
+
+def _word(value: object) -> str:
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

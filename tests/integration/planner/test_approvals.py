@@ -1,0 +1,253 @@
+"""Plans that wait for people: pinned while the fleet moves on, decided once, and never at the cost of others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
+
+import pytest
+
+from app import kinds
+from app.clock import SystemClock
+from app.errors import PreconditionError
+from app.services.declared.tokens import Deed
+from app.services.planning.deciding import Terms
+from app.services.planning.planning import WAITING_EVERY_S, Leader, Planning
+from app.services.planning.plans import Plans
+from app.services.planning.reviewing import tag_of
+from app.services.planning.snapshots import StoreObserver
+from app.store import plans, targets
+from app.store.plans import PlanState, PlanSummary
+from app.workers.solve_pool import SolvePool
+from solvers.cycle.ports import Runner
+from solvers.cycle.record import Lane
+from solvers.domain.workload import ServiceMode
+from solvers.errors import HeadroomError, LeaseLostError, StateError
+from solvers.planners.base import PlanRequest, Thought
+from tests.integration.planner.test_planning import assigned, lead
+from tests.integration.planner.world import CLUSTER, World, check_history
+from tests.unit.app.services.whatif.small_fleet import service
+
+pytestmark = pytest.mark.integration
+ASKED = service("asked", mode=ServiceMode.APPROVE)
+
+
+class Counted:
+    """A runner that tells which lanes' questions reached a planner."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.asked: list[int] = []
+
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        """Counts."""
+        self.asked.append(len(request.movable))
+        return self._runner.think(planner, request, state)
+
+
+def waiting(world: World) -> tuple[PlanSummary, ...]:
+    with world.database.reading() as session:
+        return plans.waiting(session)
+
+
+def reviewer(world: World) -> Plans:
+    return Plans(world.database, CLUSTER, StoreObserver(world.database, SystemClock(), CLUSTER))
+
+
+@pytest.fixture
+def leader(world: World, planning: Planning) -> Leader:
+    """One service stands on auto, one waits for approval."""
+    world.build(service("auto"), ASKED)
+    leader = lead(world)
+    planning.run_lanes(leader)
+    return leader
+
+
+def test_a_plan_stays_what_it_is_while_the_fleet_moves_on(world: World, planning: Planning, leader: Leader) -> None:
+    (pinned,) = waiting(world)
+    assert pinned.expires_at is not None
+    world.declare(service("auto", rate_rps=120.0), service("more", rate_rps=5.0))
+    planning.run_lanes(leader)
+    check_history(world, [1, 2])
+    # Another leader, a restart: what waits is in the database alone.
+    planning.run_lanes(lead_anew(world))
+    before = next(item for item in waiting(world) if item.id == pinned.id)
+    assert before.state is PlanState.AWAITING_APPROVAL
+    # It was made for one service of auto; what came since would lose its place, and it says so.
+    assert [item.split(" (")[0] for item in before.blocked]
+    assert any("vision/more" in item for item in before.blocked)
+    with pytest.raises(StateError, match=r"no longer fits: .*vision/more"):
+        planning.apply(pinned.id, "token:ann")
+    newer = waiting(world)[0]
+    assert (newer.id != pinned.id, newer.blocked) == (True, ())
+    assert planning.apply(newer.id, "token:ann") == 3
+    assert "vision/asked" in assigned(world)
+    assert world.column(f"SELECT plan_id = '{newer.id}' FROM cluster_state") == [True]
+
+
+def lead_anew(world: World) -> Leader:
+    """The leader died; another one takes the lease."""
+    world.column("UPDATE leases SET expires_at = now() RETURNING 1")
+    return lead(world, "planner-2")
+
+
+def test_what_fits_is_approved_though_a_generation_came_between(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (pinned,) = waiting(world)
+    other = planning.propose(Lane.ACT, "token:bob")
+    assert planning.apply(other, "token:bob") == 2
+    assert planning.apply(pinned.id, "token:ann", Terms(comment="as agreed")) == 3
+    check_history(world, [1, 2, 3])
+    with world.database.reading() as session:
+        found = plans.get(session, pinned.id)
+    assert (found.state, found.decided_by, found.comment) == (PlanState.PROMOTED, "token:ann", "as agreed")
+    facts = world.column("SELECT facts FROM events WHERE name = 'plan.promoted' ORDER BY id DESC LIMIT 1")
+    assert facts == [
+        {"generation": 3, "parent_generation": 2, "nodes": 2, "comment": "as agreed",
+         "changed": {"plan": {"from": other, "to": pinned.id}}}
+    ]  # fmt: skip
+
+
+def test_of_two_who_decide_at_once_one_wins_and_the_other_hears_who(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (pinned,) = waiting(world)
+    ready, service_ = Barrier(2), reviewer(world)
+
+    def decide(who: str) -> str:
+        ready.wait()
+        try:
+            if who == "ann":
+                planning.apply(pinned.id, who)
+            else:
+                service_.reject(pinned.id, "not now", Deed(actor=who))
+        except HeadroomError as error:
+            return error.message
+        return "won"
+
+    with ThreadPoolExecutor(2) as both:
+        ann, bob = both.map(decide, ("ann", "bob"))
+    assert [ann, bob].count("won") == 1
+    winner = "ann" if ann == "won" else "bob"
+    assert f", by {winner} at " in (bob if winner == "ann" else ann)
+    assert len(world.column("SELECT 1 FROM target_history")) == (2 if winner == "ann" else 1)
+
+
+def test_who_read_another_target_is_told_to_look_again(world: World, planning: Planning, leader: Leader) -> None:
+    (pinned,) = waiting(world)
+    with world.database.reading() as session:
+        tag = tag_of(targets.current(session, CLUSTER))
+    assert planning.apply(planning.propose(Lane.ACT, "token:bob"), "token:bob") == 2
+    with pytest.raises(PreconditionError, match="generation 2 stands by now"):
+        planning.apply(pinned.id, "token:ann", Terms(standing=tag))
+    assert waiting(world) != ()
+
+
+def test_what_was_rejected_is_not_asked_again_until_its_documents_change(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (pinned,) = waiting(world)
+    reviewer(world).reject(pinned.id, "too dear", Deed(actor="token:ann"))
+    planning.run_lanes(leader)
+    assert waiting(world) == ()
+    with pytest.raises(StateError, match=r"rejected, by token:ann at .*\(too dear\)"):
+        planning.apply(pinned.id, "token:bob")
+    (event,) = world.rows("SELECT actor, subject, facts FROM events WHERE name = 'plan.rejected'")
+    assert event[:2] == ("token:ann", f"plans/{pinned.id}")
+    assert event[2] == {"comment": "too dear", "changed": {"state": {"from": "awaiting_approval", "to": "rejected"}}}
+    world.declare(replace(ASKED, priority=60))
+    planning.run_lanes(leader)
+    assert [item.id != pinned.id for item in waiting(world)] == [True]
+
+
+def test_nothing_left_to_decide_is_set_aside(world: World, planning: Planning, leader: Leader) -> None:
+    (first,) = waiting(world)
+    asked = planning.propose(Lane.APPROVE, "token:bob")
+    planning.apply(asked, "token:ann")
+    planning.run_lanes(leader)
+    with world.database.reading() as session:
+        found = plans.get(session, first.id)
+    assert waiting(world) == ()
+    assert (found.state, found.comment) == (PlanState.SUPERSEDED, "what it asks for stands already")
+
+
+def test_a_deposed_leader_sets_nothing_aside(world: World, planning: Planning, leader: Leader) -> None:
+    lead_anew(world)
+    with pytest.raises(LeaseLostError):
+        planning.run_lanes(leader)
+    assert len(waiting(world)) == 1
+
+
+def test_lanes_share_one_solve_and_waiting_takes_no_cycles(world: World, pool: SolvePool) -> None:
+    counted = Counted(pool)
+    planning = world.planning(counted)
+    world.build(service("auto"), ASKED)
+    leader = lead(world)
+    planning.run_lanes(leader)
+    (pinned,) = waiting(world)
+    counted.asked.clear()
+    planning.run_lanes(leader)
+    planning.run_lanes(leader)
+    assert counted.asked == [1, 1], "while it waits, only the acting lane is planned"
+    planning.apply(pinned.id, "token:ann")
+    planning.run_lanes(leader)
+    counted.asked.clear()
+    (act, approve) = planning.run_lanes(leader)
+    assert counted.asked == [2], "both lanes see the same and are asked once"
+    assert (act.asked, approve.asked) == (("vision/asked", "vision/auto"), ())
+    assert world.replays(pool, act.id)
+    assert WAITING_EVERY_S >= 300
+
+
+def test_a_rollback_restores_what_stood_and_holds_the_planner(world: World, planning: Planning, leader: Leader) -> None:
+    world.declare(service("auto", rate_rps=120.0))
+    planning.run_lanes(leader)
+    check_history(world, [1, 2])
+    before, after = world.column("SELECT plan_id FROM target_history ORDER BY generation")
+    done = planning.rollback(None, 600.0, "token:ann", Terms(comment="slow"))
+    assert (done.plan_id, done.generation, done.restored) == (before, 3, 1)
+    assert any("vision/auto" in item for item in done.worse)
+    assert done.held is not None
+    assert (done.held.by, done.held.reason) == ("token:ann", "generation 2 was rolled back")
+    check_history(world, [1, 2, 3])
+    assert planning.run_lanes(leader) == ()
+    reviewer(world).resume(Deed(actor="token:bob"))
+    assert world.column("SELECT actor FROM events WHERE name = 'planning.resumed'") == ["token:bob"]
+    planning.run_lanes(leader)
+    check_history(world, [1, 2, 3, 4])
+    with pytest.raises(StateError, match="stands already"):
+        planning.rollback(4, 0.0, "token:ann")
+    assert after in world.column("SELECT plan_id FROM target_history")
+
+
+def test_a_rollback_to_devices_that_are_gone_is_refused_with_reasons(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    world.declare(service("auto", rate_rps=120.0))
+    planning.run_lanes(leader)
+    (device,) = world.column("SELECT a ->> 'device' FROM plans, jsonb_array_elements(document -> 'assignments') a"
+                             " WHERE generation = 1 LIMIT 1")  # fmt: skip
+    world.column("DELETE FROM node_targets RETURNING 1")
+    world.delete(kinds.DEVICE, str(device))
+    with pytest.raises(StateError, match=rf"generation 1 no longer fits: unknown_device \({device}\)"):
+        planning.rollback(1, 600.0, "token:ann")
+    assert world.column("SELECT held_until FROM cluster_state") == [None]
+
+
+def test_a_diff_tells_what_changes_and_whether_it_may(world: World, planning: Planning, leader: Leader) -> None:
+    (pinned,) = waiting(world)
+    found = reviewer(world).diff(pinned.id)
+    diff = found.diff
+    assert (diff.fits, diff.blocked, diff.generation) == (True, (), 1)
+    assert [item.workload for item in diff.workloads] == ["vision/asked"]
+    (change,) = diff.workloads
+    assert (change.before.replicas, change.after.replicas > 0) == (0, True)
+    assert diff.after.replicas - diff.before.replicas == len(
+        [step for step in diff.steps if step.kind.value == "start"]
+    )
+    assert diff.after.power_w > diff.before.power_w
+    touched = {step.device_after for step in diff.steps if step.device_after}
+    assert touched <= {item.device for item in diff.devices}
+    planning.apply(pinned.id, "token:ann", Terms(standing=found.tag))
