@@ -16,6 +16,7 @@ import typer
 from app import kinds
 from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
+from app.cli.tables import plan_head
 from app.client import ApiError, Client, Document
 from app.client.documents import (
     PROFILES,
@@ -60,6 +61,11 @@ _WRITTEN: Mapping[str, _Written] = {
         route="plans",
         key=("id",),
         columns=("id", "lane", "state", "generation", "planner", "cost_usd_per_h", "unplaced_count", "created_at"),
+        parts="plan.assignments",
+        part_columns=(
+            "replica", "device", "model", "share_pct_sm", "memory_mib_limit", "batch", "latency_ms_planned",
+            "capacity_rps", "power_w_planned",
+        ),
     ),
     "cycle": _Written(
         route="cycles",
@@ -145,8 +151,11 @@ def _get_written(client: Client, written: _Written, words: Sequence[str], limit:
             raise InputError(f"one of {written.route} is named {'/'.join(written.key).upper()}, got {'/'.join(words)}")
         path = "/".join(("/v1", written.route, *(quote(part, safe=":") for part in key)))
         item = client.call("GET", path).body
-        shown = item[written.parts] if written.parts else [item]
-        show(item, output, listed(written.part_columns or written.columns, shown))
+        shown: Any = item
+        for part in written.parts.split(".") if written.parts else ():
+            shown = shown[part]
+        lines = listed(written.part_columns or written.columns, shown if written.parts else [item])
+        show(item, output, [*plan_head(item), lines] if written.route == "plans" else lines)
         return
     most = limit or (HISTORY_SHOWN if written.endless else None)
     subject = "/".join(words) or None

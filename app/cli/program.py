@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from app.cli import access, checking, declare, modelling, planning, processes, tasks, watch
+from app.cli import access, checking, declare, modelling, planning, processes, reviewing, tasks, watch
 from app.cli.doctor import doctor
 from app.cli.files import FilesCommand
 from app.cli.options import plug
@@ -39,7 +39,7 @@ INTERRUPTED = 130
 _ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _LOCAL, _DECLARE, _PLAN, _WATCH = "One machine and its processes", "Declare", "Plan and explain", "Watch and account"
-_MODEL, _COMPARE = "Measure and predict", "Compare policies"
+_MODEL, _COMPARE, _REVIEW = "Measure and predict", "Compare policies", "Review changes"
 
 app.command(rich_help_panel=_LOCAL)(processes.up)
 app.command(rich_help_panel=_LOCAL)(processes.down)
@@ -62,7 +62,6 @@ app.command(rich_help_panel=_LOCAL)(processes.restore)
 app.command(rich_help_panel=_LOCAL, context_settings={"allow_extra_args": True})(doctor)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(declare.get)
-app.command(rich_help_panel=_DECLARE)(declare.diff)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
 app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
@@ -72,6 +71,12 @@ app.add_typer(modelling.profiles, name="profiles", rich_help_panel=_MODEL)
 plug(app, "train", _MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planning.planners)
+app.command(rich_help_panel=_REVIEW)(reviewing.plans)
+app.command(rich_help_panel=_REVIEW)(reviewing.diff)
+app.command(rich_help_panel=_REVIEW)(reviewing.approve)
+app.command(rich_help_panel=_REVIEW)(reviewing.reject)
+app.command(rich_help_panel=_REVIEW)(reviewing.rollback)
+app.command(rich_help_panel=_REVIEW)(reviewing.resume)
 app.command(rich_help_panel=_PLAN)(planning.explain)
 app.command(rich_help_panel=_PLAN)(checking.verify)
 app.command(rich_help_panel=_PLAN)(checking.replay)

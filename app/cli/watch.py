@@ -15,6 +15,7 @@ import typer
 
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Cell, Format, Output, console, gap_told, listed, rows, show, usd, word
+from app.cli.reviewing import hold_lines
 from app.cli.tables import answered_line
 from app.client import Client, Document, UnreachableError
 
@@ -117,6 +118,7 @@ def _head(fleet: Document) -> list[Any]:
         f"cost {usd(cost['planned_usd_per_h'], per_hour=True)}{whole}, SLO kept: {_percent(fleet['slo_attainment'])}",
     ]
     planning = [_planning(fleet["planning"])] if fleet["planning"] is not None else []
+    planning += hold_lines(fleet.get("held"))
     planning += [f"beyond its project's bounds: {told}" for told in fleet.get("beyond", ())]
     planning += [fleet["beliefs"]] if fleet.get("beliefs") else []
     if plan is None:

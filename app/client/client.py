@@ -255,8 +255,26 @@ class Client:
     def stored_plan(self, plan_id: str) -> Document:
         return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}")
 
-    def apply_plan(self, plan_id: str) -> Document:
-        return self._document("POST", f"/v1/plans/{quote(plan_id, safe=':')}/apply", json={})
+    def diff_plan(self, plan_id: str) -> ApiAnswer:
+        """What a plan would change against what stands now, with the tag of that."""
+        return self.call("GET", f"/v1/plans/{quote(plan_id, safe=':')}/diff", timeout_s=120.0)
+
+    def apply_plan(self, plan_id: str, *, comment: str | None = None, if_match: str | None = None) -> Document:
+        """Approve a plan: it becomes the target, if what `if_match` tags still stands."""
+        path, headers = f"/v1/plans/{quote(plan_id, safe=':')}/apply", {"If-Match": if_match} if if_match else {}
+        return self._document("POST", path, json=_given({"comment": comment}), headers=headers, timeout_s=120.0)
+
+    def reject_plan(self, plan_id: str, comment: str = "") -> Document:
+        """Say no to a plan that waits."""
+        return self._document("POST", f"/v1/plans/{quote(plan_id, safe=':')}/reject", json={"comment": comment})
+
+    def roll_back(self, wish: Mapping[str, Any] | None = None) -> Document:
+        """Make what stood at a `generation` the target again; without one, what stood before."""
+        return self._document("POST", "/v1/rollback", json=_given(wish or {}), timeout_s=120.0)
+
+    def resume_planning(self) -> Document:
+        """End what a rollback holds; what that was, as `held`."""
+        return self._document("POST", "/v1/planning/resume", json={})
 
     def explain(self, plan_id: str, **query: str | None) -> Document:
         return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}/explain", params=_given(query))

@@ -25,6 +25,7 @@ from app.store import cycles, documents, nodes, plans, targets, telemetry
 from app.store.cycles import CycleSummary
 from app.store.documents import Stored
 from app.store.engine import Database
+from app.store.targets import Hold
 from app.store.telemetry import FleetCounts, ServedRow
 from solvers.cycle.owners import knob_owners
 from solvers.domain.codec import from_plain
@@ -172,6 +173,8 @@ class FleetSummary:
     promoted_at_s: float
     planning: PlanningLine | None
     """None before the first cycle, and for a project's token."""
+    held: Hold | None
+    """Who holds automatic planning since a rollback; None where nobody does, and for a project's token."""
     beliefs: str | None
     """What plans do not know yet of what was measured; None where they know all, and for a project's token."""
     cost: CostLineNow
@@ -204,12 +207,14 @@ class StatusReader:
             beyond = beyond_bounds(session, project)
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
             counts = telemetry.counts(session, self._cluster, mine.silent_s)
+            held = targets.held_back(session, self._cluster)
         return FleetSummary(
             cluster=self._cluster,
             generation=mine.target.generation,
             plan=None if mine.plan is None else record_of(PlanLine, mine.plan),
             promoted_at_s=mine.target.promoted_at_s,
             planning=mine.planning,
+            held=held if project is None else None,
             beliefs=_beliefs(counts) if project is None else None,
             cost=mine.cost(),
             slo_attainment=mine.attainment(),
