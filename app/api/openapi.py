@@ -126,10 +126,10 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
         codes.add("404")
     if "requestBody" in operation:
         codes |= {"413", "415"}
-    if method in ("put", "delete"):
-        codes |= {"409", "412", "404"}
-    if method == "post":
+    if method != "get":
         codes |= {"409", "404"}
+    if any(item.get("name") == "If-Match" for item in operation.get("parameters", ())):
+        codes.add("412")
     shown = {"application/problem+json": {"schema": {"$ref": REF.format(model="Problem")}}}
     for code in sorted(codes):
         if code == "422" or code not in responses:

@@ -52,6 +52,13 @@ def plans(
     show(items, output, listed(_PLANS, items) if items else "no plans")
 
 
+def _remark(item: Document) -> str:
+    if item["state"] == WAITING:
+        left = f"until {_clock(item['expires_at'])}" if item["expires_at"] else ""
+        return "; ".join(part for part in (", ".join(item["blocked"]), left) if part)
+    return item["comment"] or ""
+
+
 _PLANS: Mapping[str, Cell] = {
     "plan": lambda item: short_id(item["id"]),
     "lane": "lane",
@@ -62,15 +69,8 @@ _PLANS: Mapping[str, Cell] = {
     "planned by": lambda item: item["planner"],
     ">without a place": lambda item: item["unplaced_count"] or None,
     "decided by": lambda item: item["decided_by"],
-    "": lambda item: _remark(item),
+    "": _remark,
 }
-
-
-def _remark(item: Document) -> str:
-    if item["state"] == WAITING:
-        left = f"until {_clock(item['expires_at'])}" if item["expires_at"] else ""
-        return "; ".join(part for part in (", ".join(item["blocked"]), left) if part)
-    return item["comment"] or ""
 
 
 def diff(
