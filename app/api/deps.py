@@ -21,7 +21,7 @@ from app.services.declared.identity import Identities, NodeTls
 from app.services.declared.sign_ins import SignIns
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Actor, Deed, Tokens
-from app.services.planning.deciding import BARE, RolledBack, Terms
+from app.services.planning.deciding import BARE, Remark, RolledBack
 from app.services.planning.plans import Plans, Simulations
 from app.services.planning.snapshots import StoreObserver
 from app.services.profiles.profiles import Profiles
@@ -47,13 +47,13 @@ class PlanningPort(Protocol):
         """
         ...
 
-    def apply(self, plan_id: str, actor: str, terms: Terms = BARE) -> int:
+    def apply(self, plan_id: str, actor: str, terms: Remark = BARE) -> int:
         """Make a stored plan the target; the new generation. Raises NotFoundError, PreconditionError, SupersededError
         when the target changes meanwhile, StateError when it may not be applied.
         """
         ...
 
-    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Terms = BARE) -> RolledBack:
+    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Remark = BARE) -> RolledBack:
         """Make the plan of an earlier generation the target again. Raises as `apply`."""
         ...
 

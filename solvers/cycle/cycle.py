@@ -77,7 +77,7 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
         snapshot_digest=picture_digest(snapshot),
     )
     request = PlanRequest(snapshot=snapshot, movable=record.movable, budget=record.budget, seed=order.seed)
-    shared = Shared.of(snapshot, order)
+    shared = SharedSolve.of(snapshot, order)
     together = _plan(watch, order, request, shared)
     chosen, plan = together.chosen, together.chosen.plan
     record = replace(
@@ -111,17 +111,17 @@ def _close(watch: _Watch, record: CycleRecord) -> CycleRecord:
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedSolve:
     """A wider lane's workloads, and the planners whose answer to it was this lane's as well."""
 
     wider: tuple[WorkloadId, ...]
     by: set[str] = field(default_factory=set)
 
     @staticmethod
-    def of(snapshot: Snapshot, order: CycleOrder) -> Shared:
+    def of(snapshot: Snapshot, order: CycleOrder) -> SharedSolve:
         """Nothing is shared where several policies plan one after the other."""
         alone = order.beside is None or bool(snapshot.policies)
-        return Shared(() if alone or order.beside is None else movable_workloads(snapshot, order.beside))
+        return SharedSolve(() if alone or order.beside is None else movable_workloads(snapshot, order.beside))
 
     def propose(self, ask: Callable[[str, PlanRequest], Proposal], planner: str, request: PlanRequest) -> Proposal:
         """One answer for both, where it can be. Raises EngineError."""
@@ -158,7 +158,7 @@ def narrowed(wide: Proposal, request: PlanRequest) -> Proposal | None:
     return None if is_fatal(verify(snapshot, found, movable)) else replace(wide, plan=found)
 
 
-def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest, shared: Shared) -> Together:
+def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest, shared: SharedSolve) -> Together:
     ports, default = watch.ports, request.snapshot.policy.name
     recollection = Recollection(
         think=lambda *asked: watch.run(CycleStep.PROPOSE, partial(ports.runner.think, *asked)),
@@ -274,7 +274,7 @@ def replay(
     if record.plan.parts:
         plan: Plan | None = _in_parts(record.plan, request, propose, states)
     else:
-        shared, state = Shared(record.asked), states.get(record.snapshot.policy.name)
+        shared, state = SharedSolve(record.asked), states.get(record.snapshot.policy.name)
         plan = shared.propose(lambda name, asked: propose(name, asked, state), record.proposal.planner, request).plan
         plan = plan and _told_as_then(record.plan.bound_usd_per_h, request, plan)
     if plan is None:

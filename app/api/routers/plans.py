@@ -18,7 +18,7 @@ from app.api.openapi import json_body, router_of
 from app.api.problems import request_id_of
 from app.records import record
 from app.services.explaining.solves import ExplainQuestion
-from app.services.planning.deciding import RolledBack, Terms
+from app.services.planning.deciding import Remark, RolledBack
 from app.services.planning.plans import Explanation
 from app.services.planning.reviewing import PlanDiff
 from app.services.whatif.question import WhatIf, WhatIfQuestion
@@ -78,7 +78,7 @@ class Applied:
 
 
 @record
-class Planning:
+class PlanningHeld:
     """Whether the planner may change the target by itself."""
 
     held: Hold | None
@@ -245,23 +245,23 @@ def roll_back(request: Request, actor: ClusterWriter, posted: Posting, if_match:
     return once(posted, work)
 
 
-@plans_router.get("/v1/planning", summary="May the planner act by itself?", response_model=Planning)
+@plans_router.get("/v1/planning", summary="May the planner act by itself?", response_model=PlanningHeld)
 def get_planning(request: Request, actor: ClusterReader) -> Any:
     """Who holds it since a rollback, and until when."""
-    return answer(Planning(held=services_of(request).plans.hold()))
+    return answer(PlanningHeld(held=services_of(request).plans.hold()))
 
 
 @plans_router.post(
     "/v1/planning/resume",
     summary="Let the planner act again",
-    response_model=Planning,
+    response_model=PlanningHeld,
     openapi_extra=json_body(ResumeRequest),
 )
 def resume_planning(request: Request, actor: ClusterWriter, posted: Posting) -> Any:
     """Ends what a rollback holds, before its time is over. Answers what was held, null where nothing was."""
     _said(request, posted, ResumeRequest)
     deed = deed_of(request, actor)
-    return once(posted, lambda: answer(Planning(held=services_of(request).plans.resume(deed))))
+    return once(posted, lambda: answer(PlanningHeld(held=services_of(request).plans.resume(deed))))
 
 
 def _said(request: Request, posted: Posted, kind: type[B]) -> B:
@@ -270,9 +270,9 @@ def _said(request: Request, posted: Posted, kind: type[B]) -> B:
     return parse(kind, posted.body) if posted.body.strip() else kind()
 
 
-def _terms(request: Request, comment: str | None, if_match: str | None) -> Terms:
+def _terms(request: Request, comment: str | None, if_match: str | None) -> Remark:
     tag = None if if_match is None else if_match.strip().strip('"')
-    return Terms(request_id=request_id_of(request.scope), comment=comment, standing=tag)
+    return Remark(request_id=request_id_of(request.scope), comment=comment, standing=tag)
 
 
 # --- Simulations. Nothing is stored and nothing changes

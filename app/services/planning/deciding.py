@@ -26,7 +26,7 @@ _log = EventLog("headroom.planning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Remark:
     """What a person says with a decision. `standing`: the tag of the target that must stand still, as it was read."""
 
     request_id: str | None = None
@@ -34,7 +34,7 @@ class Terms:
     standing: str | None = None
 
 
-BARE = Terms()
+BARE = Remark()
 
 
 @record
@@ -56,7 +56,7 @@ class Decisions:
     def __init__(self, database: Database, cluster: str, observer: StoreObserver) -> None:
         self._database, self._cluster, self._observer = database, cluster, observer
 
-    def apply(self, plan_id: str, actor: str, terms: Terms) -> int:
+    def apply(self, plan_id: str, actor: str, terms: Remark) -> int:
         """Make a stored plan the target, if the world as it is now still lets it; the new generation. Raises
         NotFoundError, PreconditionError when something else stands than was read, SupersededError when the target
         changes meanwhile, StateError when the plan is not open to promotion any more, naming who decided, or no longer
@@ -76,7 +76,7 @@ class Decisions:
         _log.info("plan.applied", plan=plan_id, generation=generation, actor=actor)
         return generation
 
-    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Terms) -> RolledBack:
+    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Remark) -> RolledBack:
         """Make the plan of an earlier generation the target again, of the one before where none is named, and hold
         planning by itself for so long. Raises NotFoundError, PreconditionError and SupersededError as `apply`,
         StateError when that plan stands already or no longer fits, naming every finding.
@@ -102,7 +102,7 @@ class Decisions:
             plan_id=line.plan_id, generation=generation, restored=line.generation, held=held, worse=review.worse
         )
 
-    def _review(self, plan: Plan, lane: Lane, terms: Terms) -> Review:
+    def _review(self, plan: Plan, lane: Lane, terms: Remark) -> Review:
         snapshot = self._observer.observe()
         if terms.standing is not None and terms.standing != tag_of(snapshot.target):
             raise PreconditionError(f"generation {snapshot.target.generation} stands by now: look at the diff again")

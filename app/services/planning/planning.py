@@ -21,7 +21,7 @@ from app.records import record_of
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
-from app.services.planning.deciding import BARE, Decisions, RolledBack, Terms
+from app.services.planning.deciding import BARE, Decisions, Remark, RolledBack
 from app.services.planning.reviewing import Review, matter_of
 from app.services.planning.rollout import Author, StoreActuator, outdated
 from app.services.planning.snapshots import StoreObserver, read_policy
@@ -386,11 +386,11 @@ class Planning:
             raise EngineError(no_plan(record.snapshot, record.attempts), cycle=record.id)
         return record.plan_digest
 
-    def apply(self, plan_id: str, actor: str, terms: Terms = BARE) -> int:
+    def apply(self, plan_id: str, actor: str, terms: Remark = BARE) -> int:
         """Make a stored plan the target; the new generation. Raises as `Decisions.apply`."""
         return self._decisions.apply(plan_id, actor, terms)
 
-    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Terms = BARE) -> RolledBack:
+    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Remark = BARE) -> RolledBack:
         """Make the plan of an earlier generation the target again. Raises as `Decisions.rollback`."""
         return self._decisions.rollback(wanted, hold_s, actor, terms)
 

@@ -129,7 +129,7 @@ def _short(item: Unplaced, before: Unplaced | None) -> str | None:
 
 
 @record
-class Totals:
+class PlanTotals:
     """A plan in numbers, by the fleet and the demand of now."""
 
     cost_usd_per_h: float
@@ -205,8 +205,8 @@ class PlanDiff:
     fits: bool
     blocked: tuple[str, ...]
     """Why it cannot be approved now."""
-    before: Totals
-    after: Totals
+    before: PlanTotals
+    after: PlanTotals
     workloads: tuple[WorkloadChange, ...]
     """Those that are served otherwise."""
     workloads_same: int
@@ -241,10 +241,10 @@ def tag_of(target: Target) -> str:
     return f"{target.generation}/{target.plan}"
 
 
-def _totals(made: Made) -> Totals:
+def _totals(made: Made) -> PlanTotals:
     whole, plan = made.picture.with_offers(), made.plan
     return record_of(
-        Totals,
+        PlanTotals,
         plan.objective,
         power_w=power_w_of(whole, plan),
         rate_rps_short=sum(item.rate_rps_short for item in plan.unplaced),

@@ -29,7 +29,7 @@ from app.services.beliefs.beliefs import Beliefs
 from app.services.declared.documents import put_audited
 from app.services.declared.fleet import ensure_defaults
 from app.services.declared.tokens import Deed, TokenRequest, Tokens
-from app.services.planning.deciding import BARE, RolledBack, Terms
+from app.services.planning.deciding import BARE, Remark, RolledBack
 from app.services.planning.reviewing import tag_of
 from app.settings import Settings
 from app.store import plans, targets
@@ -70,7 +70,7 @@ class StoredPlanning:
             new = NewPlan(plan=plan, lane=lane, state=PlanState.PROPOSED, created_by=actor)
             return plans.put(session, new).id
 
-    def apply(self, plan_id: str, actor: str, terms: Terms = BARE) -> int:
+    def apply(self, plan_id: str, actor: str, terms: Remark = BARE) -> int:
         """Promote a stored plan."""
         with self._database.transaction() as session:
             self._check(session, terms)
@@ -87,7 +87,7 @@ class StoredPlanning:
             )
             return targets.promote(session, wish)
 
-    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Terms = BARE) -> RolledBack:
+    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Remark = BARE) -> RolledBack:
         """Promote the plan of an earlier generation."""
         with self._database.transaction() as session:
             self._check(session, terms)
@@ -105,7 +105,7 @@ class StoredPlanning:
             made, held = targets.promote(session, wish), targets.held_back(session, CLUSTER)
             return RolledBack(plan_id=line.plan_id, generation=made, restored=line.generation, held=held, worse=())
 
-    def _check(self, session: Session, terms: Terms) -> None:
+    def _check(self, session: Session, terms: Remark) -> None:
         if terms.standing is not None and terms.standing != tag_of(targets.current(session, CLUSTER)):
             raise PreconditionError("something else stands by now")
 

@@ -12,7 +12,7 @@ from app import kinds
 from app.clock import SystemClock
 from app.errors import PreconditionError
 from app.services.declared.tokens import Deed
-from app.services.planning.deciding import Terms
+from app.services.planning.deciding import Remark
 from app.services.planning.planning import WAITING_EVERY_S, Leader, Planning
 from app.services.planning.plans import Plans
 from app.services.planning.reviewing import tag_of
@@ -98,7 +98,7 @@ def test_what_fits_is_approved_though_a_generation_came_between(
     (pinned,) = waiting(world)
     other = planning.propose(Lane.ACT, "token:bob")
     assert planning.apply(other, "token:bob") == 2
-    assert planning.apply(pinned.id, "token:ann", Terms(comment="as agreed")) == 3
+    assert planning.apply(pinned.id, "token:ann", Remark(comment="as agreed")) == 3
     check_history(world, [1, 2, 3])
     with world.database.reading() as session:
         found = plans.get(session, pinned.id)
@@ -141,7 +141,7 @@ def test_who_read_another_target_is_told_to_look_again(world: World, planning: P
         tag = tag_of(targets.current(session, CLUSTER))
     assert planning.apply(planning.propose(Lane.ACT, "token:bob"), "token:bob") == 2
     with pytest.raises(PreconditionError, match="generation 2 stands by now"):
-        planning.apply(pinned.id, "token:ann", Terms(standing=tag))
+        planning.apply(pinned.id, "token:ann", Remark(standing=tag))
     assert waiting(world) != ()
 
 
@@ -206,7 +206,7 @@ def test_a_rollback_restores_what_stood_and_holds_the_planner(world: World, plan
     planning.run_lanes(leader)
     check_history(world, [1, 2])
     before, after = world.column("SELECT plan_id FROM target_history ORDER BY generation")
-    done = planning.rollback(None, 600.0, "token:ann", Terms(comment="slow"))
+    done = planning.rollback(None, 600.0, "token:ann", Remark(comment="slow"))
     assert (done.plan_id, done.generation, done.restored) == (before, 3, 1)
     assert any("vision/auto" in item for item in done.worse)
     assert done.held is not None
@@ -250,4 +250,4 @@ def test_a_diff_tells_what_changes_and_whether_it_may(world: World, planning: Pl
     assert diff.after.power_w > diff.before.power_w
     touched = {step.device_after for step in diff.steps if step.device_after}
     assert touched <= {item.device for item in diff.devices}
-    planning.apply(pinned.id, "token:ann", Terms(standing=found.tag))
+    planning.apply(pinned.id, "token:ann", Remark(standing=found.tag))
