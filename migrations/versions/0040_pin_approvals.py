@@ -1,13 +1,13 @@
 """Keep plans that wait for approval until somebody decides, and let a rollback hold planning.
 
-Revision ID: 0038
-Revises: 0037
+Revision ID: 0040
+Revises: 0039
 """
 
 from alembic import op
 
-revision = "0038"
-down_revision = "0037"
+revision = "0040"
+down_revision = "0039"
 branch_labels = None
 depends_on = None
 
