@@ -21,6 +21,7 @@ from app.api.app import create_app
 from app.api.deps import ApiContext
 from app.clock import SystemClock
 from app.services.beliefs.beliefs import Beliefs
+from app.services.planning.deciding import BARE, Remark, RolledBack
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.record import CycleRecord, Lane
@@ -65,9 +66,13 @@ class _NoPlanning:
         """Refuse."""
         raise EngineError(f"{actor} cannot plan in {lane.value}: this process only describes the API")
 
-    def apply(self, plan_id: str, actor: str) -> int:
+    def apply(self, plan_id: str, actor: str, terms: Remark = BARE) -> int:  # noqa: ARG002 - the port names it
         """Refuse."""
         raise EngineError(f"{actor} cannot apply {plan_id}: this process only describes the API")
+
+    def rollback(self, wanted: int | None, hold_s: float, actor: str, terms: Remark = BARE) -> RolledBack:  # noqa: ARG002
+        """Refuse."""
+        raise EngineError(f"{actor} cannot roll back to {wanted}: this process only describes the API")
 
 
 def files() -> Mapping[str, str]:
