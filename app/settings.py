@@ -12,6 +12,9 @@ from typing import Any
 
 from solvers.errors import InputError
 
+DESCRIPTORS_SPARE = 256
+"""File descriptors that an API process keeps for everything but connections."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

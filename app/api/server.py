@@ -33,7 +33,7 @@ from app.api.problems import MEDIA_TYPE, problem
 from app.authority import Contexts, Presented, presented
 from app.clock import new_id
 from app.errors import FRAMEWORK_STATUSES
-from app.settings import Settings
+from app.settings import DESCRIPTORS_SPARE, Settings
 
 HEAD_BYTES_MAX = 32 * 1024
 HEAD_FIELDS_MAX = 100
@@ -51,8 +51,6 @@ FINISH_S = 20
 LINGER_S = 2.0
 LINGER_BYTES = 256 * 1024
 """What a refused peer may go on sending while it reads why."""
-DESCRIPTORS_SPARE = 256
-"""File descriptors kept for everything but connections."""
 
 
 class Connections:

@@ -4,9 +4,19 @@ themselves.
 
 from __future__ import annotations
 
+import gc
+
+OBJECTS_NEW = 20_000
+"""So many before they are looked through for garbage: what is loaded is none."""
+
 
 def main() -> int:
     """Entry point of `headroom`: run one command and return its exit status."""
+    gc.set_threshold(OBJECTS_NEW)
     from app.cli.program import run
 
-    return run()
+    try:
+        return run()
+    finally:
+        # Everything goes with the process.
+        gc.freeze()

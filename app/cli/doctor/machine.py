@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from app.cli.doctor.checks import Check, Symptom, odd, unseen, well, wrong
-from app.settings import Settings
+from app.settings import DESCRIPTORS_SPARE, Settings
 
 PYTHON_LEAST = (3, 11)
 DISK_GIB_LEAST, DISK_GIB_ENOUGH = 1.0, 10.0
@@ -104,8 +104,6 @@ def _port(settings: Settings) -> Symptom:
 
 
 def _descriptors(settings: Settings) -> Symptom:
-    from app.api.server import DESCRIPTORS_SPARE
-
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted = settings.connections_max + DESCRIPTORS_SPARE
     if hard == resource.RLIM_INFINITY or hard >= wanted:

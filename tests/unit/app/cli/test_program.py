@@ -117,11 +117,14 @@ def test_the_documentation_lists_every_command_and_status() -> None:
     assert documented == {*map(int, Exit), 130}
 
 
-def test_version_and_client_commands_import_nothing_heavy() -> None:
+def test_version_client_commands_and_a_look_at_open_files_import_nothing_heavy() -> None:
     code = (
         "import sys\n"
+        "from app.cli.doctor.machine import machine_checks\n"
         "from app.cli.program import run\n"
+        "from app.settings import Settings\n"
         "run(['version'])\n"
+        "[check.look() for check in machine_checks(Settings(), serves=True) if check.name == 'open files']\n"
         "run(['get', 'services', '--server', 'http://127.0.0.1:9', '--token', 't', '-o', 'json'])\n"
         f"found = sorted(set(sys.modules) & {set(HEAVY)!r})\n"
         "print(found)\n"

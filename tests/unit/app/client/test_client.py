@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable
 
 import httpx
@@ -17,6 +18,14 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 def client_of(handler: Handler) -> Client:
     return Client("http://control.test/", "secret", transport=httpx.MockTransport(handler))
+
+
+def test_whom_the_system_trusts_is_read_for_encrypted_servers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: read.append(True))
+    for server, times in (("http://127.0.0.1:1", 0), ("https://127.0.0.1:1", 1)):
+        Client(server, "secret").close()
+        assert len(read) == times, server
 
 
 def test_a_put_goes_to_the_route_of_its_key_with_the_token() -> None:
