@@ -16,7 +16,7 @@ from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress, fi
 from app.services.declared.fleet import Fleet
 from app.services.seen.status import StatusReader
 from app.store import profiles, telemetry
-from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.ids import Digest, GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint
 from solvers.errors import TransientError
 from solvers.models.base import Origin, Queries
@@ -46,6 +46,17 @@ def points(cells: Sequence[tuple[int, int]], factor: float = 1.0) -> list[Profil
     ]
 
 
+_FITTED: dict[Digest, Suite] = {}
+"""By everything that a fit depends on: many tests of this file learn the same."""
+
+
+def fitted_once(evidence: Evidence) -> Suite:
+    key = evidence.digest()
+    if key not in _FITTED:
+        _FITTED[key] = fitted(evidence)
+    return _FITTED[key]
+
+
 @dataclass
 class Slow:
     """Learns when it is let, and only then; what it was given is remembered."""
@@ -59,7 +70,12 @@ class Slow:
         assert self.let.wait(30.0)
         if self.fails:
             raise ValueError("the numbers make no sense")
-        return fitted(evidence)
+        return fitted_once(evidence)
+
+
+def idle() -> bool:
+    """Whether nobody learns."""
+    return "beliefs" not in {each.name for each in threading.enumerate()}
 
 
 @dataclass
@@ -77,7 +93,8 @@ class House:
     def learned(self) -> Belief:
         """What is believed once there is nothing left to learn."""
         self.slow.let.set()
-        wait_until(lambda: self.beliefs.belief().progress is Progress.LEARNED, "everything is learned")
+        # To ask costs more than to see that somebody learns.
+        wait_until(lambda: idle() and self.beliefs.belief().progress is Progress.LEARNED, "everything is learned")
         self.slow.let.clear()
         return self.beliefs.belief()
 
@@ -90,7 +107,7 @@ def house(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     slow = Slow()
     yield House(world=world, slow=slow, beliefs=Beliefs(world.database, slow))
     slow.let.set()
-    wait_until(lambda: "beliefs" not in {each.name for each in threading.enumerate()}, "nothing is learned any more")
+    wait_until(idle, "nothing is learned any more")
 
 
 def latency_ms(belief: Belief, batch: int = 4, share: int = 50) -> tuple[float, Origin]:
@@ -180,7 +197,7 @@ def test_what_is_deleted_while_it_is_learned_is_not_believed(house: House) -> No
     then = house.beliefs.belief()
     assert (then.progress, then.evidence.points_of(MODEL, GPU_TYPE)) == (Progress.LEARNED, 0)
     house.slow.let.set()
-    wait_until(lambda: "beliefs" not in {each.name for each in threading.enumerate()}, "the late answer came")
+    wait_until(idle, "the late answer came")
     assert house.beliefs.belief() is then
     assert house.world.column("SELECT count(*) FROM belief_fits") == [0]
 
@@ -191,7 +208,7 @@ def test_a_model_that_cannot_learn_leaves_what_was_believed(house: House) -> Non
     house.slow.fails = True
     house.slow.let.set()
     house.store(points([(batch, 37) for batch in range(1, 12)]))
-    wait_until(lambda: house.beliefs.belief().progress is Progress.FAILED, "learning failed")
+    wait_until(lambda: idle() and house.beliefs.belief().progress is Progress.FAILED, "learning failed")
     assert latency_ms(house.beliefs.belief()) == latency_ms(before)
     house.slow.fails = False
     house.store(points(GRID[8:]))
@@ -206,7 +223,7 @@ def test_what_is_built_in_answers_where_nothing_can_be_learned(
     house.slow.let.set()
     monkeypatch.setattr(module, "fitted", house.slow)
     house.store(points(GRID[:count]))
-    wait_until(lambda: house.beliefs.belief().progress is Progress.FAILED, "learning failed")
+    wait_until(lambda: idle() and house.beliefs.belief().progress is Progress.FAILED, "learning failed")
     with pytest.raises(TransientError):
         house.beliefs.current()
     assert latency_ms(house.beliefs.belief())[0] > 0
@@ -321,7 +338,7 @@ def test_a_failure_is_known_to_all_and_tried_again_by_who_comes_after(house: Hou
     house.store(points([(batch, 37) for batch in range(1, 12)]))
     house.slow.fails = True
     house.slow.let.set()
-    wait_until(lambda: house.beliefs.belief().progress is Progress.FAILED, "learning failed")
+    wait_until(lambda: idle() and house.beliefs.belief().progress is Progress.FAILED, "learning failed")
     watcher = successor(house, learns=lambda: False)
     assert watcher.beliefs.belief().progress is Progress.FAILED
     assert latency_ms(watcher.beliefs.belief()) == latency_ms(before)
@@ -374,7 +391,7 @@ def test_old_fits_go_and_the_last_good_one_never_does(house: House) -> None:
     house.slow.let.set()
     for share in (33, 34):
         house.store(points([(batch, share) for batch in range(1, 12)]))
-        wait_until(lambda: house.beliefs.belief().progress is Progress.FAILED, "learning failed")
+        wait_until(lambda: idle() and house.beliefs.belief().progress is Progress.FAILED, "learning failed")
     assert house.world.column(counts) == [10, 11, 33]
 
 
@@ -409,7 +426,7 @@ def test_the_status_says_what_plans_do_not_know_yet(house: House) -> None:
     assert said() == (f"{of} being learned: 3", 3)
     house.slow.fails = True
     house.slow.let.set()
-    wait_until(lambda: house.beliefs.belief().progress is Progress.FAILED, "learning failed")
+    wait_until(lambda: idle() and house.beliefs.belief().progress is Progress.FAILED, "learning failed")
     assert said() == (f"{of} which cannot be learned: 3", 3)
     with house.world.database.transaction() as session:
         profiles.delete_profile(session, MODEL, GPU_TYPE)
