@@ -16,14 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from tests import nursery
+
 DEAREST = 10
 _PROPERTY = "cpu_s"
 
 
 def cpu_s() -> float:
-    """Processor seconds of this process and of the children it has waited for."""
+    """Processor seconds of this process, of the children it has waited for and of what was forked for it."""
     spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
+    return spent.user + spent.system + spent.children_user + spent.children_system + nursery.spent_s()
 
 
 class Durations:

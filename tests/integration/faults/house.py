@@ -30,6 +30,7 @@ from app.store.embedded import embedded_url
 from app.store.engine import Database, libpq_url
 from app.store.migrate import upgrade
 from solvers.errors import HeadroomError
+from tests import nursery
 from tests.integration.postgres import embedded_binaries
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -153,15 +154,7 @@ class Process:
         self.name = name
         self.log = log
         with log.open("ab") as stream:
-            self._popen = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                start_new_session=True,
-            )
+            self._popen = nursery.start(command, environment, stream)
 
     @property
     def pid(self) -> int:
@@ -283,9 +276,7 @@ class House:
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """One command of `headroom`, with the environment of this house."""
-        command = [sys.executable, "-m", "app", *arguments]
-        environment = self._environment | _variables(settings)
-        return subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
+        return nursery.run(("app", *arguments), self._environment | _variables(settings))
 
     def _start(self, name: str, command: tuple[str, ...], **settings: str) -> Process:
         number = sum(process.name == name for process in self._processes)

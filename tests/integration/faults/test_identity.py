@@ -21,6 +21,7 @@ from agents.wire import encode
 from app.authority import Authority, presented
 from app.client import Client
 from app.store import tokens
+from tests import nursery
 from tests.integration.api.world import join_message
 from tests.integration.faults.house import House, Postgres, Process
 from tests.ports import free_port
@@ -348,8 +349,7 @@ def test_the_pages_commands_lead_from_nothing_to_a_fleet_with_new_keys(tls_house
     house = tls_house
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "headroom").write_text(f'#!/bin/sh\nexec {sys.executable} -m app "$@"\n')
-    (programs / "headroom").chmod(0o755)
+    nursery.put_program(programs / "headroom", "app")
     house._environment["PATH"] = f"{programs}:{house._environment['PATH']}"
     del house._environment["HEADROOM_TLS"]
     work = house.home / "work"

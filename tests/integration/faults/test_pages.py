@@ -25,6 +25,7 @@ import pytest
 
 from agents.wire import NodeTarget, decode
 from app.store import migrate, tokens
+from tests import nursery
 from tests.integration.faults.fleet import DEVICES, busy, seed
 from tests.integration.faults.house import House, Process
 from tests.integration.faults.invariants import Watch, behind, meets
@@ -36,8 +37,10 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "reference"
 LIMIT_S = 400.0
 CONNECTED = """
-SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND starts_with(application_name, 'headroom')
+SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND starts_with(application_name, 'headroom')
+UNION ALL SELECT 1 FROM leases WHERE expires_at > now()
 """
+"""Or leads still, as a backup of this moment says too."""
 SYSTEMCTL = """#!{python}
 import socket, sys
 with socket.socket(socket.AF_UNIX) as asked:
@@ -108,8 +111,7 @@ def typed(house: House, page: str, folder: Path, services: Services) -> str:
     """What a page's commands print, once all have succeeded."""
     programs = folder / "bin"
     programs.mkdir()
-    (programs / "headroom").write_text(f'#!/bin/sh\nexec {sys.executable} -m app "$@"\n')
-    (programs / "headroom").chmod(0o755)
+    nursery.put_program(programs / "headroom", "app")
     own = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")}
     environment = {
         **own, "PATH": f"{programs}:{embedded_binaries()}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),

@@ -14,6 +14,7 @@ import pytest
 
 from app.services.planning.planning import Leader, Planning
 from app.store import targets
+from tests import nursery
 from tests.integration.planner import dying_planner
 from tests.integration.planner.dying_planner import MOMENTS, PROMOTED
 from tests.integration.planner.processes import alive, children_of
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
 AFTER_PROMOTION = (PROMOTED, "record")
-Launch = Callable[[], subprocess.Popen[bytes]]
+Launch = Callable[[], nursery.Running]
 
 
 @pytest.fixture
@@ -59,12 +60,11 @@ def dying() -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def launch(environment: dict[str, str], tmp_path: Path) -> Iterator[Launch]:
     """Start a planner process."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[nursery.Running] = []
 
-    def launch() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "app", "planner"]
+    def launch() -> nursery.Running:
         with (tmp_path / "planner.log").open("wb") as log:
-            started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log))
+            started.append(nursery.start((sys.executable, "-m", "app", "planner"), environment, log))
         return started[-1]
 
     yield launch
