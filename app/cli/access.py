@@ -1,17 +1,22 @@
-"""Commands for access tokens: create, list, revoke, and the very first one of a control plane. A secret is printed once
-and stored nowhere.
+"""Commands for access: sign in to a control plane and choose among those; create, list and revoke tokens, and make the
+very first one of a control plane. A secret is printed once and stored nowhere but in the contexts of who signs in.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Cell, Format, Output, listed, show
+from app.cli.output import Cell, CommandError, Exit, Format, Output, listed, show
+from app.client import ApiError, Client
+from app.client.client import Connection
+from app.client.contexts import CONTEXT_VARIABLE, read_contexts, write_contexts
 from app.demo.fleet import GATEWAY
 from app.settings import load_settings
 from solvers.errors import InputError
@@ -203,3 +208,65 @@ def _database_url() -> str:
     if not settings.session_url:
         raise InputError("set HEADROOM_DATABASE_URL; `headroom up` makes its own tokens for the embedded database")
     return settings.session_url
+
+
+# --- Control planes that this user signed in to
+
+
+context = typer.Typer(help="Control planes that were signed in to.", no_args_is_help=True)
+ContextName = Annotated[str, typer.Argument(help="Name of a context, as `list` prints it.")]
+
+
+def login(
+    server: Annotated[str, typer.Argument(help="Address of the API, e.g. https://headroom.example.org.")],
+    name: Annotated[str | None, typer.Option("--name", help="Name of the context; default: the server's host.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", envvar="HEADROOM_TOKEN", help="Bearer token; default: asked for, or a line of a pipe."),
+    ] = None,
+) -> None:
+    """Sign in to a control plane: the token is tried, then kept for this user, and used from now on."""
+    secret = token or (typer.prompt("token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline())
+    secret = secret.strip()
+    if not secret.isascii() or not secret:
+        raise CommandError("a token is one line of ASCII characters", Exit.USAGE)
+    with Client(server, secret) as client:
+        try:
+            client.fleet()
+        except ApiError as error:
+            # Reporters and agents may not read the fleet, and are known all the same.
+            if error.status != 403:
+                raise
+        connection = Connection(server=client.server, token=secret)
+    chosen = name or urlsplit(connection.server).hostname or "default"
+    write_contexts(read_contexts().added(chosen, connection))
+    typer.echo(f"signed in to {connection.server} as context {chosen}")
+
+
+@context.command("list")
+def list_contexts(output: Output = Format.TABLE) -> None:
+    """List contexts; the current one is marked."""
+    found = read_contexts()
+    current = os.environ.get(CONTEXT_VARIABLE) or found.current
+    items = [
+        {"name": name, "server": item.server, "current": name == current} for name, item in sorted(found.known.items())
+    ]
+    show(
+        items,
+        output,
+        listed({"": lambda item: "*" if item["current"] else "", "name": "name", "server": "server"}, items),
+    )
+
+
+@context.command("use")
+def use_context(name: ContextName) -> None:
+    """Make a context the current one."""
+    write_contexts(read_contexts().used(name))
+    typer.echo(f"using {name}")
+
+
+@context.command("remove")
+def remove_context(name: ContextName) -> None:
+    """Forget a context and its token; the token itself stays good."""
+    write_contexts(read_contexts().removed(name))
+    typer.echo(f"forgot {name}")

@@ -1,23 +1,31 @@
-"""Commands about what is declared: get, apply, diff, delete.
+"""Commands about what is declared: get, apply, diff, delete, edit.
 
 What a file says is checked by the API as a whole, then sent; what the API says is shown, faults with file and line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
+import yaml
 
 from app import kinds
 from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
 from app.cli.tables import plan_head
-from app.client import ApiError, Client, Document
+from app.client import ApiError, Client, Document, key_of
 from app.client.documents import (
     PROFILES,
     Declared,
@@ -28,6 +36,7 @@ from app.client.documents import (
     read_documents,
 )
 from app.kinds import Kind
+from app.marked import UnreadableError
 from solvers.errors import HeadroomError, InputError
 
 HISTORY_SHOWN = 50
@@ -96,6 +105,9 @@ def get(
             show_default=False,
         ),
     ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Then print what changes, until Ctrl-C.")] = False,
+    interval_s: Annotated[float, typer.Option("--interval", help="Seconds between looks of --watch.", min=0.2)] = 2.0,
+    looks: Annotated[int, typer.Option(help="Stop --watch after so many; 0: never.", min=0, hidden=True)] = 0,
     server: Server = None,
     token: Token = None,
 ) -> None:
@@ -104,15 +116,38 @@ def get(
     with connect(server, token) as client:
         if written is not None:
             words = [*names[0].split("/", 1)[1:], *names[1:]]
+            if watch:
+                raise InputError(f"--watch is for {', '.join(kinds.names())}")
             _get_written(client, written, words, limit, output)
-        elif len(names) == 1 and "/" not in names[0]:
-            kind = kinds.named(names[0])
-            items = list(islice(client.items(kind.plural), limit))
-            show([_as_file(kind, item) for item in items], output, _table(kind, items))
-        else:
-            kind, key = kind_and_key(names)
-            item = client.get(kind.name, *key).body
-            show(_as_file(kind, item), output, _table(kind, [item]))
+            return
+        listing = len(names) == 1 and "/" not in names[0]
+        kind, key = (kinds.named(names[0]), ()) if listing else kind_and_key(names)
+        look = partial(_found, client, kind, key, limit)
+        items = look()
+        files = [_as_file(kind, item) for item in items]
+        show(files if listing else files[0], output, _table(kind, items, output))
+        for changed in _changes(kind, look, items, interval_s, looks) if watch else ():
+            show([_as_file(kind, item) for item in changed], output, _table(kind, changed, output))
+
+
+def _found(client: Client, kind: Kind, key: tuple[str, ...], limit: int | None) -> list[Document]:
+    return [client.get(kind.name, *key).body] if key else list(islice(client.items(kind.plural), limit))
+
+
+def _changes(
+    kind: Kind, look: Callable[[], list[Document]], items: Sequence[Document], interval_s: float, looks: int
+) -> Iterator[list[Document]]:
+    """What is new or other than at the look before; what is gone is told on standard error."""
+    known = {key_of(kind.name, item): item for item in items}
+    for _ in range(looks) if looks else count():
+        time.sleep(interval_s)
+        now = {key_of(kind.name, item): item for item in look()}
+        for gone in known.keys() - now.keys():
+            typer.echo(f"{DocumentOutcome.DELETED} {kind.name}/{'/'.join(gone)}", err=True)
+        changed = [item for name, item in now.items() if known.get(name) != item]
+        if changed:
+            yield changed
+        known = now
 
 
 def kind_and_key(names: Sequence[str]) -> tuple[Kind, tuple[str, ...]]:
@@ -167,8 +202,19 @@ def _as_file(kind: Kind, item: Document) -> Document:
     return {"kind": kind.name, **item}
 
 
-def _table(kind: Kind, items: Sequence[Document]) -> Any:
-    return listed((*kind.key, *kind.listed), items)
+def _table(kind: Kind, items: Sequence[Document], output: Format = Format.TABLE) -> Any:
+    """The usual columns; wide or as CSV also every other field that is a number, a word or a list of words."""
+    usual = (*kind.key, *kind.listed)
+    if output not in (Format.WIDE, Format.CSV):
+        return listed(usual, items)
+    shown = {name for item in items for name, part in item.items() if not isinstance(part, dict)}
+    shown -= {name for item in items for name, part in item.items() if isinstance(part, list) and _deep(part)}
+    more = [name for name in dict.fromkeys(name for item in items for name in item) if name in shown]
+    return listed((*usual, *(name for name in more if name not in usual)), items)
+
+
+def _deep(part: list[Any]) -> bool:
+    return any(isinstance(each, dict | list) for each in part)
 
 
 Files = Annotated[
@@ -314,7 +360,7 @@ def _each(client: Client, documents: Sequence[Declared], act: Any, output: Forma
 
 
 def _show_lines(results: Sequence[Mapping[str, str]], output: Format) -> None:
-    if output is not Format.TABLE:
+    if not output.is_for_people:
         show(results, output, listed(("outcome", "document"), results))
         return
     for line in results:
@@ -335,3 +381,67 @@ def _profile_key(names: Sequence[str]) -> str:
     if len(key) != 2:
         raise InputError(f"a profile is named MODEL/GPU-TYPE, got {'/'.join(key) or 'nothing'}")
     return "/".join(quote(part, safe="") for part in key)
+
+
+# --- Editing: what was read is written back only while it stands, and what was typed is never lost
+
+
+def edit(
+    names: Annotated[list[str], typer.Argument(help="KIND KEY, e.g. service vision/resnet50.")],
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Open a document in $VISUAL or $EDITOR and put what was made of it, unless somebody changed it meanwhile.
+
+    What is refused stays in a file, which is named.
+    """
+    kind, key = kind_and_key(names)
+    with connect(server, token) as client:
+        found = client.get(kind.name, *key)
+        text = yaml.safe_dump({"kind": kind.name, **found.body}, sort_keys=False, allow_unicode=True)
+        file = _edited(text)
+        if file.read_text(encoding="utf-8") == text:
+            file.unlink()
+            typer.echo(f"unchanged  {kind.name}/{'/'.join(key)}")
+            return
+        try:
+            _put(client, kind, key, file, found.etag)
+        except HeadroomError as error:
+            told = "" if isinstance(error, ApiError | UnreadableError) else f"{error.message}; "
+            raise CommandError(f"{told}nothing was changed; your text is in {file}", exit_code_of(error)) from None
+    file.unlink()
+    typer.echo(f"updated    {kind.name}/{'/'.join(key)}")
+
+
+def _put(client: Client, kind: Kind, key: tuple[str, ...], file: Path, tag: str | None) -> None:
+    """Put what the file says, if that is still this document. Raises HeadroomError after every fault was told."""
+    try:
+        documents = read_documents([str(file)])
+    except UnreadableError as error:
+        for line in error.lines:
+            typer.echo(f"headroom: {line}", err=True)
+        raise
+    if len(documents) != 1 or (documents[0].kind, documents[0].key) != (kind.name, key):
+        raise InputError(f"{file}: this is not {kind.name}/{'/'.join(key)} any more")
+    try:
+        client.put(kind.name, documents[0].fields, if_match=tag)
+    except ApiError as error:
+        for line in _placed(documents[0], error):
+            typer.echo(f"headroom: {line}", err=True)
+        raise
+
+
+def _edited(text: str) -> Path:
+    """A file of the text after the editor has closed. Raises CommandError when there is no editor, or it failed."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    descriptor, name = tempfile.mkstemp(prefix="headroom-", suffix=".yaml")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    try:
+        status = subprocess.call([*shlex.split(editor), name])
+    except (OSError, ValueError) as error:
+        Path(name).unlink()
+        raise CommandError(f"no editor {editor!r} ({error}): set EDITOR", Exit.USAGE) from None
+    if status != 0:
+        raise CommandError(f"{editor} ended with status {status}; your text is in {name}")
+    return Path(name)

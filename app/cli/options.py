@@ -1,12 +1,14 @@
 """Options that several commands have (which control plane to talk to, how to plan outside a cycle, how far back), and
 commands that other distributions add: the laboratory's.
 
-The server comes from options first, then from the environment, then from what `headroom up` left behind; without any it
-is said how to name one. What options on planning default to is the snapshot's policy.
+The server comes from options first, then from the environment, then from what `headroom up` left behind here, then from
+the context that `headroom login` made current; without any it is said how to name one. What options on planning default
+to is the snapshot's policy.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ import typer
 from app.cli.output import CommandError, Exit
 from app.client import Client
 from app.client.client import home_path, read_connection
+from app.client.contexts import CONTEXT_VARIABLE, read_contexts
 from solvers.errors import InputError
 from solvers.extensions import COMMANDS, found
 
@@ -35,17 +38,30 @@ Token = Annotated[
 
 
 def connect(server: str | None, token: str | None) -> Client:
-    """A client for these options. Raises CommandError when no server is known."""
-    stored = read_connection(home_path())
+    """A client for these options. Raises CommandError when no server is known, UnreachableError where there is no token
+    for one that does not answer anyway.
+    """
+    contexts, local = read_contexts(), None
+    if not os.environ.get(CONTEXT_VARIABLE):
+        local = read_connection(home_path())
+    stored = local or contexts.chosen()
     address = server or (stored.server if stored else None)
     if address is None:
         raise CommandError(
-            "no server: name one with --server or HEADROOM_SERVER, or start one here with `headroom up`", Exit.USAGE
+            "no server: sign in with `headroom login`, name one with --server or HEADROOM_SERVER,"
+            " or start one here with `headroom up`",
+            Exit.USAGE,
         )
-    # The stored token belongs to the stored server and is shown to no other.
-    secret = token or (stored.token if stored and stored.server == address.rstrip("/") else "")
+    # A stored token belongs to its server and is shown to no other.
+    own = stored.token if stored and stored.server == address.rstrip("/") else contexts.token_of(address)
+    secret = token or own
     if not secret:
-        raise CommandError(f"no token for {address}: give one with --token or HEADROOM_TOKEN", Exit.REFUSED)
+        with Client(address, "") as client:
+            client.health()
+        raise CommandError(
+            f"no token for {address}: `headroom login {address}` keeps one, --token and HEADROOM_TOKEN give one",
+            Exit.REFUSED,
+        )
     return Client(address, secret)
 
 

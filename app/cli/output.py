@@ -6,16 +6,21 @@ Only a bug of ours has a traceback. A pipe never gets colours or cut-off columns
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app import kinds
 from app.client import ApiError, UnreachableError
 from solvers.errors import EngineError, HeadroomError, InputError, NotFoundError, StateError, TransientError
 
@@ -158,23 +163,67 @@ class Format(StrEnum):
     """What `-o` accepts."""
 
     TABLE = "table"
+    WIDE = "wide"
+    NAME = "name"
+    CSV = "csv"
     JSON = "json"
     YAML = "yaml"
+
+    @property
+    def is_for_people(self) -> bool:
+        return self in (Format.TABLE, Format.WIDE)
 
 
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.", case_sensitive=False)]
 
 
 def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableType]) -> None:
-    """Print the answer in the wanted form; `table` is what people see."""
-    if form is Format.JSON:
+    """Print the answer in the wanted form; `table` is what people see, and its tables are what CSV has."""
+    parts = table if isinstance(table, list | tuple) else [table]
+    if form is Format.CSV:
+        sys.stdout.write(
+            "\n".join(csv_text(part.heads, part.lines) for part in parts if isinstance(part, PrintedTable))
+        )
+    elif form is Format.NAME:
+        sys.stdout.write("".join(f"{name}\n" for name in names_of(answer)))
+    elif form is Format.JSON:
         sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False, default=str) + "\n")
     elif form is Format.YAML:
         import yaml
 
         sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True))
     else:
-        say(*(table if isinstance(table, list | tuple) else [table]))
+        say(*parts)
+
+
+def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A table as CSV: numbers as they are, nothing for nothing. A spreadsheet takes no text for a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_csv_cell(cell) for cell in line] for line in lines)
+    return text.getvalue()
+
+
+def _csv_cell(cell: object) -> object:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if cell is None or isinstance(cell, int | float):
+        return cell
+    text = str(cell)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def names_of(answer: Any) -> Iterator[str]:
+    """What the things of an answer are called: `kind/key` of documents, else their id or name."""
+    items = answer.get("items", [answer]) if isinstance(answer, dict) else answer
+    for item in items if isinstance(items, list) else ():
+        kind = next((kind for kind in kinds.KINDS if kind.name == item.get("kind")), None)
+        if kind is not None:
+            yield "/".join((kind.name, *(str(item[field]) for field in kind.key)))
+        else:
+            told = (str(item[field]) for field in ("id", "document", "key", "name") if item.get(field))
+            yield from islice(told, 1)
 
 
 @contextmanager
@@ -208,23 +257,40 @@ def console() -> Console:
     return Console(file=sys.stdout, highlight=False, width=_PIPE_COLUMNS, no_color=True, soft_wrap=False)
 
 
+@dataclass(frozen=True, slots=True)
+class PrintedTable:
+    """A table for people, which remembers what its cells were made from."""
+
+    columns: tuple[str, ...]
+    lines: tuple[tuple[object, ...], ...]
+    title: str | None = None
+    empty: str = "-"
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return tuple(column.removeprefix(">") for column in self.columns)
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=self.title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold"
+        )
+        for column, head in zip(self.columns, self.heads, strict=True):
+            table.add_column(head, justify="right" if column.startswith(">") else "left", overflow="fold")
+        for line in self.lines:
+            table.add_row(*(Text(self.empty if cell == "" else word(cell)) for cell in line))
+        return table
+
+
 def rows(
     columns: Sequence[str], items: Iterable[Sequence[object]], *, title: str | None = None, empty: str = "-"
-) -> Table:
+) -> PrintedTable:
     """A plain table; a column whose name starts with `>` is aligned to the right. `empty`: what an empty text becomes;
     where lines continue others, a dash would only be noise.
     """
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold")
-    for column in columns:
-        table.add_column(
-            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
-        )
-    for item in items:
-        table.add_row(*(Text(empty if cell == "" else word(cell)) for cell in item))
-    return table
+    return PrintedTable(tuple(columns), tuple(map(tuple, items)), title, empty)
 
 
 def listed(
@@ -233,7 +299,7 @@ def listed(
     *,
     title: str | None = None,
     empty: str = "-",
-) -> Table:
+) -> PrintedTable:
     """A table of documents: under each column a field of theirs, or what is made of them. A dotted name walks into the
     document; without titles a column is called by its last part.
     """

@@ -286,7 +286,7 @@ def plan(
             made["generation"] = client.apply_plan(made["id"])["generation"]
     told = why_not_lines(made["why_not"]) if "why_not" in made else []
     show(made, output, [*plan_head(made), *([] if quiet else _tables(explained)), *told])
-    if made["unplaced_count"] and output is Format.TABLE:
+    if made["unplaced_count"] and output.is_for_people:
         typer.echo(f"headroom: {made['unplaced_count']} workloads found no place, or too little of it", err=True)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +35,23 @@ app = typer.Typer(
 )
 
 INTERRUPTED = 130
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headroom {software_version()}")
+        raise typer.Exit(Exit.OK)
+
+
+@app.callback()
+def headroom(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Stands for the program itself."""
+
+
 # Typer brings its own copy of click or uses the installed one, by release; its exceptions lead to the right base.
 _ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -62,6 +79,7 @@ app.command(rich_help_panel=_LOCAL)(processes.restore)
 app.command(rich_help_panel=_LOCAL, context_settings={"allow_extra_args": True})(doctor)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(declare.get)
+app.command(rich_help_panel=_DECLARE)(declare.edit)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
 app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
@@ -89,6 +107,8 @@ app.command(name="open", rich_help_panel=_WATCH)(access.open_console)
 app.add_typer(watch.nodes, name="nodes", rich_help_panel=_WATCH)
 app.add_typer(watch.report, name="report", rich_help_panel=_WATCH)
 app.add_typer(routes, name="routes", rich_help_panel=_WATCH)
+app.command(rich_help_panel=_WATCH)(access.login)
+app.add_typer(access.context, name="context", rich_help_panel=_WATCH)
 app.add_typer(access.token, name="token", rich_help_panel=_WATCH)
 app.add_typer(access.ca, name="ca", rich_help_panel=_LOCAL)
 

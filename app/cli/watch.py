@@ -259,7 +259,7 @@ def cost(
         for item in answer["items"]
     ]
     table = rows((by.value, ">cost", ">energy", ">GPU hours", ">kWh"), [*lines, ("total", usd(answer["usd"]))])
-    if not answer["items"] and output is Format.TABLE:
+    if not answer["items"] and output.is_for_people:
         typer.echo(f"headroom: {_NOTHING_YET}", err=True)
     title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
     show(answer, output, [title, table])

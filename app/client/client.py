@@ -51,8 +51,11 @@ def read_connection(home: Path) -> Connection | None:
 
 def write_connection(home: Path, connection: Connection) -> None:
     """Store server and token so that only this user can read them."""
-    file = home / CLIENT_FILE
-    text = json.dumps({"server": connection.server, "token": connection.token}) + "\n"
+    write_private(home / CLIENT_FILE, json.dumps({"server": connection.server, "token": connection.token}) + "\n")
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file whole, readable by this user only."""
     scratch = file.with_suffix(".new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

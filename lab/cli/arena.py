@@ -161,7 +161,7 @@ def standing(
         raise NotFoundError(f"{', '.join(map(str, folders))}: no finished run of {ours!r}")
     show(to_plain(found), output, standing_tables(found))
     versions = {record.software for record in records}
-    if len(versions) > 1 and output is Format.TABLE:
+    if len(versions) > 1 and output.is_for_people:
         say(f"these are runs of {len(versions)} versions of the software")
 
 

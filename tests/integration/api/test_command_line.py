@@ -4,6 +4,7 @@ before anything is written, what would change is shown, what can hardly be meant
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -126,3 +127,60 @@ def test_a_project_checks_its_own_only(world: World) -> None:
     found = world.call("POST", "/v1/checks", "own operator", plain={"documents": asked}).json()["items"]
     assert [line["outcome"] for line in found] == 3 * ["refused"]
     assert [line["faults"][0]["code"] for line in found] == ["missing", "forbidden", "not-found"]
+
+
+def test_a_document_is_edited_while_it_stands(
+    world: World, headroom: Headroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(SERVICE)
+    headroom("apply", "-f", str(file))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delenv("VISUAL", raising=False)
+
+    def edited(script: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("EDITOR", f"sed -i {script}")
+        return headroom("edit", "service", f"{OWN}/one")
+
+    assert edited("s/zzz/y/")[:2] == (0, f"unchanged  service/{OWN}/one\n")
+    assert edited("'s/priority: 100/priority: 90/'")[:2] == (0, f"updated    service/{OWN}/one\n")
+    assert world.call("GET", f"/v1/services/{OWN}/one").json()["priority"] == 90
+    assert not list(tmp_path.glob("headroom-*"))
+    status, _, err = edited("'s/^priority/prioritty/'")
+    (kept,) = tmp_path.glob("headroom-*")
+    assert (status, f"nothing was changed; your text is in {kept}" in err) == (Exit.USAGE, True)
+    assert "prioritty: there is no field prioritty; did you mean priority?" in err
+    assert "prioritty: 90" in kept.read_text()
+    kept.unlink()
+    real = world.call("GET", f"/v1/services/{OWN}/one").json()
+
+    def slowly(text: str) -> Path:
+        """Somebody else is faster."""
+        world.call("PUT", f"/v1/services/{OWN}/one", plain=real | {"priority": 3})
+        kept.write_text(text.replace("90", "91"))
+        return kept
+
+    monkeypatch.setattr("app.cli.declare._edited", slowly)
+    assert edited("x")[0] == Exit.CONFLICT
+    assert world.call("GET", f"/v1/services/{OWN}/one").json()["priority"] == 3
+    assert "priority: 91" in kept.read_text()
+
+
+def test_tables_come_as_csv_names_and_wide(
+    world: World, headroom: Headroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.call("PUT", "/v1/projects/p", plain={"name": "p", "description": "=HYPERLINK(1)"})
+    status, out, _ = headroom("get", "project", "p", "-o", "csv")
+    head, line = csv.reader(out.splitlines())
+    assert (status, dict(zip(head, line, strict=True))["description"]) == (0, "'=HYPERLINK(1)")
+    assert headroom("get", "projects", "-o", "name")[1].splitlines() == [
+        "project/default", f"project/{OWN}", "project/other", "project/p",
+    ]  # fmt: skip
+    assert "environment_allowed" not in headroom("get", "models", "-o", "wide")[1]
+    assert "kv_cache_mib_per_token" in headroom("get", "models", "-o", "wide")[1].splitlines()[0]
+    assert headroom("--version")[:2] == headroom("version")[:2]
+    changed = {"name": "p", "quota_gpus": 1}
+    monkeypatch.setattr("time.sleep", lambda _: world.call("PUT", "/v1/projects/p", plain=changed))
+    lines = headroom("get", "projects", "--watch", "--looks", "2", "-o", "name")[1].splitlines()
+    assert lines[4:] == ["project/p"]

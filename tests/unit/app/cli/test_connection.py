@@ -18,6 +18,7 @@ STORED = Connection(server="http://127.0.0.1:8080", token="stored")
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HEADROOM_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
 
 
@@ -36,8 +37,9 @@ def test_options_come_first(home: Path) -> None:
         assert client.server == "http://other.test"
 
 
-def test_the_stored_token_is_shown_to_no_other_server(home: Path) -> None:
+def test_the_stored_token_is_shown_to_no_other_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_connection(home, STORED)
+    monkeypatch.setattr("app.cli.options.Client.health", lambda _: True)
     with pytest.raises(CommandError, match=r"no token for http://other\.test") as caught:
         connect("http://other.test", None)
     assert caught.value.exit_code is Exit.REFUSED
