@@ -16,6 +16,7 @@ import asyncio
 import os
 import random
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -40,8 +41,6 @@ CORES = sorted(os.sched_getaffinity(0))
 """The first is the control plane's, the others are the load's."""
 CAPACITY_CONNECTIONS = 256
 """As many as are worked on at once: who stores lingers for others."""
-CAPACITY_NODES = 500
-"""In whose names they come; all are known by then."""
 CLONED = ("nodes", "devices", "node_states", "told_replicas")
 
 
@@ -71,30 +70,31 @@ def make_nodes(stack: Stack, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one client process sends: nodes from `first`, each a report every `interval_s`; 0: as fast as answered, each
-    in the name of another node.
+    """What one client process sends from `begin_s` (wall clock) on: nodes from `first`, each a report every
+    `interval_s`; 0: as fast as answered, each in the name of another node.
     """
 
     port: int
     first: int
     nodes: int
     interval_s: float
+    begin_s: float
     seconds: float
 
 
 async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None:
     connection, name = Connection(load.port, f"hr_bench_{number}"), f"bench-{number}".encode()
-    begin_s = time.monotonic() + 0.5
+    begin_s = time.monotonic() + load.begin_s - time.time()
     due_s, sequence = begin_s + random.random() * load.interval_s, int(time.time() * 1000)
-    end_s = begin_s + load.seconds
+    end_s, asked = begin_s + load.seconds, 0
     while (now_s := max(due_s, time.monotonic())) < end_s:
         await asyncio.sleep(now_s - time.monotonic())
         due_s += load.interval_s * max(1, int((now_s - due_s) / load.interval_s)) if load.interval_s else 0.0
         sequence += 1
         if not load.interval_s:
-            node = random.randint(1, CAPACITY_NODES)
+            node = 1 + (number - 1 + asked * CAPACITY_CONNECTIONS) % NODES_MAX
+            asked += 1
             connection.token, name = f"hr_bench_{node}", f"bench-{node}".encode()
-        half = "late" if now_s > begin_s + load.seconds / 2 else "early"
         report = body.at(sequence, time.time()).replace(b"bench-0", name)
         try:
             status, _ = await asyncio.wait_for(connection.post(PATH, report), GIVE_UP_S)
@@ -104,6 +104,7 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
             connection, status = Connection(load.port, f"hr_bench_{number}"), 0
             pause_s = BACKOFF_S * random.uniform(0.5, 1.0)
         if time.monotonic() < end_s:
+            half = "late" if time.monotonic() > begin_s + load.seconds / 2 else "early"
             seen[f"{half} {status}"] += 1
             seen[f"ms {round(1000 * (time.monotonic() - now_s)):6}"] += status == 200
         if status != 200:
@@ -124,10 +125,14 @@ def live(load: Load) -> Counter[str]:
     return asyncio.run(run())
 
 
-def offered(stack: Stack, nodes: int, interval_s: float, seconds: float) -> Counter[str]:
+STARTED_S = 3.0
+"""Until the clients are there."""
+
+
+def offered(stack: Stack, nodes: int, interval_s: float, seconds: float, begin_s: float = 0.0) -> Counter[str]:
     """What became of the load of so many nodes."""
-    each = max(1, nodes // CLIENTS)
-    loads = [Load(stack.port, 1 + each * client, each, interval_s, seconds) for client in range(CLIENTS)]
+    each, begin_s = max(1, nodes // CLIENTS), begin_s or time.time() + STARTED_S
+    loads = [Load(stack.port, 1 + each * client, each, interval_s, begin_s, seconds) for client in range(CLIENTS)]
     with ProcessPoolExecutor(CLIENTS, get_context("spawn")) as pool:
         return sum(pool.map(live, loads), Counter())
 
@@ -137,9 +142,64 @@ def goodput(seen: Mapping[str, int], seconds: float) -> float:
     return seen.get("late 200", 0) / (seconds / 2)
 
 
-def _cost_ms(seen: Mapping[str, int], spent_s: float) -> str:
-    stored = seen.get("early 200", 0) + seen.get("late 200", 0)
-    return f"{1000 * spent_s / max(1, stored):.1f} ms of the API's processor for each stored report"
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Processor seconds of the control plane."""
+
+    api_s: float
+    postgres_s: float
+
+    @classmethod
+    def so_far(cls, stack: Stack) -> Spent:
+        return cls(processor_s(stack.api_pid), processor_s(stack.postgres_pid))
+
+    def since(self, before: Spent) -> Spent:
+        return Spent(self.api_s - before.api_s, self.postgres_s - before.postgres_s)
+
+    @property
+    def all_s(self) -> float:
+        return self.api_s + self.postgres_s
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What became of one load, and what its second half cost: in the first one everybody connects."""
+
+    answers: Counter[str]
+    late: Spent
+    seconds: float
+
+    @property
+    def stored(self) -> int:
+        return self.answers["late 200"]
+
+    @property
+    def per_processor_s(self) -> float:
+        """Stored reports for each processor second of API and PostgreSQL: what a busy machine changes least."""
+        return self.stored / max(0.01, self.late.all_s)
+
+    def __str__(self) -> str:
+        stored, got = max(1, self.stored), self.late.all_s / (self.seconds / 2)
+        return (
+            f"{goodput(self.answers, self.seconds):.0f}/s by wall; {self.per_processor_s:.0f} a processor second "
+            f"(each stored one: API {1000 * self.late.api_s / stored:.2f} ms, "
+            f"PostgreSQL {1000 * self.late.postgres_s / stored:.2f} ms; both got {100 * got:.0f} % of a core)"
+        )
+
+
+def load(stack: Stack, nodes: int, interval_s: float, seconds: float) -> Seen:
+    begin_s = time.time() + STARTED_S
+    spent: list[Spent] = []
+    looks = [
+        threading.Timer(STARTED_S + after_s, lambda: spent.append(Spent.so_far(stack)))
+        for after_s in (seconds / 2, seconds)
+    ]
+    for look in looks:
+        look.start()
+    answers = offered(stack, nodes, interval_s, seconds, begin_s)
+    for look in looks:
+        look.join()
+    return Seen(answers, spent[1].since(spent[0]), seconds)
 
 
 def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
@@ -149,26 +209,25 @@ def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
         with Client(stack.server, stack.admin_token) as client:
             client.put("gpu-type", GPU_TYPE)
         make_nodes(stack, NODES_MAX)
-        offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds / 2)
-        begun_s = processor_s(stack.api_pid)
-        seen = offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds / 2)
-        capacity, cost_ms = goodput(seen, seconds / 2), _cost_ms(seen, processor_s(stack.api_pid) - begun_s)
-        print(f"{how}: capacity {capacity:.0f} reports/s ({CAPACITY_CONNECTIONS} connections, closed loop), {cost_ms}")
+        offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds)
+        full = load(stack, CAPACITY_CONNECTIONS, 0.0, seconds)
+        capacity = goodput(full.answers, seconds)
+        print(f"{how}: capacity ({CAPACITY_CONNECTIONS} connections, closed loop) {full}", flush=True)
         reached = 0.0
         for times in (1, 5):
             nodes = min(NODES_MAX, int(times * capacity * INTERVAL_S))
-            begun_s = processor_s(stack.api_pid)
-            seen = offered(stack, nodes, nodes / (times * capacity), seconds)
-            reached, cost_ms = goodput(seen, seconds), _cost_ms(seen, processor_s(stack.api_pid) - begun_s)
-            told = ", ".join(f"{name} {seen[name]}" for name in sorted(seen) if not name.startswith("ms"))
-            share = f"{reached:.0f}/s, {100 * reached / capacity:.0f} %"
-            print(f"  {times} x, {nodes} nodes: {share}, {cost_ms} ({told})", flush=True)
+            seen = load(stack, nodes, nodes / (times * capacity), seconds)
+            reached = goodput(seen.answers, seconds)
+            told = ", ".join(f"{name} {n}" for name, n in sorted(seen.answers.items()) if not name.startswith("ms"))
+            share, by_cost = reached / capacity, seen.per_processor_s / full.per_processor_s
+            print(f"  {times} x, {nodes} nodes: {100 * share:.0f} % by wall, {100 * by_cost:.0f} % by cost; {seen}")
+            print(f"     {told}", flush=True)
     return reached / capacity
 
 
 def serve_without() -> None:
     """The API as it is but for admission."""
-    from app.api.app import LANES
+    from app.api.admission import LANES
     from app.cli.processes import serve
 
     LANES.clear()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import re
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,10 +12,11 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
+from app.api.admission import LANES, Door, Lanes, TurnQueue, request_id_of
 from app.api.auth import Authenticator
 from app.api.console import door, overview
 from app.api.deps import ApiContext, Services
@@ -35,7 +34,7 @@ from app.api.problems import of_error
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
 from app.api.streams import FeedThread, Hub, Listener, ReplicaWatch, RouteBoard, RouteReader, StreamRegistry
 from app.clock import new_id
-from app.errors import BodyTooLargeError, RateLimitedError
+from app.errors import BodyTooLargeError
 from app.logs import EventLog
 from app.registry import process_registry
 from app.services.seen.history import announcements
@@ -44,120 +43,9 @@ from app.signals import asked_to_end
 from app.store.replica import LAGS_S
 from solvers.errors import HeadroomError
 
-# --- Admission: what a whole fleet sends by itself, reports and joins, takes turns before anybody decodes it.
-#
-# Each kind has a lane of its own, so that none starves another or what people ask. So many are worked on, so many wait
-# as they came. Where too many wait, or one waits for longer than its sender will, the oldest is told to come again: its
-# sender is the first to give up, and what is done for who has given up is lost. Nothing is done for who has hung up.
-
-
-WAIT_S_MAX = 8.0
-"""Agents give up after ten seconds."""
-WAITING_BYTES_MAX = 64 * 2**20
-
-
-class TurnQueue:
-    """Requests of one kind. On the event loop only."""
-
-    def __init__(self, workers: int, waiting_max: int, retry_after_s: float) -> None:
-        self._free = workers
-        self._waiting_max = waiting_max
-        self._retry_after_s = retry_after_s
-        self.waiting: dict[asyncio.Future[None], int] = {}
-        """Turns, the oldest first, and the bytes that wait for each."""
-        self._since_s: dict[asyncio.Future[None], float] = {}
-        self._bytes = 0
-
-    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application when it is this request's turn. Raises RateLimitedError when that never comes,
-        ClientDisconnect when nobody waits for the answer.
-        """
-        body = await Request(scope, receive).body()
-        # What follows a whole body is that the client has gone.
-        gone = asyncio.ensure_future(receive())
-        unread = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def replay() -> Message:
-            return unread.pop() if unread else await gone
-
-        try:
-            await self._take_turn(len(body), gone)
-            try:
-                if gone.done():
-                    raise ClientDisconnect
-                await app(scope, replay, send)
-            finally:
-                self._pass_on()
-        finally:
-            gone.cancel()
-
-    async def _take_turn(self, size: int, gone: asyncio.Future[Message]) -> None:
-        if self._free:
-            self._free -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting[turn] = size
-        self._since_s[turn] = time.monotonic()
-        self._bytes += size
-        while len(self.waiting) > self._waiting_max or self._bytes > WAITING_BYTES_MAX:
-            self._leave(next(iter(self.waiting))).set_exception(self._refusal())
-        await asyncio.wait((turn, gone), timeout=WAIT_S_MAX, return_when=asyncio.FIRST_COMPLETED)
-        if turn in self.waiting:
-            self._leave(turn)
-            raise ClientDisconnect if gone.done() else self._refusal()
-        turn.result()
-
-    def _leave(self, turn: asyncio.Future[None]) -> asyncio.Future[None]:
-        self._bytes -= self.waiting.pop(turn)
-        del self._since_s[turn]
-        return turn
-
-    def age_s(self) -> float:
-        """How long the oldest has waited; from any thread."""
-        now_s = time.monotonic()
-        return now_s - min(tuple(self._since_s.values()), default=now_s)
-
-    def _pass_on(self) -> None:
-        if self.waiting:
-            self._leave(next(iter(self.waiting))).set_result(None)
-        else:
-            self._free += 1
-
-    def _refusal(self) -> RateLimitedError:
-        told = "more of this than can be worked on in time; it was not stored, send it again"
-        return RateLimitedError(told, self._retry_after_s)
-
-
-LANES = {"/v1/agent/reports": (128, 256), "/v1/agent/join": (4, 64)}
-"""Workers and places by path. Together they leave threads and connections to all else."""
-STRANGERS = (32, 1024)
-"""After a start everybody is one, and each waits for a commit as others do."""
-
-
-class Lanes:
-    """The lanes of a process. Whose token was never a good one here comes by one that is apart."""
-
-    def __init__(self, authenticator: Authenticator, retry_after_s: float) -> None:
-        self._authenticator = authenticator
-        self._lanes = {path: TurnQueue(*size, retry_after_s) for path, size in LANES.items()}
-        self._strangers = TurnQueue(*STRANGERS, retry_after_s)
-
-    def ages_s(self) -> dict[str, float]:
-        """How long the oldest of each lane has waited."""
-        named = {path.rpartition("/")[2]: lane for path, lane in self._lanes.items()}
-        return {name: lane.age_s() for name, lane in {**named, "strangers": self._strangers}.items()}
-
-    def lane_of(self, scope: Scope, authorization: str) -> TurnQueue | None:
-        """Where a request waits; None: nowhere."""
-        lane = self._lanes.get(scope["path"]) if scope["method"] == "POST" else None
-        known = lane is None or self._authenticator.remembered(authorization.partition(" ")[2].strip())[1]
-        return lane if known else self._strangers
-
-
 # --- The outermost layer of the API, plain ASGI: request id, body limit, last resort against crashes, request metrics
 
 
-_REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{8,80}$")
 _BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -168,7 +56,7 @@ class EdgeOptions:
     elapsed_ms: Callable[[], float]
     metrics: RequestMetrics
     log: EventLog
-    lane_of: Callable[[Scope, str], TurnQueue | None] = lambda *_: None
+    lane_of: Callable[[str, str, str], TurnQueue | None] = lambda *_: None
     direct: Mapping[str, ASGIApp] = field(default_factory=dict)
     """Who works on what waited in a lane, by path, where it is not the application."""
     is_ending: Callable[[], bool] = lambda: False
@@ -189,6 +77,7 @@ class Edge:
 class _Exchange:
     __slots__ = (
         "_app",
+        "_headers",
         "_lags_s",
         "_options",
         "_read",
@@ -209,21 +98,20 @@ class _Exchange:
         self._read = 0
         self._lags_s: list[float] = []
         self._started_ms = options.elapsed_ms()
-        self.request_id = _header(scope, b"x-request-id")
+        self._headers = dict(scope["headers"])
+        self.request_id = request_id_of(self._headers, options.new_id)
         self.status = 0
-        if not _REQUEST_ID.match(self.request_id):
-            self.request_id = options.new_id()
         scope.setdefault("state", {})["request_id"] = self.request_id
 
     async def serve(self) -> None:
         """Run the application; whatever escapes it becomes a problem."""
         LAGS_S.set(self._lags_s)
-        length = _header(self._scope, b"content-length")
+        length = self._header(b"content-length")
         if length.isdigit() and int(length[:20]) > self._options.body_bytes_max:
             await of_error(self.request_id, self._too_large())(self._scope, self._receive, self.send)
             return
         receive = self._receive if self._scope["method"] in _BODILESS and not length else self.receive
-        lane = self._options.lane_of(self._scope, _header(self._scope, b"authorization"))
+        lane = self._options.lane_of(self._scope["method"], self._scope["path"], self._header(b"authorization"))
         try:
             if lane is None:
                 await self._app(self._scope, receive, self.send)
@@ -265,12 +153,11 @@ class _Exchange:
         taken_s = (self._options.elapsed_ms() - self._started_ms) / 1000.0
         self._options.metrics.observe(self._scope["method"], _route_of(self._scope), status, taken_s)
 
+    def _header(self, name: bytes) -> str:
+        return str(self._headers.get(name, b"").decode("latin-1"))
+
     def _too_large(self) -> BodyTooLargeError:
         return BodyTooLargeError(f"the body exceeds {self._options.body_bytes_max} bytes")
-
-
-def _header(scope: Scope, name: bytes) -> str:
-    return str(dict(scope["headers"]).get(name, b"").decode("latin-1"))
 
 
 def _route_of(scope: Scope) -> str:
@@ -330,7 +217,7 @@ def create_app(context: ApiContext) -> FastAPI:
         routes=[route for router in ROUTERS for route in router.routes],
     )
     authenticator = Authenticator(
-        services.tokens.actor_of,
+        services.tokens.actors_of,
         context.clock.elapsed_ms,
         context.settings.rate_limit_per_s,
         services.tokens.ended_of_used,
@@ -348,13 +235,15 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s)
     app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
     registry.register(QueueCollector(app.state.admission.ages_s))
+    requests = RequestMetrics(registry)
+    app.state.door = Door(app.state.admission, app.state.ending.is_set, new_id, requests.observe)
     problems.install(app)
     app.router.default = door.not_here(app.router.default)
     options = EdgeOptions(
         body_bytes_max=context.settings.body_bytes_max,
         new_id=new_id,
         elapsed_ms=context.clock.elapsed_ms,
-        metrics=RequestMetrics(registry),
+        metrics=requests,
         log=context.log,
         lane_of=app.state.admission.lane_of,
         direct={"/v1/agent/reports": agent.take_reports},

@@ -24,6 +24,7 @@ from app.authority import Presented
 from app.errors import CertificateError, ForbiddenError, JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
 from app.services.declared.identity import Identities
 from app.services.declared.tokens import SIGN_IN_PREFIX, Actor
+from app.store.grouped import GroupCommit
 from app.store.tokens import Purpose, Role, secret_hash
 from solvers.errors import NotFoundError, TransientError
 
@@ -105,19 +106,22 @@ class Authenticator:
 
     def __init__(
         self,
-        actor_of: Callable[[str], Actor | None],
+        actors_of: Callable[[Sequence[str]], Sequence[Actor | None]],
         elapsed_ms: Callable[[], float],
         rate_limit_per_s: float,
         ended: Callable[[Sequence[Actor]], Sequence[Actor]] = lambda _: (),
         identities: Identities | None = None,
     ) -> None:
-        self._actor_of = actor_of
+        self._actors_of = actors_of
         self._ended = ended
         self._identities = identities
         self._noted: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._elapsed_ms = elapsed_ms
-        self._lock, self._asking = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._asked_ms = 0.0
+        # A whole fleet may come at once: whoever waits holds no thread, and all are asked about together.
+        self._looking_up = GroupCommit(self._look_up)
+        self._refreshing = GroupCommit(self._refresh)
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._people = RateLimiter(rate_limit_per_s)
         self._agents = RateLimiter(rate_limit_per_s * AGENT_RATE_FACTOR)
@@ -132,17 +136,20 @@ class Authenticator:
         entry.used_ms = now_ms
         return entry.until_ms >= now_ms, entry.actor
 
-    def look_up(self, secret: str) -> Actor | None:
+    async def look_up(self, secret: str) -> Actor | None:
         """Ask the database and remember the answer. Raises TransientError when it cannot be asked."""
+        return (await self._looking_up.submit(secret)).actor
+
+    def _look_up(self, secrets: Sequence[str]) -> Sequence[_Known]:
         now_ms = self._elapsed_ms()
-        actor = self._actor_of(secret)
-        key = secret_hash(secret)
+        found = [_Known(actor, now_ms + CACHE_TTL_MS, now_ms) for actor in self._actors_of(secrets)]
         with self._lock:
-            self._known[key] = _Known(actor, now_ms + CACHE_TTL_MS, now_ms)
-            self._known.move_to_end(key)
+            for key, known in zip(map(secret_hash, secrets), found, strict=True):
+                self._known[key] = known
+                self._known.move_to_end(key)
             while len(self._known) > CACHE_SIZE_MAX:
                 self._known.popitem(last=False)
-        return actor
+        return found
 
     def doubt(self, actor: Actor, presented: Presented | None) -> str | None:
         """Why a node's token is not enough on a connection with this certificate; None: it is."""
@@ -166,15 +173,18 @@ class Authenticator:
     @property
     def is_due(self) -> bool:
         """Whether the database should be asked again, and nobody does."""
-        return self._elapsed_ms() >= self._asked_ms + CACHE_TTL_MS / 2 and not self._asking.locked()
+        return self._elapsed_ms() >= self._asked_ms + CACHE_TTL_MS / 2 and not self._refreshing.is_busy
 
-    def refresh(self) -> None:
+    async def refresh(self) -> None:
         """Ask the database, once for all, whether those who came of late may still come. Without it all runs out."""
-        came_ms = self._elapsed_ms()
-        with self._asking, contextlib.suppress(TransientError):
-            if not 0 < came_ms <= self._asked_ms:
+        await self._refreshing.submit(self._elapsed_ms())
+
+    def _refresh(self, came_ms: Sequence[float]) -> Sequence[bool]:
+        with contextlib.suppress(TransientError):
+            if not 0 < max(came_ms) <= self._asked_ms:
                 self._asked_ms = self._elapsed_ms()
                 self._ask_for_all(self._asked_ms)
+        return [True] * len(came_ms)
 
     def _ask_for_all(self, now_ms: float) -> None:
         with self._lock:
@@ -224,12 +234,12 @@ async def identify(
         raise UnauthenticatedError("send a token: Authorization: Bearer <token>")
     known, actor = authenticator.remembered(secret)
     if actor is not None and (authenticator.is_due or not known):
-        await run_in_threadpool(authenticator.refresh)
+        await authenticator.refresh()
         known, actor = authenticator.remembered(secret)
     if not known:
         if actor is None:
             authenticator.throttle_stranger(host, failed=False)
-        actor = await run_in_threadpool(authenticator.look_up, secret)
+        actor = await authenticator.look_up(secret)
     if actor is None:
         authenticator.throttle_stranger(host)
         raise UnauthenticatedError("the token is unknown, expired or revoked")
@@ -254,7 +264,7 @@ async def _proved(request: Request, authenticator: Authenticator, actor: Actor, 
     code = authenticator.doubt(actor, presented)
     if code == "certificate-foreign":
         # The key may be younger than what is remembered.
-        found = await run_in_threadpool(authenticator.look_up, secret)
+        found = await authenticator.look_up(secret)
         actor = found if found is not None else actor
         code = authenticator.doubt(actor, presented)
     if code is None:

@@ -98,13 +98,13 @@ class ReplicaCollector(Collector):
 
 
 class QueueCollector(Collector):
-    """How long the oldest of what waits for its turn has waited."""
+    """How long the oldest request of each lane has been here."""
 
     def __init__(self, ages_s: Callable[[], Mapping[str, float]]) -> None:
         self._ages_s = ages_s
 
     def collect(self) -> Iterator[Metric]:
-        told = "How long the oldest request of a lane has waited for its turn."
+        told = "How long the oldest request of a lane has been here, waiting or worked on."
         family = GaugeMetricFamily("headroom_lane_age_seconds", told, labels=("lane",))
         for lane, age_s in self._ages_s().items():
             family.add_metric((lane,), age_s)

@@ -27,6 +27,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.api.admission import TurnAway
 from app.api.auth import CERTIFICATE, NOTED_MS
 from app.api.deps import ApiContext
 from app.api.problems import MEDIA_TYPE, problem
@@ -188,9 +189,16 @@ class _Awaits(StrEnum):
 class Http(HttpToolsProtocol):
     """One connection. uvicorn's own has no limit on heads, nor any on time but for kept connections."""
 
-    def __init__(self, limits: Connections, body_bytes_max: int, **arguments: Any) -> None:
+    def __init__(
+        self, limits: Connections, body_bytes_max: int, turn_away: TurnAway = lambda *_: None, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         self._limits = limits
+        self._turn_away = turn_away
+        self._turned: bytes | None = None
+        """What to answer to this request, of which nothing else is made."""
+        self._is_turning = False
+        """Whether such an answer is about to be sent."""
         # Framing of small chunks may weigh as much as what they carry.
         self._message_bytes_max = HEAD_BYTES_MAX + 2 * body_bytes_max
         self._peer = "-"
@@ -274,12 +282,30 @@ class Http(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._phase = _Awaits.BODY
         self._limits.work(self._peer, self)
-        super().on_headers_complete()
+        if not self._is_busy() and self.parser.should_keep_alive() and not self.expect_100_continue:
+            self._turned = self._turn_away(self.parser.get_method().decode(), self.url.decode("latin-1"), self.headers)
+        if self._turned is None:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._turned is None:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._phase = _Awaits.REQUESTED
         self._has_ended = True
-        super().on_message_complete()
+        if self._turned is None:
+            super().on_message_complete()
+        else:
+            self.loop.call_soon(self._answer_turned, self._turned)
+            self._turned, self._is_turning = None, True
+
+    def _answer_turned(self, answer: bytes) -> None:
+        self._is_turning = False
+        if not self.transport.is_closing():
+            fields = b"".join(b"%b: %b\r\n" % field for field in self.server_state.default_headers)
+            self.transport.write(STATUS_LINE[HTTPStatus.TOO_MANY_REQUESTS] + fields + answer)
+            self.on_response_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -298,7 +324,7 @@ class Http(HttpToolsProtocol):
         if not self._has_ended:
             # What the end of a message shares with the begin of the next counts for neither.
             self._bytes += count
-        if self._phase is _Awaits.REQUESTED and not self._is_answering():
+        if self._phase is _Awaits.REQUESTED and not self._is_busy():
             self._await_head()
         if self._phase is _Awaits.HEAD and self._bytes > HEAD_BYTES_MAX:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -317,6 +343,9 @@ class Http(HttpToolsProtocol):
     def _is_answering(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
+
+    def _is_busy(self) -> bool:
+        return self._is_turning or self._is_answering()
 
     def _await_head(self) -> None:
         self._phase = _Awaits.HEAD
@@ -382,6 +411,8 @@ def server_of(app: ASGIApp, settings: Settings) -> uvicorn.Server:
     total_max = max(1, min(settings.connections_max, soft - DESCRIPTORS_SPARE))
     limits = Connections(total_max, min(total_max, settings.connections_per_peer_max))
     protocol: Callable[..., Protocol] = partial(Http, limits, settings.body_bytes_max)
+    if isinstance(app, FastAPI):
+        protocol = partial(protocol, turn_away=app.state.door.turn_away)
     if settings.tls:
         protocol = _secured(cast("FastAPI", app), settings, limits, protocol)
     return uvicorn.Server(

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from app.clock import new_id
 from app.services.declared.tokens import Deed, TokenRequest, Tokens
 from app.store.engine import Database
-from app.store.tokens import TokenDraft, create, find_by_secret
+from app.store.tokens import TokenDraft, create, find_by_secrets
 
 ACTOR = "local:command-line"
 
@@ -32,7 +32,8 @@ def issue_locally(url: str, request: TokenRequest) -> str:
 def store_given(url: str, given: Mapping[str, TokenRequest]) -> list[str]:
     """Make sure that tokens with exactly these secrets exist; the names of those made. Raises TransientError."""
     with _database(url) as database, database.transaction() as session:
-        missing = {secret: request for secret, request in given.items() if find_by_secret(session, secret) is None}
+        held = find_by_secrets(session, given)
+        missing = {secret: request for secret, request in given.items() if secret not in held}
         for secret, request in missing.items():
             create(session, TokenDraft(id=new_id(), created_by=ACTOR, **asdict(request)), secret)
         return [request.name for request in missing.values()]
@@ -48,7 +49,7 @@ def _database(url: str) -> Iterator[Database]:
 
 
 def _ensure(tokens: Tokens, request: TokenRequest, secret: str | None) -> str:
-    actor = tokens.actor_of(secret) if secret else None
+    actor = tokens.actors_of([secret])[0] if secret else None
     if secret and actor is not None and (actor.role, actor.subject) == (request.role, request.subject):
         return secret
     return tokens.issue(request, Deed(actor=ACTOR)).secret or ""

@@ -138,6 +138,7 @@ class _Batch:
     heads: dict[str, _Head]
     boots: Mapping[str, Sequence[str]]
     stored: set[tuple[str, str, int]] = field(default_factory=set)
+    logged: set[tuple[str, str, int]] = field(default_factory=set)
     devices: list[Row] = field(default_factory=list)
     replicas: list[Row] = field(default_factory=list)
     rates: list[Row] = field(default_factory=list)
@@ -178,18 +179,19 @@ def _ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeRepor
     known = {node_source(node): boots for node, boots in joined}
     gateways = {source_of(report) for report in reports if isinstance(report, EdgeReport)}
     batch = _Batch(_lock_heads(connection, sorted({*known, *gateways})), known)
-    outcomes = tuple(_take(connection, batch, report) for report in reports)
+    batch.logged = _logged(connection, batch.heads, reports)
+    outcomes = tuple(_take(batch, report) for report in reports)
     _write(connection, batch)
     _write_node_states(connection, [(source, head) for source, head in batch.heads.items() if source in known])
     _write_progress(connection, batch.progress)
     return outcomes
 
 
-def _take(connection: psycopg.Connection, batch: _Batch, report: Report | EdgeReport) -> ReportOutcome:
+def _take(batch: _Batch, report: Report | EdgeReport) -> ReportOutcome:
     source = source_of(report)
     if source not in batch.heads:
         return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.UNKNOWN_NODE)
-    outcome = _judge(connection, batch, source, report)
+    outcome = _judge(batch, source, report)
     if outcome is ACCEPTED:
         if isinstance(report, EdgeReport):
             _add_edge_rows(batch, source, report)
@@ -213,7 +215,7 @@ def _select_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dic
     return {source: _Head(*columns) for source, *columns in found}
 
 
-def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: Report | EdgeReport) -> ReportOutcome:
+def _judge(batch: _Batch, source: str, report: Report | EdgeReport) -> ReportOutcome:
     """Whether a report is new, and whether it moves its source's head."""
     if not 0 <= report.observed_at_s <= OBSERVED_AT_S_MAX:
         return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID)
@@ -227,11 +229,11 @@ def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: R
             return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.CLOCK_WENT_BACKWARDS)
     elif same_boot or not _succeeds(batch.boots.get(source), head, report):
         # Sent late, after newer ones, or by somebody else: kept, but the head stays where it is.
-        if report.observed_at_s < head.observed_at_s - LATE_S_MAX or _seen(connection, *name):
+        if report.observed_at_s < head.observed_at_s - LATE_S_MAX or name in batch.logged:
             return DUPLICATE
         batch.stored.add(name)
         return ACCEPTED
-    elif _seen(connection, *name):
+    elif name in batch.logged:
         return DUPLICATE
     batch.stored.add(name)
     head.boot_id, head.sequence, head.observed_at_s = report.boot_id, report.sequence, report.observed_at_s
@@ -252,10 +254,20 @@ def _succeeds(joined: Sequence[str] | None, head: _Head, report: Report | EdgeRe
     return later or (head.silent and newer)
 
 
-def _seen(connection: psycopg.Connection, source: str, boot_id: str, sequence: int) -> bool:
-    """Whether the log knows this very report."""
-    name = {"source": source, "boot_id": boot_id, "sequence": sequence}
-    return connection.execute(driven(named("logged_report")), name).rowcount > 0
+def _logged(
+    connection: psycopg.Connection, heads: Mapping[str, _Head], reports: Sequence[Report | EdgeReport]
+) -> set[tuple[str, str, int]]:
+    """Which reports the log knows, of sources that sent one here which does not just follow their newest."""
+    names = [(source_of(report), report.boot_id, report.sequence) for report in reports]
+    odd = {
+        source
+        for source, boot_id, sequence in names
+        if source in heads and not (boot_id == heads[source].boot_id and sequence >= heads[source].sequence)
+    }
+    asked = [name for name in names if name[0] in odd]
+    columns = map(list, zip(*asked, strict=True)) if asked else ()
+    wanted = dict(zip(("sources", "boots", "sequences"), columns, strict=False))
+    return set(connection.execute(driven(named("logged_reports")), wanted)) if wanted else set()
 
 
 def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:

@@ -8,7 +8,7 @@ newest of them, and nothing in it is older than the agent that runs now, unless 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -107,6 +107,14 @@ def raise_generation(session: Session, node_id: str, boot_id: str, generation: i
     return changed(session, statement.values(generation_applied=generation)) > 0
 
 
+def devices_of_nodes(session: Session, names: Sequence[str]) -> dict[str, list[str]]:
+    """Which devices each node has; without nodes that have none."""
+    found: dict[str, list[str]] = {}
+    for row in session.execute(named("devices_of_nodes"), {"nodes": list(names)}):
+        found.setdefault(row.node_id, []).append(row.uuid)
+    return found
+
+
 def devices_of(session: Session, node_id: str) -> tuple[str, ...]:
     query = select(devices.c.uuid).where(devices.c.node_id == node_id).order_by(devices.c.uuid)
     return tuple(session.execute(query).scalars())
@@ -181,10 +189,12 @@ def bind_key(session: Session, node: str, key: NodeKey, *, alone: bool) -> bool:
     return session.execute(named("bind_key"), {"node": node, **asdict(key)}).first() is not None
 
 
-def keys_of(session: Session, node: str) -> tuple[str, ...] | None:
-    """The keys that speak for a node; None where it never had any."""
-    found = session.execute(named("keys_of"), {"node": node}).all()
-    return tuple(sorted(row.key for row in found if row.is_good)) if found else None
+def keys_of(session: Session, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The keys that speak for each node; without nodes that never had any."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in session.execute(named("keys_of"), {"nodes": list(names)}):
+        found[row.node_id] = found.get(row.node_id, ()) + ((row.key,) if row.is_good else ())
+    return found
 
 
 def forget_keys(session: Session, node: str) -> None:

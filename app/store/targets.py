@@ -9,7 +9,7 @@ a lease's row outlives every release. Leases end by the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -352,6 +352,7 @@ def workloads_told(session: Session) -> tuple[ToldWorkload, ...]:
 class ToldReplica:
     """A process that a node may speak of; what it is ordered to measure may have any size and model."""
 
+    node_id: str
     uuid: str
     replica: str
     kind: str
@@ -361,9 +362,9 @@ class ToldReplica:
     memory_mib_limit: int | None
 
 
-def told_to(session: Session, node_id: str) -> tuple[ToldReplica, ...]:
-    """What a node was told to hold, now or of late."""
-    return records(session, ToldReplica, named("told_to_node"), node=node_id, kept_s=TOLD_KEPT_S)
+def told_to(session: Session, node_ids: Sequence[str]) -> tuple[ToldReplica, ...]:
+    """What nodes were told to hold, now or of late."""
+    return records(session, ToldReplica, named("told_to_nodes"), nodes=list(node_ids), kept_s=TOLD_KEPT_S)
 
 
 def forget_told(session: Session) -> int:

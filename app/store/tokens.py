@@ -6,16 +6,16 @@ What a role may do is decided at the edge.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
 
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
+from sqlalchemy import ARRAY, ColumnElement, LargeBinary, and_, any_, bindparam, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.records import record
+from app.records import record, record_of
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import changed, from_row, interval, named, one, records
 from app.store.tables import join_uses, tokens
@@ -82,6 +82,11 @@ class Token:
     uses: int
 
 
+@record
+class _WithSecret(Token):
+    secret_hash: bytes
+
+
 _COLUMNS = [column for column in tokens.c if column.name != "secret_hash"]
 _LISTING = Listing(name="tokens", by=(tokens.c.id,), made=partial(from_row, Token))
 
@@ -100,9 +105,9 @@ def create(session: Session, new: TokenDraft, secret: str) -> Token:
     return token
 
 
-def find_by_secret(session: Session, secret: str) -> Token | None:
-    """The live token with this secret; None when there is none or it is expired or revoked."""
-    return one(session, Token, select(*_COLUMNS).where(tokens.c.secret_hash == secret_hash(secret), _live()))
+def find_by_secrets(session: Session, secrets: Collection[str]) -> dict[str, Token]:
+    """The live tokens with these secrets; without what is unknown, expired or revoked."""
+    return _with_secrets(session, secrets, _live())
 
 
 def find_live(session: Session, token_id: str) -> Token | None:
@@ -110,10 +115,19 @@ def find_live(session: Session, token_id: str) -> Token | None:
     return one(session, Token, select(*_COLUMNS).where(tokens.c.id == token_id, _live()))
 
 
-def find_expired_join(session: Session, secret: str) -> Token | None:
-    """The join token with this secret, if all that ended it is its time."""
-    tried = tokens.c.secret_hash == secret_hash(secret), tokens.c.purpose == Purpose.JOIN, tokens.c.revoked_at.is_(None)
-    return one(session, Token, select(*_COLUMNS).where(*tried, tokens.c.expires_at <= func.now()))
+def find_expired_joins(session: Session, secrets: Collection[str]) -> dict[str, Token]:
+    """The join tokens with these secrets whose time alone ended them."""
+    over = and_(tokens.c.purpose == Purpose.JOIN, tokens.c.revoked_at.is_(None), tokens.c.expires_at <= func.now())
+    return _with_secrets(session, secrets, over)
+
+
+def _with_secrets(session: Session, secrets: Collection[str], which: ColumnElement[bool]) -> dict[str, Token]:
+    if not secrets:
+        return {}
+    hashes = {secret_hash(secret): secret for secret in secrets}
+    these = tokens.c.secret_hash == any_(bindparam("hashes", list(hashes), ARRAY(LargeBinary)))
+    found = records(session, _WithSecret, select(*_COLUMNS, tokens.c.secret_hash).where(these, which))
+    return {hashes[each.secret_hash]: record_of(Token, each) for each in found}
 
 
 def use(session: Session, token_id: str, node: str, bound: str) -> str | None:

@@ -107,23 +107,30 @@ class Tokens:
         """Have `hear` called after every revocation made here, so that caches can forget."""
         self._on_revoked.append(hear)
 
-    def actor_of(self, secret: str) -> Actor | None:
-        """Whose secret this is; None when nobody's who may still come in."""
+    def actors_of(self, secrets: Sequence[str]) -> tuple[Actor | None, ...]:
+        """Whose these secrets are; None when nobody's who may still come in."""
         with self._database.transaction() as session:
-            if secret.startswith(f"{SIGN_IN_PREFIX}_"):
-                return _signed_in(session, secret)
-            token = tokens.find_by_secret(session, secret)
-            if token is not None:
-                tokens.touch(session, [token.id])
-                is_node = token.purpose is Purpose.NODE and token.subject is not None
-                keys = nodes.keys_of(session, str(token.subject)) if is_node else None
-                return record_of(Actor, token, token_id=token.id, keys=keys)
-            expired = tokens.find_expired_join(session, secret)
-            if expired is None:
-                return None
-            actor = record_of(Actor, expired, token_id=expired.id, has_expired=True)
-            note_refusal(session, actor, actor.subject, JoinTokenExpiredError.code)
-            return actor
+            live = tokens.find_by_secrets(session, secrets)
+            tokens.touch(session, sorted(token.id for token in live.values()))
+            of_nodes = [str(token.subject) for token in live.values() if token.purpose is Purpose.NODE]
+            keys = nodes.keys_of(session, of_nodes) if of_nodes else {}
+            found: dict[str, Actor | None] = {
+                secret: record_of(
+                    Actor,
+                    token,
+                    token_id=token.id,
+                    keys=keys.get(str(token.subject)) if token.purpose is Purpose.NODE else None,
+                )
+                for secret, token in live.items()
+            }
+            expired = tokens.find_expired_joins(session, [secret for secret in secrets if secret not in live])
+            for secret, token in expired.items():
+                found[secret] = actor = record_of(Actor, token, token_id=token.id, has_expired=True)
+                note_refusal(session, actor, actor.subject, JoinTokenExpiredError.code)
+            found |= {
+                secret: _signed_in(session, secret) for secret in secrets if secret.startswith(f"{SIGN_IN_PREFIX}_")
+            }
+            return tuple(map(found.get, secrets))
 
     def ended(self, actors: Sequence[Actor]) -> tuple[Actor, ...]:
         """Those who may not come in any more, or not as who they were."""

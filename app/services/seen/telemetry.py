@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import islice
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session
@@ -27,6 +25,7 @@ from app.records import record
 from app.store import events, ingest, nodes, targets, telemetry
 from app.store.engine import Database
 from app.store.events import Event
+from app.store.grouped import GroupCommit
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
 from app.store.replica import Reads
 from app.store.targets import Standing
@@ -34,93 +33,15 @@ from app.store.telemetry import DevicePoint, ServicePoint, TelemetryWindow
 from solvers.cycle.ports import Clock
 from solvers.domain.change import ReceiptOutcome
 from solvers.domain.codec import Plain
-from solvers.errors import HeadroomError, InvariantError, NotFoundError
+from solvers.errors import HeadroomError, NotFoundError
 
 R = TypeVar("R", Report, EdgeReport)
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
-BATCH_MAX = 256
 LINGER_S_MAX = 0.2
 LINGER_S_PER_NODE = 0.001
 FOREIGN = "node.spoke_of_others"
 FOREIGN_EVERY_S = 3600.0
 FOREIGN_NAMED_MAX = 8
-
-
-class _Ticket(Generic[Item, Result]):
-    __slots__ = ("error", "item", "leads", "result")
-
-    def __init__(self, item: Item) -> None:
-        self.item = item
-        self.leads: Future[bool] = Future()
-        """Whether it is its sender's turn to store what waits; False: somebody stored it."""
-        self.result: Result | None = None
-        self.error: BaseException | None = None
-
-
-class GroupCommit(Generic[Item, Result]):
-    """Batches calls of `write`, which stores a sequence of items in one transaction and answers one result for each.
-    Whoever stores lingers for a while, so that others come along.
-    """
-
-    def __init__(
-        self,
-        write: Callable[[Sequence[Item]], Sequence[Result]],
-        batch_max: int = BATCH_MAX,
-        linger_s: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        self._write = write
-        self._batch_max = batch_max
-        self._linger_s = linger_s
-        self._lock = threading.Lock()
-        self._waiting: deque[_Ticket[Item, Result]] = deque()
-        self._busy = False
-
-    async def submit(self, item: Item) -> Result:
-        """Store one item with whatever waits beside it; returns after the commit. Raises what `write` raised."""
-        ticket: _Ticket[Item, Result] = _Ticket(item)
-        with self._lock:
-            self._waiting.append(ticket)
-            leads, self._busy = not self._busy, True
-        if leads or await asyncio.wrap_future(ticket.leads):
-            await self._lead()
-        if ticket.error is not None:
-            raise ticket.error
-        if ticket.result is None:
-            raise InvariantError("a group commit gave no result for an item")
-        return ticket.result
-
-    async def _lead(self) -> None:
-        """Store the oldest that wait, the leader's own among them, and hand the rest on."""
-        batch: list[_Ticket[Item, Result]] = []
-        try:
-            await asyncio.sleep(self._linger_s())
-            with self._lock:
-                batch += [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
-            await asyncio.to_thread(self._store, batch)
-        finally:
-            self._pass_on(batch)
-
-    def _pass_on(self, batch: list[_Ticket[Item, Result]]) -> None:
-        with self._lock:
-            # Who hung up does not lead.
-            while self._waiting and self._waiting[0].leads.done():
-                self._waiting.popleft()
-            self._busy = bool(self._waiting)
-            following = list(islice(self._waiting, 1))
-        for ticket in (*batch, *following):
-            if not ticket.leads.done():
-                ticket.leads.set_result(ticket in following)
-
-    def _store(self, batch: list[_Ticket[Item, Result]]) -> None:
-        try:
-            results = self._write([ticket.item for ticket in batch])
-            for ticket, result in zip(batch, results, strict=True):
-                ticket.result = result
-        except BaseException as error:  # noqa: BLE001 - raised by everybody who waits for it
-            for ticket in batch:
-                ticket.error = error
 
 
 REPORTS_PER_CALL_MAX = 720
@@ -186,14 +107,18 @@ class Assigned:
         return own and bool({named, (*named, item.model, *_SIZE(item))} & self.told)
 
 
-def _assigned(session: Session, node: str, cluster: str) -> Assigned:
-    told: set[tuple[object, ...]] = set()
-    for each in targets.told_to(session, node):
+def _assigned(session: Session, names: Sequence[str], cluster: str) -> tuple[Assigned, ...]:
+    told: defaultdict[str, set[tuple[object, ...]]] = defaultdict(set)
+    for each in targets.told_to(session, names):
         size = () if each.share_pct_sm is None else _SIZE(each)
         model = () if each.model is None else (each.model,)
-        told |= {(each.uuid, each.replica, *size), (each.uuid, each.replica, each.kind, each.workload, *model, *size)}
-    devices, standing = nodes.devices_of(session, node), targets.standing(session, cluster)
-    return Assigned(devices=frozenset(devices), told=frozenset(told), standing=standing)
+        told[each.node_id].add((each.uuid, each.replica, *size))
+        told[each.node_id].add((each.uuid, each.replica, each.kind, each.workload, *model, *size))
+    devices, standing = nodes.devices_of_nodes(session, names), targets.standing(session, cluster)
+    return tuple(
+        Assigned(devices=frozenset(devices.get(name, ())), told=frozenset(told[name]), standing=standing)
+        for name in names
+    )
 
 
 class NodeRegistry:
@@ -205,6 +130,7 @@ class NodeRegistry:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[Assigned, float]] = OrderedDict()
+        self._asking: GroupCommit[str, Assigned] = GroupCommit(self._ask)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -217,15 +143,21 @@ class NodeRegistry:
 
     def of(self, node: str, enough: Callable[[Assigned], bool]) -> Assigned:
         """What a node may speak of, as it is now unless what is remembered is enough."""
-        now_ms = self._clock.elapsed_ms()
         known = self.remembered(node, enough)
-        if known is not None:
-            return known
-        found = self._database.read(_assigned, node, self._cluster)
+        return self._ask((node,))[0] if known is None else known
+
+    async def asked(self, node: str) -> Assigned:
+        """What a node may speak of as it is now, asked together with whoever else is asked about."""
+        return await self._asking.submit(node)
+
+    def _ask(self, names: Sequence[str]) -> Sequence[Assigned]:
+        until_ms = self._clock.elapsed_ms() + REGISTRY_TTL_MS
+        found = self._database.read(_assigned, names, self._cluster)
         with self._lock:
-            self._known[node] = (found, now_ms + REGISTRY_TTL_MS)
-            self._known.move_to_end(node)
-            if len(self._known) > REGISTRY_SIZE_MAX:
+            for node, assigned in zip(names, found, strict=True):
+                self._known[node] = (assigned, until_ms)
+                self._known.move_to_end(node)
+            while len(self._known) > REGISTRY_SIZE_MAX:
                 self._known.popitem(last=False)
         return found
 
@@ -332,12 +264,10 @@ class Telemetry:
 
         if self.registry.remembered(report.node, covered) is not None:
             return report
-        return await asyncio.to_thread(self._cut, prefix, report, covered)
+        known = await self.registry.asked(report.node)
+        return report if covered(known) else await asyncio.to_thread(self._cut, prefix, report, known)
 
-    def _cut(self, prefix: str, report: Report, covered: Callable[[Assigned], bool]) -> Report:
-        known = self.registry.of(report.node, covered)
-        if covered(known):
-            return report
+    def _cut(self, prefix: str, report: Report, known: Assigned) -> Report:
         named_at = [(f"/devices/{index}", device.uuid) for index, device in enumerate(report.devices)]
         named_at += [(f"/replicas/{index}", replica.uuid) for index, replica in enumerate(report.replicas)]
         for place, uuid in named_at:

@@ -14,9 +14,11 @@ SELECT source, boot_id, sequence, CAST(extract(epoch FROM observed_at) AS float8
     received_at < now() - make_interval(secs => :alive_s)
 FROM report_heads WHERE source = ANY(:sources) ORDER BY source FOR UPDATE
 
--- name: logged_report
--- One row where the log knows this very report.
-SELECT FROM report_log WHERE source = :source AND boot_id = :boot_id AND sequence = :sequence LIMIT 1
+-- name: logged_reports
+-- Which of these very reports the log knows.
+SELECT source, boot_id, sequence FROM report_log
+WHERE (source, boot_id, sequence) IN (
+    SELECT * FROM unnest(CAST(:sources AS text[]), CAST(:boots AS text[]), CAST(:sequences AS int8[])))
 
 -- name: move_heads
 -- The newest reports of these sources, received now.

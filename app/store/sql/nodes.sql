@@ -67,8 +67,13 @@ WHERE held.revoked_at IS NULL
 RETURNING key
 
 -- name: keys_of
--- The keys of a node, and whether each is good.
-SELECT key, revoked_at IS NULL AND expires_at > now() AS is_good FROM node_keys WHERE node_id = :node
+-- The keys of nodes, and whether each is good.
+SELECT node_id, key, revoked_at IS NULL AND expires_at > now() AS is_good FROM node_keys WHERE node_id = ANY(:nodes)
+ORDER BY key
+
+-- name: devices_of_nodes
+-- The devices of nodes.
+SELECT node_id, uuid FROM devices WHERE node_id = ANY(:nodes)
 
 -- name: end_keys
 -- A node is turned out.

@@ -1,5 +1,5 @@
-"""Reports and joins of a fleet at once, over real sockets: the oldest is told to come again, others are answered, none
-is worked on whose client has hung up, and a repeated join costs little.
+"""Reports and joins of a fleet at once, over real sockets: who finds no place is told to come again, others are
+answered, none is worked on whose client has hung up, and a repeated join costs little.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import event
 
 from agents.wire import encode
-from app.api import app as edge
+from app.api import admission
 from app.services.seen import telemetry
 from app.store import ingest
 from app.store.engine import Database
@@ -50,7 +50,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStore]:
     """And a lane of one worker."""
     slow = SlowStore()
     monkeypatch.setattr(telemetry, "ingest", slow)
-    monkeypatch.setitem(edge.LANES, REPORTS, (1, WAITING_MAX))
+    monkeypatch.setitem(admission.LANES, REPORTS, (1, WAITING_MAX))
+    monkeypatch.setattr(admission, "LATE_S", DEADLINE_S)
     yield slow
     slow.may_go_on.set()
 
@@ -74,36 +75,55 @@ class Sent:
         made = report(node, 1, boot_id="boot-1", observed_at_s=time.time(), devices=devices)
         body = json.dumps(encode(made)).encode()
         head = f"POST {REPORTS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.secrets[node]}\r\n"
+        self._request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
-        self._socket.sendall(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        self._reader = self._socket.makefile("rb")
+        self.again()
+
+    def again(self) -> None:
+        """The same on the same connection."""
+        self._socket.sendall(self._request)
 
     def answer(self) -> tuple[int, dict[str, str], Any]:
         """Status, headers and content."""
-        head, _, body = self._socket.makefile("rb").read().partition(b"\r\n\r\n")
-        first, *fields = head.decode().split("\r\n")
+        first = self._reader.readline()
+        fields = iter(lambda: self._reader.readline().decode().strip(), "")
         headers = dict(field.lower().split(": ", 1) for field in fields)
-        self._socket.close()
-        return int(first.split()[1]), headers, json.loads(body)
+        content = json.loads(self._reader.read(int(headers["content-length"])))
+        return int(first.split()[1]), headers, content
+
+    def status(self) -> int:
+        """Of the last answer on this socket."""
+        found = self.answer()[0]
+        self.hang_up()
+        return found
 
     def hang_up(self) -> None:
+        self._reader.close()
         self._socket.close()
 
 
 def _waiting(world: World) -> int:
     lanes = world.app.state.admission
-    return len(lanes.lane_of({"path": REPORTS, "method": "POST"}, f"Bearer {world.secrets[NODES[0]]}").waiting)
+    return len(lanes.lane_of("POST", REPORTS, f"Bearer {world.secrets[NODES[0]]}").waiting)
 
 
-def test_the_oldest_report_gives_way_and_others_are_answered(served: tuple[World, int], store: SlowStore) -> None:
+def test_a_report_without_a_place_is_turned_away_and_others_are_answered(
+    served: tuple[World, int], store: SlowStore
+) -> None:
     world, port = served
     sent: dict[str, Sent] = {}
-    for place, node in enumerate(NODES[:5]):
+    for place, node in enumerate(NODES[:4]):
         sent[node] = Sent(world, port, node)
-        waiting = min(place, WAITING_MAX)
-        wait_until(lambda waiting=waiting: store.asked and _waiting(world) == waiting)
-    status, headers, problem = sent.pop("n1").answer()
-    assert (status, problem["code"], headers["retry-after"]) == (429, "rate-limited", "5")
-    assert headers["content-type"] == "application/problem+json"
+        wait_until(lambda place=place: store.asked and _waiting(world) == place)
+    # Its connection stays, and so does what else is asked on it.
+    turned = Sent(world, port, "n4")
+    for _ in range(2):
+        status, headers, problem = turned.answer()
+        assert (status, problem["code"], headers["retry-after"]) == (429, "rate-limited", "5")
+        assert headers["content-type"] == "application/problem+json"
+        assert headers["x-request-id"] == problem["request_id"]
+        turned.again()
     # One waits no longer and is not worked on; its place is free.
     sent.pop("n3").hang_up()
     wait_until(lambda: _waiting(world) == WAITING_MAX - 1)
@@ -119,13 +139,15 @@ def test_the_oldest_report_gives_way_and_others_are_answered(served: tuple[World
     assert httpx.post(base + REPORTS, content=b"[]", headers=stranger, timeout=DEADLINE_S).status_code == 401
     assert store.asked == ["n0"]
     store.may_go_on.set()
-    assert {node: each.answer()[0] for node, each in sent.items()} == dict.fromkeys(("n0", "n2", "n4"), 200)
-    assert store.asked == ["n0", "n2", "n4"]
-    assert Sent(world, port, "n1").answer()[0] == 200
+    assert {node: each.status() for node, each in sent.items()} == dict.fromkeys(("n0", "n1", "n2"), 200)
+    assert store.asked == ["n0", "n1", "n2"]
+    assert turned.answer()[0] == 429
+    turned.again()
+    assert turned.status() == 200
     with world.database.raw() as connection:
         assert count(connection, "report_log") == 4
     metrics = world.call("GET", "/metrics", None).text
-    assert f'headroom_http_requests_total{{method="POST",route="{REPORTS}",status="429"}} 1.0' in metrics
+    assert f'headroom_http_requests_total{{method="POST",route="{REPORTS}",status="429"}} 3.0' in metrics
     assert f'headroom_http_requests_total{{method="POST",route="{REPORTS}",status="499"}} 1.0' in metrics
 
 

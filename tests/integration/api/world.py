@@ -143,7 +143,7 @@ class World:
     def cookie(self, who: str) -> dict[str, str]:
         """What a browser sends that is signed in as somebody; of those who may not be, their token."""
         secret = self.secrets[who]
-        actor = self.app.state.services.tokens.actor_of(secret)
+        actor = self.app.state.services.tokens.actors_of([secret])[0]
         with contextlib.suppress(ForbiddenError):
             secret = self.app.state.services.sign_ins.begin(actor, "a browser", None).secret if actor else secret
         return {"Cookie": f"{COOKIE}={secret}"}

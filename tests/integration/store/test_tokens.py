@@ -30,8 +30,8 @@ def test_a_token_is_found_by_its_secret_alone(database: Database) -> None:
     made = _create(database)
     assert (made.role, made.project, made.purpose, made.expires_at) == (Role.VIEWER, "vision", None, None)
     with database.reading() as session:
-        assert tokens.find_by_secret(session, "hr_secret") == made
-        assert tokens.find_by_secret(session, "hr_secreT") is None
+        assert tokens.find_by_secrets(session, ["hr_secret"]).get("hr_secret") == made
+        assert tokens.find_by_secrets(session, ["hr_secreT"]).get("hr_secreT") is None
         assert tokens.get(session, "t1") == made
         kept = session.execute(text("SELECT tokens::text FROM tokens")).scalar_one()
         assert "hr_secret" not in kept
@@ -46,10 +46,10 @@ def test_expired_and_revoked_tokens_are_dead(database: Database) -> None:
     assert long.expires_at is not None
     assert (long.expires_at - long.created_at).total_seconds() == 3600.0
     with database.transaction() as session:
-        assert tokens.find_by_secret(session, "expired") is None
-        assert tokens.find_by_secret(session, "alive") == long
+        assert tokens.find_by_secrets(session, ["expired"]).get("expired") is None
+        assert tokens.find_by_secrets(session, ["alive"]).get("alive") == long
         first = tokens.revoke(session, "long")
-        assert tokens.find_by_secret(session, "alive") is None
+        assert tokens.find_by_secrets(session, ["alive"]).get("alive") is None
     with database.transaction() as session:
         assert tokens.revoke(session, "long").revoked_at == first.revoked_at
         with pytest.raises(NotFoundError):
@@ -64,9 +64,9 @@ def test_a_new_node_token_ends_the_older_ones(database: Database) -> None:
     with database.transaction() as session:
         assert tokens.revoke_of_subject(session, Purpose.NODE, "n1", keep="a2") == 1
     with database.reading() as session:
-        assert tokens.find_by_secret(session, "one") is None
-        assert tokens.find_by_secret(session, "two") is not None
-        assert tokens.find_by_secret(session, "other") is not None
+        assert tokens.find_by_secrets(session, ["one"]).get("one") is None
+        assert tokens.find_by_secrets(session, ["two"]).get("two") is not None
+        assert tokens.find_by_secrets(session, ["other"]).get("other") is not None
 
 
 def test_a_token_that_is_held_with_other_keys_than_its_nodes_has_ended(database: Database) -> None:
@@ -82,11 +82,11 @@ def test_a_token_that_is_held_with_other_keys_than_its_nodes_has_ended(database:
 
         assert good(None)
         assert nodes.bind_key(session, "n1", NodeKey(key="k1", expires_at=later), alone=True)
-        assert (good(None), good("k1"), nodes.keys_of(session, "n1")) == (False, True, ("k1",))
+        assert (good(None), good("k1"), nodes.keys_of(session, ["n1"]).get("n1")) == (False, True, ("k1",))
         assert nodes.bind_key(session, "n1", NodeKey(key="k0", expires_at=later), alone=False)
-        assert (good("k1"), good("k0,k1"), nodes.keys_of(session, "n1")) == (False, True, ("k0", "k1"))
+        assert (good("k1"), good("k0,k1"), nodes.keys_of(session, ["n1"]).get("n1")) == (False, True, ("k0", "k1"))
         nodes.revoke(session, "n1")
-        assert (good("k0,k1"), good(""), nodes.keys_of(session, "n1")) == (False, True, ())
+        assert (good("k0,k1"), good(""), nodes.keys_of(session, ["n1"]).get("n1")) == (False, True, ())
         assert not nodes.bind_key(session, "n1", NodeKey(key="k1", expires_at=later), alone=False)
 
 

@@ -1,15 +1,16 @@
-"""Turns of a lane: as they came, the oldest gives way, and nothing is done for who has hung up."""
+"""Turns of a lane: as they came, nobody behind who is late, and nothing is done for who has hung up."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
 
-from app.api import app as edge
-from app.api.app import LANES, Lanes, TurnQueue
+from app.api import admission
+from app.api.admission import LANES, LATE_S, Door, Lanes, TurnQueue
 from app.api.auth import Authenticator
 from app.errors import RateLimitedError
 from app.services.declared.tokens import Actor
@@ -73,25 +74,49 @@ def test_requests_take_turns_as_they_came() -> None:
     asyncio.run(run())
 
 
-def test_the_oldest_gives_way_and_hears_when_to_come_again() -> None:
+def test_who_finds_no_place_hears_when_to_come_again() -> None:
     async def run() -> None:
         work = Work(TurnQueue(1, 2, AFTER_S))
         tasks = {}
         for name in ("first", "second", "third", "fourth"):
+            assert work.lane.is_full == (name == "fourth")
             tasks[name] = work.ask(name)
             await settled()
         with pytest.raises(RateLimitedError) as refused:
-            await asyncio.wait_for(tasks.pop("second"), 5)
+            await asyncio.wait_for(tasks.pop("fourth"), 5)
         assert refused.value.retry_after_s == AFTER_S
         work.may_end.set()
         await asyncio.wait_for(asyncio.gather(*tasks.values()), 5)
-        assert work.begun == ["first", "third", "fourth"]
+        assert work.begun == ["first", "second", "third"]
+
+    asyncio.run(run())
+
+
+def test_nobody_is_let_in_behind_who_is_late() -> None:
+    """However many places are free: whoever came would wait for as long."""
+
+    async def run() -> None:
+        now = [0.0]
+        work = Work(TurnQueue(3, 10, AFTER_S, lambda: now[0]))
+        tasks = []
+        for name in "ab":
+            tasks.append(work.ask(name * 2))
+            await settled()
+            now[0] += 0.6 * LATE_S
+        assert work.lane.is_full
+        with pytest.raises(RateLimitedError):
+            await asyncio.wait_for(work.ask("late"), 5)
+        work.may_end.set()
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert not work.lane.is_full
+        await asyncio.wait_for(work.ask("cc"), 5)
+        assert work.begun == ["aa", "bb", "cc"]
 
     asyncio.run(run())
 
 
 def test_bodies_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge, "WAITING_BYTES_MAX", 10)
+    monkeypatch.setattr(admission, "WAITING_BYTES_MAX", 10)
 
     async def run() -> None:
         work = Work(TurnQueue(1, 100, AFTER_S))
@@ -99,16 +124,16 @@ def test_bodies_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
         for body in ("at work", "12345", "67890", "more"):
             tasks.append(work.ask(body))
             await settled()
-        assert [task.done() for task in tasks] == [False, True, False, False]
+        assert [task.done() for task in tasks] == [False, False, False, True]
         work.may_end.set()
         await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
-        assert work.begun == ["at work", "67890", "more"]
+        assert work.begun == ["at work", "12345", "67890"]
 
     asyncio.run(run())
 
 
 def test_who_waits_too_long_is_told_before_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge, "WAIT_S_MAX", 0.05)
+    monkeypatch.setattr(admission, "WAIT_S_MAX", 0.05)
 
     async def run() -> None:
         work = Work(TurnQueue(1, 10, AFTER_S))
@@ -165,17 +190,58 @@ async def _nowhere(_: Any) -> None:
 
 
 def test_strangers_wait_apart_and_all_else_nowhere() -> None:
-    authenticator = Authenticator(lambda secret: NODE if secret == "good" else None, lambda: 0.0, 0.0)
+    authenticator = Authenticator(
+        lambda secrets: [NODE if secret == "good" else None for secret in secrets], lambda: 0.0, 0.0
+    )
     lanes = Lanes(authenticator, AFTER_S)
 
     def lane(path: str, secret: str, method: str = "POST") -> TurnQueue | None:
-        return lanes.lane_of({"path": path, "method": method}, f"Bearer {secret}")
+        return lanes.lane_of(method, path, f"Bearer {secret}")
 
     reports, join = LANES
-    stranger = lane(reports, "good")
-    assert stranger is lane(join, "bad") is lane(reports, "") is not None
+    strangers = {path: lane(path, "good") for path in (reports, join)}
+    assert lane(reports, "bad") is lane(reports, "") is strangers[reports]
     for secret in ("good", "bad"):
-        authenticator.look_up(secret)
-    assert len({lane(reports, "good"), lane(join, "good"), stranger}) == 3
-    assert lane(reports, "bad") is stranger
+        asyncio.run(authenticator.look_up(secret))
+    assert len({lane(reports, "good"), lane(join, "good"), *strangers.values()}) == 4
+    assert lane(reports, "bad") is strangers[reports]
     assert lane("/v1/health", "good") is lane(reports, "good", "GET") is None
+
+
+def test_the_door_answers_for_lanes_that_are_full() -> None:
+    authenticator = Authenticator(lambda secrets: [NODE for _ in secrets], lambda: 0.0, 0.0)
+    lanes, ending, counted = Lanes(authenticator, AFTER_S), [False], []
+    door = Door(lanes, lambda: ending[0], lambda: "process", lambda *told: counted.append(told))
+    reports, join = LANES
+
+    def ask(path: str = reports, **headers: str) -> bytes | None:
+        said = {"authorization": "Bearer good", **headers}
+        return door.turn_away("POST", path, [(name.encode(), text.encode()) for name, text in said.items()])
+
+    assert ask() is None
+    stranger = lanes.lane_of("POST", reports, "Bearer good")
+    assert stranger is not None
+    stranger._here[object()] = -LATE_S - 1e9
+    head, _, body = (ask() or b"").partition(b"\r\n\r\n")
+    problem = json.loads(body)
+    assert (problem["status"], problem["code"], problem["request_id"]) == (429, "rate-limited", "process-1")
+    fields = dict(line.split(": ") for line in head.decode().split("\r\n"))
+    assert fields == {
+        "content-type": "application/problem+json",
+        "retry-after": f"{AFTER_S:.0f}",
+        "x-request-id": "process-1",
+        "content-length": str(len(body)),
+    }
+    assert b'"request_id":"my-own-id"' in (ask(**{"x-request-id": "my-own-id"}) or b"")
+    assert b'"request_id":"process-2"' in (ask(**{"x-request-id": '"}'}) or b"")
+    assert counted == [("POST", reports, 429, 0.0)] * 3
+    # Others are not meant, nor anybody once his token is known; and who ends says so at each answer.
+    assert ask(join) is ask("/v1/nodes") is None
+    asyncio.run(authenticator.look_up("good"))
+    assert ask() is None
+    known = lanes.lane_of("POST", reports, "Bearer good")
+    assert known is not None
+    known._here[object()] = -LATE_S - 1e9
+    assert ask() is not None
+    ending[0] = True
+    assert ask() is None

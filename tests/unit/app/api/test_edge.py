@@ -56,7 +56,7 @@ def _bearer(secret: str) -> HTTPAuthorizationCredentials:
 
 def test_who_guesses_too_often_is_refused_before_the_database_is_asked() -> None:
     identities = _Identities()
-    authenticator = Authenticator(identities.actor_of, lambda: 0.0, 1.0)
+    authenticator = Authenticator(identities.actors_of, lambda: 0.0, 1.0)
 
     def ask(secret: str) -> Actor:
         return asyncio.run(identify(_request(authenticator), _bearer(secret)))
@@ -95,24 +95,24 @@ class _Identities:
         self.actor: Actor | None = VIEWER
         self.away = False
 
-    def actor_of(self, secret: str) -> Actor | None:
+    def actors_of(self, secrets: Sequence[str]) -> list[Actor | None]:
         self.asked += 1
         if self.away:
             raise TransientError("away")
-        return self.actor
+        return [self.actor for _ in secrets]
 
 
 def test_identities_are_remembered_for_seconds_only() -> None:
     now = [0.0]
     identities = _Identities()
-    authenticator = Authenticator(identities.actor_of, lambda: now[0], 0.0)
+    authenticator = Authenticator(identities.actors_of, lambda: now[0], 0.0)
     assert authenticator.remembered("s") == (False, None)
-    authenticator.look_up("s")
+    asyncio.run(authenticator.look_up("s"))
     assert authenticator.remembered("s") == (True, VIEWER)
     now[0] = CACHE_TTL_MS + 1
     assert authenticator.remembered("s") == (False, VIEWER)
     assert CACHE_TTL_MS <= 5000
-    authenticator.look_up("s")
+    asyncio.run(authenticator.look_up("s"))
     authenticator.forget()
     assert authenticator.remembered("s") == (False, VIEWER)
 
@@ -127,7 +127,7 @@ def test_of_all_who_came_of_late_the_database_is_asked_at_once() -> None:
         asked.append(tuple(sorted(actor.token_id for actor in actors)))
         return [actor for actor in actors if actor.token_id in gone]
 
-    authenticator = Authenticator(identities.actor_of, lambda: now[0], 0.0, ended)
+    authenticator = Authenticator(identities.actors_of, lambda: now[0], 0.0, ended)
 
     def ask(secret: str) -> Actor:
         return asyncio.run(identify(_request(authenticator), _bearer(secret)))
@@ -162,8 +162,8 @@ def test_without_the_database_what_is_remembered_runs_out() -> None:
     def away(*_: object) -> list[Actor]:
         raise TransientError("away")
 
-    authenticator = Authenticator(identities.actor_of, lambda: now[0], 0.0, away)
-    authenticator.look_up("s")
+    authenticator = Authenticator(identities.actors_of, lambda: now[0], 0.0, away)
+    asyncio.run(authenticator.look_up("s"))
     now[0] += CACHE_TTL_MS - 1
     assert asyncio.run(identify(_request(authenticator), _bearer("s"))) is VIEWER
     now[0] += 2
@@ -175,8 +175,8 @@ def test_without_the_database_what_is_remembered_runs_out() -> None:
 def test_unknown_secrets_are_remembered_as_well() -> None:
     identities = _Identities()
     identities.actor = None
-    authenticator = Authenticator(identities.actor_of, lambda: 0.0, 0.0)
-    authenticator.look_up("guess")
+    authenticator = Authenticator(identities.actors_of, lambda: 0.0, 0.0)
+    asyncio.run(authenticator.look_up("guess"))
     assert authenticator.remembered("guess") == (True, None)
     assert identities.asked == 1
 

@@ -49,6 +49,12 @@ class _Loop:
         self.alarms.append(_Alarm(delay_s, lambda: call(*arguments)))
         return self.alarms[-1]
 
+    def call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        async def soon() -> None:
+            call(*arguments)
+
+        self.started.append(soon())
+
     def create_task(self, work: Coroutine[Any, Any, None], **_: Any) -> Mock:
         self.started.append(work)
         return Mock()
@@ -102,6 +108,8 @@ class _House:
     def __init__(self, total_max: int = 100, per_peer_max: int = 100) -> None:
         self.loop = _Loop()
         self.heard: list[bytes] = []
+        self.turned: list[str] = []
+        self.is_full = False
         self._limits = Connections(total_max, per_peer_max)
         self._config = uvicorn.Config(
             self._answer, log_config=None, timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3", ws="none"
@@ -116,10 +124,15 @@ class _House:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
+    def _turn_away(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> bytes | None:
+        self.turned += [f"{method} {path} {len(headers)}"] * self.is_full
+        return b"content-length: 4\r\n\r\nfull" if self.is_full else None
+
     def connect(self, peer: str = "1.2.3.4") -> tuple[Http, _Transport]:
         made = Http(
             self._limits,
             BODY_BYTES_MAX,
+            self._turn_away,
             config=self._config,
             server_state=ServerState(),
             app_state={},
@@ -285,3 +298,50 @@ def test_the_limit_on_open_files_is_raised_and_kept(make_house: MakeHouse, monke
     server.server_of(make_house()._answer, server.Settings())
     assert raised == [(4096, 4096)]
     assert made == [(3840, 3840)]
+
+
+def test_who_is_turned_away_keeps_the_connection_and_nothing_is_made_of_the_body(make_house: MakeHouse) -> None:
+    house = make_house()
+    connection, transport = house.connect()
+    house.is_full = True
+    connection.data_received(HEAD + b"Content-Length: 10\r\n\r\n01234")
+    assert (house.turned, transport.written) == (["POST /v1/x 2"], b"")
+    # A body that stops is ended as any other.
+    assert house.loop.due() == [BODY_STEP_S]
+    connection.data_received(b"56789")
+    house.loop.run()
+    assert transport.written == b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 4\r\n\r\nfull"
+    assert house.loop.due() == [KEEP_ALIVE_S]
+    house.is_full = False
+    connection.data_received(HEAD + b"Content-Length: 2\r\n\r\nhi")
+    house.loop.run()
+    assert house.heard == [b"/v1/x hi"]
+    assert (transport.is_aborted, house.loop.due()) == (False, [KEEP_ALIVE_S])
+
+
+def test_answers_keep_their_order_where_some_are_turned_away(make_house: MakeHouse) -> None:
+    house = make_house()
+    connection, transport = house.connect()
+    request = HEAD + b"Content-Length: 1\r\n\r\n"
+    house.is_full = True
+    connection.data_received(request + b"a" + request + b"b" + request + b"c")
+    house.loop.run()
+    assert (house.heard, len(house.turned)) == ([b"/v1/x b", b"/v1/x c"], 1)
+    statuses = [int(part.split()[0]) for part in transport.written.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [429, 200, 200]
+    # Behind one that is being answered the edge decides; whoever waits for leave to send is told at once.
+    connection.data_received(HEAD + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+    assert len(house.turned) == 1
+
+
+def test_one_whose_body_is_too_large_is_refused_though_turned_away(make_house: MakeHouse) -> None:
+    house = make_house()
+    connection, transport = house.connect()
+    house.is_full = True
+    connection.data_received(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    while not transport.written:
+        connection.data_received(b"1\r\na\r\n" * 10_000)
+    assert _status(transport) == 413
+    connection.connection_lost(None)
+    house.loop.run()
+    assert house.heard == []

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.services.seen.telemetry import GroupCommit
+from app.store.grouped import ENOUGH, GroupCommit
 from solvers.errors import InvariantError, TransientError
 from tests.waiting import wait_until
 
@@ -108,6 +108,22 @@ def test_who_stores_lingers_for_others() -> None:
 
     run(work)
     assert sizes == [2]
+
+
+def test_nobody_lingers_while_enough_wait() -> None:
+    sizes: list[int] = []
+
+    def write(items: Sequence[int]) -> Sequence[int]:
+        sizes.append(len(items))
+        return items
+
+    group: GroupCommit[int, int] = GroupCommit(write, linger_s=lambda: 1e6)
+
+    async def work() -> None:
+        await asyncio.gather(*(group.submit(number + 1) for number in range(ENOUGH)))
+
+    run(work)
+    assert sizes == [ENOUGH]
 
 
 def test_who_hangs_up_leaves_the_turn_to_others() -> None:

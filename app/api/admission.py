@@ -1,0 +1,198 @@
+"""Admission: what a whole fleet sends by itself, reports and joins, takes turns before anybody decodes it.
+
+Each kind has a lane of its own, so that none starves another or what people ask. So many are worked on, so many wait as
+they came; who comes with a token that is new here is asked about first, apart. Where the oldest has been here for long,
+or too many wait, whoever comes next is told to come again, while its head is read: nothing is made of its body, its
+connection stays, and what was let in is answered to who still waits. Nothing is done for who has hung up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.auth import Authenticator
+from app.api.problems import of_error
+from app.errors import RateLimitedError
+
+LATE_S = 1.0
+"""Nobody is let in behind who has been here for so long, however fast the database is: agents give up after ten."""
+WAIT_S_MAX = 8.0
+"""Where it got slow since, who waits is told after this time."""
+WAITING_BYTES_MAX = 64 * 2**20
+
+
+class TurnQueue:
+    """Requests of one kind. On the event loop only."""
+
+    def __init__(
+        self, workers: int, waiting_max: int, retry_after_s: float, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._free = workers
+        self._waiting_max = waiting_max
+        self._now_s = now_s
+        self._here: dict[object, float] = {}
+        """Who is worked on or waits, the oldest first, since when."""
+        self.waiting: dict[asyncio.Future[None], int] = {}
+        """Turns, the oldest first, and the bytes that wait for each."""
+        self._bytes = 0
+        told = "more of this than can be worked on in time; it was not stored, send it again"
+        self.refusal = RateLimitedError(told, retry_after_s)
+
+    @property
+    def is_full(self) -> bool:
+        late = bool(self._here) and self._now_s() - next(iter(self._here.values())) > LATE_S
+        return late or len(self.waiting) >= self._waiting_max or self._bytes >= WAITING_BYTES_MAX
+
+    def age_s(self) -> float:
+        """How long the oldest has been here; from any thread."""
+        now_s = self._now_s()
+        return now_s - min(tuple(self._here.values()), default=now_s)
+
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application when it is this request's turn. Raises RateLimitedError when that never comes,
+        ClientDisconnect when nobody waits for the answer.
+        """
+        body = await Request(scope, receive).body()
+        # What follows a whole body is that the client has gone.
+        gone = asyncio.ensure_future(receive())
+        unread = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return unread.pop() if unread else await gone
+
+        try:
+            await self._work(len(body), gone, lambda: app(scope, replay, send))
+        finally:
+            gone.cancel()
+
+    async def _work(self, size: int, gone: asyncio.Future[Message], work: Callable[[], Awaitable[None]]) -> None:
+        if self.is_full:
+            raise self.refusal
+        me = object()
+        self._here[me] = self._now_s()
+        try:
+            await self._take_turn(size, gone)
+            try:
+                if gone.done():
+                    raise ClientDisconnect
+                await work()
+            finally:
+                self._pass_on()
+        finally:
+            del self._here[me]
+
+    async def _take_turn(self, size: int, gone: asyncio.Future[Message]) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting[turn] = size
+        self._bytes += size
+        await asyncio.wait((turn, gone), timeout=WAIT_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+        if turn in self.waiting:
+            self._leave(turn)
+            raise ClientDisconnect if gone.done() else self.refusal
+        turn.result()
+
+    def _leave(self, turn: asyncio.Future[None]) -> asyncio.Future[None]:
+        self._bytes -= self.waiting.pop(turn)
+        return turn
+
+    def _pass_on(self) -> None:
+        if self.waiting:
+            self._leave(next(iter(self.waiting))).set_result(None)
+        else:
+            self._free += 1
+
+
+LANES = {"/v1/agent/reports": (256, 256), "/v1/agent/join": (4, 64)}
+"""Workers and places by path. Together they leave threads and connections to all else."""
+STRANGERS = {"/v1/agent/reports": (128, 128), "/v1/agent/join": (32, 1024)}
+"""The same for who comes with a token that was never a good one here: after a start everybody."""
+
+
+class Lanes:
+    """The lanes of a process."""
+
+    def __init__(self, authenticator: Authenticator, retry_after_s: float) -> None:
+        self._authenticator = authenticator
+        self._lanes = {path: TurnQueue(*size, retry_after_s) for path, size in LANES.items()}
+        self._strangers = {path: TurnQueue(*size, retry_after_s) for path, size in STRANGERS.items()}
+
+    def ages_s(self) -> dict[str, float]:
+        """How long the oldest of each lane has been here."""
+        named = {path.rpartition("/")[2]: lane.age_s() for path, lane in self._lanes.items()}
+        return {**named, "strangers": max(lane.age_s() for lane in self._strangers.values())}
+
+    def lane_of(self, method: str, path: str, authorization: str) -> TurnQueue | None:
+        """Where a request waits; None: nowhere."""
+        if method != "POST" or path not in self._lanes:
+            return None
+        known = self._authenticator.remembered(authorization.partition(" ")[2].strip())[1]
+        return (self._strangers if known is None else self._lanes)[path]
+
+
+TurnAway = Callable[[str, str, Sequence[tuple[bytes, bytes]]], bytes | None]
+"""By method, path and fields of a head: the answer to a request that has to come again; None: let it in."""
+
+
+class Door:
+    """Answers for lanes that are full, while a head is read. It costs a small part of what a report does."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        is_ending: Callable[[], bool],
+        new_id: Callable[[], str],
+        counted: Callable[[str, str, int, float], None],
+    ) -> None:
+        self._lanes = lanes
+        self._is_ending = is_ending
+        self._name, self._numbers = new_id(), itertools.count(1)
+        self._counted = counted
+        self._told: dict[TurnQueue, AskedAgain] = {}
+
+    def turn_away(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+        """The answer to a request that has to come again, whole but for the server's fields; None: let it in."""
+        if path not in LANES or self._is_ending():
+            return None
+        said = dict(headers)
+        lane = self._lanes.lane_of(method, path, said.get(b"authorization", b"").decode("latin-1"))
+        if lane is None or not lane.is_full:
+            return None
+        self._counted(method, path, 429, 0.0)
+        if lane not in self._told:
+            self._told[lane] = AskedAgain(lane.refusal)
+        return self._told[lane].told(request_id_of(said, lambda: f"{self._name}-{next(self._numbers)}"))
+
+
+class AskedAgain:
+    """An answer of which only the request's id changes."""
+
+    def __init__(self, error: RateLimitedError) -> None:
+        answer = of_error(_ID, error)
+        fields = b"".join(b"%b: %b\r\n" % field for field in answer.raw_headers if field[0] != b"content-length")
+        self._fields = fields + b"x-request-id: "
+        self._before, _, self._after = bytes(answer.body).partition(_ID.encode())
+
+    def told(self, request_id: str) -> bytes:
+        """Its fields and content."""
+        content = self._before + request_id.encode() + self._after
+        return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (self._fields, request_id.encode(), len(content), content)
+
+
+_ID = "@request-id@"
+_REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{8,80}$")
+
+
+def request_id_of(headers: Mapping[bytes, bytes], new_id: Callable[[], str]) -> str:
+    """The id that a request brings, or one of its own."""
+    brought = headers.get(b"x-request-id", b"").decode("latin-1")
+    return brought if _REQUEST_ID.match(brought) else new_id()

@@ -1,0 +1,107 @@
+"""Calls that go together: who waits beside each other shares one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from typing import Generic, TypeVar
+
+from solvers.errors import InvariantError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+BATCH_MAX = 256
+ENOUGH = 64
+"""Nobody lingers for more than so many: the next ones go together while these are stored."""
+LINGER_STEP_S = 0.02
+
+
+class _Ticket(Generic[Item, Result]):
+    __slots__ = ("error", "item", "leads", "result")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.leads: Future[bool] = Future()
+        """Whether it is its sender's turn to store what waits; False: somebody stored it."""
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+
+
+class GroupCommit(Generic[Item, Result]):
+    """Batches calls of `write`, which stores a sequence of items in one transaction and answers one result for each.
+    Whoever stores lingers for a while, unless enough others have come along.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[Item]], Sequence[Result]],
+        batch_max: int = BATCH_MAX,
+        linger_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._write = write
+        self._batch_max = batch_max
+        self._linger_s = linger_s
+        self._lock = threading.Lock()
+        self._waiting: deque[_Ticket[Item, Result]] = deque()
+        self._busy = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody stores, or is about to."""
+        return self._busy
+
+    async def submit(self, item: Item) -> Result:
+        """Store one item with whatever waits beside it; returns after the commit. Raises what `write` raised."""
+        ticket: _Ticket[Item, Result] = _Ticket(item)
+        with self._lock:
+            self._waiting.append(ticket)
+            leads, self._busy = not self._busy, True
+        if leads or await asyncio.wrap_future(ticket.leads):
+            await self._lead()
+        if ticket.error is not None:
+            raise ticket.error
+        if ticket.result is None:
+            raise InvariantError("a group commit gave no result for an item")
+        return ticket.result
+
+    async def _lead(self) -> None:
+        """Store the oldest that wait, the leader's own among them, and hand the rest on."""
+        batch: list[_Ticket[Item, Result]] = []
+        try:
+            await self._linger(self._linger_s())
+            with self._lock:
+                batch += [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
+            await asyncio.to_thread(self._store, batch)
+        finally:
+            self._pass_on(batch)
+
+    async def _linger(self, left_s: float) -> None:
+        await asyncio.sleep(0)
+        while left_s > 0.0 and len(self._waiting) < ENOUGH:
+            await asyncio.sleep(min(left_s, LINGER_STEP_S))
+            left_s -= LINGER_STEP_S
+
+    def _pass_on(self, batch: list[_Ticket[Item, Result]]) -> None:
+        with self._lock:
+            # Who hung up does not lead.
+            while self._waiting and self._waiting[0].leads.done():
+                self._waiting.popleft()
+            self._busy = bool(self._waiting)
+            following = list(islice(self._waiting, 1))
+        for ticket in (*batch, *following):
+            if not ticket.leads.done():
+                ticket.leads.set_result(ticket in following)
+
+    def _store(self, batch: list[_Ticket[Item, Result]]) -> None:
+        try:
+            results = self._write([ticket.item for ticket in batch])
+            for ticket, result in zip(batch, results, strict=True):
+                ticket.result = result
+        except BaseException as error:  # noqa: BLE001 - raised by everybody who waits for it
+            for ticket in batch:
+                ticket.error = error
