@@ -57,6 +57,7 @@ WELL: Mapping[str, str] = {
     "headroom_partitions_ahead_seconds": flat(100_000),
     "headroom_ledger_age_seconds": flat(150),
     'headroom_lane_age_seconds{lane="reports"}': flat(0.3),
+    'headroom_http_requests_total{method="POST",route="/v1/agent/reports",status="429"}': rising(2),
     "headroom_newest_report_age_seconds": flat(2),
     'headroom_queue_age_seconds{queue="outcomes"}': flat(120),
     'headroom_queue_age_seconds{queue="webhooks"}': flat(0),
@@ -96,6 +97,9 @@ ILL: Mapping[tuple[str, ...], Mapping[str, str]] = {
     ("HeadroomDatabaseDown",): {"headroom_database_up": flat(0)},
     ("HeadroomPartitionsMissing",): {"headroom_partitions_ahead_seconds": flat(3600)},
     ("HeadroomLedgerBehind",): {"headroom_ledger_age_seconds": flat(1000)},
+    ("HeadroomReportsTurnedAway",): {
+        'headroom_http_requests_total{method="POST",route="/v1/agent/reports",status="429"}': rising(600)
+    },
     ("HeadroomReportsWait",): {'headroom_lane_age_seconds{lane="reports"}': flat(6)},
     ("HeadroomNothingReports",): {"headroom_newest_report_age_seconds": flat(200)},
     ("HeadroomLearningBehind",): {'headroom_queue_age_seconds{queue="outcomes"}': flat(4000)},
