@@ -192,10 +192,10 @@ DESCRIPTION = (
 def create_app(context: ApiContext) -> FastAPI:
     """The application, ready to serve; it opens no connection before its first request or its start."""
     registry = process_registry()
+    metrics = RequestMetrics(registry)
     services = Services(context, IngestMetrics(registry).stored)
     hub = Hub(doorbell_metrics(registry))
-    cluster = context.settings.cluster
-    listener = Listener(hub, lambda: announcements(context.database, cluster), context.log)
+    listener = Listener(hub, lambda: announcements(context.database, context.settings.cluster), context.log)
     board = RouteBoard(route_metrics(registry))
     reader = RouteReader(board, lambda: route_changes(context.database), services.routes.table, context.log)
     streams = StreamRegistry(hub, services.tokens.ended, context.log)
@@ -228,22 +228,20 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.ending = threading.Event()
     app.state.services = services
     app.state.authenticator = authenticator
-    app.state.hub = hub
     app.state.streams = streams
     app.state.route_board = board
-    app.state.metrics = registry
+    app.state.metrics, app.state.hub = registry, hub
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s)
     app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
     registry.register(QueueCollector(app.state.admission.ages_s))
-    requests = RequestMetrics(registry)
-    app.state.door = Door(app.state.admission, app.state.ending.is_set, new_id, requests.observe)
+    app.state.door = Door(app.state.admission, app.state.ending.is_set, new_id, metrics.observe)
     problems.install(app)
     app.router.default = door.not_here(app.router.default)
     options = EdgeOptions(
         body_bytes_max=context.settings.body_bytes_max,
         new_id=new_id,
         elapsed_ms=context.clock.elapsed_ms,
-        metrics=requests,
+        metrics=metrics,
         log=context.log,
         lane_of=app.state.admission.lane_of,
         direct={"/v1/agent/reports": agent.take_reports},
