@@ -315,7 +315,6 @@ QUICKEST = solve.DEPTHS[:1]
 PHASES: dict[str, Phase] = {
     "first: greed's plan": _phase((attempt.affords_first,), _swap(planner, "affords_first", _no)),
     "first: shed": _phase((trim.shed,), _swap(solve, "shed", _same)),
-    "solve: what stands": _phase((solve.Phases._stay,), _swap(solve.Phases, "_stay", _nothing)),
     "solve: dives after the first": _phase(
         (), *(_swap(solve, n, QUICKEST) for n in ("DEPTHS", "DEPTHS_SMALL", "DEPTHS_TINY"))
     ),

@@ -63,15 +63,14 @@ class Walk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """The best that was found, with what is short counted as in `Rooms`; work of both walks, what an attempt takes by
-    now, and attempts since something better was found.
+    """The best that was found, with what is short counted as in `Rooms`; work of both walks, and what an attempt takes
+    by now.
     """
 
     rows: DeviceRows
     usd_per_h: float
     units: float
     attempt_units: float
-    vain: int
 
 
 @cache
@@ -106,8 +105,7 @@ class Exchange:
         """The best devices that the walks found; those given at worst."""
         found = list(threads().map(lambda number: self._run(rows, walk, number), range(WALKS)))
         best = min(found, key=lambda item: item.usd_per_h)
-        units, vain = sum(item.units for item in found), min(item.vain for item in found)
-        return replace(best, units=units, vain=vain)
+        return replace(best, units=sum(item.units for item in found))
 
     def _run(self, rows: DeviceRows, walk: Walk, number: int) -> Exchanged:
         count, width = rows.variants.shape
@@ -130,5 +128,4 @@ class Exchange:
             usd_per_h=float(told[0]),
             units=float(told[1]) / STEPS_PER_UNIT,
             attempt_units=float(told[3]) / STEPS_PER_UNIT,
-            vain=int(told[4]),
         )

@@ -87,7 +87,8 @@ def _options(limits: Limits, mixed: bool) -> dict[str, bool | int | float | str]
         "parallel": "on" if limits.threads > 1 else "off",
     }
     if not limits.within:
-        options |= {"mip_heuristic_run_root_reduced_cost": False, "mip_heuristic_run_rins": False}
+        names = ("root_reduced_cost", "rins", "feasibility_jump")
+        options |= {f"mip_heuristic_run_{name}": False for name in names}
     if limits.work is None:
         options["time_limit"] = max(0.0, limits.time_s)
     else:

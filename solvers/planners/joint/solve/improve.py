@@ -21,8 +21,11 @@ SLICE_UNITS = 100.0
 """Of each walk: so long nobody looks at the clock."""
 ATTEMPT_UNITS = 80.0
 """Of an attempt at first."""
-PATIENCE, PATIENCE_PER_DEVICE = 30, 0.5
-"""Attempts in vain after which it ends by itself, of each walk."""
+PATIENCE = 30
+"""Attempts in vain after which it ends by itself, of each walk; or as much as went before the last gain, if that is
+more: who gains seldom is waited for as long again.
+"""
+GAIN_LEAST = 1e-6
 PRICE_LEAST = 0.01
 """Of a device: so much any rate is worth at least, for what is free may be short, too."""
 
@@ -40,23 +43,23 @@ def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Dead
     usd = _guessed(solution) if prices is None else prices.demand_usd
     price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), problem.unserved_usd)
     exchange = Exchange(rules.judge.contents, _rooms(rules, price))
-    attempt, vain, turn = ATTEMPT_UNITS, 0, 0
-    patience = PATIENCE + int(PATIENCE_PER_DEVICE * devices)
-    while not deadline.over and vain < patience:
+    attempt, spent, gained, best_usd, turn = ATTEMPT_UNITS, 0.0, 0.0, np.inf, 0
+    while not deadline.over and spent - gained < max(gained, PATIENCE * ATTEMPT_UNITS * WALKS):
         left = deadline.units_until(0.0) / (1 if deadline.work_units is None else WALKS)
         walk = Walk(
             heat_usd=HEAT * mean_usd,
             cold_usd=COLD * mean_usd,
             units=min(left, max(SLICE_UNITS, attempt)),
             attempt_units=attempt,
-            patience=patience - vain,
+            patience=PATIENCE,
             seed=seed * 10_000 + turn,
             closes=turn > 0,
         )
         answer = exchange.run(rows, walk)
         deadline.spend(max(1, round(answer.units)))
-        rows, attempt, turn = answer.rows, answer.attempt_units, turn + 1
-        vain = vain + answer.vain if answer.vain else 0
+        if answer.usd_per_h < best_usd - GAIN_LEAST * mean_usd:
+            best_usd, gained = answer.usd_per_h, spent + answer.units
+        rows, attempt, spent, turn = answer.rows, answer.attempt_units, spent + answer.units, turn + 1
     chosen = Patterns(kind=rows.kind, variants=rows.variants, shares_pct=rows.shares_pct)
     after = Solution.of_rows(rules, chosen, np.ones(len(chosen), dtype=np.int64))
     if after.worth() >= solution.worth() or (solution.kept() and not after.kept()):

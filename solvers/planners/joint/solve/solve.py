@@ -40,7 +40,7 @@ from solvers.planners.joint.solve.improve import improved
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
-from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.solution import Rules
 from solvers.planners.joint.solve.trim import shed, small_enough, thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Prices, Standing
@@ -181,7 +181,6 @@ class Phases:
             self.proven = bool(value - usd <= GAP_LAST * abs(value))
             proves = self.order.proof and self.pace is None and not self.proven
             self.deadline = portion(whole, 1 - PROOF_PART * proves)
-            self._stay(rules)
             self._dive(scene, found)
             self._finish(scene, found)
             charge(whole, self.deadline)
@@ -192,11 +191,6 @@ class Phases:
     def best(self) -> Layout:
         """The answer so far, or the first one."""
         return self.first if self.found is None else self.found
-
-    def _stay(self, rules: Rules) -> None:
-        stays = Solution.of_layout(rules, layout_of(self.order.standing))
-        if self.order.standing and stays.kept():
-            self._try("stay_s", stays.layout)
 
     def _dive(self, scene: Scene, begin: Generation) -> None:
         """The first dive is quick; slower ones follow as long as there is time for what they take."""
