@@ -19,7 +19,7 @@ from app.logs import EventLog, LogReporter
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.learning import Learning
 from app.services.planning.planning import Planning, PlanningParts
-from app.settings import Settings
+from app.settings import Settings, secret_environment
 from app.store import migrate, targets
 from app.store.embedded import embedded_url
 from app.store.engine import Database
@@ -28,6 +28,7 @@ from app.workers.children import fit_apart
 from app.workers.scheduler import Housekeeping, LeaseKeeper, PlannerWorker, WorkerParts
 from app.workers.solve_pool import PoolLimits, SolvePool
 from app.workers.told import PlannerTold
+from app.workers.webhooks import Networks, Secrets, WebhookSender
 from solvers.errors import InputError, StateError, TransientError
 from solvers.planners import registry
 
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 WAIT_S = 120.0
 """How long a process waits for its database and for the schema before it gives up."""
 WAIT_INTERVAL_S = 0.25
-PLANNER_CONNECTIONS = 8
-"""Each loop and the lease keeper hold at most one."""
+PLANNER_CONNECTIONS = 12
+"""Each loop, the lease keeper and those who tell webhooks hold at most one."""
 LEADERLESS_S = 60.0
 """After so long without a leading planner an API learns what was measured itself."""
 _log = EventLog("headroom.bootstrap")
@@ -98,6 +99,12 @@ def build_planner(settings: Settings) -> PlannerWorker:
             learning=Learning(database, beliefs.current),
             housekeeping=Housekeeping(database, settings),
             told=PlannerTold(lambda: keeper.token() is not None),
+            webhooks=WebhookSender(
+                database,
+                clock,
+                Networks(settings.webhook_networks),
+                Secrets(settings.webhook_secrets_dir, secret_environment(os.environ)),
+            ),
         )
     )
 

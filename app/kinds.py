@@ -14,6 +14,7 @@ from typing import Any
 
 from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.policy import Policy
+from solvers.domain.webhook import Webhook
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import InputError, did_you_mean
 
@@ -215,7 +216,17 @@ TASK = Kind(
     writers=Audience.PROJECTS,
     listed=("model", "inputs_total", "slo.kind", "priority", "mode"),
 )
-KINDS: tuple[Kind, ...] = (GPU_TYPE, MODEL, POLICY, PROJECT, POWER_CAP, NODE, DEVICE, SERVICE, JOB, TASK)
+WEBHOOK = Kind(
+    name="webhook",
+    plural="webhooks",
+    domain=Webhook,
+    rank=4,
+    references=(Reference(field="project", kind=PROJECT),),
+    readers=Audience.CLUSTER,
+    writers=Audience.ADMINISTRATORS,
+    listed=("url", "events", "project", "enabled"),
+)
+KINDS: tuple[Kind, ...] = (GPU_TYPE, MODEL, POLICY, PROJECT, POWER_CAP, NODE, DEVICE, SERVICE, JOB, TASK, WEBHOOK)
 
 
 def workloads() -> tuple[Kind, ...]:

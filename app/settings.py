@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from solvers.domain.webhook import SECRET_PREFIX
 from solvers.errors import InputError
 
 DESCRIPTORS_SPARE = 256
@@ -77,6 +78,12 @@ class Settings:
     planner_metrics_port: int = 0
     """Where a planner process tells Prometheus of itself; 0: nowhere."""
     planner_metrics_host: str = "127.0.0.1"
+    webhook_interval_s: float = 5.0
+    """How often the leading planner looks for alarms and for what webhooks are to be told."""
+    webhook_networks: str = "public"
+    """Where webhooks may lead, by commas: networks, and `public` for whatever is routed in the internet."""
+    webhook_secrets_dir: str = ""
+    """Folder of the files that webhooks may name as their secrets; empty: none."""
     tls: bool = False
     """Speak TLS alone, with a certificate of the own authority unless `tls_cert` names one."""
     tls_cert: str = ""
@@ -102,7 +109,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in (
             "place_interval_s", "tune_interval_s", "account_interval_s", "learn_interval_s", "lease_ttl_s",
-            "report_interval_s", "node_certificate_days",
+            "report_interval_s", "node_certificate_days", "webhook_interval_s",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise InputError(f"HEADROOM_{name.upper()} must be greater than 0")
@@ -127,6 +134,11 @@ def load_settings(environment: Mapping[str, str]) -> Settings:
         except ValueError:
             raise InputError(f"{variable}={text!r} is not a valid {field.type}") from None
     return Settings(**arguments)
+
+
+def secret_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that webhooks may name as their secrets: those whose names say so."""
+    return {name: text for name, text in environment.items() if name.startswith(SECRET_PREFIX)}
 
 
 def _parse(kind: str, text: str) -> object:

@@ -30,6 +30,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand, DemandOrigin
+from solvers.domain.webhook import ALARMS, Webhook
 from solvers.domain.workload import (
     Affinity,
     ModelVariant,
@@ -197,6 +198,13 @@ def task(name: str = "batch", rate_rps: float = 50.0, **changes: object) -> Offl
         slo=Slo(kind=SloKind.THROUGHPUT, throughput_rps_min=rate_rps),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def webhook(
+    name: str = "pager", url: str = "https://pager.example/headroom", events: tuple[str, ...] = ALARMS
+) -> Webhook:
+    """Somebody who is told of alarms."""
+    return Webhook(name=name, url=url, events=events, secret_environment="HEADROOM_WEBHOOK_SECRET_TEST")
 
 
 def demand(service_id: str, rate_rps: float, **changes: object) -> Demand:

@@ -141,7 +141,10 @@ def _write_whole(page: Exposition, found: Meters) -> None:
     page.gauge(
         "headroom_queue_age_seconds",
         "How far behind the oldest entry of a queue is.",
-        [(labels(queue="outcomes"), found.whole.outcomes_age_s)],
+        [
+            (labels(queue="outcomes"), found.whole.outcomes_age_s),
+            (labels(queue="webhooks"), found.whole.webhooks_age_s),
+        ],
     )
     page.counter(
         "headroom_events",

@@ -1,5 +1,6 @@
 """Commands for access: sign in to a control plane and choose among those; create, list and revoke tokens, and make the
 very first one of a control plane. A secret is printed once and stored nowhere but in the contexts of who signs in.
+Who is told of what happens is here, too.
 """
 
 from __future__ import annotations
@@ -7,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import typer
 
@@ -270,3 +272,40 @@ def remove_context(name: ContextName) -> None:
     """Forget a context and its token; the token itself stays good."""
     write_contexts(read_contexts().removed(name))
     typer.echo(f"forgot {name}")
+
+
+# --- Webhooks
+
+
+webhook = typer.Typer(help="Who is told of what happens; declare them with apply -f.", no_args_is_help=True)
+_WEBHOOKS: Mapping[str, Cell] = {
+    **{name: name for name in ("name", "url", "project", "enabled")},
+    "events": lambda item: ", ".join(item["events"]),
+}
+_DELIVERIES: Mapping[str, Cell] = {
+    **{name: name for name in ("id", "state", "attempts", "created_at", "status", "error")},
+    "event": "event_id",
+}
+
+
+@webhook.command("list")
+def list_webhooks(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+    """List webhooks."""
+    with connect(server, token) as client:
+        items = list(client.items("webhooks"))
+    show(items, output, listed(_WEBHOOKS, items))
+
+
+@webhook.command("deliveries")
+def list_deliveries(
+    name: Annotated[str, typer.Argument(help="The webhook.")],
+    *,
+    last: Annotated[int, typer.Option("-n", "--last", help="So many, the newest first.", min=1)] = 50,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """List what a webhook was told, what waits, and why."""
+    with connect(server, token) as client:
+        items = list(islice(client.items(f"webhooks/{quote(name, safe='')}/deliveries", limit=min(last, 500)), last))
+    show(items, output, listed(_DELIVERIES, items))

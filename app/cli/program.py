@@ -110,6 +110,7 @@ app.add_typer(routes, name="routes", rich_help_panel=_WATCH)
 app.command(rich_help_panel=_WATCH)(access.login)
 app.add_typer(access.context, name="context", rich_help_panel=_WATCH)
 app.add_typer(access.token, name="token", rich_help_panel=_WATCH)
+app.add_typer(access.webhook, name="webhook", rich_help_panel=_WATCH)
 app.add_typer(access.ca, name="ca", rich_help_panel=_LOCAL)
 
 

@@ -90,6 +90,7 @@ class WholeMeter:
     plans_awaiting: int
     plans_awaiting_s: float
     outcomes_age_s: float | None
+    webhooks_age_s: float
     report_age_s: float | None
     partitions_ahead_s: float | None
 

@@ -311,6 +311,23 @@ events = _table(
     _given(JSONB, "facts"),
 )
 
+# --- What webhooks are told, and the alarms that stand
+
+
+alarms = _table("alarms", _key(Text, "name", "subject"), _maybe(Text, "project"), _given(MOMENT, "began_at", "seen_at"))
+webhook_marks = _table("webhook_marks", _key(Text, "name"), _given(MOMENT, "seen_until"))
+webhook_deliveries = _table(
+    "webhook_deliveries",
+    _numbered(),
+    _given(Text, "webhook", "state"),
+    _given(BigInteger, "event_id"),
+    _given(Integer, "attempts"),
+    _given(MOMENT, "created_at", "next_at"),
+    _maybe(MOMENT, "ended_at"),
+    _maybe(Integer, "status"),
+    _maybe(Text, "error"),
+)
+
 # --- Raw telemetry, partitioned by day of arrival, and the newest report of every source. `ingest` copies rows in the
 # order of these columns, all but the moment of arrival
 

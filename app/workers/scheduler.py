@@ -23,7 +23,7 @@ from app.services.planning import snapshots
 from app.services.planning.planning import Leader, Planning
 from app.settings import Settings
 from app.signals import asked_to_end
-from app.store import cycles, idempotency, ledger, nodes, plans, targets, telemetry
+from app.store import cycles, idempotency, ledger, nodes, plans, targets, telemetry, webhooks
 from app.store.engine import Database
 from app.workers.pace import (
     NOTHING_YET,
@@ -37,6 +37,7 @@ from app.workers.pace import (
 )
 from app.workers.solve_pool import SolvePool
 from app.workers.told import PlannerTold
+from app.workers.webhooks import WebhookSender
 from solvers.cycle.ports import Clock
 from solvers.errors import EngineError, HeadroomError, LeaseLostError, TransientError
 
@@ -178,6 +179,7 @@ class Housekeeping:
             "plans_deleted": lambda session: plans.delete_older(session, days),
             "receipts_deleted": lambda session: nodes.delete_older_receipts(session, days),
             "told_forgotten": targets.forget_told,
+            "deliveries_deleted": webhooks.forget,
             "keys_deleted": lambda session: idempotency.delete_older(session, settings.idempotency_ttl_s),
         }
         done: dict[str, int] = {}
@@ -224,6 +226,7 @@ class WorkerParts:
     learning: Learning
     housekeeping: Housekeeping
     told: PlannerTold
+    webhooks: WebhookSender
 
 
 class PlannerWorker:
@@ -273,6 +276,7 @@ class PlannerWorker:
         self._add("learn", self._parts.learning.learn, settings.learn_interval_s)
         self._add("account", self._parts.housekeeping.account, settings.account_interval_s)
         self._add("retain", self._parts.housekeeping.retain, settings.retention_interval_s)
+        self._add("webhooks", self._parts.webhooks.look, settings.webhook_interval_s)
         soon = datetime.now(UTC) + timedelta(seconds=WATCH_INTERVAL_S)
         each_s = settings.place_interval_s
         self._scheduler.add_job(self._rehearse, "interval", seconds=each_s, id="rehearse", next_run_time=soon)
@@ -288,6 +292,7 @@ class PlannerWorker:
         with ExitStack() as ends:  # in reverse order, each whatever became of the others
             ends.callback(parts.database.dispose)
             ends.callback(parts.told.close)
+            ends.callback(parts.webhooks.close)
             ends.callback(parts.keeper.stop)
             if self._scheduler.running:
                 ends.callback(self._scheduler.shutdown, wait=True)

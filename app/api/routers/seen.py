@@ -39,6 +39,7 @@ from app.store.ledger import Accounting, CostBy, CostQuery
 from app.store.nodes import ReceiptLine
 from app.store.targets import TargetLine
 from app.store.telemetry import TelemetryWindow
+from app.store.webhooks import Delivery
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.domain.value import NAME_PATTERN
@@ -110,6 +111,14 @@ def list_events(
 ) -> Any:
     """Who did what to what."""
     return answer(services_of(request).history.events(order, subject, project))
+
+
+@history_router.get(
+    "/v1/webhooks/{name}/deliveries", summary="List what a webhook is told", response_model=Page[Delivery]
+)
+def list_deliveries(request: Request, actor: ClusterReader, name: Name, order: Paging) -> Any:
+    """What waits, what arrived, what was given up and why; the last week."""
+    return answer(services_of(request).history.deliveries(name, order))
 
 
 # --- The fleet at a glance

@@ -13,8 +13,9 @@ from datetime import datetime
 import psycopg
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.records import record, record_of
-from app.store import cycles, events, ledger, nodes, targets
+from app.store import cycles, documents, events, ledger, nodes, targets, webhooks
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
 from app.store.events import EventLine
@@ -23,6 +24,7 @@ from app.store.nodes import ReceiptLine
 from app.store.pages import PageOrder, StoredPage
 from app.store.replica import Reads
 from app.store.targets import TargetLine
+from app.store.webhooks import Delivery
 from solvers.cycle.ports import memory_key
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.domain.change import Target
@@ -128,6 +130,15 @@ class History:
 
     def cycles(self, order: PageOrder, lane: Lane | None, state: CycleState | None) -> StoredPage[CycleSummary]:
         return self._reads.read(cycles.page, order, lane=lane, state=state)
+
+    def deliveries(self, webhook: str, order: PageOrder) -> StoredPage[Delivery]:
+        """What a webhook was told or waits for. Raises NotFoundError."""
+
+        def read(session: Session) -> StoredPage[Delivery]:
+            documents.get(session, kinds.WEBHOOK, (webhook,))
+            return webhooks.page(session, order, webhook)
+
+        return self._reads.read(read)
 
     def cycle(self, cycle_id: str) -> StoredCycle:
         """A cycle and its record; None for a record that was never drafted. Raises NotFoundError."""

@@ -101,6 +101,8 @@ SELECT now() - make_interval(secs => :settle_s) AS until,
        (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 FROM plans
         WHERE state = 'awaiting_approval') AS plans_awaiting_s,
        (SELECT extract(epoch FROM now() - seen_until)::float8 FROM learning_marks WHERE name = 'outcomes') AS outcomes_age_s,
+       (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 FROM webhook_deliveries
+        WHERE state = 'waiting') AS webhooks_age_s,
        (SELECT extract(epoch FROM now() - max(received_at))::float8 FROM report_heads) AS report_age_s,
        (SELECT extract(epoch FROM min(covered) - now())::float8 FROM (
             SELECT max(end_at) AS covered

@@ -60,10 +60,12 @@ class Requests:
             "service": builders.service(),
             "job": builders.job(),
             "task": builders.task(),
+            "webhook": builders.webhook(),
         }
         world.joined(NODE)
         world.put(kinds.POLICY, self.documents["policy"])
         world.put(kinds.POWER_CAP, cap)
+        world.put(kinds.WEBHOOK, self.documents["webhook"])
         world.put(kinds.SERVICE, self.documents["service"])
         world.put(kinds.JOB, self.documents["job"])
         world.put(kinds.TASK, self.documents["task"])
@@ -174,6 +176,7 @@ class _Parts(dict[str, str]):
     def __missing__(self, name: str) -> str:
         if name == "name":
             names = {"gpu_type": "t4", "model": "resnet50", "policy": "spare", "job": "train"}
+            names |= dict.fromkeys(("webhook", "deliveries"), "pager")
             if self._noun.startswith("task"):
                 return "batch"
             return names.get(self._noun, OWN if self._noun == "project" else "vision")

@@ -20,6 +20,7 @@ from solvers.domain.ids import ModelName, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import ModelVariant, Project
 from solvers.errors import FieldError, InputError, NotFoundError
+from tests.builders import webhook
 from tests.integration.store.samples import device, gpu_type, job, put, put_project, service, spec_of, task
 
 pytestmark = pytest.mark.integration
@@ -38,6 +39,7 @@ ONE_OF_EACH: dict[Kind, tuple[object, tuple[str, ...]]] = {
     kinds.SERVICE: (service("a"), ("vision", "a")),
     kinds.JOB: (job("train"), ("vision", "train")),
     kinds.TASK: (task("embed"), ("vision", "embed")),
+    kinds.WEBHOOK: (webhook("pager"), ("pager",)),
 }  # fmt: skip
 
 

@@ -1,0 +1,256 @@
+"""Tells webhooks what happened: signed, once for every event as far as the network lets know, the oldest first.
+
+The leader looks for alarms and puts events in line; each delivery is claimed under a row lock before it is sent, so
+that one process tries it, and comes again if that process dies. A receiver that does not answer holds up only what is
+meant for itself. Addresses are judged after names are resolved, and the connection goes to the address that was judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import ipaddress
+import json
+import os
+import random
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from app.logs import EventLog
+from app.services.planning.planning import Leader
+from app.store import webhooks
+from app.store.engine import Database
+from app.store.webhooks import Claim, DeliveryState, Settled
+from solvers.cycle.ports import Clock
+from solvers.domain.webhook import Webhook
+from solvers.errors import HeadroomError, InputError
+
+PUBLIC = "public"
+SENDERS = 8
+ANSWER_S = 10.0
+"""From looking up a name to the end of the answer."""
+HOLD_S = 30.0
+"""How long a claim keeps others away."""
+PAUSE_S_MIN, PAUSE_S_MAX = 5.0, 3600.0
+ATTEMPTS_MAX, ATTEMPTS_MAX_REFUSED = 12, 3
+"""Some three hours of silence or failures; but who says that it will never take this is not asked for ever."""
+SECRET_BYTES_MIN = 16
+LOST_S = 60.0
+"""A node that was silent for so long is told of."""
+_NEVER = tuple(
+    ipaddress.ip_network(each)
+    # Link-local and what clouds tell of a machine, multicast, and IPv6 in which any IPv4 address can hide.
+    for each in (
+        "0.0.0.0/8", "169.254.0.0/16", "100.100.100.200/32", "224.0.0.0/4", "255.255.255.255/32", "::/128",
+        "fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128", "ff00::/8", "64:ff9b::/96", "2002::/16", "2001::/32",
+    )
+)  # fmt: skip
+_log = EventLog("headroom.webhooks")
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class UntoldError(Exception):
+    """Why nothing was sent."""
+
+
+class Networks:
+    """Where webhooks may lead: networks, and `public` for every address that is routed in the internet."""
+
+    def __init__(self, given: str) -> None:
+        """Raises InputError."""
+        words = [word.strip() for word in given.split(",") if word.strip()]
+        self._is_public = PUBLIC in words
+        try:
+            self._networks = tuple(ipaddress.ip_network(word) for word in words if word != PUBLIC)
+        except ValueError as error:
+            raise InputError(f"HEADROOM_WEBHOOK_NETWORKS: {error}") from None
+
+    def allows(self, text: str) -> bool:
+        address: Address = ipaddress.ip_address(text.partition("%")[0])
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if any(address in network for network in _NEVER):
+            return False
+        return any(address in network for network in self._networks) or (self._is_public and address.is_global)
+
+    def resolved(self, host: str, port: int) -> str:
+        """An address of a host; all of them must be allowed. Raises UntoldError."""
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise UntoldError(f"{host} cannot be resolved: {error.strerror or error}") from None
+        addresses = [str(each[4][0]) for each in found]
+        for address in addresses:
+            if not self.allows(address):
+                raise UntoldError(f"{host} leads to {address}, which HEADROOM_WEBHOOK_NETWORKS does not allow")
+        return addresses[0]
+
+
+class Secrets:
+    """Where secrets lie: files of one folder, variables whose names say that they are such."""
+
+    def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+
+    def of(self, webhook: Webhook) -> bytes:
+        """Raises UntoldError, which names the reference and never its value."""
+        if webhook.secret_environment is not None:
+            found, where = self._environment.get(webhook.secret_environment, "").encode(), webhook.secret_environment
+        else:
+            where = f"the file {webhook.secret_file}"
+            found = self._read(str(webhook.secret_file), where)
+        if len(found) < SECRET_BYTES_MIN:
+            raise UntoldError(f"the secret in {where} is missing or shorter than {SECRET_BYTES_MIN} bytes")
+        return found
+
+    def _read(self, name: str, where: str) -> bytes:
+        if not self._folder:
+            raise UntoldError("no folder of secrets is open: HEADROOM_WEBHOOK_SECRETS_DIR")
+        try:
+            descriptor = os.open(Path(self._folder) / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise UntoldError(f"{where} cannot be read: {error.strerror}") from None
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(4096).strip()
+
+
+def body_of(claimed: Claim) -> bytes:
+    told = {
+        "id": claimed.event_id,
+        "at": claimed.at.isoformat(),
+        "event": claimed.name,
+        "actor": claimed.actor,
+        "subject": claimed.subject,
+        "project": claimed.project,
+        "facts": claimed.facts,
+    }
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+def signature(secret: bytes, at_s: int, body: bytes) -> str:
+    """`t=SECONDS,v1=HEX`: HMAC-SHA256 over the seconds, a dot and the body."""
+    return f"t={at_s},v1={hmac.new(secret, f'{at_s}.'.encode() + body, hashlib.sha256).hexdigest()}"
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], networks: Networks) -> int:
+    """The status of the answer, whose body is not read; redirects are not followed. Raises UntoldError, OSError and
+    http.client.HTTPException.
+    """
+    parts = urlsplit(url)
+    host, is_tls = str(parts.hostname), parts.scheme == "https"
+    port = parts.port or (443 if is_tls else 80)
+    opened = socket.create_connection((networks.resolved(host, port), port), timeout=ANSWER_S)
+    # A trickle would keep each single wait short: the whole has one end.
+    end = threading.Timer(ANSWER_S, _cut, [opened])
+    end.start()
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    try:
+        connection.sock = ssl.create_default_context().wrap_socket(opened, server_hostname=host) if is_tls else opened
+        path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+        connection.request("POST", path, body, dict(headers))
+        return connection.getresponse().status
+    finally:
+        end.cancel()
+        connection.close()
+        opened.close()
+
+
+def _cut(opened: socket.socket) -> None:
+    try:
+        opened.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
+
+
+class WebhookSender:
+    """Alarms, the line, and the threads that send."""
+
+    def __init__(self, database: Database, clock: Clock, networks: Networks, secrets: Secrets) -> None:
+        self._database = database
+        self._clock = clock
+        self._networks = networks
+        self._secrets = secrets
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._pool = ThreadPoolExecutor(SENDERS, thread_name_prefix="webhook")
+
+    def look(self, leader: Leader) -> None:
+        """See what happened, and have it told; returns at once, whoever answers or not. Raises TransientError."""
+        with self._database.transaction() as session:
+            webhooks.raise_alarms(session, leader.holder, LOST_S)
+        with self._database.transaction() as session:
+            webhooks.enqueue(session)
+        for webhook in self._database.read(webhooks.due):
+            with self._lock:
+                if webhook in self._busy or self._ending.is_set():
+                    continue
+                self._busy.add(webhook)
+            self._pool.submit(self._tell, webhook)
+
+    def close(self) -> None:
+        """End; what was not settled comes again. Twice is once."""
+        self._ending.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _tell(self, webhook: str) -> None:
+        """Send what waits for a webhook until nothing is due."""
+        try:
+            while not self._ending.is_set() and self._tell_next(webhook):
+                pass
+        except HeadroomError as error:
+            _log.warning("webhook.delayed", error, webhook=webhook)
+        except Exception as error:  # noqa: BLE001 - one webhook's surprise must not end the thread of the others
+            _log.error("webhook.failed", error, webhook=webhook)
+        finally:
+            with self._lock:
+                self._busy.discard(webhook)
+
+    def _tell_next(self, webhook: str) -> bool:
+        with self._database.transaction() as session:
+            claimed = webhooks.claim(session, webhook, HOLD_S)
+        if claimed is None:
+            return False
+        came = self._sent(claimed)
+        with self._database.transaction() as session:
+            webhooks.settle(session, claimed, came)
+        if came.state is not DeliveryState.DELIVERED:
+            told = {"webhook": webhook, "delivery": claimed.id, "attempts": claimed.attempts}
+            _log.warning("webhook.untold", state=came.state.value, reason=came.error, **told)
+        return came.state is DeliveryState.DELIVERED
+
+    def _sent(self, claimed: Claim) -> Settled:
+        body = body_of(claimed)
+        try:
+            at_s = int(self._clock.now_s())
+            headers = {
+                "Content-Type": "application/json",
+                "User-Agent": "headroom",
+                "Headroom-Event": claimed.name,
+                "Headroom-Delivery": str(claimed.id),
+                "Headroom-Signature": signature(self._secrets.of(claimed.spec), at_s, body),
+            }
+            status = post(claimed.spec.url, body, headers, self._networks)
+        except UntoldError as refusal:
+            return _again(claimed, None, str(refusal))
+        except (OSError, http.client.HTTPException) as error:
+            return _again(claimed, None, f"{type(error).__name__}: {error}"[:200])
+        if 200 <= status < 300:
+            return Settled(state=DeliveryState.DELIVERED, status=status)
+        return _again(claimed, status, f"answered {status}")
+
+
+def _again(claimed: Claim, status: int | None, error: str) -> Settled:
+    """Another time, after a pause that grows; or never."""
+    is_refused = status is not None and 400 <= status < 500 and status not in (408, 409, 425, 429)
+    if claimed.attempts >= (ATTEMPTS_MAX_REFUSED if is_refused else ATTEMPTS_MAX):
+        return Settled(state=DeliveryState.GIVEN_UP, status=status, error=error)
+    pause_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2.0 ** (claimed.attempts - 1)) * random.uniform(0.8, 1.2)
+    return Settled(state=DeliveryState.WAITING, status=status, error=error, pause_s=pause_s)

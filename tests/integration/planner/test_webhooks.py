@@ -1,0 +1,306 @@
+"""Webhooks before receivers that take, refuse, hang and trickle: told once, in order, signed, by one process."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from app.clock import SystemClock
+from app.services.planning.planning import Leader
+from app.store import events, webhooks
+from app.store.engine import Database
+from app.store.events import Event
+from app.workers import webhooks as workers
+from app.workers.webhooks import Networks, Secrets, UntoldError, WebhookSender, post
+from solvers.domain.webhook import Webhook
+from solvers.errors import InputError
+from tests.builders import webhook
+from tests.integration.planner.world import World
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+SECRET = "0123456789abcdef-secret"
+LEADER = Leader(holder="test", fencing=1)
+LOCAL = Networks("127.0.0.0/8")
+TOLD = ("told.*",)
+
+
+@dataclass
+class Receiver:
+    """A real server. `answers` are statuses for the next requests; 0: it never answers; then 204."""
+
+    answers: list[int] = field(default_factory=list)
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    port: int = 0
+    released: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?from=test"
+
+    def numbers(self) -> list[int]:
+        return [each["facts"]["number"] for each in self.heard]
+
+
+@contextmanager
+def receiving(*answers: int) -> Iterator[Receiver]:
+    receiver = Receiver(list(answers))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status = receiver.answers.pop(0) if receiver.answers else 204
+            if status == 0:
+                receiver.released.wait(60.0)
+                return
+            receiver.bodies.append(body)
+            receiver.headers.append(dict(self.headers))
+            receiver.heard.append(json.loads(body) | {"status": status})
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.send_header("Location", "http://169.254.169.254/latest/meta-data")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    receiver.port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield receiver
+    receiver.released.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PAUSE_S_MIN", 0.01)
+
+
+def sender_of(database: Database) -> WebhookSender:
+    secrets = Secrets("", {"HEADROOM_WEBHOOK_SECRET_TEST": SECRET})
+    return WebhookSender(database, SystemClock(), LOCAL, secrets)
+
+
+@pytest.fixture
+def sender(world: World) -> Iterator[WebhookSender]:
+    made = sender_of(world.database)
+    yield made
+    made.close()
+
+
+def tell(world: World, number: int, name: str = "told.once", project: str | None = None) -> None:
+    with world.database.transaction() as session:
+        events.append(session, Event(name=name, actor="test", subject="x", project=project, facts={"number": number}))
+
+
+def states(world: World, name: str) -> list[tuple[str, int]]:
+    with world.database.reading() as session:
+        rows = session.execute(
+            text("SELECT state, attempts FROM webhook_deliveries WHERE webhook = :name ORDER BY id"), {"name": name}
+        )
+        return [(row.state, row.attempts) for row in rows]
+
+
+def looked(sender: WebhookSender, holds: Callable[[], object]) -> None:
+    """Wake the loop until it holds."""
+
+    def look() -> object:
+        sender.look(LEADER)
+        return holds()
+
+    wait_until(look, "the webhooks", poll_s=0.05)
+
+
+def test_what_happened_is_told_once_in_order_and_signed(world: World, sender: WebhookSender) -> None:
+    with receiving(500, 503, 302) as receiver:
+        tell(world, 0)
+        world.declare(webhook("pager", receiver.url, TOLD))
+        for number in (1, 2, 3):
+            tell(world, number)
+        tell(world, 4, "other.kind")
+        looked(sender, lambda: len(receiver.heard) == 6)
+        looked(sender, lambda: states(world, "pager") == [("delivered", 4), ("delivered", 1), ("delivered", 1)])
+        assert receiver.numbers() == [1, 1, 1, 1, 2, 3], "what was refused comes again before all else; nothing twice"
+        at, _, given = receiver.headers[-1]["Headroom-Signature"].removeprefix("t=").partition(",v1=")
+        assert given == hmac.new(SECRET.encode(), f"{at}.".encode() + receiver.bodies[-1], hashlib.sha256).hexdigest()
+        assert len({each["Headroom-Delivery"] for each in receiver.headers}) == 3
+        told = receiver.heard[-1]
+        assert (told["event"], told["actor"], told["subject"]) == ("told.once", "test", "x")
+
+
+def test_who_never_answers_holds_nobody_up(world: World, sender: WebhookSender) -> None:
+    with receiving(*[0] * 50) as silent, receiving() as well:
+        world.declare(webhook("silent", silent.url, TOLD), webhook("well", well.url, TOLD))
+        for number in range(20):
+            tell(world, number)
+        looked(sender, lambda: len(well.heard) == 20)
+        assert well.numbers() == list(range(20))
+        assert states(world, "silent") == [("waiting", 1)] + [("waiting", 0)] * 19
+
+
+def test_a_trickle_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "ANSWER_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ended = threading.Event()
+
+        def trickle() -> None:
+            client, _ = server.accept()
+            with client:
+                while not ended.wait(0.05):
+                    try:
+                        client.sendall(b"H")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=trickle, daemon=True)
+        thread.start()
+        with pytest.raises((OSError, workers.http.client.HTTPException)):
+            post(f"http://127.0.0.1:{server.getsockname()[1]}/", b"{}", {}, LOCAL)
+        ended.set()
+        thread.join()
+
+
+def test_what_was_not_settled_comes_again_after_a_restart(world: World, sender: WebhookSender) -> None:
+    with receiving() as receiver:
+        world.declare(webhook("pager", receiver.url, TOLD))
+        tell(world, 1)
+        with world.database.transaction() as session:
+            webhooks.enqueue(session)
+            claimed = webhooks.claim(session, "pager", 3600.0)
+        assert claimed is not None, "a process took it and died"
+        with world.database.transaction() as session:
+            assert webhooks.claim(session, "pager", 3600.0) is None, "nobody else takes it meanwhile"
+        sender.look(LEADER)
+        assert receiver.heard == []
+        with world.database.transaction() as session:
+            session.execute(text("UPDATE webhook_deliveries SET next_at = now()"))
+        looked(sender, lambda: states(world, "pager") == [("delivered", 2)])
+        with world.database.transaction() as session:
+            webhooks.settle(session, claimed, webhooks.Settled(state=webhooks.DeliveryState.GIVEN_UP))
+        assert states(world, "pager") == [("delivered", 2)], "the dead one's word comes too late"
+
+
+def test_two_processes_tell_each_thing_once(world: World, sender: WebhookSender) -> None:
+    other = sender_of(world.database)
+    with receiving() as receiver:
+        world.declare(webhook("pager", receiver.url, TOLD))
+        for number in range(30):
+            tell(world, number)
+        wait_until(lambda: (sender.look(LEADER), other.look(LEADER), len(receiver.heard) >= 30)[-1])
+        looked(sender, lambda: set(states(world, "pager")) == {("delivered", 1)})
+        assert sorted(receiver.numbers()) == list(range(30))
+    other.close()
+
+
+def test_a_refusal_is_given_up_and_the_next_one_told(world: World, sender: WebhookSender) -> None:
+    with receiving(400, 400, 400) as receiver:
+        world.declare(webhook("pager", receiver.url, TOLD))
+        tell(world, 1)
+        tell(world, 2)
+        looked(sender, lambda: states(world, "pager") == [("given_up", 3), ("delivered", 1)])
+        assert receiver.numbers() == [1, 1, 1, 2]
+
+
+def test_the_line_is_bounded_and_projects_are_apart(
+    world: World, sender: WebhookSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "WAITING_MAX", 3)
+    nowhere = "http://127.0.0.1:1/"
+    mine = Webhook(
+        name="mine", url=nowhere, events=TOLD, project="demo", secret_environment="HEADROOM_WEBHOOK_SECRET_X"
+    )
+    world.build()
+    world.declare(webhook("all", nowhere, TOLD), mine)
+    for number in range(5):
+        tell(world, number, project="demo" if number == 0 else None)
+    with world.database.transaction() as session:
+        webhooks.enqueue(session)
+    assert [state for state, _ in states(world, "all")] == ["dropped"] * 2 + ["waiting"] * 3
+    assert len(states(world, "mine")) == 1
+
+
+def test_alarms_are_told_when_they_begin_and_when_they_are_over(world: World, sender: WebhookSender) -> None:
+    with receiving() as receiver:
+        world.build()
+        world.declare(webhook("pager", receiver.url, ("node.*", "slo.*")))
+        away = "UPDATE node_states SET last_report_at = now() - make_interval(mins => 5) WHERE node_id = 'a'"
+        with world.database.transaction() as session:
+            session.execute(text(away))
+        looked(sender, lambda: [each["event"] for each in receiver.heard] == ["node.lost"])
+        sender.look(LEADER)
+        assert receiver.heard[0]["subject"] == "nodes/a"
+        with world.database.transaction() as session:
+            session.execute(text("UPDATE node_states SET last_report_at = now()"))
+        sender.look(LEADER)
+        with world.database.transaction() as session:
+            session.execute(text("UPDATE alarms SET seen_at = seen_at - make_interval(mins => 2)"))
+        looked(sender, lambda: [each["event"] for each in receiver.heard] == ["node.lost", "node.returned"])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254", "::ffff:169.254.169.254", "fe80::1%eth0", "fd00:ec2::254", "100.100.100.200", "0.0.0.0",
+        "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "224.0.0.1", "::",
+    ],
+)  # fmt: skip
+def test_some_addresses_are_never_reached(address: str) -> None:
+    assert not Networks("public,0.0.0.0/0,::/0").allows(address)
+
+
+def test_networks_are_the_operators_to_open() -> None:
+    public = Networks("public")
+    inside = ("127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd12::1", "::ffff:127.0.0.1")
+    assert [public.allows(address) for address in inside] == [False] * 6
+    assert public.allows("93.184.216.34")
+    assert Networks("10.0.0.0/8").allows("10.1.2.3")
+    assert not Networks("10.0.0.0/8").allows("93.184.216.34")
+    with pytest.raises(UntoldError, match=r"leads to 127\.0\.0\.1, which HEADROOM_WEBHOOK_NETWORKS does not allow"):
+        post("http://127.0.0.1:9/", b"{}", {}, public)
+    with pytest.raises(InputError, match="HEADROOM_WEBHOOK_NETWORKS"):
+        Networks("10.0.0.1/8")
+
+
+def test_a_name_with_one_bad_address_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        return [(2, 1, 6, "", (address, port)) for address in ("93.184.216.34", "169.254.169.254")]
+
+    monkeypatch.setattr(workers.socket, "getaddrinfo", both)
+    with pytest.raises(UntoldError, match=r"169\.254\.169\.254"):
+        Networks("public").resolved("rebinding.example", 443)
+
+
+def test_secrets_are_references_and_never_told(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text(f"{SECRET}\n")
+    (tmp_path / "short").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "good")
+    secrets = Secrets(str(tmp_path), {})
+
+    def named(file: str) -> Webhook:
+        return Webhook(name="a", url="https://a.example/", secret_file=file)
+
+    assert secrets.of(named("good")) == SECRET.encode()
+    for file, why in (("short", "shorter than 16"), ("link", "cannot be read"), ("none", "cannot be read")):
+        with pytest.raises(UntoldError, match=why):
+            secrets.of(named(file))
+    with pytest.raises(UntoldError, match="missing"):
+        secrets.of(webhook())
+    with pytest.raises(UntoldError, match="no folder"):
+        Secrets("", {}).of(named("good"))
