@@ -28,7 +28,7 @@ from app.workers.children import fit_apart
 from app.workers.scheduler import Housekeeping, LeaseKeeper, PlannerWorker, WorkerParts
 from app.workers.solve_pool import PoolLimits, SolvePool
 from app.workers.told import PlannerTold
-from app.workers.webhooks import Networks, Secrets, WebhookSender
+from app.workers.webhooks import SigningSecrets, WebhookNetworks, WebhookSender
 from solvers.errors import InputError, StateError, TransientError
 from solvers.planners import registry
 
@@ -102,8 +102,8 @@ def build_planner(settings: Settings) -> PlannerWorker:
             webhooks=WebhookSender(
                 database,
                 clock,
-                Networks(settings.webhook_networks),
-                Secrets(settings.webhook_secrets_dir, secret_environment(os.environ)),
+                WebhookNetworks(settings.webhook_networks),
+                SigningSecrets(settings.webhook_secrets_dir, secret_environment(os.environ)),
             ),
         )
     )

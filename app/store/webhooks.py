@@ -54,7 +54,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
+class StandingAlarm:
     name: str
     subject: str
     project: str | None
@@ -62,7 +62,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ClaimedDelivery:
     """A delivery that is this process's to try, with what it tells and where."""
 
     id: int
@@ -86,10 +86,11 @@ _SHOWN = [column for column in webhook_deliveries.c if column.name != "webhook"]
 def raise_alarms(session: Session, actor: str, lost_s: float) -> None:
     """Leave an event for every alarm that is new, and for what is over."""
     spans = {"lost_s": lost_s, "window_s": WINDOW_S}
-    for alarm in records(session, Alarm, named("alarms_standing"), **spans):
+    for alarm in records(session, StandingAlarm, named("alarms_standing"), **spans):
         of = {"name": alarm.name, "subject": alarm.subject, "project": alarm.project}
         if session.execute(named("alarms_keep"), of).scalar_one():
-            events.append(session, Event(**of, actor=actor, facts=alarm.facts))
+            event = Event(name=alarm.name, actor=actor, subject=alarm.subject, project=alarm.project, facts=alarm.facts)
+            events.append(session, event)
     for over in session.execute(named("alarms_end"), {"calm_s": CALM_S}):
         if over.name in ENDS:
             event = Event(name=ENDS[over.name], actor=actor, subject=over.subject, project=over.project, facts={})
@@ -108,13 +109,13 @@ def due(session: Session) -> tuple[str, ...]:
     return tuple(session.execute(named("deliveries_due")).scalars())
 
 
-def claim(session: Session, webhook: str, hold_s: float) -> Claim | None:
+def claim(session: Session, webhook: str, hold_s: float) -> ClaimedDelivery | None:
     """Take what a webhook is told next; None: nothing is due, or another process has it."""
-    return one(session, Claim, named("deliveries_claim"), webhook=webhook, hold_s=hold_s)
+    return one(session, ClaimedDelivery, named("deliveries_claim"), webhook=webhook, hold_s=hold_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class DeliveryOutcome:
     """What came of an attempt; `pause_s` until the next one."""
 
     state: DeliveryState
@@ -123,7 +124,7 @@ class Settled:
     pause_s: float = 0.0
 
 
-def settle(session: Session, claimed: Claim, came: Settled) -> None:
+def settle(session: Session, claimed: ClaimedDelivery, came: DeliveryOutcome) -> None:
     values = {"state": came.state.value, "status": came.status, "error": came.error, "pause_s": came.pause_s}
     session.execute(named("deliveries_settle"), {"id": claimed.id, "attempts": claimed.attempts, **values})
 

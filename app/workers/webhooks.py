@@ -26,7 +26,7 @@ from app.logs import EventLog
 from app.services.planning.planning import Leader
 from app.store import webhooks
 from app.store.engine import Database
-from app.store.webhooks import Claim, DeliveryState, Settled
+from app.store.webhooks import ClaimedDelivery, DeliveryOutcome, DeliveryState
 from solvers.cycle.ports import Clock
 from solvers.domain.webhook import Webhook
 from solvers.errors import HeadroomError, InputError
@@ -59,7 +59,7 @@ class UntoldError(Exception):
     """Why nothing was sent."""
 
 
-class Networks:
+class WebhookNetworks:
     """Where webhooks may lead: networks, and `public` for every address that is routed in the internet."""
 
     def __init__(self, given: str) -> None:
@@ -92,7 +92,7 @@ class Networks:
         return addresses[0]
 
 
-class Secrets:
+class SigningSecrets:
     """Where secrets lie: files of one folder, variables whose names say that they are such."""
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
@@ -121,7 +121,7 @@ class Secrets:
             return file.read(4096).strip()
 
 
-def body_of(claimed: Claim) -> bytes:
+def body_of(claimed: ClaimedDelivery) -> bytes:
     told = {
         "id": claimed.event_id,
         "at": claimed.at.isoformat(),
@@ -139,7 +139,7 @@ def signature(secret: bytes, at_s: int, body: bytes) -> str:
     return f"t={at_s},v1={hmac.new(secret, f'{at_s}.'.encode() + body, hashlib.sha256).hexdigest()}"
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], networks: Networks) -> int:
+def post(url: str, body: bytes, headers: Mapping[str, str], networks: WebhookNetworks) -> int:
     """The status of the answer, whose body is not read; redirects are not followed. Raises UntoldError, OSError and
     http.client.HTTPException.
     """
@@ -172,7 +172,7 @@ def _cut(opened: socket.socket) -> None:
 class WebhookSender:
     """Alarms, the line, and the threads that send."""
 
-    def __init__(self, database: Database, clock: Clock, networks: Networks, secrets: Secrets) -> None:
+    def __init__(self, database: Database, clock: Clock, networks: WebhookNetworks, secrets: SigningSecrets) -> None:
         self._database = database
         self._clock = clock
         self._networks = networks
@@ -222,11 +222,17 @@ class WebhookSender:
         with self._database.transaction() as session:
             webhooks.settle(session, claimed, came)
         if came.state is not DeliveryState.DELIVERED:
-            told = {"webhook": webhook, "delivery": claimed.id, "attempts": claimed.attempts}
-            _log.warning("webhook.untold", state=came.state.value, reason=came.error, **told)
+            _log.warning(
+                "webhook.untold",
+                webhook=webhook,
+                delivery=claimed.id,
+                attempts=claimed.attempts,
+                state=came.state.value,
+                reason=came.error,
+            )
         return came.state is DeliveryState.DELIVERED
 
-    def _sent(self, claimed: Claim) -> Settled:
+    def _sent(self, claimed: ClaimedDelivery) -> DeliveryOutcome:
         body = body_of(claimed)
         try:
             at_s = int(self._clock.now_s())
@@ -243,14 +249,14 @@ class WebhookSender:
         except (OSError, http.client.HTTPException) as error:
             return _again(claimed, None, f"{type(error).__name__}: {error}"[:200])
         if 200 <= status < 300:
-            return Settled(state=DeliveryState.DELIVERED, status=status)
+            return DeliveryOutcome(state=DeliveryState.DELIVERED, status=status)
         return _again(claimed, status, f"answered {status}")
 
 
-def _again(claimed: Claim, status: int | None, error: str) -> Settled:
+def _again(claimed: ClaimedDelivery, status: int | None, error: str) -> DeliveryOutcome:
     """Another time, after a pause that grows; or never."""
     is_refused = status is not None and 400 <= status < 500 and status not in (408, 409, 425, 429)
     if claimed.attempts >= (ATTEMPTS_MAX_REFUSED if is_refused else ATTEMPTS_MAX):
-        return Settled(state=DeliveryState.GIVEN_UP, status=status, error=error)
+        return DeliveryOutcome(state=DeliveryState.GIVEN_UP, status=status, error=error)
     pause_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2.0 ** (claimed.attempts - 1)) * random.uniform(0.8, 1.2)
-    return Settled(state=DeliveryState.WAITING, status=status, error=error, pause_s=pause_s)
+    return DeliveryOutcome(state=DeliveryState.WAITING, status=status, error=error, pause_s=pause_s)

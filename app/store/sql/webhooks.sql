@@ -35,7 +35,7 @@ FROM newest WHERE answered -> 'failures' <> '[]' OR answered ->> 'planner' IS DI
 UNION ALL
 SELECT 'plan.awaits_approval', 'plans/' || id, NULL,
        jsonb_build_object('lane', lane, 'cost_usd_per_h', cost_usd_per_h, 'created_at', created_at)
-FROM plans WHERE state = 'awaiting_approval'
+FROM plans WHERE state = 'awaiting_approval' AND (expires_at IS NULL OR expires_at > now())
 
 -- name: alarms_end
 -- Forgets alarms that have not stood for a while, and tells which.

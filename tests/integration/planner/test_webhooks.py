@@ -23,7 +23,7 @@ from app.store import events, webhooks
 from app.store.engine import Database
 from app.store.events import Event
 from app.workers import webhooks as workers
-from app.workers.webhooks import Networks, Secrets, UntoldError, WebhookSender, post
+from app.workers.webhooks import SigningSecrets, UntoldError, WebhookNetworks, WebhookSender, post
 from solvers.domain.webhook import Webhook
 from solvers.errors import InputError
 from tests.builders import webhook
@@ -33,7 +33,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.integration
 SECRET = "0123456789abcdef-secret"
 LEADER = Leader(holder="test", fencing=1)
-LOCAL = Networks("127.0.0.0/8")
+LOCAL = WebhookNetworks("127.0.0.0/8")
 TOLD = ("told.*",)
 
 
@@ -94,7 +94,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sender_of(database: Database) -> WebhookSender:
-    secrets = Secrets("", {"HEADROOM_WEBHOOK_SECRET_TEST": SECRET})
+    secrets = SigningSecrets("", {"HEADROOM_WEBHOOK_SECRET_TEST": SECRET})
     return WebhookSender(database, SystemClock(), LOCAL, secrets)
 
 
@@ -193,7 +193,7 @@ def test_what_was_not_settled_comes_again_after_a_restart(world: World, sender: 
             session.execute(text("UPDATE webhook_deliveries SET next_at = now()"))
         looked(sender, lambda: states(world, "pager") == [("delivered", 2)])
         with world.database.transaction() as session:
-            webhooks.settle(session, claimed, webhooks.Settled(state=webhooks.DeliveryState.GIVEN_UP))
+            webhooks.settle(session, claimed, webhooks.DeliveryOutcome(state=webhooks.DeliveryState.GIVEN_UP))
         assert states(world, "pager") == [("delivered", 2)], "the dead one's word comes too late"
 
 
@@ -262,20 +262,20 @@ def test_alarms_are_told_when_they_begin_and_when_they_are_over(world: World, se
     ],
 )  # fmt: skip
 def test_some_addresses_are_never_reached(address: str) -> None:
-    assert not Networks("public,0.0.0.0/0,::/0").allows(address)
+    assert not WebhookNetworks("public,0.0.0.0/0,::/0").allows(address)
 
 
 def test_networks_are_the_operators_to_open() -> None:
-    public = Networks("public")
+    public = WebhookNetworks("public")
     inside = ("127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd12::1", "::ffff:127.0.0.1")
     assert [public.allows(address) for address in inside] == [False] * 6
     assert public.allows("93.184.216.34")
-    assert Networks("10.0.0.0/8").allows("10.1.2.3")
-    assert not Networks("10.0.0.0/8").allows("93.184.216.34")
+    assert WebhookNetworks("10.0.0.0/8").allows("10.1.2.3")
+    assert not WebhookNetworks("10.0.0.0/8").allows("93.184.216.34")
     with pytest.raises(UntoldError, match=r"leads to 127\.0\.0\.1, which HEADROOM_WEBHOOK_NETWORKS does not allow"):
         post("http://127.0.0.1:9/", b"{}", {}, public)
     with pytest.raises(InputError, match="HEADROOM_WEBHOOK_NETWORKS"):
-        Networks("10.0.0.1/8")
+        WebhookNetworks("10.0.0.1/8")
 
 
 def test_a_name_with_one_bad_address_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,14 +284,14 @@ def test_a_name_with_one_bad_address_leads_nowhere(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(workers.socket, "getaddrinfo", both)
     with pytest.raises(UntoldError, match=r"169\.254\.169\.254"):
-        Networks("public").resolved("rebinding.example", 443)
+        WebhookNetworks("public").resolved("rebinding.example", 443)
 
 
 def test_secrets_are_references_and_never_told(tmp_path: Path) -> None:
     (tmp_path / "good").write_text(f"{SECRET}\n")
     (tmp_path / "short").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "good")
-    secrets = Secrets(str(tmp_path), {})
+    secrets = SigningSecrets(str(tmp_path), {})
 
     def named(file: str) -> Webhook:
         return Webhook(name="a", url="https://a.example/", secret_file=file)
@@ -303,4 +303,4 @@ def test_secrets_are_references_and_never_told(tmp_path: Path) -> None:
     with pytest.raises(UntoldError, match="missing"):
         secrets.of(webhook())
     with pytest.raises(UntoldError, match="no folder"):
-        Secrets("", {}).of(named("good"))
+        SigningSecrets("", {}).of(named("good"))

@@ -1,13 +1,13 @@
 """Declare webhooks, remember which alarms stand, and keep what is to be delivered until it was.
 
-Revision ID: 0040
-Revises: 0039
+Revision ID: 0041
+Revises: 0040
 """
 
 from alembic import op
 
-revision = "0040"
-down_revision = "0039"
+revision = "0041"
+down_revision = "0040"
 branch_labels = None
 depends_on = None
 
