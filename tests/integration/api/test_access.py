@@ -55,14 +55,17 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     **{f"{verb}_{noun}": SHARED_READ for verb, noun in (("get", "gpu_type"), ("get", "model"), ("get", "policy"))},
     **{f"list_{noun}": SHARED_READ for noun in ("gpu_types", "models", "policies", "projects")},
     **{f"list_{noun}": SHARED_READ for noun in ("services", "jobs", "tasks", "plans")},
-    **{f"list_{noun}": CLUSTER_READ for noun in ("nodes", "devices", "power_caps", "profiles")},
+    **{
+        f"list_{noun}": CLUSTER_READ
+        for noun in ("nodes", "devices", "power_caps", "profiles", "webhooks", "deliveries")
+    },
     **{f"list_{noun}": CLUSTER_READ for noun in ("targets", "receipts", "cycles", "cycle_states", "events")},
-    **{f"get_{noun}": CLUSTER_READ for noun in ("node", "device", "power_cap", "profile", "cycle")},
+    **{f"get_{noun}": CLUSTER_READ for noun in ("node", "device", "power_cap", "profile", "cycle", "webhook")},
     **{f"get_{noun}": OWN_READ for noun in ("project", "service", "job", "task", "service_telemetry")},
     **{f"put_{noun}": CLUSTER_WRITE for noun in ("gpu_type", "model", "policy", "node", "device", "power_cap")},
     **{f"delete_{noun}": CLUSTER_WRITE for noun in ("gpu_type", "model", "policy", "node", "power_cap", "profile")},
     **{f"{verb}_{noun}": OWN_WRITE for verb in ("put", "delete") for noun in ("service", "job", "task")},
-    **{f"{verb}_project": ADMIN for verb in ("put", "delete")},
+    **{f"{verb}_{noun}": ADMIN for verb in ("put", "delete") for noun in ("project", "webhook")},
     "list_tokens": ADMIN,
     "get_token": ADMIN,
     "create_token": ADMIN,
