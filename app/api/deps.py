@@ -16,6 +16,7 @@ from app.services.beliefs.completion import Completion
 from app.services.beliefs.predictions import Predictions
 from app.services.declared.checking import DocumentChecks
 from app.services.declared.documents import Documents
+from app.services.declared.draining import Draining
 from app.services.declared.fleet import Fleet
 from app.services.declared.identity import Identities, NodeTls
 from app.services.declared.sign_ins import SignIns
@@ -83,6 +84,7 @@ class Services:
         self.documents = Documents(database, cluster, context.beliefs)
         self.checks = DocumentChecks(database, cluster, context.beliefs)
         tls = node_tls(context.settings, context.authority)
+        self.draining = Draining(database, cluster, self.documents)
         self.fleet = Fleet(database, cluster, tls)
         self.identities = Identities(database, cluster, tls)
         self.profiles = Profiles(database)

@@ -19,7 +19,7 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from app.api.body import read_body
+from app.api.body import JSON, RequestBody, parse, read_body, require_media_type
 from app.api.deps import context_of
 from app.errors import Fault, FieldsError
 from app.records import plain
@@ -241,6 +241,7 @@ IdempotencyKey = Annotated[
     ),
 ]
 REPLAYED = "idempotency-replayed"
+B = TypeVar("B", bound=RequestBody)
 _KEPT_HEADERS = ("content-type", "etag", "location")
 
 
@@ -284,6 +285,12 @@ def once(
         shown = _without(bytes(response.body), secret_field)
         idempotency.keep(session, claim, StoredAnswer(status=response.status_code, headers=kept, body=shown))
     return response
+
+
+def said(request: Request, posted: Posted, kind: type[B]) -> B:
+    """What the body of a POST says; all of it may be left out."""
+    require_media_type(request, JSON)
+    return parse(kind, posted.body) if posted.body.strip() else kind()
 
 
 def _without(body: bytes, secret_field: str | None) -> bytes:

@@ -302,6 +302,30 @@ def diff(files: Files = None, output: Output = Format.TABLE, server: Server = No
         raise typer.Exit(Exit.FAILED)
 
 
+def patch(
+    names: Annotated[list[str], typer.Argument(help="KIND KEY, e.g. gpu-type l4.")],
+    wish: Annotated[str, typer.Option("--patch", "-p", help='What changes, as JSON or YAML: {"priority": 70}.')],
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Change some fields of a document: null goes back to the default, lists are replaced whole."""
+    import yaml
+
+    try:
+        said = yaml.safe_load(wish)
+    except yaml.YAMLError:
+        said = None
+    if not isinstance(said, dict):
+        raise InputError('--patch takes an object, such as {"priority": 70}')
+    kind, key = kind_and_key(names)
+    with connect(server, token) as client:
+        before = client.get(kind.name, *key)
+        after = client.patch(kind.name, key, said, if_match=before.etag)
+    outcome = DocumentOutcome.UNCHANGED if after.etag == before.etag else DocumentOutcome.UPDATED
+    show(_as_file(kind, after.body), output, f"{outcome.value:<10} {kind.name}/{'/'.join(key)}")
+
+
 def delete(
     names: Annotated[list[str] | None, typer.Argument(help="KIND KEY, e.g. service vision/resnet50.")] = None,
     files: Files = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Cell, Format, Output, console, gap_told, listed, rows, show, usd, word
+from app.cli.output import Cell, CommandError, Format, Output, console, gap_told, listed, rows, show, usd, word
 from app.cli.reviewing import hold_lines
 from app.cli.tables import answered_line
 from app.client import Client, Document, UnreachableError
@@ -67,6 +67,64 @@ def revoke_node(
     with connect(server, token) as client:
         client.revoke_node(name)
     typer.echo(f"turned out {name}")
+
+
+LOOK_S = 1.0
+_NodeName = Annotated[str, typer.Argument(metavar="NODE")]
+_Why = Annotated[str | None, typer.Option("--comment", "-m", help="Why, for those who read the audit later.")]
+
+
+def drain(
+    node: _NodeName,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it is empty: safe to reboot.")] = False,
+    *,
+    timeout: Annotated[str, typer.Option("--timeout", help="With --wait: give up after so long.")] = "30m",
+    comment: _Why = None,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Take a node out of use: no plan uses it, and what may move leaves. With --wait, exit status 1 when it is not
+    empty in time.
+    """
+    end = time.monotonic() + duration_s(timeout)
+    with connect(server, token) as client:
+        found, told = client.drain(node, comment), ""
+        while wait and not found["empty"] and time.monotonic() < end:
+            told = _say_new(_drain_lines(found), told, output)
+            time.sleep(LOOK_S)
+            found = client.drained(node)
+    if wait and output is Format.TABLE:
+        _say_new(_drain_lines(found), told, output)
+    else:
+        show(found, output, _drain_lines(found))
+    if wait and not found["empty"]:
+        raise CommandError(f"{node} is not empty after {timeout}: {'; '.join(found['blocks'])}")
+
+
+def uncordon(
+    node: _NodeName, comment: _Why = None, output: Output = Format.TABLE, server: Server = None, token: Token = None
+) -> None:
+    """Put a node back into use."""
+    with connect(server, token) as client:
+        found = client.uncordon(node, comment)
+    show(found, output, f"{node} may be used again")
+
+
+def _drain_lines(found: Document) -> list[str]:
+    node, blocks = found["node"], found["blocks"]
+    if found["empty"]:
+        return [f"{node} is empty: safe to reboot (headroom uncordon {node} puts it back)"]
+    head = f"{node} is drained; {len(found['planned'])} replicas planned and {len(found['running'])} running there"
+    return [head, *(f"  {block}" for block in blocks)]
+
+
+def _say_new(lines: list[str], told: str, output: Format) -> str:
+    """Progress, once for each change."""
+    text = "\n".join(lines)
+    if text != told:
+        typer.echo(text, err=output is not Format.TABLE)
+    return text
 
 
 def top(
@@ -203,6 +261,7 @@ _NODES: Mapping[str, Cell] = {
     "rack": "rack",
     "failure domain": "failure_domain",
     "state": lambda node: "up" if node["up"] else "silent" if node["age_s"] is not None else "never seen",
+    "schedulable": lambda node: "yes" if node["schedulable"] else "drained",
     ">last report s": "age_s",
     ">generation": "generation_applied",
     ">devices": "devices",

@@ -159,6 +159,25 @@ class Client:
             headers["If-None-Match"] = "*"
         return self.call("PUT", _path(kind, key_of(kind, document)), json=document, headers=headers)
 
+    def patch(
+        self, kind: str, key: Sequence[str], wish: Mapping[str, Any], *, if_match: str | None = None
+    ) -> ApiAnswer:
+        """Change what a merge patch (RFC 7396) names of a document."""
+        headers = {"Content-Type": "application/merge-patch+json"} | ({"If-Match": if_match} if if_match else {})
+        return self.call("PATCH", _path(kind, tuple(key)), content=json.dumps(wish), headers=headers)
+
+    def drain(self, node: str, comment: str | None = None) -> Document:
+        """Take a node out of use; how far it is."""
+        return self._document("POST", f"/v1/nodes/{quote(node, safe='')}/drain", json=_given({"comment": comment}))
+
+    def drained(self, node: str) -> Document:
+        """How far a node is from being empty."""
+        return self._document("GET", f"/v1/nodes/{quote(node, safe='')}/drain")
+
+    def uncordon(self, node: str, comment: str | None = None) -> Document:
+        """Put a node back into use."""
+        return self._document("POST", f"/v1/nodes/{quote(node, safe='')}/uncordon", json=_given({"comment": comment}))
+
     def delete(self, kind: str, *key: str) -> None:
         self.call("DELETE", _path(kind, key))
 

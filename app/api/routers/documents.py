@@ -7,6 +7,7 @@ whole document: the body repeats the key of the path.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -15,7 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app import kinds
 from app.api import auth, forms
-from app.api.auth import PROJECT_WRITE, SharedReader, access, require_project, visible_project
+from app.api.auth import (
+    PROJECT_WRITE,
+    ClusterReader,
+    ClusterWriter,
+    SharedReader,
+    access,
+    require_project,
+    visible_project,
+)
 from app.api.body import RequestBody, json_of, parse, read_body, require_key, require_media_type, validate
 from app.api.deps import deed_of, services_of
 from app.api.forms import (
@@ -23,6 +32,7 @@ from app.api.forms import (
     HeldTag,
     IfMatch,
     IfNoneMatch,
+    NodeKey,
     Page,
     Paging,
     Posting,
@@ -30,13 +40,15 @@ from app.api.forms import (
     etag,
     once,
     precondition,
+    said,
     tagged,
     warnings_header,
 )
-from app.api.openapi import json_body, router_of
+from app.api.openapi import json_body, request_body, router_of
 from app.errors import Fault, FieldsError, MalformedError
 from app.kinds import Audience, Kind
 from app.services.declared.checking import CheckedDocument, WishedDocument
+from app.services.declared.draining import NodeDrain
 from app.services.declared.tasks import TaskStatusLine, fresh_name
 from app.services.declared.tokens import Actor
 from app.store.tasks import TaskListing, TaskState
@@ -50,6 +62,8 @@ _TAG_HEADER = {"ETag": {"description": "The document's version.", "schema": {"ty
 _PUT_HEADERS = _TAG_HEADER | WARNINGS_HEADER
 
 
+MERGE_PATCH = "application/merge-patch+json"
+_Patch = dict[str, Any]
 _READ = {Audience.PROJECTS: auth.SHARED_READ, Audience.CLUSTER: auth.CLUSTER_READ}
 _WRITE = {
     Audience.PROJECTS: auth.PROJECT_WRITE,
@@ -68,6 +82,7 @@ def router_for(kind: Kind) -> APIRouter:
     router = router_of(kind.plural)
     _add_reads(router, kind)
     _add_put(router, kind)
+    _add_patch(router, kind)
     if kind.deletable:
         _add_delete(router, kind)
     return router
@@ -153,11 +168,49 @@ def _add_put(router: APIRouter, kind: Kind) -> None:
         for field, part in zip(kind.key, key, strict=True):
             require_key(f"/{field}", str(getattr(document, field)), part)
         declared, deed = services_of(request).documents, deed_of(request, actor)
-        with declared.refusals_noted(kind, document, deed):
+        with declared.refusals_noted(kind, key, deed):
             result = declared.put(kind, document, precondition(if_match, if_none_match), deed)
         tag = etag(result.stored.version)
         status = 201 if result.created else 200
         return tagged(request, result.stored.spec, tag, status, warnings_header(result.warnings))
+
+
+def _add_patch(router: APIRouter, kind: Kind) -> None:
+    guard = access(_WRITE[kind.writers])
+
+    @router.patch(
+        _path(kind),
+        operation_id=f"patch_{kind.noun}",
+        summary=f"Change a part of a {kind.name.replace('-', ' ')}",
+        response_model=kind.domain,
+        responses={200: {"headers": _PUT_HEADERS, "description": "Changed, or already so."}},
+        openapi_extra=request_body({MERGE_PATCH: {"schema": {"type": "object"}}}),
+    )
+    def patch_document(
+        request: Request,
+        actor: Actor = Depends(guard),
+        key: tuple[str, ...] = Depends(forms.BY_PATH[kind.path_key]),
+        *,
+        if_match: IfMatch = None,
+        body: bytes = Depends(read_body),
+    ) -> Any:
+        """A merge patch (RFC 7396): what it names is changed, null goes back to the default, lists are replaced whole.
+        Nobody's write in between is undone.
+        """
+        _guard_project(kind, actor, key)
+        require_media_type(request, MERGE_PATCH)
+        wish = parse(_Patch, body)
+
+        def read(plain: Mapping[str, Any]) -> object:
+            document: object = parse(kind.domain, json.dumps(plain).encode())
+            for field, part in zip(kind.key, key, strict=True):
+                require_key(f"/{field}", str(getattr(document, field)), part)
+            return document
+
+        declared, deed = services_of(request).documents, deed_of(request, actor)
+        with declared.refusals_noted(kind, key, deed):
+            result = declared.patch(kind, key, wish, read, precondition(if_match), deed)
+        return tagged(request, result.stored.spec, etag(result.stored.version), 200, warnings_header(result.warnings))
 
 
 def _add_delete(router: APIRouter, kind: Kind) -> None:
@@ -179,6 +232,48 @@ def _add_delete(router: APIRouter, kind: Kind) -> None:
         _guard_project(kind, actor, key)
         services_of(request).documents.delete(kind, key, precondition(if_match), deed_of(request, actor))
         return Response(status_code=204)
+
+
+# --- Nodes: out of use for maintenance, and back
+
+
+class DrainRequest(RequestBody):
+    """Why, for those who read the audit later; the body may also be left out."""
+
+    comment: str | None = Field(None, max_length=2000)
+
+
+drain_router = router_of("nodes")
+
+
+@drain_router.get("/v1/nodes/{node}/drain", summary="Is a node empty?", response_model=NodeDrain)
+def get_drain(request: Request, actor: ClusterReader, node: NodeKey) -> Any:
+    """What is planned for it and runs on it, and what keeps it from being empty; `empty`: it is safe to reboot."""
+    return answer(services_of(request).draining.progress(node))
+
+
+@drain_router.post(
+    "/v1/nodes/{node}/drain",
+    summary="Take a node out of use",
+    response_model=NodeDrain,
+    openapi_extra=json_body(DrainRequest),
+)
+def drain_node(request: Request, actor: ClusterWriter, node: NodeKey, posted: Posting) -> Any:
+    """No plan uses it any more; what may move leaves with the next one. Answers how far it is; ask again with GET."""
+    wish, deed = said(request, posted, DrainRequest), deed_of(request, actor)
+    return once(posted, lambda: answer(services_of(request).draining.drain(node, wish.comment, deed)))
+
+
+@drain_router.post(
+    "/v1/nodes/{node}/uncordon",
+    summary="Put a node back into use",
+    response_model=NodeDrain,
+    openapi_extra=json_body(DrainRequest),
+)
+def uncordon_node(request: Request, actor: ClusterWriter, node: NodeKey, posted: Posting) -> Any:
+    """Plans may use it again."""
+    wish, deed = said(request, posted, DrainRequest), deed_of(request, actor)
+    return once(posted, lambda: answer(services_of(request).draining.uncordon(node, wish.comment, deed)))
 
 
 # --- Checking documents before they are put
@@ -305,7 +400,7 @@ def submit_task(
         headers = {"Location": f"/v1/tasks/{task.project}/{task.name}", "ETag": etag(stored.version)}
         return answer(stored.spec, 201, headers)
 
-    with services.documents.refusals_noted(kinds.TASK, task, deed):
+    with services.documents.refusals_noted(kinds.TASK, (task.project, task.name), deed):
         return once(posted, work)
 
 
@@ -347,4 +442,4 @@ def _task(new: NewTask, actor: Actor) -> OfflineTask:
         raise FieldsError.of(f"/{error.field}", error.message) from None
 
 
-ROUTERS = (*map(router_for, kinds.KINDS), checks_router, tasks_router)
+ROUTERS = (*map(router_for, kinds.KINDS), drain_router, checks_router, tasks_router)

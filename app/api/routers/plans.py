@@ -5,15 +5,15 @@ would be if it were another.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
 from pydantic import Field
 
 from app.api.auth import ClusterReader, ClusterWriter, SharedReader, visible_project
-from app.api.body import RequestBody, json_of, parse, require_media_type
+from app.api.body import RequestBody, json_of
 from app.api.deps import context_of, deed_of, services_of
-from app.api.forms import IfMatch, Page, Paging, PlanText, Posted, Posting, answer, etag, once
+from app.api.forms import IfMatch, Page, Paging, PlanText, Posting, answer, etag, once, said
 from app.api.openapi import json_body, router_of
 from app.api.problems import request_id_of
 from app.records import record
@@ -29,7 +29,6 @@ from solvers.domain.codec import canonical_json
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import NAME_PATTERN
 
-B = TypeVar("B", bound=RequestBody)
 _TAG_HEADER = {"ETag": {"description": "Of the target it is compared with.", "schema": {"type": "string"}}}
 
 
@@ -201,7 +200,7 @@ def apply_plan(
     """Exactly this plan, if it still fits the fleet as it is: otherwise 409 with every reason. 409 also names who
     decided before. With If-Match, the tag of `diff` or of the current target: 412 when something else stands by now.
     """
-    wish = _said(request, posted, ApplyRequest)
+    wish = said(request, posted, ApplyRequest)
     terms = _terms(request, wish.comment, if_match)
 
     def work() -> Response:
@@ -221,7 +220,7 @@ def reject_plan(request: Request, actor: ClusterWriter, plan_id: PlanKey, posted
     """It is not proposed again unchanged: not before documents of workloads on approve, or what it does with them,
     differ. 409 names who decided before.
     """
-    wish = _said(request, posted, RejectRequest)
+    wish = said(request, posted, RejectRequest)
     deed = deed_of(request, actor)
     return once(posted, lambda: answer(services_of(request).plans.reject(plan_id, wish.comment, deed)))
 
@@ -236,7 +235,7 @@ def roll_back(request: Request, actor: ClusterWriter, posted: Posting, if_match:
     """The plan of an earlier generation becomes the target again, as a new generation, and automatic planning is held
     for `cooldown_s`. 409 with every reason when devices are gone or it does not verify any more; If-Match as above.
     """
-    wish = _said(request, posted, RollbackRequest)
+    wish = said(request, posted, RollbackRequest)
     terms = _terms(request, wish.comment, if_match)
 
     def work() -> Response:
@@ -259,15 +258,9 @@ def get_planning(request: Request, actor: ClusterReader) -> Any:
 )
 def resume_planning(request: Request, actor: ClusterWriter, posted: Posting) -> Any:
     """Ends what a rollback holds, before its time is over. Answers what was held, null where nothing was."""
-    _said(request, posted, ResumeRequest)
+    said(request, posted, ResumeRequest)
     deed = deed_of(request, actor)
     return once(posted, lambda: answer(PlanningHeld(held=services_of(request).plans.resume(deed))))
-
-
-def _said(request: Request, posted: Posted, kind: type[B]) -> B:
-    """The body, or what one says that is left out."""
-    require_media_type(request, "application/json")
-    return parse(kind, posted.body) if posted.body.strip() else kind()
 
 
 def _terms(request: Request, comment: str | None, if_match: str | None) -> Remark:

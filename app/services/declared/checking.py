@@ -4,10 +4,9 @@ or announced. So references between documents of one file hold, and everything t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -15,7 +14,7 @@ from app.errors import Fault, FieldsError
 from app.kinds import Kind
 from app.records import record
 from app.services.beliefs.beliefs import Beliefs
-from app.services.declared.documents import check_references, put_audited
+from app.services.declared.documents import FieldDifference, check_references, differences, put_audited
 from app.services.declared.doubts import doubts
 from app.services.declared.tokens import Deed
 from app.store import documents
@@ -31,15 +30,6 @@ class PutOutcome(StrEnum):
     UPDATED = "updated"
     UNCHANGED = "unchanged"
     REFUSED = "refused"
-
-
-@record
-class FieldDifference:
-    """A field that a put changes: null before or after where it is not said there."""
-
-    pointer: str
-    before: Any
-    after: Any
 
 
 @record
@@ -65,15 +55,6 @@ class WishedDocument:
     key: Key
     value: object = None
     faults: tuple[Fault, ...] = ()
-
-
-def differences(before: object, after: object, pointer: str = "") -> Iterator[FieldDifference]:
-    """Where two plain values differ, the innermost fields of objects; lists differ as a whole."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name in dict.fromkeys((*before, *after)):
-            yield from differences(before.get(name), after.get(name), f"{pointer}/{name}")
-    elif before != after:
-        yield FieldDifference(pointer=pointer, before=before, after=after)
 
 
 class DocumentChecks:

@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 
 from agents.wire import steers
 from app import kinds
-from app.errors import Fault, Faults, FieldsError, ReferencedError
+from app.errors import Fault, Faults, FieldsError, PreconditionError, ReferencedError
 from app.kinds import Kind
+from app.records import record
 from app.services.beliefs.beliefs import Beliefs
 from app.services.declared.doubts import doubts
 from app.services.declared.ownership import (
@@ -40,9 +41,30 @@ from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
 from solvers.domain.workload import OfflineTask, Project, Service, SloKind, TrainingJob, Work, WorkloadKind
-from solvers.errors import FieldError, StateError, did_you_mean
+from solvers.errors import FieldError, InvariantError, StateError, did_you_mean
 from solvers.planners import registry
 
+
+@record
+class FieldDifference:
+    """A field that a put changes: null before or after where it is not said there."""
+
+    pointer: str
+    before: Any
+    after: Any
+
+
+def differences(before: object, after: object, pointer: str = "") -> Iterator[FieldDifference]:
+    """Where two plain values differ, the innermost fields of objects; lists differ as a whole."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in dict.fromkeys((*before, *after)):
+            yield from differences(before.get(name), after.get(name), f"{pointer}/{name}")
+    elif before != after:
+        yield FieldDifference(pointer=pointer, before=before, after=after)
+
+
+PATCH_TRIES = 5
+CHANGES_TOLD_MAX, VALUE_LENGTH_MAX, UNTOLD = 40, 400, "..."
 BEYOND = "bound-exceeded"
 """Code of a fault, and of the audit's event, where a workload asks for more than its project may."""
 
@@ -239,15 +261,39 @@ class Documents:
             warnings = doubts(session, value, self._beliefs.at_hand()) if result.changed else ()
         return PutAnswer(stored=result.stored, created=result.created, warnings=warnings)
 
+    def patch(
+        self,
+        kind: Kind,
+        key: Key,
+        wish: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], object],
+        precondition: Precondition,
+        deed: Deed,
+    ) -> PutAnswer:
+        """Change what a merge patch (RFC 7396) says of a document; `read` makes its value. Whoever else writes
+        meanwhile is not undone. Raises NotFoundError, PreconditionError, and as `put` and `read` do.
+        """
+        for left in reversed(range(PATCH_TRIES)):
+            before = self.get(kind, key)
+            expected = before.version if precondition.version is None else precondition.version
+            if expected != before.version:
+                raise PreconditionError(f"{kind.plural} {'/'.join(key)}: the stored version is {before.version}")
+            value = read(merged(before.spec, wish))
+            try:
+                return self.put(kind, value, Precondition(version=expected), deed)
+            except PreconditionError:
+                if precondition.version is not None or not left:
+                    raise
+        raise InvariantError("a patch is tried at least once")
+
     @contextmanager
-    def refusals_noted(self, kind: Kind, value: object, deed: Deed) -> Iterator[None]:
+    def refusals_noted(self, kind: Kind, key: Key, deed: Deed) -> Iterator[None]:
         """Whoever asks for more than the bounds of a project leaves an event that tells for what."""
         try:
             yield
         except FieldsError as error:
             asked: list[Plain] = [fault.detail for fault in error.faults if fault.code == BEYOND]
             if asked:
-                key = tuple(str(getattr(value, field)) for field in kind.key)
                 with self._database.transaction() as session:
                     _note(session, kind, key, "refused", deed, {"code": BEYOND, "asked": asked})
             raise
@@ -285,9 +331,39 @@ def put_audited(session: Session, kind: Kind, value: object, precondition: Preco
     result = documents.put(session, kind, spec, precondition)
     if result.changed:
         verb, stored = "created" if result.created else "updated", result.stored
-        old = None if before is None or result.created else before.version
-        _note(session, kind, stored.key, verb, deed, {"version_before": old, "version_after": stored.version})
+        facts: dict[str, Plain] = {"version_before": None, "version_after": stored.version}
+        if before is not None and not result.created:
+            facts |= {"version_before": before.version, "changed": _changed(before.spec, stored.spec)}
+        _note(session, kind, stored.key, verb, deed, facts)
     return result
+
+
+def merged(before: object, patch: object) -> Any:
+    """What a merge patch (RFC 7396) makes of a plain value: null takes a field away, an object changes only what it
+    names, and anything else stands in its place.
+    """
+    if not isinstance(patch, Mapping):
+        return patch
+    found = dict(before) if isinstance(before, Mapping) else {}
+    for name, part in patch.items():
+        if part is None:
+            found.pop(name, None)
+        else:
+            found[name] = merged(found.get(name), part)
+    return found
+
+
+def _changed(before: object, after: object) -> Plain:
+    """From what to what, field by field: bounded, and without what may be a secret."""
+    found = tuple(differences(before, after))
+    told: dict[str, Plain] = {}
+    for item in found[:CHANGES_TOLD_MAX]:
+        hidden = item.pointer.startswith("/worker")
+        pair = [UNTOLD if hidden or len(str(side)) > VALUE_LENGTH_MAX else side for side in (item.before, item.after)]
+        told[item.pointer] = {"from": pair[0], "to": pair[1]}
+    if len(found) > CHANGES_TOLD_MAX:
+        told["more"] = len(found) - CHANGES_TOLD_MAX
+    return told
 
 
 def _note(session: Session, kind: Kind, key: Key, verb: str, deed: Deed, facts: Mapping[str, Plain]) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
 
+from app.cli.program import run
+from app.client import Client
 from app.store.engine import Database
 from tests.integration.api.routes import Requests, requests_of
-from tests.integration.api.world import World, build_world
+from tests.integration.api.world import Headroom, World, build_world
 from tests.integration.postgres import Server
 
 TEMPLATE = "headroom_template"
@@ -40,3 +44,19 @@ def refusing_world(template_server: Server) -> Iterator[World]:
     made.client.close()
     database.dispose()
     template_server.drop(name)
+
+
+@pytest.fixture
+def headroom(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headroom:
+    """Exit status, standard output and standard error of a command of the administrator."""
+    transport: Any = world.client._transport
+    monkeypatch.setattr("app.cli.options.Client", partial(Client, transport=transport, attempts_max=1))
+    monkeypatch.setenv("HEADROOM_SERVER", "http://control.test")
+    monkeypatch.setenv("HEADROOM_TOKEN", world.secrets["admin"])
+
+    def command(*words: str) -> tuple[int, str, str]:
+        status = run(words)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return command

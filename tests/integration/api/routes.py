@@ -91,6 +91,8 @@ class Requests:
         path = route.path.format_map(parts)
         if route.method == "GET":
             return path, None, {}
+        if route.method == "PATCH":
+            return path, {}, {**_STALE, "Content-Type": "application/merge-patch+json"}
         if route.operation.startswith(("put_", "delete_")) and "profile" not in noun:
             document = self.documents.get(noun, {"name": OWN})
             plain = document if isinstance(document, dict) else spec(document)
@@ -111,6 +113,8 @@ class Requests:
             "reject_plan": {},
             "roll_back": {"generation": 1},
             "resume_planning": {},
+            "drain_node": {},
+            "uncordon_node": {},
             "explain_plan_anew": {"workload": f"{OWN}/vision", "why_not": "t4"},
             "create_profile_run": {"service": f"{OWN}/vision", "node": NODE, "budget_s": 60},
             "tell_profile_run": {"state": "running", "measured": 0, "doubtful": 0},

@@ -5,21 +5,15 @@ before anything is written, what would change is shown, what can hardly be meant
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.cli.output import Exit
-from app.cli.program import run
-from app.client import Client
-from tests.integration.api.world import OWN, World
+from tests.integration.api.world import OWN, Headroom, World
 
 pytestmark = pytest.mark.integration
 
-Headroom = Callable[..., tuple[int, str, str]]
 SERVICE = f"""\
 kind: service
 project: {OWN}
@@ -28,22 +22,6 @@ model: resnet50
 slo: {{latency_ms: 100}}
 rate_rps_declared: 10
 """
-
-
-@pytest.fixture
-def headroom(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headroom:
-    """Exit status, standard output and standard error of a command of the administrator."""
-    transport: Any = world.client._transport
-    monkeypatch.setattr("app.cli.options.Client", partial(Client, transport=transport, attempts_max=1))
-    monkeypatch.setenv("HEADROOM_SERVER", "http://control.test")
-    monkeypatch.setenv("HEADROOM_TOKEN", world.secrets["admin"])
-
-    def command(*words: str) -> tuple[int, str, str]:
-        status = run(words)
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return command
 
 
 def test_all_faults_of_all_files_are_told_and_nothing_is_sent(world: World, headroom: Headroom, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,8 @@ from tests import builders
 from tests.integration.store import plans as stored
 
 CLUSTER = stored.CLUSTER
+Headroom = Callable[..., tuple[int, str, str]]
+"""A command of the command line: exit status, standard output and standard error."""
 OWN, FOREIGN = "demo", "other"
 NODE = "a"
 DEVICE = "GPU-a-0"
