@@ -37,7 +37,7 @@ _PROBLEMS: Mapping[str, str] = {
     "503": "Try again shortly; see Retry-After.",
 }
 _BODIES: dict[str, Any] = {}
-_METHODS = ("get", "put", "post", "delete")
+_METHODS = ("get", "put", "patch", "post", "delete")
 
 
 def json_body(kind: Any) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def test_bodies_are_closed_and_read_strictly(world: World) -> None:
 
 def test_the_frameworks_refusals_are_problems_too(world: World) -> None:
     _problem(world.call("GET", "/v1/none-such"), 404, "not-found")
-    _problem(world.call("PATCH", VISION, plain={}), 405, "method-not-allowed")
+    _problem(world.call("POST", VISION, plain={}), 405, "method-not-allowed")
     _problem(world.call("GET", "/v1/services/UPPER/x"), 422, "field-invalid", "path:project")
     _problem(world.call("GET", "/v1/services?limit=0"), 422, "field-invalid", "query:limit")
     _problem(world.call("GET", "/v1/services?cursor=abc"), 422, "field-invalid", "query:cursor")

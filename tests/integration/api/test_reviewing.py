@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agents.wire import encode
 from app.cli.output import Exit
 from app.store import plans, targets
 from app.store.plans import NewPlan, PlanState
@@ -16,7 +17,7 @@ from solvers.cycle.record import Lane
 from tests import builders
 from tests.integration.api.world import CLUSTER, NODE, OWN, Headroom, World, spec
 from tests.integration.store import plans as stored
-from tests.integration.store.samples import report
+from tests.integration.store.samples import device_report, report
 
 pytestmark = pytest.mark.integration
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -128,7 +129,7 @@ def test_a_price_changes_without_its_whole_document(world: World, headroom: Head
     world.call("PUT", service, plain=spec(builders.service(priority=3)))
     patched = world.call("PATCH", service, "own operator", plain={"slo": {"latency_ms": 77.0}}, headers=MERGE).json()
     assert (patched["slo"]["latency_ms"], patched["priority"]) == (77, 3)
-    assert world.call("PATCH", service, plain={"priority": None}, headers=MERGE).json()["priority"] == 50
+    assert world.call("PATCH", service, plain={"priority": None}, headers=MERGE).json()["priority"] == 100
     assert world.call("PATCH", service, "foreign operator", plain={}, headers=MERGE).status_code == 404
 
 
@@ -163,7 +164,5 @@ def test_a_node_is_drained_until_it_says_itself_that_it_is_empty(world: World, h
 
 
 def _report() -> Any:
-    from agents.wire import encode
-    from tests.integration.store.samples import device_report
 
     return encode(report(NODE, 1, boot_id="boot-1", devices=[device_report(f"GPU-{NODE}-0")]))
