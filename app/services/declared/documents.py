@@ -358,7 +358,7 @@ def _changed(before: object, after: object) -> Plain:
     found = tuple(differences(before, after))
     told: dict[str, Plain] = {}
     for item in found[:CHANGES_TOLD_MAX]:
-        hidden = item.pointer.startswith("/worker")
+        hidden = item.pointer.startswith(("/worker", "/url"))
         pair = [UNTOLD if hidden or len(str(side)) > VALUE_LENGTH_MAX else side for side in (item.before, item.after)]
         told[item.pointer] = {"from": pair[0], "to": pair[1]}
     if len(found) > CHANGES_TOLD_MAX:
