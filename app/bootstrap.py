@@ -35,6 +35,8 @@ from solvers.planners import registry
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from app.workers.traces import Tracer
+
 WAIT_S = 120.0
 """How long a process waits for its database and for the schema before it gives up."""
 WAIT_INTERVAL_S = 0.25
@@ -98,7 +100,7 @@ def build_planner(settings: Settings) -> PlannerWorker:
             planning=_planning(settings, database, clock, pool, beliefs),
             learning=Learning(database, beliefs.current),
             housekeeping=Housekeeping(database, settings),
-            told=PlannerTold(lambda: keeper.token() is not None),
+            told=PlannerTold(lambda: keeper.token() is not None, _tracer(settings, keeper.holder)),
             webhooks=WebhookSender(
                 database,
                 clock,
@@ -107,6 +109,14 @@ def build_planner(settings: Settings) -> PlannerWorker:
             ),
         )
     )
+
+
+def _tracer(settings: Settings, holder: str) -> Tracer | None:
+    if not settings.otlp_endpoint:
+        return None
+    from app.workers.traces import Tracer
+
+    return Tracer(settings.otlp_endpoint, settings.otlp_headers, holder)
 
 
 def open_database(settings: Settings, application_name: str, pool_size: int) -> Database:

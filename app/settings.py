@@ -78,6 +78,10 @@ class Settings:
     planner_metrics_port: int = 0
     """Where a planner process tells Prometheus of itself; 0: nowhere."""
     planner_metrics_host: str = "127.0.0.1"
+    otlp_endpoint: str = ""
+    """Where planning cycles are sent as traces (OTLP over HTTP), such as `http://collector:4318`; empty: nowhere."""
+    otlp_headers: str = ""
+    """What goes along, `NAME=VALUE` by commas."""
     webhook_interval_s: float = 5.0
     """How often the leading planner looks for alarms and for what webhooks are to be told."""
     webhook_networks: str = "public"

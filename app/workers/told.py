@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from http.server import HTTPServer
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
@@ -14,11 +15,16 @@ from app.registry import process_registry
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.errors import InputError
 
+if TYPE_CHECKING:
+    from app.workers.traces import Tracer
+
 
 class PlannerTold:
     """Counts of one process, and who asks for them."""
 
-    def __init__(self, is_leading: Callable[[], bool]) -> None:
+    def __init__(self, is_leading: Callable[[], bool], tracer: Tracer | None = None) -> None:
+        """`tracer` takes cycles, where anybody wants them."""
+        self._tracer = tracer
         self.registry: CollectorRegistry = process_registry()
         self._clock = SystemClock()
         self._runs = Counter(
@@ -48,7 +54,9 @@ class PlannerTold:
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Answer nobody any more. Twice is once."""
+        """Tell nobody any more. Twice is once."""
+        if self._tracer is not None:
+            self._tracer.close()
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -63,5 +71,7 @@ class PlannerTold:
 
     def planned(self, records: Sequence[CycleRecord]) -> None:
         for record in records:
+            if self._tracer is not None:
+                self._tracer.put(record)
             for timing in record.timings:
                 self._steps.labels(timing.step.value).inc(timing.elapsed_ms / 1000.0)
