@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from asyncio import wrap_future
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -61,7 +62,7 @@ class GroupCommit(Generic[Item, Result]):
         with self._lock:
             self._waiting.append(ticket)
             leads, self._busy = not self._busy, True
-        if leads or await asyncio.wrap_future(ticket.leads):
+        if leads or await wrap_future(ticket.leads):
             await self._lead()
         if ticket.error is not None:
             raise ticket.error

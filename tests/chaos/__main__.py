@@ -7,12 +7,13 @@ and it tells after how many histories each is missed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
-from tests.chaos.life import Stage, life_of, missed_after, stage
+from tests.chaos.life import Lived, Stage, live_all, missed_after, stage
 from tests.chaos.mutants import MUTANTS, planted
 from tests.integration.postgres import embedded_binaries, running
 
@@ -21,29 +22,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seeds", default="0-99", metavar="A-B", help="which histories; default: 0-99")
     parser.add_argument("--mutants", action="store_true", help="take promises out and see whether that is told")
+    parser.add_argument("--processes", type=int, default=1, help="among how many they are shared out")
     asked = parser.parse_args()
     first, _, last = asked.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    with running(embedded_binaries()) as server:
-        ready = stage(server)
-        return _mutants(ready, seeds) if asked.mutants else _histories(ready, seeds)
+    if asked.mutants:
+        with running(embedded_binaries()) as server:
+            return _mutants(stage(server), seeds)
+    parts = [seeds[place :: asked.processes] for place in range(asked.processes)]
+    if asked.processes == 1:
+        return _told([live_all(seeds)])
+    with ProcessPoolExecutor(asked.processes, get_context("spawn")) as pool:
+        return _told(list(pool.map(live_all, parts)))
 
 
-def _histories(ready: Stage, seeds: range) -> int:
-    faults: Counter[str] = Counter()
-    broken, lived, began_s = [], 0, time.process_time()
-    with contextlib.suppress(KeyboardInterrupt):
-        for seed in seeds:
-            with life_of(ready, seed) as life:
-                told = life.broken()
-            lived += 1
-            if told:
-                broken.append(seed)
-                sys.stdout.write(f"{told}\n")
-                sys.stdout.flush()
-            faults += life.faults
+def _told(parts: Sequence[Lived]) -> int:
+    faults = sum((part.faults for part in parts), Counter[str]())
+    broken = sorted(seed for part in parts for seed in part.broken)
     counted = ", ".join(f"{count} {name}" for name, count in faults.most_common())
-    spent_s = time.process_time() - began_s
+    lived, spent_s = sum(part.histories for part in parts), sum(part.spent_s for part in parts)
     sys.stdout.write(f"{lived} histories, {len(broken)} broken {broken or ''}; {counted}; {spent_s:.0f} CPU s\n")
     return 1 if broken else 0
 

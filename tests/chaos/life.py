@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-from starlette.testclient import TestClient
 
 from app import kinds
 from app.api.app import create_app
@@ -43,9 +44,10 @@ from tests.chaos.actors import (
 from tests.chaos.checks import broken
 from tests.chaos.history import Seen, possible
 from tests.chaos.nodes import NODE, RealNode
+from tests.chaos.serving import client_of
 from tests.chaos.turnstile import Operation, Turnstile, WatchedDatabase
 from tests.integration.api.world import CLUSTER, StoredPlanning, World, build_world
-from tests.integration.postgres import Server
+from tests.integration.postgres import Server, embedded_binaries, running
 
 TEMPLATE = "chaos_template"
 REPLICAS = 2
@@ -177,8 +179,7 @@ class Life:
             propose=registry.propose,
         )
         app = create_app(context)
-        client = TestClient(app, raise_server_exceptions=False)
-        return World(app=app, client=client, database=database, secrets=dict(self._secrets))
+        return World(app=app, client=client_of(app), database=database, secrets=dict(self._secrets))
 
     def _step(self) -> None:
         if self._turns and self._count >= self._turns[0]:
@@ -257,7 +258,8 @@ class Life:
         point = operation.point
         self._clock.steps += 1
         self._turnstile.advance(operation)
-        if point == "committed" or operation.over:
+        if operation.has_written and (point == "committed" or operation.over):
+            operation.has_written = False
             found = broken(self._turnstile.rows)
             assert not found, f"after {operation.name}: {found}"
 
@@ -364,6 +366,34 @@ def life_of(stage: Stage, seed: int) -> Iterator[Life]:
     finally:
         life.close()
         stage.server.drop(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """What became of some histories, in one process with a server of its own."""
+
+    histories: int
+    broken: list[int]
+    faults: Counter[str]
+    spent_s: float
+
+
+def live_all(seeds: range) -> Lived:
+    """Live these one after the other, and let those that break tell."""
+    faults: Counter[str] = Counter()
+    broken, lived, began_s = [], 0, time.process_time()
+    with contextlib.suppress(KeyboardInterrupt), running(embedded_binaries()) as server:
+        ready = stage(server)
+        for seed in seeds:
+            with life_of(ready, seed) as life:
+                told = life.broken()
+            lived += 1
+            if told:
+                broken.append(seed)
+                sys.stdout.write(f"{told}\n")
+                sys.stdout.flush()
+            faults += life.faults
+    return Lived(lived, broken, faults, time.process_time() - began_s)
 
 
 def missed_after(stage: Stage, seeds: range) -> int | None:

@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant("an answer is not kept", "app.store.idempotency", "if found is None:", "if True:"),
     Mutant("all may be reported", "app.services.seen.telemetry", "return own and bool", "return True or bool"),
     Mutant("two at once under a key", "app.store.idempotency", "func.pg_try_advisory_xact_lock(name)", "func.now()"),
-    Mutant("reports are taken twice", "app.store.ingest", "return found.rowcount > 0", "return False"),
+    Mutant("reports are taken twice", "app.store.ingest", "if wanted else set()", "if False else set()"),
     Mutant("documents are not locked", "app.store.documents", "lock=True", "lock=False"),
     Mutant("a deposed leader writes", "app.store.targets", "if wish.fencing_token < token_newest:", "if False:"),
     Mutant("versions are not compared", "app.store.documents", "not in (None, before.version)", "in ()"),

@@ -8,9 +8,11 @@ their next point. So a seed tells one story on every machine.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any
@@ -19,10 +21,11 @@ import psycopg
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
+from app.store import grouped
 from app.store.engine import Database, libpq_url
 
-LOOK_S = 0.002
-PATIENCE_LOOKS = 100
+LOOK_S = 0.005
+PATIENCE_LOOKS = 40
 """Who says nothing for so long waits for a thread of its own process; that is the only thing that time decides."""
 STUCK_LOOKS = 10_000
 FULL = "DO $$ BEGIN RAISE disk_full USING MESSAGE = 'could not extend file: No space left on device'; END $$"
@@ -41,10 +44,14 @@ class Operation:
         self.over = False
         self.aside = False
         """It waits for a lock, or for another thread of the process."""
+        self.others: Future[bool] | None = None
+        """Done when others, with whom it goes together, let it go on."""
         self.backend: int | None = None
         """Its connection, while it has one in a transaction."""
         self.finds_full = False
         """Its next statement finds no room on the database's disk."""
+        self.has_written = False
+        """Since the promises were asked for."""
         self.steps = 0
         self._work = work
         self._go = threading.Semaphore(0)
@@ -58,7 +65,7 @@ class Operation:
 
     def stop(self, point: str) -> None:
         """Called within the operation: wait here until it is let go."""
-        self.point, self.aside = point, False
+        self.point, self.aside, self.others = point, False, None
         self._told.set()
         self._go.acquire()
 
@@ -76,8 +83,19 @@ class Operation:
             self.answer = self._work()
         except BaseException as error:  # noqa: BLE001 - told by whoever waits for it
             self.error = error
-        self.over, self.aside, self.backend = True, False, None
+        self.over, self.aside, self.backend, self.others = True, False, None, None
         self._told.set()
+
+
+def _awaited(future: Future[bool]) -> asyncio.Future[bool]:
+    """Who waits for a commit that others lead stands aside, and not by time."""
+    operation = NOW.get()
+    if operation is not None:
+        operation.others = future
+    return asyncio.wrap_future(future)
+
+
+grouped.wrap_future = _awaited
 
 
 def here(point: str) -> None:
@@ -116,6 +134,7 @@ class WatchedDatabase(Database):
             if _finds_full():
                 connection.execute(FULL)
             yield connection
+            _written()
             here("raw commit")
         _ended()
 
@@ -129,6 +148,13 @@ def _hold(backend: int | None) -> None:
 def _ended() -> None:
     _hold(None)
     here("committed")
+
+
+def _written() -> None:
+    """What it does from here on may show."""
+    operation = NOW.get()
+    if operation is not None:
+        operation.has_written = True
 
 
 def _finds_full() -> bool:
@@ -151,6 +177,7 @@ def _statement(
 
 
 def _commit(connection: Any) -> None:
+    _written()
     _hold(connection.connection.driver_connection.info.backend_pid)
     here("commit")
 
@@ -211,7 +238,8 @@ class Turnstile:
         for looks in range(STUCK_LOOKS):
             running = [each for each in self.under_way if not (each.point or each.over)]
             for operation in running:
-                if not operation.await_told(LOOK_S):
+                # Who stood aside is looked at first; who was let go has time to come to its next point.
+                if not (operation.aside and self._waits(operation)) and not operation.await_told(LOOK_S):
                     operation.aside = looks > PATIENCE_LOOKS or self._waits(operation)
             if all(each.aside or each.point or each.over for each in running) and (
                 not running or any(each.point or each.over for each in self.under_way)
@@ -220,8 +248,9 @@ class Turnstile:
         raise AssertionError(f"all wait for each other: {[operation.name for operation in self.under_way]}")
 
     def _waits(self, operation: Operation) -> bool:
-        if operation.backend is None:
-            return False
+        others = operation.others
+        if operation.backend is None or others is not None:
+            return others is not None and not others.done()
         query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
         with contextlib.suppress(IndexError):
             return bool(self.rows(query, operation.backend)[0][0])

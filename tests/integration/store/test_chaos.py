@@ -27,6 +27,13 @@ def test_every_promise_holds_at_every_moment(staged: Stage, seed: int) -> None:
         assert sum(life.faults.values()) > 0
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_promise_can_still_be_taken_out(mutant: Mutant) -> None:
+    """Its text is still in its module: else nobody would notice that it is not tried any more."""
+    with planted(mutant):
+        pass
+
+
 def test_a_seed_tells_one_story(staged: Stage) -> None:
     stories = []
     for _ in range(2):
