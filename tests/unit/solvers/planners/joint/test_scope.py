@@ -18,7 +18,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.attempt import remember
-from solvers.planners.joint.change import FULL_EVERY_S, JointSearch, restless_of, scope_of, solved
+from solvers.planners.joint.change import FULL_EVERY_S, JointSearch, question_of, restless_of, scope_of, solved
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
@@ -171,3 +171,14 @@ def test_who_lost_a_replica_or_may_not_run_it_is_opened() -> None:
 def test_with_many_open_all_are() -> None:
     picture = world(demands=tuple(builders.demand(f"demo/s{number}", 400.0) for number in range(5)))
     assert opened(picture) is None
+
+
+def test_what_was_held_while_a_promotion_was_fresh_is_asked_again_when_it_no_longer_is() -> None:
+    picture = world()
+    promoted = replace(picture, target=replace(picture.target, promoted_at_s=QUIET_S))
+    asked = [
+        question_of(read(later, builders.everything_movable(later)), frozenset())
+        for age_s in (0.0, picture.policy.cooldown_s - 1.0, picture.policy.cooldown_s, 2 * picture.policy.cooldown_s)
+        for later in (replace(promoted, taken_at_s=QUIET_S + age_s),)
+    ]
+    assert asked[0] == asked[1] != asked[2] == asked[3]

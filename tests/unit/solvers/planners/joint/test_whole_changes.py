@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Generation, GpuTypeName
@@ -17,8 +18,10 @@ from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.models.worth import Step, worth_of
 from solvers.planners.base import Budget, Thought
+from solvers.planners.joint import change, planner
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.solve.reach import Reached, ReachTerms, reached
+from solvers.planners.joint.solve.solve import layout_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Standing
 from solvers.verify.checks import verify
@@ -157,9 +160,9 @@ def standing_apart(**policy: object) -> Snapshot:
     return builders.snapshot(fleet, freed, policy=made, target=target)
 
 
-def asked(picture: Snapshot, state: bytes = b"") -> Thought:
+def asked(picture: Snapshot, state: bytes = b"", by: Joint | None = None) -> Thought:
     request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=200))
-    return Joint().think(request, state, SilentReporter())
+    return (by or Joint()).think(request, state, SilentReporter())
 
 
 def where(assignments: Sequence[Assignment]) -> set[tuple[str, str]]:
@@ -194,6 +197,24 @@ def test_money_makes_room_first_and_interrupts_nobody() -> None:
     assert later.proposal.plan is not None
     assert where(later.proposal.plan.assignments) == MOVED
     assert later.proposal.plan.toward is None
+
+
+def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = standing_apart(interruption_over_s=60.0)
+    thought = asked(picture)
+    plan = thought.proposal.plan
+    assert plan is not None
+    target = builders.target(plan.assignments, settings=plan.settings, generation=Generation(2))
+
+    def stays(_: object, standing: tuple[Standing, ...], *_rest: object) -> Reached:
+        return Reached(layout=layout_of(standing), period_s=60.0, left_usd=0.0, short=False)
+
+    monkeypatch.setattr(change, "reached", stays)
+    monkeypatch.setattr(planner, "counted_for", lambda _: None)
+    finds_nothing = Joint(solve=lambda _problem, order, _deadline: layout_of(order.standing))
+    later = asked(replace(picture, target=target, taken_at_s=picture.taken_at_s + 100.0), thought.state, finds_nothing)
+    assert later.proposal.plan is not None
+    assert where(later.proposal.plan.assignments) == MOVED
 
 
 def test_what_would_have_to_stand_dear_for_too_long_is_left() -> None:

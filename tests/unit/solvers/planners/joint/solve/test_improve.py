@@ -11,7 +11,7 @@ from solvers.engines import exchange
 from solvers.engines.contents import Contents
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.improve import improved
+from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
@@ -44,6 +44,21 @@ def test_it_finds_cheaper_devices() -> None:
     problem = scene(1, devices=20)
     layout = first_layout(problem)
     assert solution(problem, after(problem, layout, 300)).worth() < 0.99 * solution(problem, layout).worth()
+
+
+def test_it_ends_by_itself_where_nothing_is_gained_however_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_: object, rows: exchange.DeviceRows, walk: exchange.Walk) -> exchange.Exchanged:
+        units = exchange.WALKS * walk.units
+        return exchange.Exchanged(rows=rows, usd_per_h=1.0, units=units, attempt_units=walk.attempt_units)
+
+    monkeypatch.setattr(exchange.Exchange, "run", nothing)
+    problem, spent = scene(1, devices=20), list[int]()
+    layout = first_layout(problem)
+    for times in (1, 50):
+        many, plenty = replace(layout, counts=tuple(times * count for count in layout.counts)), Deadline(1e9, 10**7)
+        improved(Rules(Judge(problem)), many, None, plenty, 1)
+        spent.append(round((1 - plenty.left_part) * 10**7))
+    assert spent[0] == spent[1] < 2 * PATIENCE * exchange.WALKS * SLICE_UNITS
 
 
 def test_places_what_lacks_where_there_is_room() -> None:
