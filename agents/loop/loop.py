@@ -144,7 +144,7 @@ class Agent:
             samples=partial(self._samples.take, PROFILING),
             loads=loads,
             control=Control(self.uplink.servers.connection()),
-            token=lambda: self.uplink.token if self.uplink.joined.is_set() else "",
+            token=lambda: self.uplink.token_for(self.applier.target.cluster_id if self.applier.target else None),
             folder=self._state.path,
             log=self._log,
             now_s=self._clocks.monotonic_s,

@@ -116,10 +116,18 @@ class Uplink:
         self._node_token = (state.read_text(TOKEN_FILE) or "").strip()
         self._fetched = 0
         """How often the bell had rung when the target was last fetched."""
+        self._cluster_id: str | None = None
         self._epoch: int | None = None
         """As told at joining."""
         self._tag: str | None = None
         self._backoff_s = 0.0
+
+    def token_for(self, cluster_id: str | None) -> str:
+        """The node's own token, where it has joined the cluster of that name (whose target it holds); else empty: what
+        another one orders is not carried out either.
+        """
+        foreign = None not in (cluster_id, self._cluster_id) and cluster_id != self._cluster_id
+        return "" if foreign or not self.joined.is_set() else self._node_token
 
     @property
     def token(self) -> str:
@@ -249,7 +257,7 @@ class Uplink:
         if isinstance(interval_s, int | float) and interval_s > 0.0:
             self.report_interval_s = float(interval_s)
         self._connection.token = self._node_token
-        self._tag, self._epoch = None, joined.get("epoch")
+        self._tag, self._cluster_id, self._epoch = None, joined.get("cluster_id"), joined.get("epoch")
         dropped = self._mailbox.reports.joined(joined.get("cluster_id"))
         if dropped:
             self._log.event("reports.foreign", reports=dropped)

@@ -23,6 +23,8 @@ DEMO_PACE = {"HEADROOM_REPORT_INTERVAL_S": "1", "HEADROOM_RETENTION_RAW_DAYS": "
 """A demo is watched from close by and for a short time; what the user's environment says goes before."""
 LAUNCH_FASTER = 10
 """Simulated processes start this much faster, so that nobody waits for the first plan; a day goes 24 times faster."""
+API_FINISH_S = 25.0
+"""More than an API process takes for what it has begun when it is asked to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class LocalRooms:
                 "HEADROOM_HOST": self._settings.host,
                 "HEADROOM_PORT": str(self._settings.port),
             },
+            stop_deadline_s=self._settings.drain_s + API_FINISH_S,
         )
 
     def planner(self) -> ChildSpec:

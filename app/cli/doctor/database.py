@@ -121,7 +121,8 @@ def _connections(facts: Row[Any], settings: Settings) -> Symptom:
 
 
 def _kept(facts: Row[Any], settings: Settings) -> Symptom:
-    told = f"{facts.bytes / 2**30:.2f} GiB, raw telemetry of {facts.raw_days or 0} days"
+    kept = f"{facts.raw_days} days" if facts.raw_days else "less than a day"
+    told = f"{facts.bytes / 2**30:.2f} GiB, raw telemetry of {kept}"
     if (facts.raw_days or 0) > settings.retention_raw_days + RAW_DAYS_LATE:
         return wrong(f"{told}, {settings.retention_raw_days} are wanted", "see whether a planner runs: it trims")
     return well(told)

@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -235,3 +236,16 @@ def test_another_cluster_is_refused_once_however_often_it_promotes(node: Node) -
     assert "cluster ours" in problem
     told(4, "ours")
     assert node.agent.applier.generation_applied == 4
+
+
+def test_profile_runs_of_another_cluster_are_not_asked_for(node: Node) -> None:
+    """An agent that holds a cluster's target and was led to another one measures nothing for that."""
+    desk_token = node.agent._desk_parts(mock.Mock()).token
+    assert desk_token() == ""
+    target = node_target(3, device_target(node.uuid, replica_target("a")))
+    node.agent.mailbox.put_target(replace(target, cluster_id="ours", epoch=1))
+    node.turns(2)
+    joined = {"token": "secret", "report_interval_s": 5.0, "epoch": 1}
+    for cluster, token in (("theirs", ""), ("ours", "secret"), (None, "secret")):
+        node.agent.uplink._enter({**joined, "cluster_id": cluster})
+        assert desk_token() == token, cluster

@@ -125,6 +125,8 @@ def test_facts_of_a_database() -> None:
     assert database._kept(facts(), settings).state is Grade.WELL
     assert database._kept(facts(raw_days=10), settings).state is Grade.WRONG
     assert database._kept(facts(raw_days=None), settings).state is Grade.WELL
+    told = [database._kept(facts(raw_days=days), settings).found for days in (None, 0, 2)]
+    assert [text.partition("telemetry of ")[2] for text in told] == ["less than a day", "less than a day", "2 days"]
     assert "fsync, full_page_writes off" in database._durability(facts(fsync="off", full_page_writes="off")).found
 
 

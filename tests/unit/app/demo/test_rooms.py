@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.api.server import FINISH_S
 from app.client import Client
 from app.demo.fleet import NODES, seed
 from app.demo.home import Home
@@ -28,6 +29,10 @@ def home(tmp_path: Path) -> Home:
 def rooms_of(home: Home, *, demo: bool = True, database_url: str = "") -> LocalRooms:
     settings = Settings(home=home.path, host="0.0.0.0", port=18081, database_url=database_url)
     return LocalRooms(Order(settings=settings, demo=demo), home)
+
+
+def test_an_api_is_not_killed_while_it_finishes(home: Home) -> None:
+    assert rooms_of(home).api().stop_deadline_s > Settings().drain_s + FINISH_S
 
 
 def test_no_secret_is_on_a_command_line(home: Home) -> None:
