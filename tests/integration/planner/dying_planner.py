@@ -9,6 +9,7 @@ after the plan has become the target.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -71,6 +72,7 @@ def live(moment: str, environment: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     load_planners()
+    gc.freeze()
     patch.object(bootstrap, "SolvePool", partial(SolvePool, start="fork")).start()
     for line in sys.stdin:
         child = os.fork()

@@ -33,11 +33,12 @@ from tests.unit.app.services.whatif.small_fleet import PROJECT, SWIFT, device, n
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-CELLS = [(batch, share) for batch in (1, 2, 4, 8, 16, 32) for share in range(10, 101, 10)]
+CELLS = [(batch, share) for batch in (1, 2, 4, 8, 16, 32, 64) for share in range(10, 101, 10)]
+"""More than are learned while somebody waits, of few models: each costs learning more than many rows."""
 NEWER = [(batch, share) for batch in (5, 10, 20) for share in range(10, 101, 10)]
 TAKEN_IN_MAX = 20
 """Fewer than are newer in any test."""
-NETS = 3
+NETS = 1
 LIMIT_S = 240.0
 """For learning in a child process that yields to everybody else."""
 OWN = [(1, 30), (8, 30), (1, 80), (8, 80)]
@@ -151,6 +152,7 @@ def site(
 
 
 ROWS = len(OWN) + NETS * len(CELLS)
+assert ROWS > beliefs.AT_ONCE_MAX
 
 
 def test_the_first_plan_waits_for_no_learning_and_the_next_ones_know_more(site: Site) -> None:
