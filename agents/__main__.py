@@ -97,7 +97,12 @@ def _rehearse(config: AgentConfig, devices: Devices, state: StateDirectory) -> i
         sys.stdout.write(f"no target: {origin}\n")
     else:
         sys.stdout.write(f"generation {target.generation}, {origin}\n")
-        lines = rehearse(config.node, devices, target) or ["nothing to do"]
+        refusal = ""
+        if config.nvidia is not None:
+            from agents.crew.users import refusal_of, users_of
+
+            refusal = refusal_of(config.nvidia, has_user=users_of(config.nvidia) is not None)
+        lines = rehearse(config.node, devices, target, refusal) or ["nothing to do"]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
     devices.close()
     return 0

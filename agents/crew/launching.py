@@ -21,7 +21,7 @@ from string import Formatter
 from agents.config import WorkerRules
 from agents.crew.member import CrewBench, CrewMember, Phase, member_from_plain, safe_name
 from agents.crew.secrets import of_file, of_variable
-from agents.crew.users import ALONE, WorkerUser
+from agents.crew.users import WorkerUser, refusal_of
 from agents.devices.parts import CrewOrder
 from agents.errors import AgentError, DeviceError, NotSupportedError, OutOfRangeError, StateFileError, WorkerError
 from agents.processes import MARK, Invocation, ProcessId
@@ -87,8 +87,9 @@ def invocation(
     target = order.spec.worker
     if target is None or not target.command:
         raise OutOfRangeError("a worker without a command")
-    if user is None and rules.executables is None and not rules.workers_as_agent:
-        raise NotSupportedError(f"{target.command[0][:80]!r} is not started: {ALONE}")
+    refused = refusal_of(rules, has_user=user is not None)
+    if refused:
+        raise NotSupportedError(f"{target.command[0][:80]!r} is not started: {refused}")
     files, variables = target.from_files or (), target.from_environment or ()
     for name, _ in (*target.environment, *files, *variables):
         if not _VARIABLE.fullmatch(name) or name.startswith(RESERVED):

@@ -105,6 +105,11 @@ def _unknown(uid: int) -> bool:
     return True
 
 
+def refusal_of(rules: WorkerRules, *, has_user: bool) -> str:
+    """Why no program that a workload names is started here; empty where some are."""
+    return "" if has_user or rules.workers_as_agent or rules.executables is not None else ALONE
+
+
 def users_of(rules: WorkerRules) -> ProjectUsers | None:
     """The users that workers have here; None where they are the agent's own processes."""
     if rules.workers_as_agent or os.geteuid() != 0:

@@ -24,7 +24,8 @@ RETIREMENT_S_MAX = 86_400.0
 class PaperDevices:
     """Devices that only exist here. Every verb is written down."""
 
-    def __init__(self, real: Devices) -> None:
+    def __init__(self, real: Devices, refusal: str = "") -> None:
+        self._refusal = refusal
         self.lines: list[str] = []
         self._inventory = real.inventory()
         self._settings: dict[str, DeviceSettings] = {}
@@ -76,6 +77,8 @@ class PaperDevices:
         self._started += 1
         name = f"{spec.replica}@new-{self._started}"
         command = "" if spec.worker is None else f": {' '.join(spec.worker.command)}"
+        if spec.worker is not None and self._refusal:
+            command += f"; refused: {self._refusal}"
         self.lines.append(
             f"{uuid}: start {spec.replica} with {spec.share_pct_sm} %, {spec.memory_mib_limit} MiB, "
             f"batch {spec.batch}{command}"
@@ -114,9 +117,11 @@ class PaperDevices:
         """Paper is thrown away."""
 
 
-def rehearse(node: str, devices: Devices, target: NodeTarget) -> list[str]:
-    """Every call that holding the target takes, in order. Raises TargetRefusedError, DeviceError."""
-    paper = PaperDevices(devices)
+def rehearse(node: str, devices: Devices, target: NodeTarget, refusal: str = "") -> list[str]:
+    """Every call that holding the target takes, in order, and where one would be refused for this reason. Raises
+    TargetRefusedError, DeviceError.
+    """
+    paper = PaperDevices(devices, refusal)
     readable = {device.uuid for device in paper.inventory()}
     target = replace(target, devices=tuple(device for device in target.devices if device.uuid in readable))
     now_s = 0.0

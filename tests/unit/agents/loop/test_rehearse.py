@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from agents.config import WorkerRules
+from agents.crew.users import refusal_of
 from agents.errors import LostError
 from agents.loop.rehearse import newest_target, rehearse
 from agents.servers import Servers
@@ -18,6 +20,7 @@ from tests.unit.agents.builders import (
 )
 from tests.unit.agents.devices.nvidia.doubles import COMMAND, MemoryState, World
 
+AS_AGENT = WorkerRules(workers_as_agent=True)
 NOBODY = Servers(("http://127.0.0.1:9",), NODE)
 
 
@@ -70,3 +73,16 @@ def test_the_target_is_the_one_held_where_nobody_answers() -> None:
     found, origin = newest_target(NOBODY, NODE, state)
     assert found is None
     assert "cannot be read" in origin
+
+
+def test_a_command_that_this_agent_would_refuse_is_told() -> None:
+    devices = World().devices()
+    uuid = devices.inventory()[0].uuid
+    target = node_target(1, device_target(uuid, replica_target("a", worker=COMMAND)))
+    reason = refusal_of(WorkerRules(), has_user=False)
+    (told,) = [line for line in rehearse(NODE, devices, target, reason) if "start a " in line]
+    assert "; refused: this agent would run it as its own user" in told
+    for rules, has_user in ((WorkerRules(), True), (WorkerRules(executables=()), False), (AS_AGENT, False)):
+        assert not [
+            line for line in rehearse(NODE, devices, target, refusal_of(rules, has_user=has_user)) if "refused" in line
+        ]
