@@ -13,7 +13,13 @@ from enum import StrEnum
 from itertools import groupby
 
 from app.records import record_of
-from app.services.explaining.sentences import candidate_sentence, price_sentence, sentence, way_sentence
+from app.services.explaining.sentences import (
+    candidate_sentence,
+    price_sentence,
+    sentence,
+    too_large,
+    way_sentence,
+)
 from solvers.domain.evidence import (
     Candidate,
     Contender,
@@ -94,7 +100,9 @@ class WhyNot:
     sentence: str
 
 
-def told(insight: Insight | None, project: str | None, workload: str | None) -> ToldInsight:
+def told(
+    insight: Insight | None, project: str | None, workload: str | None, pools: Mapping[str, str] | None = None
+) -> ToldInsight:
     """What is told of an insight: of one workload where named, to one project where it is one that asks."""
     seen = _seen_by(insight or Insight(), project)
     mine = [item for item in seen.candidates if workload in (None, item.workload)]
@@ -105,7 +113,10 @@ def told(insight: Insight | None, project: str | None, workload: str | None) -> 
             for item in seen.prices
             if workload is None or item.resource not in _OF_WORKLOADS or item.subject == workload
         ),
-        candidates=tuple(ToldCandidate(candidate=item, sentence=candidate_sentence(item)) for item in ranked(mine)),
+        candidates=tuple(
+            ToldCandidate(candidate=item, sentence=candidate_sentence(item, (pools or {}).get(item.workload)))
+            for item in ranked(mine)
+        ),
         ways_out=tuple(_ways(item for item in seen.relaxations if workload is None or item.workload == workload)),
         facts=seen.facts,
     )
@@ -137,7 +148,9 @@ class Types:
         )
 
 
-def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], types: Types) -> WhyNot:
+def why_not(
+    plan: Plan, insight: Insight | None, asked: tuple[str, str], types: Types, pool: str | None = None
+) -> WhyNot:
     """Why a workload is not on a GPU type. Raises NotFoundError for a type that nobody knows."""
     workload, gpu_type = asked
     if gpu_type not in types.known:
@@ -145,12 +158,12 @@ def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], types: 
     candidates = insight.candidates if insight is not None else ()
     found = ranked(item for item in candidates if item.workload == workload and item.gpu_type == gpu_type)
     if found:
-        item, told = found[0], candidate_sentence(found[0])
+        item, told = found[0], candidate_sentence(found[0], pool)
         return record_of(WhyNot, item, verdict=_verdict(item), candidate=item, sentence=told)
     reasons = _said(plan, workload, GpuTypeName(gpu_type))
     if gpu_type not in types.there:
         reasons.append(Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type))
-    text = " ".join(dict.fromkeys(sentence(reason) for reason in reasons))
+    text = " ".join(dict.fromkeys(sentence(reason, pool) for reason in reasons))
     return WhyNot(
         workload=workload,
         gpu_type=gpu_type,
@@ -248,28 +261,61 @@ class ExplainedGap:
     why: tuple[ToldReason, ...]
 
 
-def choices(plan: Plan, gpu_types: Mapping[str, str], workload: str | None) -> tuple[ExplainedAssignment, ...]:
+Pools = Mapping[str, str]
+"""The policy that decides on each workload; empty while one decides on everything."""
+
+
+def choices(
+    plan: Plan, gpu_types: Mapping[str, str], workload: str | None, pools: Pools | None = None
+) -> tuple[ExplainedAssignment, ...]:
     """A plan's assignments, of one workload where named. `gpu_types`: by device."""
+    owners = pools or {}
     return tuple(
         ExplainedAssignment(
             assignment=item,
             gpu_type=gpu_types.get(item.device),
-            why=_told(reason for reason in item.reasons if reason.code in _FOR),
-            alternatives=_told(reason for reason in item.reasons if reason.code not in _FOR),
+            why=_told((reason for reason in item.reasons if reason.code in _FOR), owners.get(item.workload)),
+            alternatives=_told(
+                (reason for reason in item.reasons if reason.code not in _FOR), owners.get(item.workload)
+            ),
         )
         for item in plan.assignments
         if workload in (None, item.workload)
     )
 
 
-def gaps(plan: Plan, workload: str | None) -> tuple[ExplainedGap, ...]:
-    """What a plan leaves short, of one workload where named."""
+def gaps(plan: Plan, workload: str | None, pools: Pools | None = None) -> tuple[ExplainedGap, ...]:
+    """What a plan leaves short, of one workload where named; the first reason is the one that has to give first."""
+    owners = pools or {}
     return tuple(
-        record_of(ExplainedGap, item, kind=item.kind.value, why=_told(item.reasons))
+        record_of(
+            ExplainedGap,
+            item,
+            kind=item.kind.value,
+            why=_told(sorted(item.reasons, key=_nearness), owners.get(item.workload)),
+        )
         for item in plan.unplaced
         if workload in (None, item.workload)
     )
 
 
-def _told(reasons: Iterable[Reason]) -> tuple[ToldReason, ...]:
-    return tuple(ToldReason(reason=reason, sentence=sentence(reason)) for reason in reasons)
+_ROOM = (ReasonCode.NO_SHARE_LEFT, ReasonCode.POWER_CAP, ReasonCode.CLIENTS_MAX, ReasonCode.NEIGHBOURS_PRESSURE)
+_LAST = (ReasonCode.REPLICAS_MIN, ReasonCode.KEPT_STANDING, ReasonCode.NO_DEVICE_OF_TYPE, ReasonCode.TYPE_NOT_ALLOWED)
+
+
+def _nearness(reason: Reason) -> int:
+    """How near a reason is to what would help: where only room is missing before what no room would mend, memory that
+    no device has before a promise that none can keep, and what is only missing last.
+    """
+    code = reason.code
+    if code in (ReasonCode.QUOTA, ReasonCode.BUDGET, ReasonCode.REPLICAS_MAX):
+        return 0
+    if code in _ROOM or (code is ReasonCode.NO_MEMORY_LEFT and not too_large(reason)):
+        return 1
+    if code is ReasonCode.NO_MEMORY_LEFT:
+        return 2
+    return 4 if code in _LAST else 3
+
+
+def _told(reasons: Iterable[Reason], pool: str | None = None) -> tuple[ToldReason, ...]:
+    return tuple(ToldReason(reason=reason, sentence=sentence(reason, pool)) for reason in reasons)

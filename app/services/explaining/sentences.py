@@ -100,11 +100,54 @@ _UNITS = tuple(
 )
 
 
-def sentence(reason: Reason) -> str:
+def sentence(reason: Reason, pool: str | None = None) -> str:
+    """A reason in words. `pool`: of the policy that decides, where several have devices of their own."""
     facts = [fact for fact in reason.facts if fact.name not in _BASIS]
     source = next((fact.value for fact in reason.facts if fact.name == "profile_source"), None)
     unmeasured = "" if source is None else f" Nobody measured this configuration here: it is {source}."
-    return _REASONS[reason.code].format(subject=reason.subject) + facts_text(facts) + "." + unmeasured
+    numbers = {fact.name: fact.value for fact in facts if isinstance(fact.value, float | int)}
+    words = _by_numbers(reason, numbers, pool) or _REASONS[reason.code].format(subject=reason.subject)
+    if too_large(reason):
+        facts = [fact for fact in facts if not fact.name.startswith("memory_mib")]
+    return words + facts_text(facts) + "." + unmeasured
+
+
+def _by_numbers(reason: Reason, numbers: Mapping[str, float], pool: str | None) -> str | None:
+    """What the numbers of a reason say more exactly than its code; None where they do not."""
+    subject = reason.subject
+    if reason.code is ReasonCode.REPLICAS_MIN and "replicas_missing" in numbers:
+        return f"{subject} has fewer replicas than it must have"
+    if reason.code is ReasonCode.NO_DEVICE_OF_TYPE and pool is not None:
+        return f"the pool of policy {pool} has no usable device of type {subject}"
+    if reason.code is ReasonCode.NO_MEMORY_LEFT and too_large(reason):
+        needed, there = numbers["memory_mib_needed"], numbers["memory_mib_device"]
+        return f"one replica needs {needed:.0f} MiB, and no {subject} has more than {there:.0f} MiB to plan with"
+    return _rejected(subject, numbers) if reason.code is ReasonCode.REJECTED_ALTERNATIVE else None
+
+
+def too_large(reason: Reason) -> bool:
+    """Whether a reason says that no device of its type can ever hold a replica."""
+    numbers = {fact.name: fact.value for fact in reason.facts}
+    needed, there = numbers.get("memory_mib_needed"), numbers.get("memory_mib_device")
+    return isinstance(needed, float | int) and isinstance(there, float | int) and needed > there
+
+
+def _rejected(subject: str, numbers: Mapping[str, float]) -> str | None:
+    """Why what was looked at was not taken."""
+    head = f"{subject} was looked at and rejected"
+    if "usd_per_h_less_at_shadow_prices" in numbers:
+        return f"{head}: it would be cheaper only in parts of devices"
+    room, chosen = numbers.get("room_usd_per_h"), numbers.get("chosen_room_usd_per_h")
+    if room is None or chosen is None:
+        return None
+    if "rate_rps_short" in numbers:
+        return f"{head}: with as many replicas as it may have, it would serve too little"
+    if room >= chosen:
+        return f"{head}: it takes no less room, by share or memory, whichever is more"
+    margin_pct = numbers.get("stay_margin_pct")
+    if margin_pct is not None and chosen - room <= chosen * margin_pct / 100:
+        return f"{head}: what stands is left only for what saves more than {margin_pct:.0f} %"
+    return f"{head}: it is cheaper, but there was no room for all of its replicas"
 
 
 def hold_sentence(reason: HoldReason) -> str:
@@ -210,10 +253,10 @@ def _relaxed(item: Relaxation) -> str:
     )
 
 
-def candidate_sentence(item: Candidate) -> str:
+def candidate_sentence(item: Candidate, pool: str | None = None) -> str:
     """One candidate in words: how it would be, and why it is not."""
     if not item.feasible:
-        return " ".join(sentence(reason) for reason in item.reasons) or f"{item.gpu_type} is ruled out."
+        return " ".join(sentence(reason, pool) for reason in item.reasons) or f"{item.gpu_type} is ruled out."
     knobs = f"{_number(item.replicas)} x {item.share_pct_sm} % of {item.gpu_type}, batch {item.batch}"
     clock = f", {item.clock_mhz_sm} MHz" if item.clock_mhz_sm else ""
     latency = f", {_number(item.latency_ms)} ms" if item.latency_ms is not None else ""

@@ -169,8 +169,9 @@ class Plans:
             types = Types(known=frozenset(known), there=frozenset(gpu_types.values()))
             mode = _mode(session, workload) if workload is not None else None
             owners = _owners(session, whole, workload) if workload is not None else ()
+            pools = _pools(session)
             waiting = _waiting(session, workload, mode) if workload is not None and mode is not None else None
-        wanted, missing = choices(plan, gpu_types, workload), gaps(plan, workload)
+        wanted, missing = choices(plan, gpu_types, workload, pools), gaps(plan, workload, pools)
         if workload is not None and mode is None and not wanted and not missing:
             raise NotFoundError(f"there is no workload {workload}", workload=workload)
         return Explanation(
@@ -178,9 +179,11 @@ class Plans:
             assignments=wanted,
             unplaced=missing,
             waiting=waiting,
-            insight=told(insight, project, workload),
+            insight=told(insight, project, workload, pools),
             owners=owners,
-            why_not=why_not(plan, insight, (workload, gpu_type), types) if workload and gpu_type else None,
+            why_not=why_not(plan, insight, (workload, gpu_type), types, pools.get(workload))
+            if workload and gpu_type
+            else None,
             forced=None,
             slo_curve=None,
         )
@@ -233,6 +236,16 @@ def _waiting(session: Session, workload: str, mode: ServiceMode) -> Waiting | No
                 plan_id = newest.id
     sentence = mode_sentence(workload, mode, plan_id)
     return Waiting(mode=mode, plan_id=plan_id, sentence=sentence) if sentence is not None else None
+
+
+def _pools(session: Session) -> dict[str, str]:
+    """The policy that decides on each workload; nothing while one decides on everything."""
+    owners = read_owners(session)
+    if not owners.bound:
+        return {}
+    found = (stored for kind in kinds.workloads() for stored in documents.all_specs(session, kind))
+    named = {"/".join(stored.key): stored.spec.get("policy") for stored in found}
+    return {name: str(policy if policy in owners.bound else owners.default.name) for name, policy in named.items()}
 
 
 def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
