@@ -12,6 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from solvers.domain.budget import MonthlyBudget
 from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.policy import Policy
 from solvers.domain.webhook import Webhook
@@ -103,6 +104,11 @@ class Kind:
     def in_project(self) -> bool:
         """Whether documents of this kind belong to a project; their keys are then (project, name)."""
         return self.key[0] == "project"
+
+    @property
+    def labelled(self) -> bool:
+        """Whether documents of this kind have labels, and lists can be chosen from by them."""
+        return "labels" in self.domain.__dataclass_fields__
 
     def named_in(self, value: object) -> Iterator[tuple[Kind, str, str]]:
         """Documents that a value of this kind names: of which kind, which one, and the pointer to where it says so."""
@@ -226,7 +232,18 @@ WEBHOOK = Kind(
     writers=Audience.ADMINISTRATORS,
     listed=("url", "events", "project", "enabled"),
 )
-KINDS: tuple[Kind, ...] = (GPU_TYPE, MODEL, POLICY, PROJECT, POWER_CAP, NODE, DEVICE, SERVICE, JOB, TASK, WEBHOOK)
+BUDGET = Kind(
+    name="budget",
+    plural="budgets",
+    domain=MonthlyBudget,
+    rank=6,
+    references=(Reference(field="project", kind=PROJECT),),
+    readers=Audience.CLUSTER,
+    listed=("project", "label.key", "label.value", "usd_per_month"),
+)
+KINDS: tuple[Kind, ...] = (
+    GPU_TYPE, MODEL, POLICY, PROJECT, POWER_CAP, NODE, DEVICE, SERVICE, JOB, TASK, WEBHOOK, BUDGET
+)  # fmt: skip
 
 
 def workloads() -> tuple[Kind, ...]:

@@ -105,6 +105,10 @@ def get(
             show_default=False,
         ),
     ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("-l", "--label", metavar="KEY[=VALUE]", help="Only what has this label; with all of several."),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Then print what changes, until Ctrl-C.")] = False,
     interval_s: Annotated[float, typer.Option("--interval", help="Seconds between looks of --watch.", min=0.2)] = 2.0,
     looks: Annotated[int, typer.Option(help="Stop --watch after so many; 0: never.", min=0, hidden=True)] = 0,
@@ -122,7 +126,10 @@ def get(
             return
         listing = len(names) == 1 and "/" not in names[0]
         kind, key = (kinds.named(names[0]), ()) if listing else kind_and_key(names)
-        look = partial(_found, client, kind, key, limit)
+        if labels and not (listing and kind.labelled):
+            with_labels = ", ".join(kind.plural for kind in kinds.KINDS if kind.labelled)
+            raise InputError(f"--label chooses among {with_labels}")
+        look = partial(_found, client, kind, key, limit, labels)
         items = look()
         files = [_as_file(kind, item) for item in items]
         show(files if listing else files[0], output, _table(kind, items, output))
@@ -130,8 +137,12 @@ def get(
             show([_as_file(kind, item) for item in changed], output, _table(kind, changed, output))
 
 
-def _found(client: Client, kind: Kind, key: tuple[str, ...], limit: int | None) -> list[Document]:
-    return [client.get(kind.name, *key).body] if key else list(islice(client.items(kind.plural), limit))
+def _found(
+    client: Client, kind: Kind, key: tuple[str, ...], limit: int | None, labels: list[str] | None
+) -> list[Document]:
+    if key:
+        return [client.get(kind.name, *key).body]
+    return list(islice(client.items(kind.plural, label=labels or None), limit))
 
 
 def _changes(

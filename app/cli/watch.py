@@ -5,10 +5,12 @@ Every number is the server's, every sum the database's.
 
 from __future__ import annotations
 
+import calendar
+import re
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +20,7 @@ from app.cli.output import Cell, CommandError, Format, Output, console, gap_told
 from app.cli.reviewing import hold_lines
 from app.cli.tables import answered_line
 from app.client import Client, Document, UnreachableError
+from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -282,43 +285,123 @@ _NOTHING_YET = "nothing accounted yet in this span; minutes are accounted about 
 report = typer.Typer(help="Reports from the ledger.", no_args_is_help=True)
 
 
-class By(StrEnum):
-    """What a cost report groups by."""
+_GROUPS = ("service", "project", "device", "node", "gpu_type", "model", "hour", "day", "month")
+_MONTHS = re.compile(r"(\d+)(months?|y|years?)")
+From = Annotated[
+    str | None,
+    typer.Option("--from", help="Begin, such as 2026-11-01 or 2026-11-01T08:00, in UTC.", show_default=False),
+]
+To = Annotated[str | None, typer.Option("--to", help="End; default: now.", show_default=False)]
+Last = Annotated[
+    str | None, typer.Option("--last", help="How far back: 90m, 24h, 30d, 2weeks, 1month, 1y; default: 24h.")
+]
+OnlyProject = Annotated[str | None, typer.Option(help="Only this project.")]
 
-    SERVICE = "service"
-    PROJECT = "project"
-    DEVICE = "device"
-    NODE = "node"
-    GPU_TYPE = "gpu_type"
-    HOUR = "hour"
-    DAY = "day"
+
+def span_of(start: str | None, end: str | None, last: str | None) -> tuple[datetime, datetime]:
+    """From when to when, in UTC, to the minute. Raises InputError."""
+    if start is not None and last is not None:
+        raise InputError("say either --from or --last")
+    until = _moment(end) if end is not None else datetime.now(UTC).replace(second=0, microsecond=0)
+    return (_moment(start) if start is not None else _back(until, last or "24h")), until
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"{text!r} is no moment; write 2026-11-01 or 2026-11-01T08:00, which is UTC") from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def _back(until: datetime, last: str) -> datetime:
+    """So long before; months and years as the calendar has them. Raises InputError."""
+    months = _MONTHS.fullmatch(last.strip())
+    weeks = re.fullmatch(r"(\d+)(?:w|weeks?)", last.strip())
+    try:
+        if months is not None:
+            back = int(months[1]) * (12 if months[2].startswith("y") else 1)
+            year, month = divmod(until.year * 12 + until.month - 1 - back, 12)
+            day = min(until.day, calendar.monthrange(year, month + 1)[1])
+            return until.replace(year=year, month=month + 1, day=day)
+        return until - (timedelta(weeks=int(weeks[1])) if weeks is not None else timedelta(seconds=duration_s(last)))
+    except (OverflowError, ValueError):
+        raise InputError(f"{last!r} is too far back") from None
 
 
 @report.command("cost")
 def cost(
-    by: Annotated[By, typer.Option(help="What to group by.")] = By.SERVICE,
-    last: Annotated[str, typer.Option(help="How far back: 90m, 24h, 30d.")] = "24h",
+    by: Annotated[str, typer.Option(help=f"What to group by: {', '.join(_GROUPS)}, or label:KEY.")] = "service",
+    last: Last = None,
     accounting: Annotated[
         str, typer.Option(help="share (SM share x price), memory (used memory x price) or whole (the whole GPU).")
     ] = "share",
-    project: Annotated[str | None, typer.Option(help="Only this project.")] = None,
+    project: OnlyProject = None,
     output: Output = Format.TABLE,
     *,
+    start: From = None,
+    end: To = None,
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """What was spent, and on whom; idle time is a line of its own."""
-    end = datetime.now(UTC)
-    start = end - timedelta(seconds=duration_s(last))
-    query = {"by": by.value, "accounting": accounting, "project": project}
+    """What was spent, and on whom; idle time is a line of its own. As CSV, every number that there is."""
+    group, _, label = by.partition(":")
+    if (group == "label") != bool(label) or group not in (*_GROUPS, "label"):
+        raise InputError(f"{by!r} is no grouping{did_you_mean(by, (*_GROUPS, 'label:KEY'), all_known=True)}")
+    since, until = span_of(start, end, last)
+    query = {"by": group, "label": label or None, "accounting": accounting, "project": project}
     with connect(server, token) as client:
-        answer = client.costs(**query, **{"from": start.isoformat(), "to": end.isoformat()})
+        answer = client.costs(**query, **{"from": since.isoformat(), "to": until.isoformat()})
+    if not answer["items"] and output.is_for_people:
+        typer.echo(f"headroom: {_NOTHING_YET}", err=True)
+    if output is Format.CSV:
+        names = answer["items"][0] if answer["items"] else ("key", "usd")
+        show(answer, output, rows(tuple(names), (tuple(item.values()) for item in answer["items"])))
+        return
     lines = [
         (item["key"], usd(item["usd"]), usd(item["usd_energy"]), item["share_gpu_h"], item["energy_kwh"])
         for item in answer["items"]
     ]
-    table = rows((by.value, ">cost", ">energy", ">GPU hours", ">kWh"), [*lines, ("total", usd(answer["usd"]))])
-    if not answer["items"] and output.is_for_people:
-        typer.echo(f"headroom: {_NOTHING_YET}", err=True)
+    table = rows((by, ">cost", ">energy", ">GPU hours", ">kWh"), [*lines, ("total", usd(answer["usd"]), "", "", "")])
     title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
     show(answer, output, [title, table])
+
+
+@report.command("focus")
+def focus(
+    last: Last = None,
+    project: OnlyProject = None,
+    output: Output = Format.CSV,
+    *,
+    start: From = None,
+    end: To = None,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """The ledger by hour, device and holder in the columns of FOCUS 1.2, as CSV; 400 days at most."""
+    if output is not Format.CSV:
+        raise InputError("FOCUS is written as CSV only")
+    since, until = span_of(start, end, last)
+    with connect(server, token) as client:
+        sys.stdout.write(client.focus(**{"from": since.isoformat(), "to": until.isoformat()}, project=project))
+
+
+_BUDGETS: Mapping[str, Cell] = {
+    "budget": "budget",
+    "of": lambda item: item["project"] or item["label"] or "everything",
+    ">$ a month": lambda item: usd(item["usd_per_month"]),
+    ">spent": lambda item: usd(item["usd_spent"]),
+    ">at the month's end": lambda item: usd(item["usd_forecast"]),
+    ">$/h lately": lambda item: usd(item["usd_per_h"]),
+    "": lambda item: "will be broken" if item["at_risk"] else "kept",
+}
+
+
+def budget(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+    """Budgets of this month: what was spent, what that comes to at its end, and whether they are kept.
+
+    They are documents: `headroom apply -f`, `headroom get budgets`.
+    """
+    with connect(server, token) as client:
+        items = client.budget_forecasts()
+    show(items, output, listed(_BUDGETS, items))

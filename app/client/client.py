@@ -188,7 +188,7 @@ class Client:
         )["items"]
         return found
 
-    def items(self, route: str, **query: str | int | None) -> Iterator[Document]:
+    def items(self, route: str, **query: str | int | Sequence[str] | None) -> Iterator[Document]:
         """All items of a list route (`services`, `nodes`, …), page by page."""
         wanted = _given(query)
         while True:
@@ -320,6 +320,15 @@ class Client:
 
     def costs(self, **query: str | None) -> Document:
         return self._document("GET", "/v1/costs", params=_given(query))
+
+    def focus(self, **query: str | None) -> str:
+        """The ledger in the columns of FOCUS, as CSV."""
+        return str(self.call("GET", "/v1/costs/focus", params=_given(query), timeout_s=120.0).body)
+
+    def budget_forecasts(self) -> list[Document]:
+        """Budgets of the running month beside what it has cost and will."""
+        found: list[Document] = self._document("GET", "/v1/budget-forecasts")["items"]
+        return found
 
     # -- what if ------------------------------------------------------------------------------------------------------
 

@@ -200,6 +200,9 @@ def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
     if not isinstance(part.plain, dict):
         raise refused(f"expected an object with a `kind`, got {type(part.plain).__name__}")
     fields = dict(part.plain)
+    if isinstance(fields.get("labels"), dict):
+        # `team: a` says the same as a list of keys and values, in fewer words.
+        fields["labels"] = [{"key": key, "value": str(said)} for key, said in fields["labels"].items()]
     word = fields.pop("kind", loose)
     if not isinstance(word, str):
         raise refused("the field `kind` is missing")

@@ -83,13 +83,19 @@ def find(session: Session, kind: Kind, key: Key, *, lock: bool = False) -> Store
     return None if row is None else _stored(kind, row)
 
 
-def page(session: Session, kind: Kind, order: PageOrder, project: str | None = None) -> StoredPage[Stored]:
-    """Documents by key; of one project only when named (the kind must be in projects, or be the projects themselves).
-    Raises FieldError for a foreign cursor.
+def page(
+    session: Session, kind: Kind, order: PageOrder, project: str | None = None, labels: Sequence[str] = ()
+) -> StoredPage[Stored]:
+    """Documents by key; of one project only when named (the kind must be in projects, or be the projects themselves),
+    and with all of these labels, `key=value` or `key` alone. Raises FieldError for a foreign cursor.
     """
     columns = _key_columns(kind)
     listing = Listing(name=kind.plural, by=columns, made=partial(_stored, kind))
-    return read_page(session, listing, select(*_selected(kind)), order, {columns[0]: project})
+    wanted = [dict(zip(("key", "value"), label.split("=", 1), strict=False)) for label in labels]
+    query = select(*_selected(kind))
+    if wanted:
+        query = query.where(TABLES[kind].c.spec["labels"].contains(wanted))
+    return read_page(session, listing, query, order, {columns[0]: project})
 
 
 def all_specs(session: Session, kind: Kind, project: str | None = None) -> list[Stored]:

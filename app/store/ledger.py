@@ -6,11 +6,14 @@ and how a bill is split are SQL in the migrations and nowhere else. Functions ta
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from typing import TextIO
 
 from sqlalchemy.orm import Session
 
@@ -152,8 +155,11 @@ class CostBy(StrEnum):
     DEVICE = "device"
     NODE = "node"
     GPU_TYPE = "gpu_type"
+    MODEL = "model"
+    LABEL = "label"
     HOUR = "hour"
     DAY = "day"
+    MONTH = "month"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +179,9 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostQuery:
-    """A cost report to make of the hours that [start, end) touches.
+    """A cost report to make of [start, end), by whole minutes where minutes are kept, else by whole hours.
 
-    With a project: its own costs only, without what idled or went unobserved.
+    With a project: its own costs only, without what idled or went unobserved. `label`: the key to group by.
     """
 
     by: CostBy
@@ -183,11 +189,12 @@ class CostQuery:
     start: datetime
     end: datetime
     project: str | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport(CostQuery):
-    """Costs of the whole hours [start, end), dearest group first (times: in order)."""
+    """Costs of [start, end), dearest group first (times: in order)."""
 
     usd: Decimal
     rows: tuple[CostRow, ...]
@@ -241,12 +248,38 @@ def _chunks(span: MinuteSpan) -> Iterator[MinuteSpan]:
 
 def cost_report(session: Session, query: CostQuery) -> CostReport:
     """What was spent, from the ledger's hours (the running one included)."""
-    start = _hour_of(query.start)
-    end = query.end if query.end == _hour_of(query.end) else _hour_of(query.end) + HOUR
-    rows = records(session, CostRow, named("cost_report"), **{**asdict(query), "start": start, "end": end})
+    kept = session.execute(named("minutes_since")).scalar_one()
+    start, end = _edge(query.start, kept), _edge(query.end, kept, up=True)
+    rows = records(
+        session, CostRow, named("cost_report"), **{**asdict(query), "start": start, "end": end, "whole": _hour_of(end)}
+    )
     usd = sum((row.usd for row in rows), Decimal(0))
     return record_of(CostReport, replace(query, start=start, end=end), usd=usd, rows=rows)
 
 
+def _edge(moment: datetime, kept: datetime | None, *, up: bool = False) -> datetime:
+    """The minute of a moment where minutes of its hour are kept, else its hour; or the end of that."""
+    hour = _hour_of(moment)
+    unit = HOUR if kept is not None and hour < kept else MINUTE
+    floor = hour if unit is HOUR else moment.replace(second=0, microsecond=0)
+    return floor + unit if up and floor < moment else floor
+
+
 def _hour_of(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def focus_csv(session: Session, start: datetime, end: datetime, project: str | None, text: TextIO) -> None:
+    """Write the rows of FOCUS as CSV, a header first."""
+    found = session.execute(named("focus"), {"start": start, "end": end, "project": project})
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(found.keys())
+    writer.writerows([_focus_cell(cell) for cell in row] for row in found.yield_per(1000))
+
+
+def _focus_cell(cell: object) -> object:
+    if isinstance(cell, datetime):
+        return cell.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if isinstance(cell, Decimal):
+        return f"{cell:f}"
+    return json.dumps(cell, sort_keys=True) if isinstance(cell, dict) else cell

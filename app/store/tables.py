@@ -102,6 +102,7 @@ node_keys = _table(
     _given(MOMENT, "issued_at", "expires_at"),
     _maybe(MOMENT, "revoked_at"),
 )
+workload_labels = _table("workload_labels", _key(Text, "kind", "subject", "key"), _given(Text, "value"))
 job_progress = _table(
     "job_progress",
     _key(Text, "kind", "project", "name"),

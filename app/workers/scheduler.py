@@ -23,7 +23,7 @@ from app.services.planning import snapshots
 from app.services.planning.planning import Leader, Planning
 from app.settings import Settings
 from app.signals import asked_to_end
-from app.store import cycles, idempotency, ledger, nodes, plans, targets, telemetry, webhooks
+from app.store import budgets, cycles, idempotency, ledger, nodes, plans, targets, telemetry, webhooks
 from app.store.engine import Database
 from app.workers.pace import (
     NOTHING_YET,
@@ -156,7 +156,11 @@ class Housekeeping:
                     rows=report.ledger_rows,
                 )
             if not report.behind:
-                return
+                break
+        with self._database.transaction() as session:
+            risks = budgets.note_risks(session, _now(session))
+        if risks:
+            _keeping_log.warning("budgets.at_risk", budgets=risks)
 
     def retain(self, leader: Leader) -> None:  # noqa: ARG002 - every loop is told who leads
         """Make the partitions of the coming days and drop what is older than the settings keep."""

@@ -116,9 +116,12 @@ class Taint:
     value: Annotated[str, text(63)] = "true"
 
 
+LABELS_MAX = 32
+
+
 @value
 class Label:
-    """A free key and value on a node, for people and reports."""
+    """A free key and value, for people, pools and reports."""
 
     key: Annotated[str, NAME]
     value: Annotated[str, text(128)]

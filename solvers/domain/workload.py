@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from solvers.domain.device import Taint
+from solvers.domain.device import LABELS_MAX, Label, Taint
 from solvers.domain.ids import GpuTypeName, JobId, ModelName, PolicyName, ProjectName, ServiceId, TaskId
 from solvers.domain.profile import TokenLengths
 from solvers.domain.value import (
@@ -29,6 +29,7 @@ from solvers.domain.worker import WorkerCommand
 from solvers.errors import FieldError
 
 ALTERNATIVES_MAX = 64
+Labels = Annotated[tuple[Label, ...], at_most(LABELS_MAX), distinct("key")]
 
 
 class QualityClass(StrEnum):
@@ -165,6 +166,7 @@ class Service:
     """For an SLO of kind `tokens`; without it such a service cannot be planned."""
     worker: WorkerCommand | None = None
     """The process of a replica; needed on real GPU hosts, not read by simulated ones."""
+    labels: Labels = late(())
 
     def __post_init__(self) -> None:
         if self.replicas_min > self.replicas_max:
@@ -206,6 +208,7 @@ class TrainingJob:
     worker: WorkerCommand | None = None
     policy: PolicyName | None = late(None)
     """Who plans it, on the devices of that policy's pool; None: the default policy."""
+    labels: Labels = late(())
 
     def __post_init__(self) -> None:
         check_range("memory_mib_resident_min", self.memory_mib_resident_min, 1, self.memory_mib)
@@ -234,6 +237,7 @@ class OfflineTask:
     worker: WorkerCommand | None = None
     policy: PolicyName | None = late(None)
     """Who plans it, on the devices of that policy's pool; None: the default policy."""
+    labels: Labels = late(())
 
     def __post_init__(self) -> None:
         if self.slo.kind not in (SloKind.DEADLINE, SloKind.THROUGHPUT):
@@ -270,6 +274,8 @@ class Project:
     priority_max: Annotated[int | None, within(0, 1000)] = late(None)
     environment_allowed: Annotated[tuple[str, ...], DISTINCT] = late(())
     """Variables that its workers may be given though they steer programs, where a node's owner allows them, too."""
+    labels: Labels = late(())
+    """Of its workloads, too, as far as they do not say otherwise themselves."""
 
     def __post_init__(self) -> None:
         if self.description:

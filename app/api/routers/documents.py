@@ -7,7 +7,7 @@ whole document: the body repeats the key of the path.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -52,7 +52,7 @@ from app.services.declared.draining import NodeDrain
 from app.services.declared.tasks import TaskStatusLine, fresh_name
 from app.services.declared.tokens import Actor
 from app.store.tasks import TaskListing, TaskState
-from solvers.domain.device import Taint
+from solvers.domain.device import Label, Taint
 from solvers.domain.value import NAME_PATTERN
 from solvers.domain.worker import WorkerCommand
 from solvers.domain.workload import OfflineTask, ServiceMode, Slo
@@ -64,6 +64,7 @@ _PUT_HEADERS = _TAG_HEADER | WARNINGS_HEADER
 
 MERGE_PATCH = "application/merge-patch+json"
 _Patch = dict[str, Any]
+LABEL_PATTERN = NAME_PATTERN[:-1] + r"(=[^\x00-\x1f\x7f]{1,128})?$"
 _READ = {Audience.PROJECTS: auth.SHARED_READ, Audience.CLUSTER: auth.CLUSTER_READ}
 _WRITE = {
     Audience.PROJECTS: auth.PROJECT_WRITE,
@@ -76,6 +77,15 @@ def _project_filter(
     project: str | None = Query(None, pattern=NAME_PATTERN, max_length=63, description="Only of this project."),
 ) -> str | None:
     return project
+
+
+def _label_filter(
+    label: Annotated[
+        list[Annotated[str, Field(pattern=LABEL_PATTERN, max_length=192)]],
+        Query(max_length=8, description="Only with this label, `key=value` or `key`; with all of several."),
+    ] = [],  # noqa: B006 - the framework copies it
+) -> Sequence[str]:
+    return label
 
 
 def router_for(kind: Kind) -> APIRouter:
@@ -116,9 +126,10 @@ def _add_reads(router: APIRouter, kind: Kind) -> None:
         order: Paging,
         actor: Actor = Depends(guard),
         wanted: str | None = Depends(_project_filter if kind.in_project else lambda: None),
+        labels: Sequence[str] = Depends(_label_filter if kind.labelled else lambda: ()),
     ) -> Any:
         project = visible_project(actor, wanted) if _is_owned(kind) else None
-        page = services_of(request).documents.page(kind, order, project)
+        page = services_of(request).documents.page(kind, order, project, labels)
         return JSONResponse({"items": [stored.spec for stored in page.items], "next_cursor": page.next_cursor})
 
     @router.get(
@@ -369,6 +380,7 @@ class NewTask(RequestBody):
     tolerations: tuple[Taint, ...] = ()
     mode: ServiceMode = ServiceMode.AUTO
     worker: WorkerCommand | None = None
+    labels: tuple[Label, ...] = ()
 
 
 tasks_router = router_of("tasks")

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.background import BackgroundTask
 
 from app import kinds
 from app.api.auth import (
@@ -23,6 +25,7 @@ from app.api.auth import (
     require_project,
     visible_project,
 )
+from app.api.body import CSV
 from app.api.deps import context_of, services_of
 from app.api.exposition import FleetPage
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
@@ -33,6 +36,7 @@ from app.services.planning.reviewing import tag_of
 from app.services.seen.history import Costs, HandedStates
 from app.services.seen.status import FleetSummary
 from app.services.seen.telemetry import DeviceSeries, ServiceSeries
+from app.store.budgets import BudgetForecast
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.events import EventLine
 from app.store.ledger import Accounting, CostBy, CostQuery
@@ -204,12 +208,51 @@ def get_costs(
     by: CostBy = CostBy.SERVICE,
     accounting: Accounting = Accounting.SHARE,
     project: Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63)] = None,
+    label: Annotated[
+        str | None, Query(pattern=NAME_PATTERN, max_length=63, description="With by=label: the key to group by.")
+    ] = None,
     wanted: tuple[datetime, datetime] = Depends(costs_span),
 ) -> Any:
-    """Whole hours, the running one included. A project's token sees its own project."""
+    """To the minute; where minutes are not kept any more, whole hours around it. A project's token sees its own
+    project. A workload's label is the one it has, or had when it was deleted, else its project's.
+    """
     start, end = wanted
-    query = CostQuery(by=by, accounting=accounting, start=start, end=end, project=visible_project(actor, project))
+    query = CostQuery(
+        by=by, accounting=accounting, start=start, end=end, project=visible_project(actor, project), label=label
+    )
     return answer(services_of(request).costs.report(query))
+
+
+@costs_router.get(
+    "/v1/costs/focus",
+    summary="The ledger as FOCUS",
+    response_class=Response,
+    responses={200: {"content": {CSV: {"schema": {"type": "string"}}}, "description": "CSV with a header."}},
+)
+def get_focus(
+    request: Request,
+    actor: CostReader,
+    project: Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63)] = None,
+    wanted: tuple[datetime, datetime] = Depends(costs_span),
+) -> Any:
+    """The hours that begin in the span, in the columns of FOCUS 1.2 as the view `cost_focus` has them. A project's
+    token sees its own project.
+    """
+    found = services_of(request).costs.focus(*wanted, visible_project(actor, project))
+    return StreamingResponse(found, media_type=CSV, background=BackgroundTask(found.close))
+
+
+@record
+class BudgetForecasts:
+    """Of the running month."""
+
+    items: tuple[BudgetForecast, ...]
+
+
+@costs_router.get("/v1/budget-forecasts", summary="Will budgets be kept?", response_model=BudgetForecasts)
+def list_budget_forecasts(request: Request, actor: ClusterReader) -> Any:
+    """Every budget: what this month has cost it, and what that comes to at its end at the rate of the last week."""
+    return answer(BudgetForecasts(items=services_of(request).costs.budgets()))
 
 
 # --- This process

@@ -46,7 +46,7 @@ def reaching(settings: Settings, opened: list[Database]) -> Check:
         url = database_url(settings)
         if url is None:
             return unseen("none is named here", "where the control plane runs, set HEADROOM_DATABASE_URL")
-        from app.store.engine import Database
+        from app.store.engine import Database, libpq_url
 
         database = Database(url, direct_url=settings.database_direct_url, application_name="headroom doctor")
         facts = _facts(database)
@@ -56,6 +56,9 @@ def reaching(settings: Settings, opened: list[Database]) -> Check:
             return wrong(told, "use PostgreSQL 15 or newer")
         if facts.standby:
             return wrong(f"{told} is a standby, which takes no writes", "name the primary in HEADROOM_DATABASE_URL")
+        if not settings.database_url:
+            # The embedded one is a socket of this user's own and has no password to show.
+            told += f": psql -d '{libpq_url(url)}'"
         return well(told)
 
     return Check("database", look, "start it, or correct HEADROOM_DATABASE_URL; see its own log")

@@ -8,7 +8,7 @@ references that it can express. What a document means is the domain's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +38,7 @@ from app.store.pages import PageOrder, StoredPage
 from solvers.control import controllers
 from solvers.domain.bounds import exceeded
 from solvers.domain.codec import Plain, from_plain, to_plain
-from solvers.domain.device import Device, Node, PowerCap, PowerScope
+from solvers.domain.device import LABELS_MAX, Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
 from solvers.domain.workload import OfflineTask, Project, Service, SloKind, TrainingJob, Work, WorkloadKind
 from solvers.errors import FieldError, InvariantError, StateError, did_you_mean
@@ -100,6 +100,9 @@ def check_references(
         faults.need(named, name, pointer)
     match value:
         case Device() | Node():
+            if isinstance(value, Node) and len(value.labels) > LABELS_MAX:
+                # Checked here and not by the value: older documents may have more, and are still to be read.
+                faults.add("/labels", f"labels may list {LABELS_MAX} at most, got {len(value.labels)}")
             faults.contradicted(fleet_faults(session, value))
         case Service() | TrainingJob() | OfflineTask():
             if isinstance(value, Service) and value.slo.kind is SloKind.TOKENS and value.tokens is None:
@@ -247,9 +250,9 @@ class Documents:
         """One document. Raises NotFoundError."""
         return self._database.read(documents.get, kind, key)
 
-    def page(self, kind: Kind, order: PageOrder, project: str | None) -> StoredPage[Stored]:
+    def page(self, kind: Kind, order: PageOrder, project: str | None, labels: Sequence[str] = ()) -> StoredPage[Stored]:
         """A page of a kind. Raises FieldError for a foreign cursor."""
-        return self._database.read(documents.page, kind, order, project)
+        return self._database.read(documents.page, kind, order, project, labels)
 
     def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutAnswer:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""

@@ -4,18 +4,23 @@ target as they are announced. Nothing here writes.
 
 from __future__ import annotations
 
+import io
+import tempfile
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
+from typing import IO, cast
 
 import psycopg
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app import kinds
 from app.records import record, record_of
-from app.store import cycles, documents, events, ledger, nodes, targets, webhooks
+from app.store import budgets, cycles, documents, events, ledger, nodes, targets, webhooks
+from app.store.budgets import BudgetForecast
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
 from app.store.events import EventLine
@@ -31,6 +36,8 @@ from solvers.domain.change import Target
 from solvers.errors import FieldError, StateError
 
 SPAN_DAYS_MAX = 3700
+FOCUS_DAYS_MAX = 400
+FOCUS_BYTES_IN_MEMORY = 8 * 2**20
 DIGITS = 6
 """After the point, of US dollars and all else in a report."""
 
@@ -55,13 +62,17 @@ class CostLine:
 
 @record
 class Costs:
-    """A cost report of the whole hours from `start` up to `end`."""
+    """A cost report from `start` up to `end`: what was asked for, to the minute; where minutes are not kept any more,
+    of the whole hours around it.
+    """
 
     by: CostBy
     accounting: Accounting
     start: datetime
     end: datetime
     project: str | None
+    label: str | None
+    """The key of the labels grouped by."""
     usd: float
     items: tuple[CostLine, ...]
 
@@ -71,11 +82,36 @@ class CostReports:
         self._reads = reads
 
     def report(self, query: CostQuery) -> Costs:
-        """Costs by one key. Raises FieldError for a span that is empty or longer than ten years."""
+        """Costs by one key. Raises FieldError for a span that is empty or longer than ten years, and for a label's key
+        where another grouping is wanted, or none where that is.
+        """
         check_span(query.start, query.end)
+        if (query.by is CostBy.LABEL) != (query.label is not None):
+            raise FieldError("query:label", "`label`, the key to group by, goes with by=label")
         report = self._reads.read(ledger.cost_report, query)
         items = tuple(_line(row) for row in report.rows)
         return record_of(Costs, report, usd=round(float(report.usd), DIGITS), items=items)
+
+    def focus(self, start: datetime, end: datetime, project: str | None) -> IO[bytes]:
+        """The hours that begin in the span in the columns of FOCUS, as CSV to read once. Raises FieldError for a span
+        that is empty or longer than a year and a bit.
+        """
+        check_span(start, end, FOCUS_DAYS_MAX)
+        found = tempfile.SpooledTemporaryFile(max_size=FOCUS_BYTES_IN_MEMORY)  # noqa: SIM115 - who answers closes it
+        text = io.TextIOWrapper(cast("IO[bytes]", found), encoding="utf-8", newline="")
+        self._reads.read(ledger.focus_csv, start, end, project, text)
+        text.detach()
+        found.seek(0)
+        return cast("IO[bytes]", found)
+
+    def budgets(self) -> tuple[BudgetForecast, ...]:
+        """Every budget beside what this month has cost it and will."""
+        return self._reads.read(lambda session: budgets.forecasts(session, _now(session)))
+
+
+def _now(session: Session) -> datetime:
+    now: datetime = session.execute(select(func.now())).scalar_one()
+    return now
 
 
 def _line(row: CostRow) -> CostLine:
@@ -84,12 +120,12 @@ def _line(row: CostRow) -> CostLine:
     return CostLine(key=row.key, **sums)
 
 
-def check_span(start: datetime, end: datetime) -> None:
+def check_span(start: datetime, end: datetime, days_max: int = SPAN_DAYS_MAX) -> None:
     """Raise FieldError unless the span has a length that makes sense."""
     if start >= end:
         raise FieldError("query:from", "`from` must lie before `to`")
-    if (end - start).days > SPAN_DAYS_MAX:
-        raise FieldError("query:from", f"a span may cover {SPAN_DAYS_MAX} days at most")
+    if (end - start).days > days_max:
+        raise FieldError("query:from", f"a span may cover {days_max} days at most")
 
 
 @record

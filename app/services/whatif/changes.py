@@ -384,6 +384,7 @@ class _Picture(Faults):
 _PUT = {
     kind.table: "id" if kind.in_project else kind.key[0]
     for kind in kinds.KINDS
-    if kind not in (kinds.POLICY, kinds.POWER_CAP, kinds.WEBHOOK)
+    if kind not in (kinds.POLICY, kinds.POWER_CAP, kinds.WEBHOOK, kinds.BUDGET)
 }
-"""Documents that a picture has, by the field that names one; policies and power caps are changed in their own ways."""
+"""Documents that a picture has, by the field that names one; policies and power caps are changed in their own ways, and
+budgets are no part of it."""

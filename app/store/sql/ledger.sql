@@ -57,22 +57,51 @@ FROM (
         headroom_partitions(parent)
 ) AS parts
 
+-- name: minutes_since
+-- The hour from which on minutes are kept by themselves; NULL where none has been dropped.
+WITH kept AS (SELECT date_trunc('hour', min(minute), 'UTC') AS hour FROM ledger)
+SELECT CASE WHEN EXISTS (SELECT FROM ledger_hours WHERE hour < coalesce((SELECT hour FROM kept), 'infinity'))
+    THEN coalesce(hour, now() + INTERVAL '100 years') END
+FROM kept
+
 -- name: cost_report
--- What was spent by service, project, device, node, GPU type, hour or day, by one of the three accountings.
-WITH entries AS (
-    SELECT CASE CAST(:by AS text)
-            WHEN 'service' THEN CASE WHEN kind IN ('idle', 'unobserved') THEN '(' || kind || ')' ELSE workload END
-            WHEN 'project' THEN CASE WHEN kind IN ('idle', 'unobserved') THEN '(' || kind || ')' ELSE project END
-            WHEN 'device' THEN device_uuid
-            WHEN 'node' THEN node_id
-            WHEN 'gpu_type' THEN gpu_type
-            WHEN 'hour' THEN to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI"Z"')
-            WHEN 'day' THEN to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD') END AS key,
+-- What was spent by service, project, device, node, GPU type, model, value of a label, hour, day or month, by one of the
+-- three accountings: whole hours, and the minutes before the first and after the last of them.
+WITH spent AS (
+    SELECT hour, device_uuid, kind, subject, node_id, gpu_type, project, workload, model, seconds, share_pct_sm_seconds,
+        memory_mib_seconds, energy_j, usd_memory, usd_share, usd_whole, usd_energy
+    FROM ledger_hourly
+    WHERE hour >= :start AND hour < :whole
+    UNION ALL
+    SELECT date_trunc('hour', minute, 'UTC'), device_uuid, kind, subject, node_id, gpu_type, project, workload, model, seconds,
+        share_pct_sm_seconds, memory_mib_seconds, energy_j, usd_memory, usd_share, usd_whole, usd_energy
+    FROM ledger
+    WHERE minute >= :start AND minute < :end
+        AND (date_trunc('hour', minute, 'UTC') < :start OR minute >= :whole)
+), entries AS (
+    SELECT CASE
+            WHEN CAST(:by AS text) IN ('service', 'project', 'model', 'label') AND spent.kind IN ('idle', 'unobserved')
+                THEN '(' || spent.kind || ')'
+            ELSE CASE CAST(:by AS text)
+                WHEN 'service' THEN workload
+                WHEN 'project' THEN project
+                WHEN 'model' THEN coalesce(nullif(model, ''), '(none)')
+                WHEN 'label' THEN coalesce(own.value, shared.value, '(none)')
+                WHEN 'device' THEN device_uuid
+                WHEN 'node' THEN node_id
+                WHEN 'gpu_type' THEN gpu_type
+                WHEN 'hour' THEN to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI"Z"')
+                WHEN 'day' THEN to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD')
+                WHEN 'month' THEN to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM') END END AS key,
         CASE CAST(:accounting AS text) WHEN 'memory' THEN usd_memory WHEN 'share' THEN usd_share
             WHEN 'whole' THEN usd_whole END AS usd,
-        kind, subject, usd_energy, seconds, share_pct_sm_seconds, memory_mib_seconds, energy_j
-    FROM ledger_hourly
-    WHERE hour >= :start AND hour < :end AND (CAST(:project AS text) IS NULL OR project = :project)
+        spent.kind, spent.subject, usd_energy, seconds, share_pct_sm_seconds, memory_mib_seconds, energy_j
+    FROM spent
+    LEFT JOIN workload_labels AS own ON own.subject = spent.workload AND own.key = CAST(:label AS text)
+        AND own.kind = CASE spent.kind WHEN 'replica' THEN 'service' ELSE spent.kind END
+    LEFT JOIN workload_labels AS shared
+        ON shared.kind = 'project' AND shared.subject = spent.project AND shared.key = CAST(:label AS text)
+    WHERE CAST(:project AS text) IS NULL OR project = :project
 )
 SELECT key, sum(usd) AS usd,
     coalesce(sum(usd) FILTER (WHERE kind = 'idle'), 0) AS usd_idle,
@@ -84,4 +113,11 @@ SELECT key, sum(usd) AS usd,
     sum(energy_j) / 3600000 AS energy_kwh
 FROM entries
 GROUP BY key
-ORDER BY CASE WHEN CAST(:by AS text) NOT IN ('hour', 'day') THEN sum(usd) END DESC, key
+ORDER BY CASE WHEN CAST(:by AS text) NOT IN ('hour', 'day', 'month') THEN sum(usd) END DESC, key
+
+-- name: focus
+-- The columns and rows of the FOCUS view for a span of hours, of one project or of all, as the database writes CSV.
+SELECT * FROM cost_focus
+WHERE "ChargePeriodStart" >= :start AND "ChargePeriodStart" < :end
+    AND (CAST(:project AS text) IS NULL OR "SubAccountId" = :project)
+ORDER BY "ChargePeriodStart", "ResourceId", "x_LedgerKind", "ResourceName"

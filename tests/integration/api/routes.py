@@ -11,6 +11,7 @@ from app.store import cycles, profile_runs
 from app.store.cycles import NewCycle
 from app.store.profile_runs import NewRun
 from solvers.cycle.record import Lane
+from solvers.domain.budget import MonthlyBudget
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.ids import CycleId
 from tests import builders
@@ -61,6 +62,7 @@ class Requests:
             "job": builders.job(),
             "task": builders.task(),
             "webhook": builders.webhook(),
+            "budget": MonthlyBudget(name="vision", usd_per_month=100.0),
         }
         world.joined(NODE)
         world.put(kinds.POLICY, self.documents["policy"])
@@ -69,6 +71,7 @@ class Requests:
         world.put(kinds.SERVICE, self.documents["service"])
         world.put(kinds.JOB, self.documents["job"])
         world.put(kinds.TASK, self.documents["task"])
+        world.put(kinds.BUDGET, self.documents["budget"])
         self.plan = world.call("POST", "/v1/plans", plain={}).json()["id"]
         self._sequence = 0
 

@@ -5,11 +5,14 @@ before anything is written, what would change is shown, what can hardly be meant
 from __future__ import annotations
 
 import csv
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from app.cli.output import Exit
+from app.cli.watch import span_of
 from tests.integration.api.world import OWN, Headroom, World
 
 pytestmark = pytest.mark.integration
@@ -162,3 +165,53 @@ def test_tables_come_as_csv_names_and_wide(
     monkeypatch.setattr("time.sleep", lambda _: world.call("PUT", "/v1/projects/p", plain=changed))
     lines = headroom("get", "projects", "--watch", "--looks", "2", "-o", "name")[1].splitlines()
     assert lines[4:] == ["project/p"]
+
+
+def test_labels_choose_and_budgets_are_documents(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        f"{SERVICE}labels: {{team: a, tier: '1'}}\n---\n{SERVICE.replace('one', 'two')}labels: {{team: b}}\n---\n"
+        f"kind: project\nname: {OWN}\nlabels: {{team: c}}\n---\n"
+        f"kind: budget\nname: own\nproject: {OWN}\nusd_per_month: 10\n"
+    )
+    assert headroom("apply", "-f", str(file))[0] == 0
+    for words, found in (
+        (("-l", "team=a"), ["one"]), (("-l", "team"), ["one", "two"]), (("-l", "team=a", "-l", "tier=1"), ["one"]),
+        (("-l", "team=a", "-l", "tier=2"), []), (("-l", "tea"), []),
+    ):  # fmt: skip
+        said = headroom("get", "services", "-o", "name", *words)[1].splitlines()
+        assert said == [f"service/{OWN}/{name}" for name in found], words
+    assert headroom("get", "projects", "-o", "name", "-l", "team=c")[1] == f"project/{OWN}\n"
+    assert headroom("get", "models", "-l", "team=c")[0] == Exit.USAGE
+    assert world.call("GET", "/v1/services?label==x").status_code == 422
+    assert world.call("GET", "/v1/nodes?label=team%3D%3Cb%3E").json()["items"] == []
+    status, out, _ = headroom("budget", "-o", "csv")
+    assert (status, out.splitlines()[1]) == (0, f"own,{OWN},$10.00,$0.0000,$0.0000,$0.0000,kept")
+    assert headroom("delete", "project", OWN)[0] == Exit.CONFLICT
+    file.write_text(SERVICE + "labels:\n" + "".join(f"  k{number}: v\n" for number in range(33)))
+    status, _, err = headroom("apply", "-f", str(file))
+    assert (status, "labels may list 32 at most, got 33" in err) == (Exit.USAGE, True)
+    node = {"id": "n", "labels": [{"key": f"k{number}", "value": "v"} for number in range(33)]}
+    assert world.call("PUT", "/v1/nodes/n", plain=node).json()["errors"][0]["pointer"] == "/labels"
+
+
+def test_money_is_asked_for_by_span_and_written_as_csv(world: World, headroom: Headroom) -> None:
+    status, out, _ = headroom("report", "cost", "--from", "2026-11-01", "--to", "2026-11-02T00:30", "-o", "json")
+    told = json.loads(out)
+    assert (status, told["start"], told["end"]) == (0, "2026-11-01T00:00:00+00:00", "2026-11-02T00:30:00+00:00")
+    assert headroom("report", "cost", "--last", "1month", "--by", "label:team", "-o", "csv")[:2] == (0, "key,usd\n")
+    status, out, _ = headroom("report", "focus", "--last", "2weeks")
+    assert (status, out.split(",")[0], len(out.splitlines())) == (0, "BilledCost", 1)
+    for words in (("--by", "label"), ("--by", "node:x"), ("--by", "servic"), ("--last", "1 moon"), ("--from", "soon"),
+                  ("--from", "2026-11-01", "--last", "1d"), ("--last", "99999y")):  # fmt: skip
+        assert headroom("report", "cost", *words)[0] == Exit.USAGE, words
+    assert headroom("report", "focus", "--last", "3y")[0] == Exit.USAGE
+    assert world.call("GET", "/v1/costs?by=label").json()["errors"][0]["pointer"] == "query:label"
+
+
+def test_a_month_back_is_the_calendars() -> None:
+    assert span_of(None, "2026-03-31", "1month") == (
+        datetime(2026, 2, 28, tzinfo=UTC),
+        datetime(2026, 3, 31, tzinfo=UTC),
+    )
+    assert span_of(None, "2026-01-15T08:00", "2months")[0] == datetime(2025, 11, 15, 8, tzinfo=UTC)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.store.ledger import Accounting, CostBy, CostQuery, CostReport, account, cost_report
+from app.store.budgets import forecasts, note_risks
+from app.store.ledger import Accounting, CostBy, CostQuery, CostReport, account, cost_report, focus_csv
 from tests.integration.money.books import price
 from tests.integration.money.telemetry import T0, Fleet, Holding, after
 
@@ -33,9 +38,26 @@ def spent(session: Session, fleet: Fleet) -> Session:
     return session
 
 
-def _report(session: Session, by: CostBy, project: str | None = None) -> CostReport:
-    query = CostQuery(by=by, accounting=Accounting.SHARE, start=after(600), end=after(3700), project=project)
+def _report(
+    session: Session, by: CostBy, project: str | None = None, start_s: int = 600, end_s: int = 3700, label: str = "team"
+) -> CostReport:
+    query = CostQuery(
+        by=by,
+        accounting=Accounting.SHARE,
+        start=after(start_s),
+        end=after(end_s),
+        project=project,
+        label=label if by is CostBy.LABEL else None,
+    )
     return cost_report(session, query)
+
+
+def _labelled(session: Session, table: str, spec: str, **key: str) -> None:
+    names = ", ".join(key)
+    values = ", ".join(f":{name}" for name in key)
+    session.execute(
+        text(f"INSERT INTO {table} ({names}, spec) VALUES ({values}, CAST(:spec AS jsonb))"), {**key, "spec": spec}
+    )
 
 
 def test_cost_report_groups_and_sums_to_the_bill(spent: Session) -> None:
@@ -43,7 +65,7 @@ def test_cost_report_groups_and_sums_to_the_bill(spent: Session) -> None:
     for by in CostBy:
         assert _report(spent, by).usd == Decimal("0.24"), by
     by_service = _report(spent, CostBy.SERVICE)
-    assert (by_service.start, by_service.end) == (T0, after(7200))
+    assert (by_service.start, by_service.end) == (after(600), after(3720))
     assert [(row.key, row.usd) for row in by_service.rows] == [
         ("(idle)", Decimal("0.15")),
         ("vision/a", Decimal("0.06")),
@@ -60,3 +82,71 @@ def test_cost_report_of_a_project_shows_its_own_costs_only(spent: Session) -> No
     report = _report(spent, CostBy.DEVICE, project="speech")
     assert [(row.key, row.usd, row.usd_idle) for row in report.rows] == [("g1", Decimal("0.03"), Decimal(0))]
     assert report.rows[0].share_gpu_h == pytest.approx(Decimal(2) / 60 / 4)
+
+
+def test_cost_report_is_of_the_span_that_was_asked_for(spent: Session) -> None:
+    """To the minute, within an hour and across its end; whole hours where minutes are gone."""
+    for start_s, end_s, usd in ((3540, 3600, "0.12"), (3540, 3660, "0.24"), (3600, 3660, "0.12"), (0, 3600, "0.12")):
+        report = _report(spent, CostBy.NODE, start_s=start_s, end_s=end_s)
+        if start_s >= 3540:
+            assert (report.start, report.end) == (after(start_s), after(end_s))
+        assert report.usd == Decimal(usd), (start_s, end_s)
+    assert _report(spent, CostBy.NODE, start_s=3660, end_s=7200).usd == 0
+    account(spent, after(7200))
+    spent.execute(text("DELETE FROM ledger WHERE minute < :top"), {"top": after(3600)})
+    report = _report(spent, CostBy.NODE, start_s=3570, end_s=3660)
+    assert (report.start, report.end, report.usd) == (T0, after(3660), Decimal("0.24"))
+
+
+def test_costs_are_summed_by_label_with_the_project_as_a_fallback(spent: Session) -> None:
+    _labelled(spent, "projects", '{"labels": [{"key": "team", "value": "sight"}]}', name="vision")
+    _labelled(spent, "projects", "{}", name="speech")
+    found = {row.key: row.usd for row in _report(spent, CostBy.LABEL).rows}
+    assert found == {"(idle)": Decimal("0.15"), "sight": Decimal("0.06"), "(none)": Decimal("0.03")}
+    _labelled(spent, "services", '{"labels": [{"key": "team", "value": "own"}]}', project="vision", name="a")
+    _labelled(spent, "services", '{"labels": [{"key": "team", "value": "ears"}]}', project="speech", name="b")
+    spent.execute(text("DELETE FROM services WHERE project = 'speech'"))
+    found = {row.key: row.usd for row in _report(spent, CostBy.LABEL).rows}
+    assert found == {"(idle)": Decimal("0.15"), "own": Decimal("0.06"), "ears": Decimal("0.03")}
+    assert {row.key for row in _report(spent, CostBy.LABEL, label="other").rows} == {"(idle)", "(none)"}
+    days = spent.execute(text("SELECT label_value, sum(usd_share) FROM cost_by_label_day GROUP BY 1")).all()
+    assert {row[0]: row[1] for row in days} == found
+    spent.execute(text("UPDATE services SET spec = '{}' WHERE project = 'vision'"))
+    assert {row.key for row in _report(spent, CostBy.LABEL).rows} == {"(idle)", "sight", "ears"}
+
+
+def test_budgets_are_held_against_the_month(spent: Session) -> None:
+    """Two minutes cost $0.24 of all and $0.06 of vision; the rate is what an hour of ledger came to."""
+    _labelled(spent, "projects", '{"labels": [{"key": "team", "value": "sight"}]}', name="vision")
+    _labelled(spent, "budgets", '{"usd_per_month": 1, "project": "vision"}', name="b")
+    _labelled(spent, "budgets", '{"usd_per_month": 1000, "label": {"key": "team", "value": "sight"}}', name="c")
+    _labelled(spent, "budgets", '{"usd_per_month": 1}', name="a")
+    now = after(7200)
+    found = forecasts(spent, now)
+    assert [(item.budget, item.label, round(item.usd_spent, 6), item.at_risk) for item in found] == [
+        ("a", None, 0.24, True), ("b", None, 0.06, True), ("c", "team=sight", 0.06, False),
+    ]  # fmt: skip
+    left_h = (datetime(2026, 4, 1, tzinfo=UTC) - now).total_seconds() / 3600
+    assert found[0].usd_per_h == pytest.approx(0.12)
+    assert found[0].usd_forecast == pytest.approx(0.24 + 0.12 * left_h)
+    assert note_risks(spent, now) == 2
+    spent.execute(text("UPDATE events SET at = :now"), {"now": now})
+    assert note_risks(spent, now) == 0
+    spent.execute(text("UPDATE events SET at = :earlier"), {"earlier": now - timedelta(days=2)})
+    assert note_risks(spent, now) == 2
+    assert note_risks(spent, now + timedelta(days=30)) == 0
+
+
+def test_focus_is_written_as_the_view_has_it(spent: Session) -> None:
+    written = io.StringIO()
+    focus_csv(spent, after(600), after(3700), "vision", written)
+    (line,) = csv.DictReader(written.getvalue().splitlines())
+    assert (line["SubAccountId"], line["ChargePeriodStart"]) == ("vision", "2026-03-02T11:00:00Z")
+    assert float(line["BilledCost"]) == 0.03
+    whole = io.StringIO()
+    focus_csv(spent, after(0), after(3700), None, whole)
+    columns = spent.execute(text("SELECT * FROM cost_focus LIMIT 0")).keys()
+    assert whole.getvalue().splitlines()[0] == ",".join(columns)
+    assert sum(float(item["BilledCost"]) for item in csv.DictReader(whole.getvalue().splitlines())) == pytest.approx(
+        0.24
+    )

@@ -32,7 +32,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "sql.md"
 BLOCKS = re.findall(r"^### ([^\n]+)\n(?:(?!^###).)*?^```sql\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
 QUERIES = dict(BLOCKS)
 VIEWS = (
-    "cost_by_service_hour", "cost_by_project_day", "idle_by_device_hour", "slo_by_service_hour",
+    "cost_by_service_hour", "cost_by_project_day", "cost_by_label_day", "idle_by_device_hour", "slo_by_service_hour",
     "slo_by_service_minute", "energy_by_device_hour", "ledger_check", "cost_focus", "prediction_error_by_model_hour",
     "outcome_by_verdict_hour", "task_outcomes", "task_error_by_model",
 )  # fmt: skip

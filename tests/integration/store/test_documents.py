@@ -14,8 +14,9 @@ from app.store import documents
 from app.store.documents import Precondition
 from app.store.engine import Database
 from app.store.pages import PageOrder
+from solvers.domain.budget import MonthlyBudget
 from solvers.domain.codec import from_plain
-from solvers.domain.device import Node, PowerCap, PowerScope
+from solvers.domain.device import Label, Node, PowerCap, PowerScope
 from solvers.domain.ids import ModelName, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import ModelVariant, Project
@@ -40,6 +41,7 @@ ONE_OF_EACH: dict[Kind, tuple[object, tuple[str, ...]]] = {
     kinds.JOB: (job("train"), ("vision", "train")),
     kinds.TASK: (task("embed"), ("vision", "embed")),
     kinds.WEBHOOK: (webhook("pager"), ("pager",)),
+    kinds.BUDGET: (MonthlyBudget(name="ears", usd_per_month=9.5, label=Label(key="team", value="é")), ("ears",)),
 }  # fmt: skip
 
 
