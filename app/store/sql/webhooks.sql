@@ -57,6 +57,7 @@ WHERE (hook.spec ->> 'enabled')::boolean
   AND (hook.spec ->> 'project' IS NULL OR event.project = hook.spec ->> 'project')
   AND EXISTS (SELECT FROM jsonb_array_elements_text(hook.spec -> 'events') AS wanted
               WHERE event.name = wanted OR (right(wanted, 2) = '.*' AND starts_with(event.name, left(wanted, -1))))
+  AND NOT EXISTS (SELECT FROM webhook_deliveries AS known WHERE known.webhook = hook.name AND known.event_id = event.id)
 ORDER BY event.id
 ON CONFLICT (webhook, event_id) DO NOTHING
 

@@ -39,6 +39,8 @@ WELL: Mapping[str, str] = {
     "headroom_plan_gap_ratio": flat(0.02),
     "headroom_plans_awaiting_approval_seconds": flat(0),
     'headroom_unplaced_workloads{kind="service"}': flat(0),
+    # Jobs fill what is spare, and wait where nothing is.
+    'headroom_unplaced_workloads{kind="job"}': flat(2),
     "headroom_replicas_ready": flat(20),
     "headroom_replicas_planned": flat(20),
     "headroom_cycles_last_hour": flat(60),
