@@ -42,3 +42,12 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("[a](there.md) [b](there.md#one-two) [c](gone.md) [d](there.md#three) [e](#four)", encoding="utf-8")
     assert list(broken(page)) == ["gone.md", "there.md#three", "#four"]
+
+
+def test_no_page_installs_what_belongs_to_somebody_else() -> None:
+    """`headroom` and `headroom-ai` on PyPI are other people's programs."""
+    pages = [*PAGES, *(ROOT / "deploy").rglob("*.md"), *(ROOT / "app").rglob("*.py")]
+    foreign = re.compile(r"pip install[^`\n]*[ \"']headroom(-ai)?(\[|[\"'`\s]|$)", re.MULTILINE)
+    assert [str(page) for page in pages if foreign.search(page.read_text(encoding="utf-8"))] == []
+    assert foreign.search('pip install "headroom[rl]"')
+    assert foreign.search("/opt/headroom/bin/pip install headroom\n")

@@ -83,7 +83,7 @@ def test_files_are_named_and_bugs_are_not_explained_away() -> None:
 def test_a_missing_extra_is_named(module: str, extra: str) -> None:
     sentence = sentence_of(ModuleNotFoundError("x", name=module))
     assert sentence is not None
-    assert sentence.endswith(f'pip install "headroom[{extra}]"')
+    assert sentence.endswith(f'pip install ".[{extra}]" in a checkout of Headroom')
 
 
 @pytest.mark.parametrize(
