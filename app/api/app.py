@@ -18,15 +18,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api import problems
 from app.api.admission import LANES, Door, Lanes, TurnQueue, request_id_of
 from app.api.auth import Authenticator
-from app.api.console import door, overview
+from app.api.console import catalogue, door, machines, money, overview, sources, workloads
+from app.api.console import plans as plan_pages
 from app.api.deps import ApiContext, Services
 from app.api.exposition import FleetPage
+from app.api.live import LiveBoard, LiveReader
 from app.api.metrics import (
     IngestMetrics,
     QueueCollector,
     ReplicaCollector,
     RequestMetrics,
     doorbell_metrics,
+    live_metrics,
     route_metrics,
 )
 from app.api.openapi import Described
@@ -37,6 +40,7 @@ from app.clock import new_id
 from app.errors import BodyTooLargeError
 from app.logs import EventLog
 from app.registry import process_registry
+from app.services.seen.feed import picture
 from app.services.seen.history import announcements
 from app.services.seen.routes import route_changes
 from app.signals import asked_to_end
@@ -178,7 +182,12 @@ ROUTERS = (
     *agent.ROUTERS,
     door.router,
     overview.router,
-    overview.sources,
+    workloads.router,
+    plan_pages.router,
+    machines.router,
+    money.router,
+    catalogue.router,
+    sources.router,
 )
 THREADS_MAX = 40
 """Requests handled at once. More than the pool's connections: threads that wait for a group commit hold none."""
@@ -199,7 +208,9 @@ def create_app(context: ApiContext) -> FastAPI:
     board = RouteBoard(route_metrics(registry))
     reader = RouteReader(board, lambda: route_changes(context.database), services.routes.table, context.log)
     streams = StreamRegistry(hub, services.tokens.ended, context.log)
-    feeds: list[FeedThread[Any]] = [listener, reader, streams]
+    live_board = LiveBoard(live_metrics(registry))
+    live = LiveReader(live_board, lambda: picture(services.status, services.history), context.log)
+    feeds: list[FeedThread[Any]] = [listener, reader, streams, live]
     if context.reads is not None and context.reads.has_replica:
         feeds.append(ReplicaWatch(hub, context.reads.measure, context.log))
         registry.register(ReplicaCollector(context.reads))
@@ -224,13 +235,11 @@ def create_app(context: ApiContext) -> FastAPI:
         services.identities,
     )
     services.tokens.when_revoked(authenticator.forget)
-    app.state.context = context
+    app.state.context, app.state.services = context, services
     app.state.ending = threading.Event()
-    app.state.services = services
     app.state.authenticator = authenticator
-    app.state.streams = streams
-    app.state.route_board = board
     app.state.metrics, app.state.hub = registry, hub
+    app.state.streams, app.state.route_board, app.state.live_board = streams, board, live_board
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s)
     app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
     registry.register(QueueCollector(app.state.admission.ages_s))

@@ -77,6 +77,13 @@ def doorbell_metrics(registry: CollectorRegistry) -> StreamMetrics:
     )
 
 
+def live_metrics(registry: CollectorRegistry) -> StreamMetrics:
+    return StreamMetrics(
+        Gauge("headroom_event_streams", "Open streams of what changes.", registry=registry),
+        Counter("headroom_event_rings", "Readings that told streams something new.", registry=registry),
+    )
+
+
 def route_metrics(registry: CollectorRegistry) -> StreamMetrics:
     return StreamMetrics(
         Gauge("headroom_route_streams", "Open streams of routes.", registry=registry),

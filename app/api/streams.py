@@ -18,11 +18,11 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.metrics import StreamMetrics
@@ -293,19 +293,6 @@ class StreamRegistry(FeedThread[None]):
     def _end(self, ended: Collection[Actor]) -> None:
         for stream in [stream for actor in ended for stream in self.open.get(actor, ())]:
             stream.end()
-
-
-class HeldStream(StreamingResponse):
-    """Any other stream that ends with its token: its content is to look whether it is over."""
-
-    def __init__(self, registry: StreamRegistry, opened: OpenStream, content: AsyncIterator[str], **told: Any) -> None:
-        super().__init__(content, **told)
-        self._registry = registry
-        self._opened = opened
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._registry.holding(self._opened):
-            await super().__call__(scope, receive, send)
 
 
 # --- The doorbell

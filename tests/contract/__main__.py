@@ -25,7 +25,7 @@ from tests.integration.faults.reporters import Reporter
 
 PHASES = "examples,coverage,fuzzing,stateful"
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-STREAMS = ("listen_doorbell", "get_routes", "get_service_routes")
+STREAMS = ("listen_doorbell", "follow_events", "get_routes", "get_service_routes")
 ROLES: dict[str, dict[str, Any]] = {
     "admin": {"role": Role.ADMIN},
     "operator": {"role": Role.OPERATOR},

@@ -6,6 +6,7 @@ The cookie holds a secret of its own, never the token. Forms are taken from this
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 from collections.abc import Callable, Coroutine
@@ -23,7 +24,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, SHARED_READ, Rule, identify
+from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, SHARED_READ, Rule, identify
 from app.api.console.words import environment
 from app.api.deps import Services, services_of
 from app.api.problems import request_id_of
@@ -62,7 +63,19 @@ class NavEntry:
     """What other addresses begin with that belong here."""
 
 
-PLACES = (NavEntry("/", "Overview"),)
+PLACES = (
+    NavEntry("/", "Overview"),
+    NavEntry("/services", "Services"),
+    NavEntry("/plans", "Plans"),
+    NavEntry("/fleet", "Fleet", also=("/nodes/", "/gpus/")),
+    NavEntry("/what-if", "What if", CLUSTER_WRITE),
+    NavEntry("/costs", "Cost", COST_READ),
+    NavEntry("/work", "Tasks and jobs"),
+    NavEntry("/models", "Models"),
+    NavEntry("/policies", "Policies"),
+    NavEntry("/audit", "Audit", CLUSTER_READ),
+    NavEntry("/settings", "Settings"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +169,8 @@ def not_here(otherwise: ASGIApp) -> ASGIApp:
         ):
             await otherwise(scope, receive, send)
             return
+        with contextlib.suppress(HeadroomError):
+            await by_cookie()(request)
         error = NotFoundError(f"There is no page {request.url.path}.")
         await _told(request, error)(scope, receive, send)
 

@@ -16,6 +16,7 @@ from solvers.domain.workload import SloScope
 
 ATTAINMENT_GOOD = 0.98
 ATTAINMENT_POOR = 0.90
+_DIGITS = {"n0": 0, "n1": 1}
 _SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution"}
 
 
@@ -39,6 +40,8 @@ def environment() -> Environment:
         since=since_text,
         planner=planner_text,
         took=took_text,
+        moment=moment_text,
+        shown=shown,
     )
     return made
 
@@ -46,6 +49,13 @@ def environment() -> Environment:
 def number(quantity: float | None, digits: int = 0) -> str:
     """A number with thin thousands, or a dash."""
     return "–" if quantity is None else f"{quantity:,.{digits}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def shown(value: Any, form: str) -> str:
+    """A value that scripts keep up to date: they write it in the same way."""
+    if form in _DIGITS:
+        return number(value, _DIGITS[form])
+    return percent(value) if form == "pct" else usd_per_h(value)
 
 
 def percent(fraction: float | None) -> str:

@@ -8,7 +8,7 @@ import gzip
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -16,6 +16,7 @@ from starlette.background import BackgroundTask
 
 from app import kinds
 from app.api.auth import (
+    CLUSTER_READ,
     SHARED_READ,
     ClusterReader,
     CostReader,
@@ -26,14 +27,19 @@ from app.api.auth import (
     visible_project,
 )
 from app.api.body import CSV
-from app.api.deps import context_of, services_of
+from app.api.deps import Services, context_of, services_of
 from app.api.exposition import FleetPage
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
+from app.api.live import Follower, live_stream
 from app.api.openapi import router_of
+from app.api.streams import LineStream
 from app.errors import ForbiddenError
 from app.records import record
+from app.services.declared.tokens import Actor
 from app.services.planning.reviewing import tag_of
+from app.services.seen.feed import topics_of
 from app.services.seen.history import Costs, HandedStates
+from app.services.seen.series import SUBJECTS_MAX, Combined, TelemetryAnswer, TelemetryQuery, series
 from app.services.seen.status import FleetSummary
 from app.services.seen.telemetry import DeviceSeries, ServiceSeries
 from app.store.budgets import BudgetForecast
@@ -47,7 +53,7 @@ from app.store.webhooks import Delivery
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.domain.value import NAME_PATTERN
-from solvers.errors import FieldError, TransientError
+from solvers.errors import FieldError, NotFoundError, TransientError
 
 history_router = router_of("history")
 INT8_MAX = 2**63 - 1
@@ -125,6 +131,45 @@ def list_deliveries(request: Request, actor: ClusterReader, name: Name, order: P
     return answer(services_of(request).history.deliveries(name, order))
 
 
+EVENT_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Server-sent events named as their topics. `data` has `set` (fields by thing), `gone` (things) "
+        "and `whole` where it is everything; `away` tells that there is nothing new to be had for now.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+WantedTopics = Annotated[
+    str | None, Query(max_length=200, description="Topics with commas between them; default: all that one may follow.")
+]
+LastEventId = Annotated[
+    str | None, Header(alias="Last-Event-ID", max_length=64, description="The last event that you heard.")
+]
+
+
+@history_router.get(
+    "/v1/events/stream",
+    summary="Follow what changes",
+    status_code=200,
+    response_class=LineStream,
+    responses=EVENT_STREAM,
+)
+async def follow_events(
+    request: Request, actor: SharedReader, topics: WantedTopics = None, last_event_id: LastEventId = None
+) -> Any:
+    """Everything of the topics first, then what differs; with the last event's id only what was missed, where that is
+    still known. Of a project's token: `services` and `work`. The stream ends with its token.
+    """
+    return follow(request, actor, topics, last_event_id)
+
+
+def follow(request: Request, actor: Actor, topics: str | None, last_id: str | None) -> LineStream:
+    """The stream for somebody. Raises FieldError for topics that they cannot follow."""
+    state = request.app.state
+    follower = Follower(state.live_board, topics_of(topics, actor.project), actor.project, last_id)
+    heartbeat_s = context_of(request).settings.doorbell_heartbeat_s
+    return live_stream(state.streams, actor, state.live_board, follower, heartbeat_s)
+
+
 # --- The fleet at a glance
 
 
@@ -181,6 +226,45 @@ def get_device_telemetry(
     services = services_of(request)
     services.documents.get(kinds.DEVICE, (uuid,))
     return answer(services.telemetry.device_series(uuid, wanted))
+
+
+def telemetry_query(
+    subject: Annotated[
+        list[str],
+        Query(
+            max_length=SUBJECTS_MAX,
+            description="`services/PROJECT/NAME` or `devices/UUID`; several times for several of them.",
+        ),
+    ],
+    field: Annotated[
+        list[str], Query(max_length=16, description="A field of their series, such as `offered_rps` or `power_w`.")
+    ],
+    together: Annotated[Combined, Query(description="Each subject for itself, or all put together.")] = Combined.EACH,
+    wanted: TelemetryWindow = Depends(window),
+) -> TelemetryQuery:
+    return TelemetryQuery(
+        subjects=tuple(dict.fromkeys(subject)), fields=tuple(dict.fromkeys(field)), window=wanted, together=together
+    )
+
+
+def answer_telemetry(services: Services, actor: Actor, query: TelemetryQuery) -> TelemetryAnswer:
+    """What somebody may see of it. Raises NotFoundError for what is not theirs, or does not exist."""
+    for subject in query.subjects:
+        kind, *key = subject.split("/")
+        if kind == "devices" and not CLUSTER_READ.admits(actor):
+            raise NotFoundError(f"there is no {subject}")
+        if kind == "services":
+            require_project(actor, key[0])
+        services.documents.get(kinds.SERVICE if kind == "services" else kinds.DEVICE, tuple(key))
+    return series(services.reads, query)
+
+
+@telemetry_router.get("/v1/telemetry", summary="Many series at once", response_model=TelemetryAnswer)
+def query_telemetry(
+    request: Request, actor: SharedReader, query: Annotated[TelemetryQuery, Depends(telemetry_query)]
+) -> Any:
+    """Fields of many services and devices over the same steps, at most 2,000. A project's token sees its services."""
+    return answer(answer_telemetry(services_of(request), actor, query))
 
 
 # --- What was spent, by whom, under which accounting

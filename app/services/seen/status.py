@@ -115,6 +115,7 @@ class DeviceLine:
     utilisation_pct: float | None
     memory_mib_used: float | None
     clock_mhz_sm: int | None
+    temperature_c: float | None
     price_usd_per_h: float
     policy: str
     """The policy that decides on everything here."""
@@ -191,7 +192,7 @@ class FleetSummary:
 
 ATTAINMENT_WINDOW_S = 300.0
 READY = "ready"
-_READINGS = ("healthy", "power_w", "utilisation_pct", "memory_mib_used", "clock_mhz_sm")
+_READINGS = ("healthy", "power_w", "utilisation_pct", "memory_mib_used", "clock_mhz_sm", "temperature_c")
 Plain = dict[str, Any]
 
 
@@ -294,6 +295,9 @@ class _Sight:
         self._replicas = [row for row in replicas if row.workload.startswith(self._prefix)]
         self._assignments = [item for item in self.target.assignments if item.workload.startswith(self._prefix)]
         self._planned: Counter[str] = Counter(item.workload for item in self._assignments)
+        self._planned_pct: Counter[str] = Counter()
+        for item in self._assignments:
+            self._planned_pct[item.device] += item.share_pct_sm
         self._ready = Counter(row.workload for row in self._replicas if row.state == READY)
 
     def sees(self, key: tuple[str, ...]) -> bool:
@@ -347,7 +351,6 @@ class _Sight:
 
     def _device(self, uuid: str, spec: Plain, replicas: list[ReplicaLine]) -> DeviceLine:
         reading = self._readings.get(uuid)
-        planned = [item for item in self._assignments if item.device == uuid]
         return record_of(
             DeviceLine,
             spec,
@@ -356,7 +359,7 @@ class _Sight:
             price_usd_per_h=self._prices[uuid],
             policy=self._owners.policy_at(DeviceId(uuid)).name,
             owners=owner_words(knob_owners(self._owners, DeviceId(uuid), self._standing)),
-            share_pct_sm_planned=sum(item.share_pct_sm for item in planned),
+            share_pct_sm_planned=self._planned_pct[uuid],
             share_pct_sm_held=sum(replica.share_pct_sm for replica in replicas),
             replicas=tuple(sorted(replicas, key=lambda replica: replica.replica)),
         )

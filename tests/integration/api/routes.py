@@ -92,6 +92,8 @@ class Requests:
         if route.operation == "revoke_node":
             parts["node"] = self.fresh_node()
         path = route.path.format_map(parts)
+        if route.operation == "query_telemetry":
+            path += f"?subject=services/{OWN}/vision&field=offered_rps"
         if route.method == "GET":
             return path, None, {}
         if route.method == "PATCH":

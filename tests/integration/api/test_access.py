@@ -76,6 +76,8 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "get_token": ADMIN,
     "create_token": ADMIN,
     "create_sign_in_link": SHARED_READ,
+    "follow_events": SHARED_READ,
+    "query_telemetry": OWN_READ,
     "revoke_token": ADMIN,
     "import_profiles": CLUSTER_WRITE,
     "list_profile_pairs": CLUSTER_READ,
@@ -210,7 +212,7 @@ def test_everybody_at_the_consoles_doors(world: World) -> None:
         assert world.call("POST", "/session/end", None, headers=session).status_code == 303
         world.client.cookies.clear()
         if not may:
-            stream = world.call("GET", "/console/stream", None, headers=session)
+            stream = world.call("GET", "/console/events", None, headers=session)
             assert stream.status_code == 401, who
         assert world.call("GET", "/static/console.css", None).status_code == 200
         assert world.call("GET", "/static/..%2Fapp.py", who).status_code == 404

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import html
+import io
+import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import ExitStack
 from http.cookies import SimpleCookie
+from typing import Any
 from unittest import mock
 from urllib.parse import quote
 
@@ -13,14 +18,13 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from app import kinds
-from app.api.console import door, overview
+from app.api.console import door
 from app.services.declared.sign_ins import SIGN_IN_S
 from solvers.errors import TransientError
-from tests import builders
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.serving import DEADLINE_S, serving
 from tests.integration.api.world import DEVICE, FOREIGN, NODE, OWN, World
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -103,7 +107,7 @@ def test_a_token_that_may_not_look_stays_outside(world: World, who: str) -> None
     assert "set-cookie" not in answer.headers
     held = world.call("GET", "/", None, headers=world.cookie(who))
     assert SIGN_IN in held.text
-    stream = world.call("GET", "/console/stream", None, headers=world.cookie(who))
+    stream = world.call("GET", "/console/events", None, headers=world.cookie(who))
     assert stream.status_code == 401
 
 
@@ -197,8 +201,9 @@ def test_a_form_of_another_site_signs_nobody_out(world: World) -> None:
 
 def test_while_the_database_is_away_people_are_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     away = mock.Mock(side_effect=TransientError("the database is away"))
+    held = world.cookie("viewer")
     monkeypatch.setattr(world.app.state.services.status, "fleet", away)
-    opened = world.call("GET", "/", None, headers=world.cookie("viewer"))
+    opened = world.call("GET", "/", None, headers=held)
     monkeypatch.setattr(world.app.state.authenticator, "look_up", away)
     refused = _sign_in(world, world.secrets["operator"])
     for answer in (opened, refused):
@@ -207,76 +212,72 @@ def test_while_the_database_is_away_people_are_told_so(world: World, monkeypatch
         assert "set-cookie" not in answer.headers
 
 
-def test_only_the_pages_own_files_are_served(world: World) -> None:
-    for name, kind in (("console.css", "text/css"), ("console.js", "text/javascript")):
+def test_only_the_pages_own_files_are_served_and_those_for_long(world: World) -> None:
+    for name, kind in (
+        ("console.css", "text/css"),
+        ("console.js", "text/javascript"),
+        ("htmx.min.js", "text/javascript"),
+    ):
         answer = world.call("GET", f"/static/{name}", None)
         assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
         assert answer.headers["x-content-type-options"] == "nosniff"
-    for name in ("console.py", "..%2Fconsole.py", "base.html"):
+        assert answer.headers["cache-control"] == "no-cache"
+        assert "immutable" in world.call("GET", door.asset(name), None).headers["cache-control"]
+    for name in ("console.py", "..%2Fconsole.py", "base.html", "htmx.LICENSE"):
         assert world.call("GET", f"/static/{name}", None).status_code == 404
 
 
-# -- the picture ------------------------------------------------------------------------------------------------------
-
-
-def test_a_node_that_never_reported_says_so(world: World) -> None:
-    world.joined(NODE)
-    assert 'class="bad">never seen<' in _page(world, "viewer")
-
-
-def test_a_policy_without_planners_still_has_a_page(world: World) -> None:
-    world.put(kinds.POLICY, replace(builders.policy(), planners=()))
-    assert "no plan promoted yet" in _page(world, "viewer")
-
-
-def test_the_page_shows_the_whole_fleet(full: World) -> None:
-    page = _page(full, "viewer")
-    assert "whole cluster" in page
-    assert f"75 percent of the SMs held on {DEVICE}" in page
-    assert f"<h3><span>{NODE}" in page
-    assert 'class="good">up<' in page
-    for replica, share in ((OWN_REPLICA, 50), (FOREIGN_REPLICA, 25)):
-        assert f"<title>{replica}: {share} % of the SMs, batch 8, ready</title>" in page
-    rows = _rows(page)
-    assert rows[f"{OWN}/vision"][:5] == ["p99 ≤ 60 ms", "98.0 %", "42.5", "30.0", "1 / 1"]
-    assert rows[f"{FOREIGN}/speech"][2:5] == ["17.5", "20.0", "1 / 1"]
-    assert rows[f"{OWN}/train"][:3] == ["0.0 %", "0 / 10\N{NARROW NO-BREAK SPACE}000", "iterations"]
-    assert f"{FOREIGN}/batch" in rows
-    assert "p99 end to end, ms" in page
-    assert "the last change is too recent" in page
-    assert "(greedy, 22 ms)" in page
-
-
-def _rows(page: str) -> dict[str, list[str]]:
-    """Cells of every table row by the first."""
-    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.S) for row in re.findall(r"<tr>(.*?)</tr>", page, re.S)]
-    return {cells[0]: cells[1:] for cells in rows if cells}
-
-
 def test_a_project_sees_its_own_part_only(full: World) -> None:
-    page = _page(full, "own viewer")
-    assert f"project {OWN}" in page
-    assert OWN_REPLICA in page
-    assert f"{OWN}/train" in page
+    told = {who: "".join(_text(full, who, path) for path in ("/", "/services", "/work", "/fleet")) for who in SEEING}
+    assert f"project {OWN}" in told["own viewer"]
+    assert OWN_REPLICA in told["own viewer"]
     for hidden in (FOREIGN_REPLICA, f"{FOREIGN}/speech", f"{FOREIGN}/batch", "too recent", "rack-1"):
-        assert hidden in _page(full, "viewer")
-        assert hidden not in page
-    foreign = _page(full, "foreign operator")
-    assert FOREIGN_REPLICA in foreign
-    assert OWN_REPLICA not in foreign
+        assert hidden in told["viewer"]
+        assert hidden not in told["own viewer"]
+    assert FOREIGN_REPLICA in told["foreign operator"]
+    assert OWN_REPLICA not in told["foreign operator"]
+    for path in (f"/services/{FOREIGN}/speech", f"/costs?project={FOREIGN}"):
+        assert full.call("GET", path, None, headers=full.cookie("own viewer")).status_code == 404
+    for path in (f"/nodes/{NODE}", f"/gpus/{DEVICE}", "/audit", "/what-if"):
+        assert full.call("GET", path, None, headers=full.cookie("own operator")).status_code == 403
 
 
-def test_a_project_without_replicas_sees_no_device(full: World) -> None:
-    with full.database.transaction() as session:
-        session.execute(text("DELETE FROM replica_samples WHERE project = :project"), {"project": FOREIGN})
-    assert DEVICE not in _page(full, "foreign viewer")
+SEEING = ("viewer", "own viewer", "foreign operator")
 
 
-def test_an_empty_cluster_says_what_to_do(world: World) -> None:
-    page = _page(world, "viewer")
-    assert "No node has joined yet." in page
-    assert "No services yet." in page
-    assert "none yet" in page
+def _text(world: World, who: str, path: str) -> str:
+    answer = world.call("GET", path, None, headers=world.cookie(who))
+    assert answer.status_code == 200, path
+    return answer.text
+
+
+def test_only_who_may_write_decides(full: World) -> None:
+    plan = full.call("POST", "/v1/plans", plain={}).json()["id"]
+    deeds = {
+        f"/plans/{plan}/apply": b"",
+        f"/plans/{plan}/reject": b"",
+        "/plans/back": b"generation=1",
+        "/plans/resume": b"",
+    }
+    for path, body in deeds.items():
+        for who in ("viewer", "own operator"):
+            answer = full.call("POST", path, None, body=body, headers={**FORM, **full.cookie(who)})
+            assert answer.status_code == 403, (path, who)
+        foreign = {**FORM, **full.cookie("operator"), "Origin": "https://evil.example"}
+        assert full.call("POST", path, None, body=body, headers=foreign).status_code == 403
+        assert full.call("POST", path, None, body=body, headers=FORM).status_code == 401
+    assert full.call("GET", f"/v1/plans/{plan}").json()["state"] == "proposed"
+    assert "Approve" in _text(full, "operator", f"/plans/{plan}")
+    assert "Approve" not in _text(full, "viewer", f"/plans/{plan}")
+    full.client.follow_redirects = False
+    done = full.call(
+        "POST", f"/plans/{plan}/apply", None, body=b"comment=go", headers={**FORM, **full.cookie("operator")}
+    )
+    assert (done.status_code, done.headers["location"]) == (303, f"/plans/{plan}")
+    assert full.call("GET", f"/v1/plans/{plan}").json()["state"] == "promoted"
+    again = full.call("POST", f"/plans/{plan}/reject", None, body=b"", headers={**FORM, **full.cookie("operator")})
+    assert again.status_code == 409
+    assert 'role="alert"' in again.text
 
 
 def test_whatever_is_stored_is_shown_as_text(full: World) -> None:
@@ -288,120 +289,184 @@ def test_whatever_is_stored_is_shown_as_text(full: World) -> None:
                 {"path": f"{{{field}}}", "word": f"{field}{hostile}"},
             )
         session.execute(text("UPDATE replica_samples SET replica = :word"), {"word": f"replica{hostile}"})
-    page = _page(full, "viewer")
+    pages = [_text(full, "viewer", path) for path in ("/", "/services", "/fleet", f"/gpus/{DEVICE}", f"/nodes/{NODE}")]
     for field in ("model", "gpu_type", "rack", "replica"):
-        assert f"{field}&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&#34;&amp;" in page
-    assert "<script>alert" not in page
+        assert any(f"{field}&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&#34;&amp;" in page for page in pages)
+    assert not any("<script>alert" in page for page in pages)
 
 
-def test_more_workloads_than_colours_are_told_apart_by_texture(full: World) -> None:
-    for number in range(overview.COLOURS + 2):
-        full.put(kinds.SERVICE, builders.service(f"more-{number}", project=OWN))
-    legend = _page(full, "viewer").partition('<div class="fleet">')[0]
-    painted = re.findall(r'<g class="(c\d+ t\d)"', legend)
-    assert len(painted) == len(set(painted)) == overview.COLOURS + 6
+def test_an_empty_cluster_says_what_to_do(world: World) -> None:
+    assert "No node has joined yet." in _text(world, "viewer", "/")
+    assert "No services yet." in _text(world, "viewer", "/services")
+    for path in ("/plans", "/fleet", "/costs", "/work", "/models", "/policies", "/settings", "/audit"):
+        _text(world, "viewer", path)
 
 
-def test_one_rendering_serves_everybody_of_a_scope_for_a_moment(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ms = 0.0
-    _page(full, "viewer")
-    board = full.app.state.board
-    monkeypatch.setattr(board, "_elapsed_ms", lambda: now_ms)
-    board._kept.clear()
-    seen: list[str | None] = []
-    fleet = full.app.state.services.status.fleet
-    monkeypatch.setattr(full.app.state.services.status, "fleet", lambda project: seen.append(project) or fleet(project))
-    for who in ("viewer", "admin", "own viewer", "own operator"):
-        _page(full, who)
-    assert seen == [None, OWN]
-    now_ms = overview.FRESH_MS
-    _page(full, "viewer")
-    assert seen == [None, OWN, None]
+def test_the_address_sorts_and_filters_services(full: World) -> None:
+    def names(query: str) -> list[str]:
+        return re.findall(r'<tr><td><a href="/services/([^"]+)"', _text(full, "viewer", f"/services?{query}"))
+
+    assert names("") == [f"{OWN}/vision", f"{FOREIGN}/speech"]
+    assert names("sort=-rate_rps") == [f"{OWN}/vision", f"{FOREIGN}/speech"]
+    assert names("sort=rate_rps") == [f"{FOREIGN}/speech", f"{OWN}/vision"]
+    assert names("q=SPEECH") == names(f"project={FOREIGN}") == [f"{FOREIGN}/speech"]
+    assert names("mode=off") == []
 
 
-# -- the stream -------------------------------------------------------------------------------------------------------
+SPENT = """
+INSERT INTO ledger_hours (
+    hour, device_uuid, kind, subject, node_id, gpu_type, region, price_kind, price_usd_per_h, project, workload, model,
+    seconds, share_pct_sm_seconds, memory_mib_seconds, memory_mib_seconds_reserved, energy_j, usd_memory, usd_share,
+    usd_whole, usd_energy)
+SELECT date_trunc('hour', now()) - interval '2 hours', 'g', kind, subject, 'a', 't4', 'default', 'on_demand', 1,
+    project, workload, 'm', 3600, 180000, 0, 0, 0, 0.5, usd, usd, 0
+FROM (VALUES ('replica', 'r', 'demo', '=demo/vision', 1.25), ('idle', '', '', '', 0.75))
+    AS v (kind, subject, project, workload, usd)
+"""
 
 
-class Watcher:
-    """One page that stays open."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self.response = response
-        self._lines = response.iter_lines()
-
-    def event(self) -> tuple[str, str]:
-        """The next event's name and data; comments are passed over."""
-        name, data = "", []
-        for line in self._lines:
-            field, _, value = line.partition(": ")
-            if field == "event":
-                name = value
-            elif field == "data":
-                data.append(value)
-            elif not line and name:
-                return name, "\n".join(data)
-        raise AssertionError("the stream ended without saying so")
-
-    def rest(self) -> list[str]:
-        """What comes after."""
-        return [line for line in self._lines if line]
+def test_the_bill_is_the_same_as_a_page_a_file_and_sql(full: World) -> None:
+    with full.database.raw() as connection:
+        connection.execute(SPENT)
+        connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', date_trunc('hour', now()))")
+    page = _text(full, "viewer", "/costs?by=service&days=1")
+    sums = {item["key"]: item["usd"] for item in full.call("GET", "/v1/costs").json()["items"]}
+    rows = list(csv.DictReader(io.StringIO(_text(full, "viewer", "/costs.csv?by=service&days=1"))))
+    # A spreadsheet takes what begins so for a formula.
+    assert {row["service"].removeprefix("'"): float(row["usd"]) for row in rows} == sums
+    assert any(row["service"].startswith("'=") for row in rows)
+    for by in ("service", "project", "device", "node", "gpu_type", "hour", "day"):
+        shown = _text(full, "viewer", f"/costs?by={by}&days=1")
+        statement = html.unescape(re.search(r'id="sql">(.*?)</pre>', shown, re.S)[1])
+        with full.database.raw() as connection:
+            found = connection.execute(statement).fetchall()
+        total = full.call("GET", f"/v1/costs?by={by}").json()["usd"]
+        assert float(sum(usd for _, usd in found)) == pytest.approx(total) == 2.0
+    assert "$2.00" in page
 
 
-@pytest.fixture
-def watcher(full: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
-    """A viewer's open page."""
-    monkeypatch.setattr(overview, "REFRESH_S", 0.05)
-    with (
-        serving(full) as (port, _),
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S) as client,
-        client.stream("GET", "/console/stream", headers=full.cookie("viewer")) as response,
+# -- what scripts read ------------------------------------------------------------------------------------------------
+
+
+def _events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Events with their id and data; comments and hints are passed over."""
+    found: dict[str, str] = {}
+    for line in lines:
+        field, _, value = line.partition(": ")
+        found[field] = value
+        if not line:
+            if "event" in found:
+                yield found.get("id", ""), found["event"], json.loads(found["data"])
+            found = {}
+
+
+def test_the_stream_tells_the_whole_then_what_differs_and_goes_on_where_one_was(full: World) -> None:
+    with serving(full) as (port, _), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S) as client:
+        bearer = {"Authorization": f"Bearer {full.secrets['viewer']}"}
+        with client.stream("GET", "/v1/events/stream?topics=services,nodes", headers=bearer) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            events = _events(response.iter_lines())
+            seen, first, whole = next(events)
+            assert (first, whole["whole"]) == ("services", True)
+            assert whole["set"][f"{OWN}/vision"]["rate_rps"] == 30.0
+            assert next(events)[1] == "nodes"
+            _rack(full, "rack-2")
+            # Of one field of one thing, and of nothing else.
+            seen, topic, changes = next(events)
+            assert (topic, changes) == ("nodes", {"set": {NODE: {"rack": "rack-2"}}, "gone": []})
+        with client.stream("GET", "/v1/events/stream?topics=nodes", headers=bearer) as response:
+            watching = _events(response.iter_lines())
+            assert next(watching)[2]["whole"]
+            _rack(full, "rack-3")
+            wait_until(lambda: full.app.state.live_board.number > int(seen.partition(".")[2]))
+        again = {**bearer, "Last-Event-ID": seen}
+        with client.stream("GET", "/v1/events/stream?topics=nodes", headers=again) as response:
+            assert next(_events(response.iter_lines()))[2]["set"] == {NODE: {"rack": "rack-3"}}
+        for lost in ("another.1", f"{seen}0000", "x", f"{seen.partition('.')[0]}.-1"):
+            with client.stream(
+                "GET", "/console/events?topics=nodes", headers={**full.cookie("viewer"), "Last-Event-ID": lost}
+            ) as response:
+                assert next(_events(response.iter_lines()))[2]["whole"]
+
+
+def _rack(world: World, name: str) -> None:
+    with world.database.raw() as connection:
+        connection.execute(
+            "UPDATE nodes SET spec = jsonb_set(spec, '{rack}', to_jsonb(%s::text)) WHERE id = %s", (name, NODE)
+        )
+
+
+def test_a_project_follows_its_own_and_one_reader_serves_all(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    status = full.app.state.services.status
+    fleet = status.fleet
+    monkeypatch.setattr(status, "fleet", lambda project: read.append(project) or fleet(project))
+    for topics in ("devices", "nodes", "fleet", "events", "cycles", "nonsense"):
+        refused = full.call("GET", f"/v1/events/stream?topics={topics}", "own viewer")
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "query:topics")
+    with serving(full) as (port, _), ExitStack() as stack:
+        clients = [
+            stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S)) for _ in range(8)
+        ]
+        opened = [
+            stack.enter_context(
+                client.stream(
+                    "GET", "/v1/events/stream", headers={"Authorization": f"Bearer {full.secrets['own viewer']}"}
+                )
+            )
+            for client in clients
+        ]
+        watching = [_events(response.iter_lines()) for response in opened]
+        for events in watching:
+            assert list(next(events)[2]["set"]) == [f"{OWN}/vision"]
+        wait_until(lambda: len(read) >= 3)
+        assert set(read) == {None}
+        reads, turns = len(read), full.app.state.live_board.hub.listeners
+        assert turns == len(opened) > reads / 8
+
+
+def test_the_stream_says_when_there_is_nothing_new_to_be_had(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(full) as (port, _), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S) as client:
+        bearer = {"Authorization": f"Bearer {full.secrets['viewer']}"}
+        with client.stream("GET", "/v1/events/stream?topics=nodes", headers=bearer) as response:
+            events = _events(response.iter_lines())
+            assert next(events)[1] == "nodes"
+            with monkeypatch.context() as broken:
+                away = mock.Mock(side_effect=TransientError("the database is away"))
+                broken.setattr(full.app.state.services.status, "fleet", away)
+                assert next(events)[1] == "away"
+            _rack(full, "rack-9")
+            assert next(events)[2]["set"] == {NODE: {"rack": "rack-9"}}
+
+
+def test_telemetry_of_many_is_asked_at_once(full: World) -> None:
+    base = (
+        f"/v1/telemetry?step_s=60&subject=services/{OWN}/vision&subject=services/{FOREIGN}/speech&field=completed_rps"
+    )
+    each = full.call("GET", base, "viewer").json()["items"]
+    assert [(line["subject"], line["field"]) for line in each] == [
+        (f"services/{OWN}/vision", "completed_rps"), (f"services/{FOREIGN}/speech", "completed_rps"),
+    ]  # fmt: skip
+    assert {len(line["values"]) for line in each} == {60}
+    alone = full.call("GET", f"/v1/telemetry/services/{OWN}/vision", "viewer").json()["items"]
+    assert [value for value in each[0]["values"] if value is not None] == [point["completed_rps"] for point in alone]
+    (total,) = full.call("GET", f"{base}&together=sum", "viewer").json()["items"]
+    there = [
+        [value for value in step if value is not None] for step in zip(*(line["values"] for line in each), strict=True)
+    ]
+    assert total["values"] == [sum(step) if step else None for step in there]
+    assert full.call("GET", base, "own viewer").status_code == 404
+    assert full.call("GET", f"/v1/telemetry?subject=devices/{DEVICE}&field=power_w", "own viewer").status_code == 404
+    wrong = (
+        "subject=x&field=y",
+        "subject=services/a&field=offered_rps",
+        f"subject=devices/{DEVICE}&field=offered_rps",
+        "field=power_w",
+    )
+    many = "&".join(f"subject=services/{OWN}/s{number}" for number in range(33))
+    for query in (
+        *wrong,
+        f"{many}&field=offered_rps",
+        f"subject=devices/{DEVICE}&field=power_w&step_s=1&from=2026-01-01",
     ):
-        yield Watcher(response)
-
-
-def test_the_stream_brings_the_picture_and_every_change_of_it(full: World, watcher: Watcher) -> None:
-    assert watcher.response.status_code == 200
-    assert watcher.response.headers["content-type"].startswith("text/event-stream")
-    name, first = watcher.event()
-    assert name == "fragment"
-    assert OWN_REPLICA in first
-    assert first.startswith("<section")
-    with full.database.transaction() as session:
-        session.execute(text("UPDATE replica_samples SET state = 'draining'"))
-    while "draining" not in first:
-        name, first = watcher.event()
-        assert name == "fragment"
-
-
-def test_a_stream_says_that_there_is_nothing_new_to_be_had(
-    full: World, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert watcher.event()[0] == "fragment"
-    with monkeypatch.context() as broken:
-        broken.setattr(full.app.state.board, "fragment", mock.Mock(side_effect=TransientError("the database is away")))
-        name = "fragment"
-        while name == "fragment":
-            name, _ = watcher.event()
-        assert name == "away"
-    while name == "away":
-        name, _ = watcher.event()
-    assert name == "fragment"
-
-
-def test_a_revoked_token_ends_its_stream(full: World, watcher: Watcher) -> None:
-    assert watcher.event()[0] == "fragment"
-    assert full.call("DELETE", f"/v1/tokens/{full.ids['viewer']}").status_code == 204
-    name = "fragment"
-    while name == "fragment":
-        name, _ = watcher.event()
-    assert name == "end"
-    assert watcher.rest() == []
-    assert SIGN_IN in full.call("GET", "/", None, headers=full.cookie("viewer")).text
-
-
-def test_the_end_of_the_process_ends_the_stream(full: World, watcher: Watcher) -> None:
-    assert watcher.event()[0] == "fragment"
-    full.app.state.streams.closing.set()
-    rest = watcher.rest()
-    assert rest[-1].startswith("retry: "), "it comes again, by itself and to another process"
-    assert "event: end" not in rest
+        assert full.call("GET", f"/v1/telemetry?{query}", "viewer").status_code == 422, query

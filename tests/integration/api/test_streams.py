@@ -18,7 +18,7 @@ from tests.integration.api.world import NODE, World, build_world
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-DOORBELL, ROUTES, CONSOLE = "/v1/doorbell", "/v1/routes?watch=true", "/console/stream"
+DOORBELL, ROUTES, CONSOLE = "/v1/doorbell", "/v1/routes?watch=true", "/console/events"
 ENDS_S_MAX = 5.0
 BEAT_S = 0.2
 

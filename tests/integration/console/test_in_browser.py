@@ -6,23 +6,39 @@ foreign requests, answers above 400), and every test ends by asking that there w
 
 from __future__ import annotations
 
+import gzip
+import subprocess
+import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from fastapi.responses import HTMLResponse
 from playwright.sync_api import Route, expect
 
-from app.api.console import overview
+from app.api.console import catalogue, machines, money, overview, plans, workloads
+from app.api.console.door import COOKIE
 from app.store.tokens import Role
-from tests.integration.api.world import NODE, OWN
+from tests.integration.api.world import DEVICE, NODE, OWN
 from tests.integration.console.conftest import LONG, Served
 from tests.integration.console.visitor import SIGN_IN, SIGN_OUT, Entrance, Visitor
 
 pytestmark = pytest.mark.integration
 
-PHONE_PX = 390
-STREAM = "/console/stream"
-PANELS = ["Services", "Offline tasks in line", "Training and offline work"]
+WIDTHS = (1440, 1024, 390)
+STREAM = "/console/events"
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+STATIC = Path(overview.__file__).parent / "static"
+PAGES = [
+    "/", "/services", f"/services/{OWN}/vision", "/plans", "/fleet", f"/nodes/{NODE}", f"/gpus/{DEVICE}", "/what-if",
+    "/costs", "/work", "/models", "/policies", "/audit", "/settings",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh(served: Served) -> None:
+    """What was reported was so just now, however long the tests take."""
+    tables = ("device_samples", "replica_samples", "rate_samples")
+    served.house.change(";".join(f"UPDATE {table} SET received_at = now()" for table in tables))
 
 
 @pytest.fixture
@@ -38,12 +54,16 @@ def viewer(entrance: Entrance, served: Served) -> Visitor:
 
 def test_a_token_opens_the_console_until_one_signs_out(entrance: Entrance, served: Served) -> None:
     visitor = entrance.window()
-    visitor.open()
+    visitor.open("/services?q=vision")
     assert not visitor.inside()
     visitor.page.get_by_label("Token").fill(f"  {served.tokens['viewer']} ")
     visitor.page.get_by_role("button", name=SIGN_IN).click()
+    # It leads to where one wanted to go.
+    expect(visitor.page.get_by_role("searchbox", name="Find")).to_have_value("vision")
     visitor.link().to_have_text("live")
-    assert visitor.inside()
+    (cookie,) = visitor.page.context.cookies()
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")
+    assert served.tokens["viewer"] not in cookie["value"]
     assert visitor.page.evaluate("document.cookie") == ""
     visitor.page.reload()
     assert visitor.inside()
@@ -53,18 +73,29 @@ def test_a_token_opens_the_console_until_one_signs_out(entrance: Entrance, serve
     for again in (visitor.page.reload, visitor.page.go_back, visitor.open):
         again()
         assert not visitor.inside()
+    # Whoever kept the cookie has nothing.
+    visitor.page.context.add_cookies([{"name": COOKIE, "value": cookie["value"], "url": visitor.address}])
+    visitor.open()
+    assert not visitor.inside()
+
+
+def test_a_link_of_the_command_line_opens_it_once(entrance: Entrance, served: Served) -> None:
+    program = str(Path(sys.executable).parent / "headroom")
+    asked = [program, "open", "--print", "--server", served.house.address, "--token", served.tokens["viewer"]]
+    link = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    visitor = entrance.window()
+    visitor.page.goto(link)
+    visitor.link().to_have_text("live")
+    assert visitor.inside()
+    other = entrance.window()
+    with other.expecting("status: 401 .*/session/link", "console: .* 401"):
+        other.page.goto(link)
+        expect(other.page.get_by_role("alert")).to_contain_text("ask for a new one")
+    assert not other.inside()
 
 
 def test_a_token_that_is_no_good_is_refused_in_the_form(entrance: Entrance, served: Served) -> None:
-    house = served.house
-    expired, revoked = house.token(Role.VIEWER, ttl_s=1e-6), house.token(Role.OPERATOR)
-    house.change("UPDATE tokens SET revoked_at = now() WHERE role = 'operator' AND name = 'test-operator'")
-    refused = {
-        "hr_" + "x" * 43: "unknown, expired or revoked",
-        expired: "unknown, expired or revoked",
-        revoked: "unknown, expired or revoked",
-        served.tokens["join"]: "may not use the console",
-    }
+    refused = {"hr_" + "x" * 43: "unknown, expired or revoked", served.tokens["join"]: "may not use the console"}
     visitor = entrance.window()
     visitor.open()
     for token, reason in refused.items():
@@ -79,18 +110,26 @@ def test_a_token_that_is_no_good_is_refused_in_the_form(entrance: Entrance, serv
     visitor.link().to_have_text("live")
 
 
-def test_whoever_loses_the_token_is_shown_out(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window()
-    visitor.sign_in(served.house.token(Role.VIEWER, project=OWN))
-    visitor.link().to_have_text("live")
-    served.house.change("UPDATE tokens SET revoked_at = now() WHERE role = 'viewer' AND name = 'test-viewer'")
-    expect(visitor.page.get_by_role("button", name=SIGN_IN)).to_be_visible()
+def test_whoever_is_signed_out_elsewhere_is_shown_out(entrance: Entrance, served: Served) -> None:
+    token = served.house.token(Role.VIEWER, project=OWN)
+    here, there = entrance.window(), entrance.window()
+    for visitor in (here, there):
+        visitor.sign_in(token)
+        visitor.link().to_have_text("live")
+    there.open("/settings")
+    rows = there.page.get_by_role("row").filter(has_text="Mozilla")
+    expect(rows).to_have_count(2)
+    rows.filter(has_not_text="this one").get_by_role("button", name="End").click()
+    # Its stream ends, it asks again, and is answered that it is refused.
+    with here.expecting(f"status: 401 .*{STREAM}", "console: .* 401"):
+        expect(here.page.get_by_role("button", name=SIGN_IN)).to_be_visible()
+    assert there.inside()
 
 
-@pytest.mark.parametrize("path", ["/session", "/session/end"])
+@pytest.mark.parametrize("path", ["/session", "/session/end", "/plans/resume"])
 def test_a_form_on_another_site_does_nothing(entrance: Entrance, served: Served, path: str) -> None:
     visitor = entrance.window()
-    visitor.sign_in(served.tokens["viewer"])
+    visitor.sign_in(served.tokens["operator"])
     held = visitor.page.context.cookies()
     action = f'method="post" action="{visitor.address}{path}"'
     form = f'<form {action}><input name="token" value="x"><button>Win</button></form>'
@@ -107,91 +146,169 @@ def test_a_form_on_another_site_does_nothing(entrance: Entrance, served: Served,
 # -- the pages --------------------------------------------------------------------------------------------------------
 
 
-def test_every_page_is_reached_by_clicking(viewer: Visitor) -> None:
+def test_every_page_is_reached_by_clicking(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.window(java_script_enabled=False)
+    visitor.sign_in(served.tokens["operator"])
     seen: set[str] = set()
     waiting = ["/"]
     while waiting:
         path = waiting.pop()
         seen.add(path)
-        viewer.open(path)
-        links = viewer.page.get_by_role("link").evaluate_all("(all) => all.map((link) => link.href)")
-        waiting += {urlsplit(link).path for link in links if link.startswith(viewer.address)} - seen - {*waiting}
-    pages = {route.path for route in overview.router.routes if getattr(route, "response_class", None) is HTMLResponse}
-    assert pages == seen
-
-
-def test_the_numbers_of_the_fleet_are_on_the_page(viewer: Visitor) -> None:
-    _check_numbers(viewer)
-    viewer.link().to_have_text("live")
-
-
-def test_without_scripts_the_page_shows_the_same(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(java_script_enabled=False)
-    visitor.sign_in(served.tokens["viewer"])
-    _check_numbers(visitor)
-    visitor.link().to_have_text("reload for newer numbers")
-
-
-def _check_numbers(visitor: Visitor) -> None:
-    numbers = visitor.numbers()
-    assert numbers["requests within SLO, 5 min"] == "98.0 %"
-    assert numbers["GPU power"].endswith(" W")
-    vision = visitor.row(f"{OWN}/vision")
-    assert vision[1:6] == ["p99 ≤ 60 ms", "98.0 %", "42.5", "30.0", "1 / 1"]
-    assert visitor.page.get_by_role("img", name="75 percent of the SMs held").is_visible()
-    assert visitor.page.get_by_text("the last change is too recent").is_visible()
+        visitor.open(path)
+        links = visitor.page.locator("a[href]:not([download])").evaluate_all("(all) => all.map((link) => link.href)")
+        waiting += {urlsplit(link).path for link in links if link.startswith(visitor.address)} - seen - {*waiting}
+    templates = {
+        route.path
+        for module in (catalogue, machines, money, overview, plans, workloads)
+        for route in module.router.routes
+        if "GET" in getattr(route, "methods", ()) and not route.path.endswith(".csv")
+    }
+    parts = [path.strip("/").split("/") for path in seen]
+    for template in templates:
+        wanted = template.strip("/").split("/")
+        assert any(
+            len(part) == len(wanted) and all(b.startswith("{") or a == b for a, b in zip(part, wanted, strict=True))
+            for part in parts
+        ), template
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_in_any_light_and_on_a_phone_everything_can_be_read(entrance: Entrance, served: Served, scheme: str) -> None:
-    visitor = entrance.window(color_scheme=scheme)
+def test_every_page_can_be_read_by_everybody_and_everywhere(entrance: Entrance, served: Served, scheme: str) -> None:
+    visitor = entrance.window(color_scheme=scheme, width=WIDTHS[0])
     visitor.open()
-    for inside in (False, True):
-        if inside:
-            visitor.sign_in(served.tokens["viewer"])
-            assert visitor.page.get_by_role("cell", name=LONG).count() == 1
-        for width in (PHONE_PX, 1280):
+    assert visitor.axe(AXE) == []
+    visitor.sign_in(served.tokens["operator"])
+    for path in PAGES:
+        visitor.open(path)
+        expect(visitor.page.get_by_role("heading", level=1)).to_be_visible()
+        for width in WIDTHS:
             visitor.page.set_viewport_size({"width": width, "height": 900})
-            assert (visitor.wide(), visitor.pale(), visitor.unreachable()) == ([], [], [])
+            assert (path, width, visitor.wide(), visitor.pale(), visitor.unreachable()) == (path, width, [], [], [])
+            # Between phone and desk nothing is there that is on neither.
+            assert (path, width, visitor.axe(AXE) if width != WIDTHS[1] else []) == (path, width, [])
+
+
+def test_what_is_not_there_is_a_page(viewer: Visitor) -> None:
+    for path in ("/nowhere", f"/services/{OWN}/nobody", "/gpus/GPU-none", f"/plans/sha256:{'0' * 64}"):
+        with viewer.expecting(f"status: 404 .*{path}", "console: .* 404"):
+            viewer.open(path)
+            expect(viewer.page.get_by_role("alert")).to_be_visible()
+        assert viewer.inside()
+
+
+def test_the_numbers_are_on_the_pages_without_scripts_too(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.window(java_script_enabled=False)
+    visitor.sign_in(served.tokens["viewer"])
+    numbers = visitor.numbers()
+    assert numbers["requests within SLO, 5 min"] == "98.0 %"
+    assert numbers["GPU power, no cap"].endswith(" W")
+    visitor.link().to_have_text("reload for newer numbers")
+    visitor.open("/services")
+    assert visitor.row(f"{OWN}/vision")[1:7] == ["p99 ≤ 60 ms", "98.0 %", "200.0 %", "42.5", "30.0", "1 / 1"]
+    assert visitor.row(LONG if "/" in LONG else f"{OWN}/{LONG}")[6] == "none planned"
+    visitor.open("/fleet")
+    assert visitor.page.get_by_role("img", name="75 percent of the SMs held").is_visible()
 
 
 def test_the_keyboard_is_enough(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(width=PHONE_PX)
+    visitor = entrance.window(width=390)
     visitor.open()
     assert visitor.focused() == "Token"
     assert visitor.tab() == SIGN_IN
     visitor.page.keyboard.press("Shift+Tab")
     visitor.type_token(served.tokens["viewer"])
     visitor.link().to_have_text("live")
-    reached = [visitor.tab()]
-    while reached[-1] != PANELS[-1]:
-        reached.append(visitor.tab())
-    assert [name for name in reached if name in (SIGN_OUT, *PANELS)] == [SIGN_OUT, *PANELS]
-    visitor.page.get_by_role("button", name=SIGN_OUT).focus()
+    while visitor.tab() != "Menu":
+        pass
     visitor.page.keyboard.press("Enter")
-    expect(visitor.page.get_by_role("button", name=SIGN_IN)).to_be_visible()
+    while visitor.tab() != "Services":
+        pass
+    visitor.page.keyboard.press("Enter")
+    expect(visitor.page.get_by_role("heading", name="Services")).to_be_visible()
+    visitor.page.get_by_role("searchbox", name="Find").press_sequentially("speech")
+    expect(visitor.page.get_by_role("link", name="other/speech")).to_be_visible()
+    expect(visitor.page.get_by_role("link", name=f"{OWN}/vision", exact=True)).to_have_count(0)
+    assert visitor.page.evaluate("document.activeElement.id") == "find"
+    visitor.page.go_back()
+    expect(visitor.page.get_by_role("link", name=f"{OWN}/vision", exact=True)).to_be_visible()
+
+
+def test_light_and_dark_are_chosen_and_remembered(viewer: Visitor) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    found = set()
+    for name in ("dark", "light"):
+        viewer.page.get_by_role("button", name=name, exact=True).click()
+        expect(viewer.page.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
+        viewer.open("/services")
+        found.add(viewer.page.evaluate(ground))
+    assert len(found) == 2
+
+
+def test_scripts_are_small(viewer: Visitor) -> None:
+    scripts = [path.read_bytes() for path in STATIC.rglob("*.js")]
+    assert len(scripts) >= 5
+    assert sum(len(gzip.compress(script, 9)) for script in scripts) <= 150_000
+
+
+# -- what people decide -----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_rejected_by_a_click_and_its_comment_kept(entrance: Entrance, served: Served) -> None:
+    house = served.house
+    with house.client(served.tokens["operator"]) as client:
+        plan = client.plan({"lane": "act"})["id"]
+    visitor = entrance.window()
+    visitor.sign_in(served.tokens["operator"])
+    visitor.open("/plans?state=proposed")
+    visitor.page.get_by_role("link", name=plan[7:19]).click()
+    expect(visitor.page.get_by_text("Workloads, before and after")).to_be_visible()
+    visitor.page.get_by_label("Why not").fill("too dear")
+    visitor.page.get_by_role("button", name="Reject").click()
+    expect(visitor.page.get_by_role("heading", level=1)).to_contain_text("rejected")
+    visitor.open("/audit")
+    expect(visitor.page.get_by_text("too dear")).to_be_visible()
 
 
 # -- the stream -------------------------------------------------------------------------------------------------------
 
 
 def test_changes_come_by_themselves_and_disturb_nobody(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(width=PHONE_PX)
+    visitor = entrance.window(width=390)
     visitor.sign_in(served.tokens["viewer"])
+    visitor.open("/services")
     visitor.link().to_have_text("live")
     panel = visitor.page.get_by_role("region", name="Services")
     panel.focus()
     panel.evaluate("(panel) => { panel.scrollLeft = 60; }")
-    visitor.page.get_by_role("heading", name="Services").select_text()
-    served.house.change(f"UPDATE nodes SET spec = jsonb_set(spec, '{{rack}}', '\"rack-new\"') WHERE id = '{NODE}'")
-    expect(visitor.page.get_by_role("heading", name="rack-new")).to_be_visible()
+    visitor.page.get_by_role("columnheader", name="within SLO").select_text()
+    selected = visitor.page.evaluate("getSelection().toString()")
+    rate = visitor.page.locator(f'[data-live="services/{OWN}/vision/rate_rps"]')
+    before = rate.inner_text()
+    served.house.change("UPDATE rate_samples SET arrived = arrived * 2 WHERE service = 'demo/vision'")
+    expect(rate).not_to_have_text(before)
+    # A service that came is a row that came.
+    served.house.change(
+        "INSERT INTO services (project, name, spec) SELECT project, 'new', jsonb_set(spec, '{name}', '\"new\"')"
+        " FROM services WHERE name = 'vision'"
+    )
+    expect(visitor.page.get_by_role("link", name=f"{OWN}/new")).to_be_visible()
     kept = "[getSelection().toString(), document.activeElement.ariaLabel, document.activeElement.scrollLeft]"
-    assert visitor.page.evaluate(kept) == ["Services", "Services", 60]
+    assert visitor.page.evaluate(kept) == [selected, "Services", 60]
 
 
-def test_a_server_that_went_away_is_waited_for(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window()
-    visitor.sign_in(served.tokens["viewer"])
+def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) -> None:
+    viewer.open(f"/services/{OWN}/vision")
+    viewer.link().to_have_text("live")
+    chart = viewer.page.locator(".chart").filter(has_text="Requests per second").locator(".uplot")
+    rate = viewer.page.locator(f'[data-live="services/{OWN}/vision/rate_rps"]')
+    before = rate.inner_text()
+    served.house.change("UPDATE rate_samples SET arrived = arrived + 30 WHERE service = 'demo/vision'")
+    expect(rate).not_to_have_text(before)
+    assert f"{float(chart.get_attribute('data-last') or 0):.1f}" == rate.inner_text()
+    assert viewer.page.locator(".chart canvas").count() == 4
+
+
+def test_a_server_that_went_away_is_waited_for(viewer: Visitor) -> None:
     away = {STREAM: 1, "/": 1}
 
     def refuse(route: Route) -> None:
@@ -202,10 +319,10 @@ def test_a_server_that_went_away_is_waited_for(entrance: Entrance, served: Serve
             away[path] -= 1
             route.fulfill(status=502)
 
-    visitor.page.route(f"**{STREAM}", refuse)
-    visitor.page.route(f"{visitor.address}/", refuse)
-    with visitor.expecting(f"status: 502 .*{STREAM}", "status: 502 .*/$", "console: .* 502"):
-        visitor.open()
-        visitor.link().to_have_text("connection lost, trying again")
-        visitor.link().to_have_text("live")
+    viewer.page.route(f"**{STREAM}**", refuse)
+    viewer.page.route(f"{viewer.address}/", refuse)
+    with viewer.expecting(f"status: 502 .*{STREAM}", "status: 502 .*/$", "console: .* 502"):
+        viewer.open()
+        viewer.link().to_have_text("connection lost, trying again")
+        viewer.link().to_have_text("live")
     assert not any(away.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, Response, expect
@@ -121,12 +122,19 @@ class Visitor:
         return list(self.page.evaluate(_PALE, least))
 
     def wide(self) -> list[str]:
-        """What reaches beyond the right edge of the window."""
+        """What reaches beyond the right edge of the window, once it is drawn."""
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return list(self.page.evaluate(_WIDE))
 
     def unreachable(self) -> list[str]:
         """What can be scrolled by a mouse alone, or has no name."""
         return list(self.page.evaluate(_UNREACHABLE))
+
+    def axe(self, source: Path) -> list[str]:
+        """What axe finds that keeps somebody out."""
+        self.page.evaluate(source.read_text(encoding="utf-8"))
+        found = self.page.evaluate("axe.run().then((found) => found.violations)")
+        return [f"{item['id']}: {node['html'][:160]}" for item in found for node in item["nodes"]]
 
     def numbers(self) -> dict[str, str]:
         """The summary: every number by what stands below it."""

@@ -1,39 +1,68 @@
-// Keeps the page live: the server renders the same fragment again whenever something changed and streams it here.
-// Only what differs is touched, so that a selection, the focus and how far a panel is scrolled stay as they are.
+// Keeps pages live. Numbers that say where they come from (data-live) follow the event stream by themselves; where things
+// came or went, the page is fetched again, and only what differs is touched, so that a selection, the focus and how far a
+// panel is scrolled stay as they are.
 "use strict";
 (function () {
+  const RETRY_MS = 2000, REFRESH_MS = 1500;
   const asked = document.querySelector("form[data-submit]");
   if (asked) asked.requestSubmit();
-})();
-(function () {
-  const RETRY_MS = 2000;
-  const live = document.getElementById("board");
-  const link = document.getElementById("link");
-  if (!live || !window.EventSource) return;
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.hidden = !navigator.clipboard;
+    button.addEventListener("click", () => navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent));
+  }
+  const main = document.getElementById("main"), link = document.getElementById("link");
+  if (!main || !window.EventSource) return;
 
-  function say(text, lost) {
-    if (link.textContent === text) return;
-    link.textContent = text;
-    link.classList.toggle("lost", lost);
-    link.classList.toggle("live", text === "live");
+  // --- Numbers, as the server writes them
+  const thin = (text) => text.replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
+  function number(value, digits) {
+    const [whole, part] = Number(value).toFixed(digits).split(".");
+    return thin(whole) + (part ? "." + part : "");
+  }
+  const FORMATS = {
+    n0: (value) => number(value, 0), n1: (value) => number(value, 1), n2: (value) => number(value, 2),
+    pct: (value) => (100 * value).toFixed(1) + " %", usd: (value) => "$" + number(value, 2) + "/h", text: String,
+  };
+  const tone = (value) => (value === null ? "soft" : value >= 0.98 ? "good" : value >= 0.9 ? "warn" : "bad");
+
+  function put(element, value) {
+    const as = element.dataset.as, text = value === null || value === undefined ? "–" : FORMATS[as](value);
+    if (as === "pct") element.className = tone(value);
+    if (element.textContent === text) return;
+    if (element.firstChild && element.childNodes.length === 1) element.firstChild.data = text;
+    else element.textContent = text;
+    element.classList.remove("live-changed");
+    void element.offsetWidth;
+    element.classList.add("live-changed");
   }
 
-  function become(old, fresh) {
-    if (old.nodeName !== fresh.nodeName) {
-      old.replaceWith(fresh);
-      return;
+  function bound() {
+    const found = new Map();
+    for (const element of document.querySelectorAll("[data-live]")) {
+      const name = element.dataset.live;
+      if (!found.has(name)) found.set(name, []);
+      found.get(name).push(element);
     }
+    return found;
+  }
+
+  // --- What differs of a page
+  function become(old, fresh) {
+    if (old.nodeName !== fresh.nodeName) return old.replaceWith(fresh);
     if (old.nodeType !== Node.ELEMENT_NODE) {
       if (old.data !== fresh.data) old.data = fresh.data;
       return;
     }
-    for (const name of old.getAttributeNames()) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    if (old.hasAttribute("data-keep")) return;
+    if (old.matches("input, select, textarea, details")) return;
+    for (const name of old.getAttributeNames()) {
+      if (!fresh.hasAttribute(name) && !(name === "class" && old.dataset.live)) old.removeAttribute(name);
+    }
     for (const name of fresh.getAttributeNames()) {
       if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
     }
     adopt(old, fresh);
   }
-
   function adopt(old, fresh) {
     const next = Array.from(fresh.childNodes);
     while (old.childNodes.length > next.length) old.lastChild.remove();
@@ -43,11 +72,31 @@
     });
   }
 
-  // A reload shows what there is now, be it the sign-in, but only when there is somebody to answer it.
+  let due = 0;
+  function refresh() {
+    if (due) return;
+    due = window.setTimeout(async function () {
+      due = 0;
+      try {
+        const answer = await fetch(window.location.href, { headers: { accept: "text/html" } });
+        if (!answer.ok) return;
+        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
+        if (fresh) adopt(document.getElementById("live"), fresh);
+        else window.location.reload();
+      } catch { /* the stream says that nobody answers */ }
+    }, REFRESH_MS * (0.7 + 0.6 * Math.random()));
+  }
+
+  // --- The stream
+  function say(text) {
+    if (link.textContent === text) return;
+    link.textContent = text;
+    link.className = text === "live" ? "soft live" : text.includes("trying") ? "lost" : "soft";
+  }
   function startOver() {
-    say("connection lost, trying again", true);
+    say("connection lost, trying again");
     window.setTimeout(function () {
-      fetch("/").then(async function (answer) {
+      fetch(window.location.href).then(async function (answer) {
         await answer.text();
         if (answer.status < 500) window.location.reload();
         else startOver();
@@ -55,24 +104,43 @@
     }, RETRY_MS);
   }
 
-  say("connecting", false);
-  const source = new EventSource("/console/stream");
-  source.addEventListener("fragment", function (event) {
-    const fresh = document.createElement("template");
-    fresh.innerHTML = event.data;
-    adopt(live, fresh.content);
-    say("live", false);
-  });
-  source.addEventListener("away", function () {
-    say("no fresh numbers, trying again", true);
-  });
-  source.addEventListener("end", function () {
-    source.close();
-    startOver();
-  });
+  const known = {};
+  const STRUCTURE = { fleet: ["generation", "plan", "stood_in"], cycles: ["state", "generation"], nodes: ["up", "schedulable"] };
+  function heard(topic, data) {
+    say("live");
+    const things = (known[topic] ??= {}), elements = bound();
+    let moved = data.gone.length > 0;
+    if (data.whole) for (const id of Object.keys(things)) if (!(id in data.set)) moved = true;
+    for (const [id, fields] of Object.entries(data.set)) {
+      if (!things[id] && !data.whole) moved = true;
+      if (!data.whole && (STRUCTURE[topic] || []).some((name) => name in fields)) moved = true;
+      if (!data.whole && topic === "services" && "replicas_planned" in fields) moved = true;
+      things[id] = Object.assign(things[id] || {}, fields);
+      for (const [name, value] of Object.entries(fields)) {
+        for (const element of elements.get(topic + "/" + id + "/" + name) || []) put(element, value);
+      }
+    }
+    for (const id of data.gone) delete things[id];
+    document.dispatchEvent(new CustomEvent("headroom", { detail: { topic, data, things } }));
+    if (moved) refresh();
+  }
+
+  const topics = main.dataset.topics;
+  if (!topics) {
+    link.textContent = "";
+    link.className = "";
+    return;
+  }
+  say("connecting");
+  const source = new EventSource("/console/events?topics=" + topics);
+  for (const topic of topics.split(",")) {
+    source.addEventListener(topic, (event) => heard(topic, JSON.parse(event.data)));
+  }
+  source.addEventListener("away", () => say("no fresh numbers, trying again"));
   // A stream that broke is opened again by the browser, one that was refused is not.
   source.addEventListener("error", function () {
     if (source.readyState === EventSource.CLOSED) startOver();
-    else say("connection lost, trying again", true);
+    else say("connection lost, trying again");
   });
+  window.addEventListener("pagehide", () => source.close());
 })();

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from app.api.console.overview import COLOURS, TEXTURES, _paint, _tile
+from app.api.console.glance import COLOURS, TEXTURES, paint, tile
 from app.api.console.words import environment, number, outcome_text, percent, since_text, slo_text, tone
 from app.records import record_of
 from app.store.cycles import CycleState, CycleSummary
@@ -103,19 +103,19 @@ def _replica(name: str, share: int, state: str = "ready") -> dict[str, Any]:
 
 def test_a_device_is_a_bar_with_a_segment_for_each_replica() -> None:
     replicas = [_replica("p/a#0", 30), _replica("p/b#0", 50, "starting"), _replica("q/gone#0", 10)]
-    tile = _tile({"id": "g1", "replicas": replicas}, {"p/a": _paint(1), "p/b": _paint(2)})
-    assert tile["id"] == "g1"
-    assert [(part["x"], part["width"], part["paint"], part["ready"]) for part in tile["segments"]] == [
-        (0, 30, _paint(1), True),
-        (30, 50, _paint(2), False),
-        (80, 10, _paint(0), True),
+    drawn = tile({"id": "g1", "replicas": replicas}, {"p/a": paint(1), "p/b": paint(2)})
+    assert drawn["id"] == "g1"
+    assert [(part["x"], part["width"], part["paint"], part["ready"]) for part in drawn["segments"]] == [
+        (0, 30, paint(1), True),
+        (30, 50, paint(2), False),
+        (80, 10, paint(0), True),
     ]
-    assert tile["segments"][1]["title"] == "p/b#0: 50 % of the SMs, batch 8, starting"
+    assert drawn["segments"][1]["title"] == "p/b#0: 50 % of the SMs, batch 8, starting"
 
 
 def test_paints_repeat_only_when_colours_and_textures_are_used_up() -> None:
-    assert len({_paint(index) for index in range(COLOURS * TEXTURES)}) == COLOURS * TEXTURES
-    assert _paint(COLOURS * TEXTURES) == _paint(0)
+    assert len({paint(index) for index in range(COLOURS * TEXTURES)}) == COLOURS * TEXTURES
+    assert paint(COLOURS * TEXTURES) == paint(0)
 
 
 def _cycle(decision: Decision | None, *, generation: int | None = None, state: str = "closed") -> CycleSummary:

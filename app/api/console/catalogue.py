@@ -1,0 +1,92 @@
+"""What is declared and what was done: models with their measurements, policies and pools, the audit trail; and who is
+signed in with which token.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import yaml
+from fastapi import APIRouter, Depends, Form, Query
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from app import kinds
+from app.api.auth import CLUSTER_ADMIN, CLUSTER_READ
+from app.api.console.door import Looking, PageRoute, Visit, by_cookie, end_sign_in
+from app.api.console.glance import fleet_of
+from app.store.pages import PageOrder
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+Overseeing = Annotated[Visit, Depends(by_cookie(CLUSTER_READ))]
+EVERY = PageOrder(limit=1000)
+EVENTS_SHOWN = 100
+
+
+@router.get("/models", response_class=HTMLResponse)
+def models(visit: Looking, q: Annotated[str, Query(max_length=100)] = "") -> Response:
+    """Models, who serves them, and on which GPU types they were measured."""
+    measured: dict[str, list[str]] = {}
+    if visit.may(CLUSTER_READ):
+        for line in visit.services.profiles.page(EVERY).items:
+            measured.setdefault(line.model, []).append(f"{line.gpu_type} ({line.points})")
+    used: dict[str, list[str]] = {}
+    for item in (*fleet_of(visit)["services"], *fleet_of(visit)["jobs"]):
+        used.setdefault(item["model"], []).append(item["id"])
+    found = [stored.spec for stored in visit.services.documents.page(kinds.MODEL, EVERY, None).items]
+    return visit.page(
+        "models.html",
+        models=sorted(
+            (spec for spec in found if q in spec["name"]), key=lambda spec: (spec["name"] not in used, spec["name"])
+        ),
+        measured=measured,
+        used=used,
+        services={item["id"] for item in fleet_of(visit)["services"]},
+        q=q,
+    )
+
+
+@router.get("/policies", response_class=HTMLResponse)
+def policies(visit: Looking) -> Response:
+    """Who decides on what: policies with their pools, and caps of power."""
+    documents = visit.services.documents
+    found = [stored.spec for stored in documents.page(kinds.POLICY, EVERY, None).items]
+    caps = documents.page(kinds.POWER_CAP, EVERY, None).items if visit.may(CLUSTER_READ) else ()
+    return visit.page(
+        "policies.html",
+        policies=[(spec, yaml.safe_dump(spec, sort_keys=False)) for spec in found],
+        lines={line["policy"]: line for line in fleet_of(visit)["policies"]},
+        caps=[stored.spec for stored in caps],
+    )
+
+
+@router.get("/audit", response_class=HTMLResponse)
+def audit(
+    visit: Overseeing,
+    subject: Annotated[str, Query(max_length=256)] = "",
+    cursor: Annotated[str, Query(max_length=2000)] = "",
+) -> Response:
+    """Who did what to what."""
+    order = PageOrder(limit=EVENTS_SHOWN, cursor=cursor or None)
+    page = visit.services.history.events(order, subject or None, None)
+    topics = "" if cursor else "events"
+    return visit.page("audit.html", topics=topics, events=page.items, next_cursor=page.next_cursor, subject=subject)
+
+
+@router.get("/settings", response_class=HTMLResponse)
+def settings(visit: Looking) -> Response:
+    """Who is signed in with this token; for administrators, all tokens."""
+    tokens = visit.services.tokens
+    return visit.page(
+        "settings.html",
+        own=tokens.get(visit.actor.token_id),
+        sign_ins=visit.services.sign_ins.of(visit.actor),
+        tokens=tokens.page(EVERY).items if visit.may(CLUSTER_ADMIN) else (),
+    )
+
+
+@router.post("/settings/sign-ins/end")
+async def end_one(visit: Looking, sign_in: Annotated[str, Form(max_length=96)]) -> Response:
+    """End one of this token's sign-ins; one's own too."""
+    await run_in_threadpool(end_sign_in, visit, sign_in)
+    return RedirectResponse("/settings", status_code=303)

@@ -1,0 +1,94 @@
+"""The fleet at a glance for pages: read once a moment for each scope, however many look, and drawn as bars."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.api.console.door import Visit
+from app.api.deps import context_of
+from app.records import plain
+
+COLOURS = 12
+TEXTURES = 3
+FRESH_MS = 900.0
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptFleet:
+    fleet: Plain
+    until_ms: float
+
+
+class Glances:
+    """What was read last, by project; None is the whole."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str | None, _KeptFleet] = {}
+
+    def fleet(self, visit: Visit) -> Plain:
+        """The fleet as JSON data, as old as a moment. Raises TransientError when the database is away."""
+        project, clock = visit.actor.project, context_of(visit.request).clock
+        with self._lock:
+            seen = self._seen.get(project)
+            if seen is None or seen.until_ms <= clock.elapsed_ms():
+                fleet = plain(visit.services.status.fleet(project))
+                seen = self._seen[project] = _KeptFleet(fleet, clock.elapsed_ms() + FRESH_MS)
+            return seen.fleet
+
+    def forget(self) -> None:
+        """Read again next time."""
+        self._seen.clear()
+
+
+def glances_of(visit: Visit) -> Glances:
+    """The application's, made at first use."""
+    state = visit.request.app.state
+    if not hasattr(state, "glances"):
+        state.glances = Glances()
+    made: Glances = state.glances
+    return made
+
+
+def fleet_of(visit: Visit) -> Plain:
+    """What this person sees of the fleet."""
+    return glances_of(visit).fleet(visit)
+
+
+def paints_of(fleet: Plain) -> dict[str, str]:
+    """A colour and texture for every workload."""
+    names = [item["id"] for item in (*fleet["services"], *fleet["jobs"])]
+    return {name: paint(index) for index, name in enumerate(names)}
+
+
+def paint(index: int) -> str:
+    """Classes that tell this workload from as many others as there are colours and textures together."""
+    return f"c{index % COLOURS} t{index // COLOURS % TEXTURES}"
+
+
+def tile(device: Plain, paints: Mapping[str, str]) -> Plain:
+    """A device with its bar: one segment per replica, as wide as its share."""
+    return {**device, "segments": segments(device["replicas"], paints)}
+
+
+def segments(replicas: Iterable[Plain], paints: Mapping[str, str]) -> list[Plain]:
+    """Replicas, or assignments, side by side on one device."""
+    found, left = [], 0
+    for item in replicas:
+        state = item.get("state", "planned")
+        title = f"{item['replica']}: {item['share_pct_sm']} % of the SMs, batch {item['batch']}, {state}"
+        found.append(
+            {
+                "x": left,
+                "width": item["share_pct_sm"],
+                "paint": paints.get(item["workload"], paint(0)),
+                "ready": state in ("ready", "planned"),
+                "title": title,
+            }
+        )
+        left += item["share_pct_sm"]
+    return found

@@ -1,0 +1,99 @@
+// The fleet as a map of heat: every GPU a square, by rack and node, coloured by one of its numbers.
+"use strict";
+(function () {
+  const canvas = document.getElementById("heat"), says = document.getElementById("heat-says");
+  if (!canvas) return;
+  const GPUS = JSON.parse(canvas.dataset.heat), FIELDS = ["id", "rack", "node", "index", "gpu_type", "share_pct_sm_held", "utilisation_pct", "power_w", "memory_mib_used", "memory_mib", "temperature_c", "price_usd_per_h", "well"];
+  const gpus = GPUS.map((row) => Object.fromEntries(FIELDS.map((name, index) => [name, row[index]])));
+  const byId = new Map(gpus.map((gpu) => [gpu.id, gpu]));
+  const select = document.getElementById("colour");
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const top = (name) => Math.max(1e-9, ...gpus.map((gpu) => gpu[name] || 0));
+  const part = (value, most) => (value === null || value === undefined ? null : value / most);
+  const PARTS = {
+    share: (gpu) => part(gpu.share_pct_sm_held, 100), busy: (gpu) => part(gpu.utilisation_pct, 100), power: (gpu) => part(gpu.power_w, tops.power_w),
+    memory: (gpu) => part(gpu.memory_mib_used, gpu.memory_mib), temperature: (gpu) => part(gpu.temperature_c, 95), cost: (gpu) => part(gpu.price_usd_per_h, tops.price_usd_per_h),
+    health: (gpu) => (gpu.well ? 0.15 : 1),
+  };
+  let tops = {}, places = [], side = 14, waiting = false;
+
+  function colour(level, ground) {
+    if (level === null) return css("--line");
+    const mix = Math.round(12 + 88 * Math.min(1, Math.max(0, level)));
+    return `color-mix(in srgb, ${ground} ${mix}%, ${css("--card")})`;
+  }
+
+  function draw() {
+    waiting = false;
+    const width = canvas.clientWidth, scale = window.devicePixelRatio || 1, gap = 2, kind = select.value;
+    side = gpus.length > 2000 ? 8 : gpus.length > 400 ? 11 : 18;
+    tops = { power_w: top("power_w"), price_usd_per_h: top("price_usd_per_h") };
+    places = [];
+    let x = 0, y = 0, rack = null, node = null;
+    const labels = [];
+    for (const gpu of gpus) {
+      if (gpu.rack !== rack) {
+        y += rack === null ? 0 : side + 8;
+        labels.push([gpu.rack || "", 0, y + 10]);
+        y += 15;
+        x = 0;
+        rack = gpu.rack;
+        node = gpu.node;
+      } else if (gpu.node !== node) {
+        x += side / 2;
+        node = gpu.node;
+      }
+      if (x + side > width) {
+        x = 0;
+        y += side + gap;
+      }
+      places.push([x, y, gpu]);
+      x += side + gap;
+    }
+    const height = y + side + 4;
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    canvas.style.height = height + "px";
+    const paint = canvas.getContext("2d");
+    paint.scale(scale, scale);
+    paint.font = "11px system-ui";
+    paint.fillStyle = css("--soft");
+    for (const [text, at, line] of labels) paint.fillText(text, at, line);
+    const ground = css(kind === "health" ? "--bad" : "--accent");
+    for (const [left, line, gpu] of places) {
+      paint.fillStyle = gpu.well ? colour(PARTS[kind](gpu), ground) : css("--bad");
+      paint.fillRect(left, line, side, side);
+      paint.strokeStyle = css("--strong");
+      paint.strokeRect(left + 0.5, line + 0.5, side - 1, side - 1);
+    }
+  }
+  const soon = () => { if (!waiting) { waiting = true; window.requestAnimationFrame(draw); } };
+
+  function under(event) {
+    const found = places.find(([x, y]) => event.offsetX >= x && event.offsetX <= x + side && event.offsetY >= y && event.offsetY <= y + side);
+    return found ? found[2] : null;
+  }
+  canvas.addEventListener("mousemove", function (event) {
+    const gpu = under(event), known = (value, unit) => (value === null || value === undefined ? "–" : Math.round(value) + unit);
+    canvas.style.cursor = gpu ? "pointer" : "default";
+    if (gpu) says.textContent = `${gpu.node} #${gpu.index} ${gpu.gpu_type}: ${known(gpu.share_pct_sm_held, " % held")}, ${known(gpu.utilisation_pct, " % busy")}, ${known(gpu.power_w, " W")}, ${known(gpu.memory_mib_used / 1024, " GiB")} used, ${known(gpu.temperature_c, " °C")}, $${gpu.price_usd_per_h.toFixed(2)}/h${gpu.well ? "" : ", not well"}`;
+  });
+  canvas.addEventListener("click", function (event) {
+    const gpu = under(event);
+    if (gpu) window.location.href = "/gpus/" + encodeURIComponent(gpu.id);
+  });
+  select.addEventListener("change", function () {
+    window.history.replaceState(null, "", "?colour=" + select.value);
+    soon();
+  });
+  document.addEventListener("headroom", function (event) {
+    if (event.detail.topic !== "devices") return;
+    for (const [id, fields] of Object.entries(event.detail.data.set)) {
+      const gpu = byId.get(id);
+      if (gpu) Object.assign(gpu, fields, { well: (fields.up ?? gpu.well) && fields.healthy !== false });
+    }
+    soon();
+  });
+  window.addEventListener("resize", soon);
+  draw();
+})();

@@ -1,0 +1,152 @@
+"""What runs: services in a table to sort and filter, one service over time with its reasons, jobs and tasks."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import yaml
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, Response
+
+from app import kinds
+from app.api.auth import CLUSTER_READ, require_project
+from app.api.console.door import Looking, PageRoute, Visit
+from app.api.console.glance import Plain, fleet_of
+from app.api.console.overview import budget_used
+from app.api.forms import Name, Project
+from app.records import plain
+from app.store.pages import PageOrder
+from app.store.tasks import TaskListing
+from solvers.errors import NotFoundError
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+SORTS = ("id", "slo_attainment", "budget", "latency_ms_p99", "rate_rps", "replicas_ready", "model", "mode", "policy")
+SHOWN_MAX = 1000
+Word = Annotated[str, Query(max_length=100)]
+Hours = Annotated[float, Query(ge=0.1, le=720)]
+CHARTS = (
+    {"name": "Requests per second", "fields": ["offered_rps", "completed_rps", "dropped_rps"], "live": "rate_rps"},
+    {"name": "Latency, ms", "fields": ["latency_ms_p50", "latency_ms_p99"], "live": "latency_ms_p99", "slo": True},
+    {"name": "Missed its SLO, part of requests", "fields": ["violation_fraction"], "live": ""},
+    {"name": "Replicas and SM share, %", "fields": ["replicas", "share_pct_sm"], "live": "replicas_ready"},
+)
+
+
+@router.get("/services", response_class=HTMLResponse)
+def services(
+    visit: Looking, q: Word = "", project: Word = "", mode: Word = "", risk: Word = "", sort: Word = "id"
+) -> Response:
+    """All of them, as the address says."""
+    every = [{**item, "budget": budget_used(item)} for item in fleet_of(visit)["services"]]
+    wanted = [
+        item
+        for item in every
+        if q.lower() in f"{item['id']} {item['model']}".lower()
+        and project in ("", item["project"])
+        and mode in ("", item["mode"])
+        and (not risk or (item["budget"] or 0) > 1 or item["replicas_ready"] < max(1, item["replicas_planned"]))
+    ]
+    key, down = sort.removeprefix("-"), sort.startswith("-")
+    key = key if key in SORTS else "id"
+    known = sorted((item for item in wanted if item[key] is not None), key=lambda item: (item[key], item["id"]))
+    wanted = (known[::-1] if down else known) + [item for item in wanted if item[key] is None]
+    return visit.page(
+        "services.html",
+        topics="services",
+        services=wanted[:SHOWN_MAX],
+        count=len(wanted),
+        every=len(every),
+        projects=sorted({item["project"] for item in every}),
+        modes=sorted({item["mode"] for item in every}),
+        chosen={"q": q, "project": project, "mode": mode, "risk": risk, "sort": sort},
+        sort=key,
+        down=down,
+        keep=urlencode({"q": q, "project": project, "mode": mode, "risk": risk}),
+    )
+
+
+@router.get("/services/{project}/{name}", response_class=HTMLResponse)
+def service(visit: Looking, project: Project, name: Name, hours: Hours = 1) -> Response:
+    """One service: what it gets, what it costs, why it is as it is."""
+    require_project(visit.actor, project)
+    stored = visit.services.documents.get(kinds.SERVICE, (project, name))
+    workload = f"{project}/{name}"
+    fleet = fleet_of(visit)
+    line = next((item for item in fleet["services"] if item["id"] == workload), None)
+    if line is None:
+        raise NotFoundError(f"there is no service {workload}")
+    devices = [device for device in fleet["devices"] if any(at["workload"] == workload for at in device["replicas"])]
+    charts = {
+        "subject": f"services/{workload}",
+        "hours": hours,
+        "charts": CHARTS,
+        "slo_ms": line["slo"].get("latency_ms"),
+        "marks": _marks(visit),
+        "topic": f"services/{workload}",
+    }
+    return visit.page(
+        "service.html",
+        topics="services,cycles" if visit.may(CLUSTER_READ) else "services",
+        service={**line, "budget": budget_used(line)},
+        held=[(device, at) for device in devices for at in device["replicas"] if at["workload"] == workload],
+        usd_per_h=sum(
+            device["price_usd_per_h"] * at["share_pct_sm"] / 100
+            for device in devices
+            for at in device["replicas"]
+            if at["workload"] == workload
+        ),
+        charts=json.dumps(charts),
+        hours=hours,
+        explained=_explained(visit, workload, fleet),
+        yaml=yaml.safe_dump(_said(stored.spec), allow_unicode=True),
+        version=stored.version,
+        history=_history(visit, f"services/{workload}"),
+    )
+
+
+def _explained(visit: Visit, workload: str, fleet: Plain) -> Any:
+    if fleet["plan"] is None:
+        return None
+    try:
+        return plain(visit.services.plans.explain(fleet["plan"]["id"], visit.actor.project, workload))
+    except NotFoundError:
+        return None
+
+
+def _marks(visit: Visit) -> list[dict[str, Any]]:
+    """When plans were promoted, for the charts."""
+    if not visit.may(CLUSTER_READ):
+        return []
+    lines = visit.services.history.targets(PageOrder(limit=100)).items
+    return [{"at": line.promoted_at.timestamp(), "text": f"generation {line.generation}"} for line in lines]
+
+
+def _said(spec: Plain) -> Plain:
+    """A document without what it leaves open."""
+    return {
+        name: _said(part) if isinstance(part, dict) else part
+        for name, part in spec.items()
+        if part is not None and part != []
+    }
+
+
+def _history(visit: Visit, subject: str) -> list[Any]:
+    if not visit.may(CLUSTER_READ):
+        return []
+    return list(visit.services.history.events(PageOrder(limit=12), subject, None).items)
+
+
+@router.get("/work", response_class=HTMLResponse)
+def work(visit: Looking) -> Response:
+    """Training jobs and offline tasks: how far, where, when done."""
+    fleet = fleet_of(visit)
+    listing = TaskListing(limit=200, project=visit.actor.project)
+    return visit.page(
+        "work.html",
+        topics="work",
+        jobs=[item for item in fleet["jobs"] if item["kind"] == "job"],
+        tasks=[plain(item) for item in visit.services.tasks.page(listing).items],
+        devices={device["id"]: f"{device['node']} #{device['index']}" for device in fleet["devices"]},
+    )
