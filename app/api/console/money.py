@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -50,10 +51,12 @@ def _query(
     accounting: Accounting = Accounting.SHARE,
     days: Annotated[float, Query(gt=0, le=3700)] = 7,
     project: Annotated[str, Query(max_length=63)] = "",
+    label: Annotated[str, Query(max_length=63)] = "",
 ) -> CostQuery:
     until = context_of(visit.request).clock.now()
     own = visible_project(visit.actor, project or None)
-    return CostQuery(by=by, accounting=accounting, start=until - timedelta(days=days), end=until, project=own)
+    asked = CostQuery(by=by, accounting=accounting, start=until - timedelta(days=days), end=until, project=own)
+    return replace(asked, by=CostBy.LABEL, label=label) if label else asked
 
 
 Spent = Annotated[CostQuery, Depends(_query)]
@@ -75,13 +78,13 @@ def costs(visit: Paying, query: Spent) -> Response:
         top=max((item["usd"] for item in items), default=0.0) or 1.0,
         month_usd=found["usd"] / spent_h * MONTH_H,
         query=query,
-        by=[each.value for each in CostBy],
+        by=[each.value for each in CostBy if each is not CostBy.LABEL],
         accountings=[each.value for each in Accounting],
         days=DAYS,
-        chosen={name: visit.request.query_params.get(name, "") for name in ("days", "project")},
+        chosen={name: visit.request.query_params.get(name, "") for name in ("days", "project", "label")},
         projects=[stored.key[0] for stored in projects],
         download=f"/costs.csv?{visit.request.url.query}",
-        sql=as_sql(query, found),
+        sql=as_sql(query, found) if query.by in _KEYS else None,
     )
 
 

@@ -343,6 +343,7 @@ def test_the_bill_is_the_same_as_a_page_a_file_and_sql(full: World) -> None:
         total = full.call("GET", f"/v1/costs?by={by}").json()["usd"]
         assert float(sum(usd for _, usd in found)) == pytest.approx(total) == 2.0
     assert "$2.00" in page
+    assert "<h2>By team</h2>" in _text(full, "viewer", "/costs?label=team&days=1")
 
 
 # -- what scripts read ------------------------------------------------------------------------------------------------
