@@ -172,12 +172,14 @@ def test_the_command_line_says_which_bound_stands_in_the_way(
         at = ["--server", f"http://127.0.0.1:{port}", "--token", world.secrets[TENANT]]
         status = run(["apply", "-f", str(tmp_path), *at])
         told = capsys.readouterr()
+        assert run(["apply", "-f", str(tmp_path / "low.json"), *at]) == 0
+        assert capsys.readouterr().out.splitlines() == [f"created    service/{OWN}/low"]
         bound(world, priority_max=100)
         assert run(["status", *at]) == 0
     assert status not in (0, 1)
-    assert f"service/{OWN}/high" in told.err
+    assert f"{tmp_path / 'high.json'}:1: priority: " in told.err
     assert "priority 201, where priority_max of project demo is 200" in told.err
-    assert told.out.splitlines() == [f"failed     service/{OWN}/high", f"created    service/{OWN}/low"]
+    assert "1 of 2 documents are refused; nothing was sent" in told.err and not told.out
     assert f"beyond its project's bounds: Service {OWN}/low: priority 200" in capsys.readouterr().out
 
 

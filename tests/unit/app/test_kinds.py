@@ -60,7 +60,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_kind_has_routes() -> None:
     described = openapi.Described(routes=router_for(ZONE).routes).openapi()["paths"]
-    assert set(described["/v1/quiet-zones/{name}"]) == {"get", "put", "delete"}
+    assert set(described["/v1/quiet-zones/{name}"]) == {"get", "put", "patch", "delete"}
     assert described["/v1/quiet-zones"]["get"]["operationId"] == "list_quiet_zones"
     assert described["/v1/quiet-zones/{name}"]["put"]["summary"] == "Create or replace a quiet zone"
 
