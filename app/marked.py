@@ -101,7 +101,11 @@ def read_marked(text: str, origin: str) -> list[Marked]:
     if text.lstrip().startswith(("{", "[")):
         # YAML reads JSON too, but slower and with worse messages.
         return [_json(text, origin)]
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UnreadableError([f"{origin}:{line}: a character that no YAML may hold: {error.character:#x}"]) from None
     try:
         found = list(_documents(loader, origin))
     except yaml.MarkedYAMLError as error:

@@ -264,7 +264,7 @@ _NODES: Mapping[str, Cell] = {
     "rack": "rack",
     "failure domain": "failure_domain",
     "state": lambda node: "up" if node["up"] else "silent" if node["age_s"] is not None else "never seen",
-    "schedulable": lambda node: "yes" if node["schedulable"] else "drained",
+    "schedulable": lambda node: "yes" if node.get("schedulable", True) else "drained",
     ">last report s": "age_s",
     ">generation": "generation_applied",
     ">devices": "devices",

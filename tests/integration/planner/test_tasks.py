@@ -9,10 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from agents.wire import ReplicaReport
+from app.clock import SystemClock
 from app.services.declared.tasks import Tasks, TaskStatusLine
 from app.services.declared.tokens import Deed
 from app.services.planning.planning import Leader, Planning
 from app.services.planning.plans import Plans
+from app.services.planning.snapshots import StoreObserver
 from app.store import cycles, targets
 from app.store.tasks import TaskListing, TaskState
 from solvers.domain.ids import ModelName, ProjectName
@@ -96,7 +98,11 @@ def test_tasks_are_grouped_told_of_done_and_learned_from(world: World, planning:
     assert len(running) == 2
     assert {item.queue_position for item in waiting} == {1, 2}
     assert all("waits in line" in " ".join(item.why) for item in waiting)
-    (chosen,) = Plans(world.database).explain(_standing(world), None, "vision/urgent").assignments
+    (chosen,) = (
+        Plans(world.database, CLUSTER, StoreObserver(world.database, SystemClock(), CLUSTER))
+        .explain(_standing(world), None, "vision/urgent")
+        .assignments
+    )
     assert "score" in chosen.why[0].sentence
     assert "epc score" in chosen.why[0].sentence
     assert any("was looked at and rejected" in each.sentence for each in chosen.alternatives)

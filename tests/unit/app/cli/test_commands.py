@@ -349,7 +349,7 @@ def test_cost_asks_for_a_span_and_shows_the_sum(api: Api, headroom: Headroom) ->
     assert asked["from"] < asked["to"]
     assert [row.split() for row in said.out.splitlines()[2:]] == [
         ["vision/a", "$1.25", "$0.0100", "2.5", "0.4"],
-        ["total", "$1.25"],
+        ["total", "$1.25", "-", "-", "-"],
     ]
 
 
