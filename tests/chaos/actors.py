@@ -493,6 +493,8 @@ class Accountant(Actor):
 
     def __init__(self) -> None:
         self._later_s = 0.0
+        # Of the minute in which a history begins, so that a minute that ends meanwhile is no part of its story.
+        self._began = datetime.now(UTC).replace(second=0, microsecond=0)
 
     def wish(self, stream: random.Random) -> Wish:
         self._later_s += stream.choice((0.0, 60.0, 600.0))
@@ -501,7 +503,7 @@ class Accountant(Actor):
         def work(world: World) -> None:
             try:
                 with world.database.transaction() as session:
-                    account(session, datetime.now(UTC) + timedelta(seconds=later))
+                    account(session, self._began + timedelta(seconds=later))
             except (TransientError, StateError):
                 return
 
