@@ -114,7 +114,7 @@ def test_a_service_with_a_worker_is_the_same_in_files_and_over_http(whole: Whole
     file.write_text(json.dumps(wrong), encoding="utf-8")
     refused = whole.run("apply", "-f", str(file))
     assert refused.returncode == 2
-    assert "/worker/command" in refused.stderr
+    assert ": worker.command" in refused.stderr
     assert "unknown placeholder {prot}" in refused.stderr
 
 
