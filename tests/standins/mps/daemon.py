@@ -121,20 +121,22 @@ class Daemon:
 
     def listen(self, directory: Path, server: str, namespace: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / "control"
+        # Takes its name once it listens: between binding and listening it would refuse whoever has found it.
+        path = directory / "opening"
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
         path.chmod(0o666)
         listener.listen(128)
         listener.setblocking(False)
+        path.replace(directory / "control")
         self.places[listener] = (server, namespace)
         self.selector.register(listener, selectors.EVENT_READ, self.accept)
 
     def unlisten(self, server: str, namespace: str | None) -> None:
         for listener, (owner, name) in list(self.places.items()):
             if owner == server and namespace in (None, name) and owner:
-                Path(listener.getsockname()).unlink(missing_ok=True)
+                Path(listener.getsockname()).with_name("control").unlink(missing_ok=True)
                 self.forget(listener)
                 del self.places[listener]
 
