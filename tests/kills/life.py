@@ -173,7 +173,7 @@ class Life:
 
     def _check(self, writers: list[Writer]) -> None:
         wrong = [line for writer in writers for line in (writer.failure, *writer.broken()) if line]
-        assert wrong == []
+        assert not wrong, wrong
         self._await("agents hold the target", lambda: not behind(self.house, *NODES))
         self._await("no cycle is left running by the dead", lambda: not self.house.rows(RUNNING))
         assert self.house.rows("SELECT * FROM ledger_check WHERE difference_usd <> 0") == []

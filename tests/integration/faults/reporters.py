@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from agents.transport import HttpAnswer
 from agents.wire import DeviceInventory, DeviceReport, Join, ReplicaReport, Report, encode
 from tests.integration.faults.fleet import CLOCK_MHZ, MEMORY_MIB, MODEL, PROJECT, SM_COUNT
 from tests.waiting import spend
@@ -143,7 +144,9 @@ class Reporter:
             answer = self._post("/v1/agent/reports", body, self._token)
         except httpx.TransportError:
             return False
-        if answer.status_code >= 500:
+        told = HttpAnswer(answer.status_code, dict(answer.headers), answer.content)
+        if told.later:
+            spend(told.after_s or 0.0)
             return False
         del self._waiting[: len(batch)]
         if answer.is_success:
