@@ -14,7 +14,7 @@ from html import escape
 from statistics import fmean
 
 from lab.arena.running import RunRecord
-from lab.arena.stats import Comparison, MetricCell, Row, Summary
+from lab.arena.stats import Comparison, GuardKept, MetricCell, Row, Summary
 from lab.outcome import Better, RunWindow
 
 FIRST_METRICS = 5
@@ -81,7 +81,7 @@ def _standing(row: Row, compared: Comparison) -> str:
     if row.left_out:
         return f"leaves out {escape(', '.join(row.left_out))}"
     if row.rank is None:
-        return "guard not kept"
+        return "guard not kept" if row.guard is GuardKept.NO else "guard untold: more seeds would tell"
     return f"rank {row.rank}{', reference' if row.contender == compared.reference else ''}"
 
 
@@ -93,7 +93,7 @@ def _cell(cell: MetricCell | None) -> str:
     small = ""
     if told is not None and told.relative_pct is not None:
         p = "" if told.p is None else ", p &lt; 0.001" if told.p < 0.001 else f", p {told.p:.2g}"
-        small = f"<small>{percent(told.relative_pct)}{p}</small>"
+        small = f"<small>{percent(told.relative_pct.mean)}{p}</small>"
     return f"{figure(cell.summary.mean)}{half_width(cell.summary)}{mark}{small}"
 
 
@@ -162,12 +162,16 @@ PANELS: tuple[tuple[str, tuple[tuple[str | None, Reading], ...]], ...] = (
 """A title, and lines: a style (None: the contender's) and what is read of a window."""
 
 
-def goal_bars(compared: Comparison, styles: Mapping[str, str]) -> str:
-    items = []
+def goal_bars(compared: Comparison, records: Sequence[RunRecord], styles: Mapping[str, str]) -> str:
+    """A bar for each contender's mean, and a dot for each of its seeds."""
+    items, goal = [], compared.about.goal
     for row in compared.rows:
-        cell = row.cell(compared.about.goal)
+        cell = row.cell(goal)
         if cell is None:
             continue
+        ran = [
+            each.outcome for each in records if each.contender.label == row.contender and each.seed in compared.seeds
+        ]
         note = f"{figure(cell.summary.mean)}{half_width(cell.summary)}{'' if row.eligible else ' ✗'}"
         items.append(
             Bar(
@@ -178,9 +182,10 @@ def goal_bars(compared: Comparison, styles: Mapping[str, str]) -> str:
                 style=styles[row.contender],
                 note=note,
                 faint=not row.eligible,
+                dots=[dot for each in ran if each is not None and (dot := each.metric(goal)) is not None],
             )
         )
-    return f'<h3>{escape(compared.about.goal)}</h3><div class="wide">{bars(items)}</div>' if items else ""
+    return f'<h3>{escape(goal)}</h3><div class="wide">{bars(items)}</div>' if items else ""
 
 
 def plots(records: Sequence[RunRecord], contenders: Sequence[str], styles: Mapping[str, str]) -> str:
@@ -243,6 +248,7 @@ class Bar:
     style: str
     note: str
     faint: bool = False
+    dots: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +270,7 @@ class Frame:
 
 def bars(items: Sequence[Bar]) -> str:
     """Bars from zero, each with its interval and its figure in words."""
-    ends = [end for item in items for end in (item.value, item.low, item.high, 0.0) if end is not None]
+    ends = [end for item in items for end in (item.value, item.low, item.high, 0.0, *item.dots) if end is not None]
     low, high = min(ends), max(ends)
     span = (high - low) or 1.0
     room = BARS_WIDTH - LABEL_WIDTH - FIGURE_WIDTH
@@ -290,6 +296,7 @@ def bars(items: Sequence[Bar]) -> str:
                 f'<path class="whisker" d="M{x(item.low):.1f} {middle}H{x(item.high):.1f}'
                 f'M{x(item.low):.1f} {middle - 4}v8M{x(item.high):.1f} {middle - 4}v8"/>'
             )
+        parts += [f'<circle class="dot" cx="{x(dot):.1f}" cy="{middle}" r="2"/>' for dot in item.dots]
         parts.append(
             f'<text class="note" x="{BARS_WIDTH - FIGURE_WIDTH + 10}" y="{middle + 4}">{escape(item.note)}</text></g>'
         )

@@ -198,11 +198,13 @@ def load_bench(path: str, data: str, loader: str = LOADER) -> Bench:
 
 @value
 class RunOrder:
-    """What is to be run: every scenario with its contenders under every seed from 0."""
+    """What is to be run: every scenario with its contenders under so many seeds."""
 
     paths: tuple[Path, ...]
     seeds: int | None = None
     """How many; None: the scenario's own number."""
+    seed_from: int = 0
+    """The first of them: seeds that no development run used are held out."""
     data: Path
     """Folder of public data."""
     loader: str = LOADER
@@ -229,7 +231,7 @@ def tasks_of(order: RunOrder, contenders: Callable[[About], Sequence[ContenderEn
         )
         for name, (path, about) in found.items()
         for entry in contenders(about)
-        for seed in range(about.seeds if order.seeds is None else order.seeds)
+        for seed in range(order.seed_from, order.seed_from + (about.seeds if order.seeds is None else order.seeds))
     )
 
 

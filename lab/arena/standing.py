@@ -1,18 +1,37 @@
-"""Where ours stands: on every scenario, against the best of the five founding policies and the best of all others.
+"""Where ours stands: on every scenario and family of scenarios, against the best of the five founding policies and the
+best of all others.
 
-Owns the rule by which ours is better, level or behind, and the count over scenarios. A rival counts if it keeps the
-scenario's guard no worse than ours, but for noise, and leaves no service out; among these the best goal is the one to
-beat. Where there is none, the best goal of all is looked at: ours is alone if it is no worse, else dearer.
+Owns the rule by which ours is better, level or behind, and the count over scenarios. Whatever speaks for ours must be
+shown: a gain by its interval, a guard within the margin. A rival counts unless it is shown to break the scenario's
+guard beside ours, or leaves a service out; among these the best goal is the one to beat. Where there is none, the best
+goal of all is looked at: ours is alone if it is no worse, else dearer. What one seed or wide intervals leave open is
+untold. A family is what the first word of a scenario's name says: near-copies of one scenario count once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from statistics import fmean
 
 from lab.arena.running import RunRecord
-from lab.arena.stats import DUST, OURS, Summary, Values, Versus, gains, left_out, no_worse, summary, values_of, versus
+from lab.arena.stats import (
+    DUST,
+    OURS,
+    GuardKept,
+    Summary,
+    Values,
+    Versus,
+    guard_kept,
+    in_percent,
+    left_out,
+    log_ratios,
+    summary,
+    turned,
+    values_of,
+    versus,
+)
 from lab.outcome import About, Better
 from solvers.domain.value import value
 
@@ -20,27 +39,38 @@ FOUNDING = ("hetsev", "inss", "morak", "mudi", "oltunes")
 """The five published policies the product implements; `inss_rl` and the like count as `inss`."""
 CLEAR_GAIN_PCT = 10.0
 LEVEL_PCT = 1.0
-"""Nearer than this is level, whatever the test says."""
-GUARD_POINTS = 0.1
-"""Less than so much of a percentage is no difference of a guard."""
+"""Nearer than this is neither better nor behind, whatever the test says."""
 
 
 class RivalStanding(StrEnum):
+    """From the best for ours to the worst."""
+
     CLEARLY_BETTER = "clearly_better"
-    """By 10 % or more."""
+    """By 10 % or more, and the whole interval is a gain."""
+    ALONE = "alone"
+    """Every rival is shown to break the guard beside ours, and none of them is better in the goal."""
     BETTER = "better"
     LEVEL = "level"
-    """Nearer than 1 %, or not told from noise."""
+    """The whole interval is nearer than 10 %, and the gain nearer than 1 % or not told from none."""
+    UNTOLD = "untold"
+    """More seeds would tell: the interval holds both no gain and a clear one, or who keeps the guard is open."""
     BEHIND = "behind"
-    AT_MORE_GUARD = "at_more_guard"
-    """Level or better, but with more of the guard (violations, say) than the rival."""
-    ALONE = "alone"
-    """No rival keeps the guard as well as ours, and none of them is better in the goal."""
     DEARER = "dearer"
-    """No rival keeps the guard as well as ours, but ours is behind in the goal for it."""
+    """Every rival breaks the guard beside ours, but ours is behind in the goal for it."""
+    AT_MORE_GUARD = "at_more_guard"
+    """Level or better, but shown to have more of the guard (violations, say) than the rival."""
 
 
 WON = (RivalStanding.CLEARLY_BETTER, RivalStanding.ALONE)
+_WORST_LAST = tuple(RivalStanding)
+
+
+@value
+class SeedGain:
+    """Ours against the rival under one seed: the logarithm of the ratio of goals, positive where ours is better."""
+
+    seed: int
+    log: float
 
 
 @value
@@ -51,10 +81,11 @@ class Duel:
     standing: RivalStanding
     goal: Summary
     guard: Summary | None
-    gain_pct: float | None = None
-    gain_pct_low: float | None = None
-    gain_pct_high: float | None = None
+    gain_pct: Summary | None = None
     p: float | None = None
+    guard_kept: GuardKept = GuardKept.YES
+    """Whether ours has no more of the guard than the rival."""
+    log_gains: tuple[SeedGain, ...] = ()
 
 
 @value
@@ -71,34 +102,78 @@ class RivalPlace:
     all_others: Duel | None
 
 
+@value
+class FamilyPlace:
+    """Ours against the best of the five on all scenarios of a family taken together."""
+
+    family: str
+    scenarios: tuple[str, ...]
+    seeds: int
+    standing: RivalStanding
+    gain_pct: Summary | None = None
+    """Mean over scenarios, seed by seed; as of costs where the family's goals differ in direction."""
+
+
 def places(records: Sequence[RunRecord], ours: str = OURS) -> tuple[RivalPlace, ...]:
     """Ours on every scenario where it ran to its end, by name."""
     by_scenario: dict[str, list[RunRecord]] = {}
     for record in records:
-        if record.outcome is not None:
-            by_scenario.setdefault(record.scenario, []).append(record)
+        by_scenario.setdefault(record.scenario, []).append(record)
     found = (_place(by_scenario[name], ours) for name in sorted(by_scenario))
     return tuple(each for each in found if each is not None)
 
 
-def won(duels: Sequence[Duel | None]) -> tuple[int, int, int]:
+def families(found: Sequence[RivalPlace]) -> tuple[FamilyPlace, ...]:
+    """Places against the five by family, by name."""
+    members: dict[str, list[RivalPlace]] = {}
+    for place in found:
+        if place.founding is not None:
+            members.setdefault(place.scenario.partition("-")[0], []).append(place)
+    return tuple(_family(name, members[name]) for name in sorted(members))
+
+
+def _family(name: str, members: Sequence[RivalPlace]) -> FamilyPlace:
+    duels = [place.founding for place in members if place.founding is not None]
+    worst = max((duel.standing for duel in duels), key=_WORST_LAST.index)
+    by_seed = [{gain.seed: gain.log for gain in duel.log_gains} for duel in duels]
+    seeds = sorted(set.intersection(*(set(each) for each in by_seed)))
+    place = FamilyPlace(
+        family=name, scenarios=tuple(each.scenario for each in members), seeds=len(seeds), standing=worst
+    )
+    if not seeds:
+        return place
+    sign = 1.0 if all(each.better is Better.HIGHER for each in members) else -1.0
+    logs = summary([sign * fmean(each[seed] for each in by_seed) for seed in seeds])
+    gain = turned(in_percent(logs), sign)
+    standing = _by_gain(gain)
+    if len(members) == 1 or worst in (RivalStanding.AT_MORE_GUARD, RivalStanding.DEARER, RivalStanding.ALONE):
+        standing = worst
+    elif any(duel.guard_kept is not GuardKept.YES for duel in duels):
+        standing = RivalStanding.UNTOLD
+    return replace(place, standing=standing, gain_pct=gain)
+
+
+def won(standings: Sequence[RivalStanding]) -> tuple[int, int, int]:
     """How many were clearly better or alone, how many level or better beside them, and how many there were."""
-    real = [duel for duel in duels if duel is not None]
-    clear = sum(duel.standing in WON for duel in real)
-    kept = sum(duel.standing in (RivalStanding.BETTER, RivalStanding.LEVEL) for duel in real)
-    return clear, kept, len(real)
+    kept = sum(each in (RivalStanding.BETTER, RivalStanding.LEVEL) for each in standings)
+    return sum(each in WON for each in standings), kept, len(standings)
 
 
 def _place(records: Sequence[RunRecord], ours: str) -> RivalPlace | None:
-    about = records[0].about
+    about = next((record.about for record in records if record.outcome is not None), records[0].about)
     values, better = values_of(records)
     own = values.get(ours, {})
     if about.goal not in own:
         return None
-    rivals = [name for name in values if not name.startswith(OURS) and name != ours and about.goal in values[name]]
+    failed = frozenset(record.contender.label for record in records if record.outcome is None)
+    rivals = [
+        name
+        for name, told in values.items()
+        if not name.startswith(OURS) and name != ours and about.goal in told and name not in failed
+    ]
     founding = [name for name in rivals if _is_founding(name)]
     guard = about.guard if about.guard is not None and about.guard in own else None
-    field = _Field(about=about, values=values, better=better, left_out=frozenset(left_out(records)))
+    field = _Field(about=about, values=values, better=better, left_out=frozenset(left_out(records)), failed=failed)
     return RivalPlace(
         scenario=about.name,
         goal=about.goal,
@@ -125,6 +200,8 @@ class _Field:
     better: Mapping[str, Better]
     left_out: frozenset[str]
     """Contenders that left a service out."""
+    failed: frozenset[str]
+    """Contenders with a run that failed. They are no rivals, and nothing is told of ours."""
 
 
 def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
@@ -134,54 +211,67 @@ def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
     own = values[ours]
     sign = 1.0 if about.better is Better.HIGHER else -1.0
 
-    def keeps(one: str, other: str) -> bool:
+    def kept(one: str, other: str) -> GuardKept:
         if one in field.left_out and other not in field.left_out:
-            return False
+            return GuardKept.NO
         if guard is None or guard not in values[one] or guard not in values[other]:
-            return True
-        dust = GUARD_POINTS if guard.endswith("_pct") else DUST
-        return no_worse(versus(values[one][guard], values[other][guard]), field.better[guard], dust)
+            return GuardKept.YES
+        return guard_kept(guard, versus(values[one][guard], values[other][guard]), field.better[guard])
 
     def worth(name: str) -> float:
         return sign * _summary(values[name], about.goal).mean
 
-    fair = [name for name in rivals if keeps(name, ours)]
+    keeping = {name: kept(name, ours) for name in rivals}
+    fair = [name for name in rivals if keeping[name] is not GuardKept.NO]
     rival = max(fair or rivals, key=lambda name: (worth(name), name))
-    told = versus(own[about.goal], values[rival][about.goal])
-    gain = gains(told, sign)
-    standing = _standing(told, gain[0], sign)
+    theirs = values[rival][about.goal]
+    told = versus(own[about.goal], theirs)
+    gain = turned(told.relative_pct, sign) if told is not None and told.relative_pct is not None else None
+    standing, ours_kept = _judged(told, sign), kept(ours, rival)
     if not fair:
-        standing = RivalStanding.DEARER if standing is RivalStanding.BEHIND else RivalStanding.ALONE
-    elif standing is not RivalStanding.BEHIND and not keeps(ours, rival):
-        standing = RivalStanding.AT_MORE_GUARD
+        alone = {RivalStanding.BEHIND: RivalStanding.DEARER, RivalStanding.UNTOLD: RivalStanding.UNTOLD}
+        standing = alone.get(standing, RivalStanding.ALONE)
+    elif standing is not RivalStanding.BEHIND and ours_kept is not GuardKept.YES:
+        standing = RivalStanding.AT_MORE_GUARD if ours_kept is GuardKept.NO else RivalStanding.UNTOLD
+    elif standing in (RivalStanding.LEVEL, RivalStanding.BEHIND) and keeping[rival] is GuardKept.UNTOLD:
+        standing = RivalStanding.UNTOLD
+    standing = RivalStanding.UNTOLD if ours in field.failed else standing
     return Duel(
         against=rival,
         standing=standing,
         goal=_summary(values[rival], about.goal),
         guard=_summary(values[rival], guard) if guard is not None and guard in values[rival] else None,
-        gain_pct=gain[0],
-        gain_pct_low=gain[1],
-        gain_pct_high=gain[2],
-        p=told.p_t if told is not None else None,
+        gain_pct=gain,
+        p=told.p if told is not None else None,
+        guard_kept=ours_kept,
+        log_gains=tuple(
+            SeedGain(seed=seed, log=sign * log) for seed, log in log_ratios(own[about.goal], theirs).items()
+        ),
     )
 
 
-def _standing(told: Versus | None, gain_pct: float | None, sign: float) -> RivalStanding:
-    """By the mean gain; what noise may explain is level: an interval of the paired difference that reaches zero."""
-    if told is None or abs(told.difference) <= DUST:
-        return RivalStanding.LEVEL
-    if gain_pct is None:
-        return RivalStanding.BETTER if sign * told.difference > 0.0 else RivalStanding.BEHIND
-    noisy = (
-        told.difference_low is not None
-        and told.difference_high is not None
-        and told.difference_low <= 0.0 <= told.difference_high
-    )
-    if abs(gain_pct) < LEVEL_PCT or (noisy and abs(gain_pct) < CLEAR_GAIN_PCT):
-        return RivalStanding.LEVEL
-    if gain_pct < 0.0:
+def _judged(told: Versus | None, sign: float) -> RivalStanding:
+    """By the goal alone."""
+    if told is None or told.difference_low is None or told.difference_high is None:
+        return RivalStanding.UNTOLD
+    if told.relative_pct is not None:
+        return _by_gain(turned(told.relative_pct, sign))
+    # The rival's goal is nothing, of which no gain is a part.
+    low, high = sorted((sign * told.difference_low, sign * told.difference_high))
+    if low > DUST:
+        return RivalStanding.BETTER
+    return RivalStanding.BEHIND if high < -DUST else RivalStanding.LEVEL if high - low <= DUST else RivalStanding.UNTOLD
+
+
+def _by_gain(gain: Summary) -> RivalStanding:
+    if gain.low is None or gain.high is None:
+        return RivalStanding.UNTOLD
+    if gain.low > 0.0 and gain.mean >= LEVEL_PCT:
+        return RivalStanding.CLEARLY_BETTER if gain.mean >= CLEAR_GAIN_PCT else RivalStanding.BETTER
+    if gain.high < 0.0 and gain.mean <= -LEVEL_PCT:
         return RivalStanding.BEHIND
-    return RivalStanding.CLEARLY_BETTER if gain_pct >= CLEAR_GAIN_PCT and not noisy else RivalStanding.BETTER
+    near = gain.low > -CLEAR_GAIN_PCT and gain.high < CLEAR_GAIN_PCT
+    return RivalStanding.LEVEL if near else RivalStanding.UNTOLD
 
 
 def _summary(own: Mapping[str, Mapping[int, float]], metric: str) -> Summary:

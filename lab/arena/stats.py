@@ -1,15 +1,17 @@
 """What the runs of a scenario say: means with intervals, paired tests against a reference, and ranks.
 
 Owns the statistics of the arena. Seeds pair runs: the same seed is the same world for every contender, so differences
-are taken seed by seed. A contender is ranked by the scenario's goal among those whose guard (usually violations) is not
-worse than the reference's by more than noise says.
+are taken seed by seed, and only seeds count under which everybody ran. A contender is ranked by the scenario's goal
+among those whose guard (usually violations) is shown to be no worse than the reference's by more than a margin.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
+from functools import cache
 
 import numpy as np
 
@@ -21,11 +23,23 @@ from solvers.errors import InputError
 
 LEVEL = 0.95
 ALPHA = 1.0 - LEVEL
-RESAMPLES = 2000
-WILCOXON_MIN = 6
-"""Fewer pairs cannot reach 5 % by ranks, whatever they are."""
 DUST = 1e-9
 OURS = "headroom"
+SEEDS_ENOUGH = 10
+"""Fewer seeds tell large differences only, and every page says so."""
+GUARD_POINTS, GUARD_PCT = 0.1, 1.0
+"""What more of a guard is no harm: so many points of a percentage; of any other guard, so many percent."""
+
+
+class GuardKept(StrEnum):
+    """Whether a contender has no more of the guard than another, by more than the margin."""
+
+    YES = "yes"
+    """The whole interval of the paired difference is within the margin (non-inferiority)."""
+    NO = "no"
+    """The whole interval is beyond it."""
+    UNTOLD = "untold"
+    """Neither, or a single seed."""
 
 
 @value
@@ -46,14 +60,15 @@ class Versus:
     difference: float
     difference_low: float | None = None
     difference_high: float | None = None
-    relative_pct: float | None = None
-    """The mean's relative difference, with its bootstrap interval; None where the reference's mean is nothing."""
-    relative_pct_low: float | None = None
-    relative_pct_high: float | None = None
+    relative_pct: Summary | None = None
+    """By the geometric mean of the seeds' ratios. Where a value is not above nothing, the difference over the
+    reference's mean, and None where that is nothing.
+    """
     p_t: float | None = None
-    p_wilcoxon: float | None = None
     p: float | None = None
-    """The t test's after correction; None where the seed changes nothing or there is but one."""
+    """The t test's (of logarithms where all values are above nothing) after correction; None where the seed changes
+    nothing or there is but one.
+    """
     distinct: bool = False
     """Whether the difference is more than noise: p below 5 %, or a difference where the seed changes nothing."""
 
@@ -72,8 +87,10 @@ class Row:
     contender: str
     cells: tuple[MetricCell, ...]
     failed: int = 0
+    guard: GuardKept = GuardKept.YES
+    """Against the reference."""
     eligible: bool = True
-    """Whether its guard is no worse than the reference's by more than noise says, and it leaves no service out."""
+    """Whether its guard is shown to be kept, and it leaves no service out."""
     rank: int | None = None
     """By the goal among the eligible; None for the others."""
     left_out: tuple[str, ...] = ()
@@ -84,25 +101,15 @@ class Row:
 
 
 @value
-class ContenderVerdict:
-    contender: str
-    against: str
-    gain_pct: float | None
-    """By how much the goal is better, of the other's; with its interval."""
-    gain_pct_low: float | None = None
-    gain_pct_high: float | None = None
-    guard_kept: bool = True
-    """Whether ours has no more of the guard than the other, but for noise."""
-
-
-@value
 class Comparison:
     """All contenders on one scenario, best first."""
 
     about: About
     reference: str
     rows: tuple[Row, ...]
-    verdict: ContenderVerdict | None = None
+    seeds: tuple[int, ...] = ()
+    """Under which every contender ran that did not fail: the others count for nobody."""
+    unshared: tuple[int, ...] = ()
 
 
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -125,27 +132,56 @@ def compare(records: Sequence[RunRecord], reference: str | None = None) -> Compa
     if not finished:
         return None
     about = finished[0].about
-    values, better = values_of(finished)
+    values, better = values_of(records)
     chosen = reference if reference in values else _reference(about, list(values))
-    failed = dict.fromkeys(values, 0) | {record.contender.label: 0 for record in records}
+    failed = {record.contender.label: 0 for record in records}
     for record in records:
         failed[record.contender.label] += record.outcome is None
     absent = left_out(finished)
     rows = [
         replace(_row(label, values, better, chosen, failed[label]), left_out=absent.get(label, ())) for label in failed
     ]
+    seeds = shared_seeds(records)
+    others = sorted({record.seed for record in finished}.difference(seeds))
     ranked = _ranked(_corrected(rows), about)
-    return Comparison(about=about, reference=chosen, rows=ranked, verdict=_verdict(about, values, better, ranked))
+    return Comparison(about=about, reference=chosen, rows=ranked, seeds=seeds, unshared=tuple(others))
+
+
+def shared_seeds(records: Sequence[RunRecord]) -> tuple[int, ...]:
+    """Seeds under which every contender ran; who failed under one of them is not waited for."""
+    failed = {record.contender.label for record in records if record.outcome is None}
+    ran: dict[str, set[int]] = {}
+    for record in records:
+        if record.outcome is not None:
+            ran.setdefault(record.contender.label, set()).add(record.seed)
+    whole = [seeds for label, seeds in ran.items() if label not in failed] or list(ran.values())
+    return tuple(sorted(set.intersection(*whole))) if whole else ()
+
+
+def caution(seeds: int) -> str | None:
+    """What few seeds are worth, in words; None where they are enough."""
+    if seeds >= SEEDS_ENOUGH:
+        return None
+    return (
+        "a single seed shows nothing: run 10 or more"
+        if seeds == 1
+        else f"{seeds} seeds tell large differences only: run {SEEDS_ENOUGH} or more"
+    )
 
 
 def summary(numbers: Sequence[float]) -> Summary:
     n, mean = len(numbers), float(np.mean(numbers))
     if n < 2:
         return Summary(n=n, mean=mean)
+    half = _students_t(n) * float(np.std(numbers, ddof=1)) / math.sqrt(n)
+    return Summary(n=n, mean=mean, low=mean - half, high=mean + half)
+
+
+@cache
+def _students_t(n: int) -> float:
     from scipy.stats import t
 
-    half = float(t.ppf(1.0 - ALPHA / 2.0, n - 1)) * float(np.std(numbers, ddof=1)) / math.sqrt(n)
-    return Summary(n=n, mean=mean, low=mean - half, high=mean + half)
+    return float(t.ppf(1.0 - ALPHA / 2.0, n - 1))
 
 
 def versus(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Versus | None:
@@ -154,25 +190,51 @@ def versus(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Versus | N
     if not seeds:
         return None
     left, right = np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
-    differences = left - right
-    told = summary(differences.tolist())
-    relative = _relative(left, right)
-    scale = max(float(np.abs(left).max()), float(np.abs(right).max()), DUST)
-    steady = bool(np.ptp(differences) <= DUST * scale)
-    p_t, p_wilcoxon = (None, None) if steady or len(seeds) < 2 else _p_values(differences)
+    told = summary((left - right).tolist())
+    logs = log_ratios(ours, theirs)
+    tested = np.array([*logs.values()]) if logs else left - right
+    scale = 1.0 if logs else max(float(np.abs(left).max()), float(np.abs(right).max()), DUST)
+    steady = bool(np.ptp(tested) <= DUST * scale)
+    p = None if steady or len(seeds) < 2 else _p_value(tested)
     return Versus(
         n=len(seeds),
         difference=told.mean,
         difference_low=told.low,
         difference_high=told.high,
-        relative_pct=relative[0],
-        relative_pct_low=relative[1],
-        relative_pct_high=relative[2],
-        p_t=p_t,
-        p_wilcoxon=p_wilcoxon,
-        p=p_t,
-        distinct=steady and len(seeds) > 1 and abs(told.mean) > DUST * scale,
+        relative_pct=in_percent(summary([*logs.values()])) if logs else _of_mean(told, float(right.mean())),
+        p_t=p,
+        p=p,
+        distinct=steady and len(seeds) > 1 and abs(float(tested.mean())) > DUST * scale,
     )
+
+
+def log_ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
+    """By common seed, the logarithm of ours over theirs; none at all where a value is not above nothing."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    if any(min(ours[seed], theirs[seed]) <= DUST for seed in seeds):
+        return {}
+    return {seed: math.log(ours[seed] / theirs[seed]) for seed in seeds}
+
+
+def in_percent(logs: Summary) -> Summary:
+    """A mean of logarithms of ratios, with its interval, as a relative difference."""
+    return _mapped(logs, lambda log: 100.0 * math.expm1(log))
+
+
+def turned(told: Summary, sign: float) -> Summary:
+    """The same where better is above nothing: `sign` -1 for what is better lower."""
+    flipped = told if sign > 0.0 else replace(told, low=told.high, high=told.low)
+    return _mapped(flipped, lambda number: sign * number)
+
+
+def _of_mean(told: Summary, base: float) -> Summary | None:
+    """A difference over the reference's mean. Of nothing it is no part."""
+    return _mapped(told, lambda number: 100.0 * number / abs(base)) if abs(base) > DUST else None
+
+
+def _mapped(told: Summary, change: Callable[[float], float]) -> Summary:
+    low, high = (None if bound is None else change(bound) for bound in (told.low, told.high))
+    return Summary(n=told.n, mean=change(told.mean), low=low, high=high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -186,11 +248,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def values_of(records: Sequence[RunRecord]) -> tuple[dict[str, dict[str, dict[int, float]]], dict[str, Better]]:
-    """Floats by contender, metric and seed, and which direction of each metric is good, of runs with an outcome."""
+    """Floats by contender, metric and shared seed, and which direction of each metric is good."""
+    seeds = shared_seeds(records)
     values: dict[str, dict[str, dict[int, float]]] = {}
     better: dict[str, Better] = {}
     for record in records:
-        assert record.outcome is not None
+        if record.outcome is None or record.seed not in seeds:
+            continue
         own = values.setdefault(record.contender.label, {})
         for metric in record.outcome.metrics:
             own.setdefault(metric.name, {})[record.seed] = metric.value
@@ -260,9 +324,10 @@ def _ranked(rows: Sequence[Row], about: About) -> tuple[Row, ...]:
     """Best first: the eligible by the goal, then the others by the guard, then those without an outcome."""
     judged = []
     for row in rows:
-        guard = row.cell(about.guard) if about.guard is not None else None
-        kept = guard is None or no_worse(guard.versus, guard.better)
-        judged.append(replace(row, eligible=bool(row.cells) and not row.failed and not row.left_out and kept))
+        cell = row.cell(about.guard) if about.guard is not None else None
+        kept = guard_kept(about.guard, cell.versus, cell.better) if cell is not None else GuardKept.YES
+        fine = bool(row.cells) and not row.failed and not row.left_out
+        judged.append(replace(row, guard=kept, eligible=fine and kept is GuardKept.YES))
 
     def order(row: Row) -> tuple[bool, float, float, str]:
         goal, guard = row.cell(about.goal), row.cell(about.guard or about.goal)
@@ -285,70 +350,23 @@ def _badness(cell: MetricCell | None, better: Better) -> float:
     return -cell.summary.mean if direction is Better.HIGHER else cell.summary.mean
 
 
-def no_worse(versus: Versus | None, better: Better, dust: float = DUST) -> bool:
-    """Whether it is worse by no more than noise says: the interval of the paired difference reaches no difference, but
-    for `dust`. A single seed knows no noise; without any pair, yes.
+def guard_kept(guard: str | None, told: Versus | None, better: Better) -> GuardKept:
+    """Whether a guard is shown to be kept, by its paired difference from another's. Without one it is: there is no
+    guard, or both are the same contender.
     """
-    if versus is None:
-        return True
-    sign = -1.0 if better is Better.HIGHER else 1.0
-    bounds = [versus.difference_low, versus.difference_high]
-    known = [sign * bound for bound in bounds if bound is not None] or [sign * versus.difference]
-    return min(known) <= dust
+    if guard is None or told is None:
+        return GuardKept.YES
+    points = guard.endswith("_pct")
+    more = Summary(n=told.n, mean=told.difference, low=told.difference_low, high=told.difference_high)
+    more = turned(more if points else told.relative_pct or more, -1.0 if better is Better.HIGHER else 1.0)
+    if more.low is None or more.high is None:
+        return GuardKept.UNTOLD
+    margin = GUARD_POINTS if points else GUARD_PCT
+    return GuardKept.YES if more.high <= margin else GuardKept.NO if more.low > margin else GuardKept.UNTOLD
 
 
-def _verdict(
-    about: About, values: Values, better: Mapping[str, Better], ranked: Sequence[Row]
-) -> ContenderVerdict | None:
-    """Ours against the best of the others, by the same rule."""
-    others = [row for row in ranked if not row.contender.startswith(OURS) and row.cell(about.goal) is not None]
-    ours = values.get(OURS, {})
-    if not others or about.goal not in ours:
-        return None
-    other = values[others[0].contender]
-    paired = versus(ours[about.goal], other[about.goal])
-    guard = about.guard
-    guards = versus(ours[guard], other[guard]) if guard is not None and guard in ours and guard in other else None
-    kept = guard is None or no_worse(guards, better.get(guard, Better.LOWER))
-    gain_pct, low, high = gains(paired, 1.0 if about.better is Better.HIGHER else -1.0)
-    return ContenderVerdict(
-        contender=OURS,
-        against=others[0].contender,
-        gain_pct=gain_pct,
-        gain_pct_low=low,
-        gain_pct_high=high,
-        guard_kept=kept,
-    )
+def _p_value(differences: Floats) -> float:
+    """Of the paired t test."""
+    from scipy.stats import ttest_1samp
 
-
-def gains(told: Versus | None, sign: float) -> tuple[float | None, float | None, float | None]:
-    """A relative difference with its interval, turned so that better is above nothing."""
-    if told is None or told.relative_pct is None:
-        return None, None, None
-    bounds = [sign * bound for bound in (told.relative_pct_low, told.relative_pct_high) if bound is not None]
-    return sign * told.relative_pct, min(bounds, default=None), max(bounds, default=None)
-
-
-def _p_values(differences: Floats) -> tuple[float, float | None]:
-    """Of the paired t test, and of Wilcoxon's signed ranks where there are pairs enough."""
-    from scipy.stats import ttest_1samp, wilcoxon
-
-    changed = differences[differences != 0.0]
-    by_ranks = float(wilcoxon(changed).pvalue) if len(changed) >= WILCOXON_MIN else None
-    return float(ttest_1samp(differences, 0.0).pvalue), by_ranks
-
-
-def _relative(left: Floats, right: Floats) -> tuple[float | None, float | None, float | None]:
-    """Relative difference of means in percent, with the bootstrap's interval over pairs."""
-    base = float(right.mean())
-    if abs(base) <= DUST:
-        return None, None, None
-    told = 100.0 * (float(left.mean()) / base - 1.0)
-    if len(left) < 2:
-        return told, None, None
-    drawn = np.random.default_rng(len(left)).integers(0, len(left), (RESAMPLES, len(left)))
-    bases = right[drawn].mean(axis=1)
-    kept = np.abs(bases) > DUST
-    spread = 100.0 * (left[drawn].mean(axis=1)[kept] / bases[kept] - 1.0)
-    low, high = np.quantile(spread, [ALPHA / 2.0, 1.0 - ALPHA / 2.0])
-    return told, float(low), float(high)
+    return float(ttest_1samp(differences, 0.0).pvalue)

@@ -9,7 +9,7 @@ because the table is the answer; one that could not be judged is in it as failed
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,8 +24,8 @@ from solvers.errors import HeadroomError, InputError, NotFoundError
 if TYPE_CHECKING:
     from lab.arena.contenders import ContenderEntry
     from lab.arena.running import Hear, RunTask
-    from lab.arena.standing import Duel, RivalPlace
-    from lab.arena.stats import Comparison, ContenderVerdict, MetricCell, Row, Summary
+    from lab.arena.standing import Duel, FamilyPlace, RivalPlace
+    from lab.arena.stats import Comparison, MetricCell, Row, Summary
     from lab.arena.store import ResultFolder
     from lab.outcome import About, RunOutcome
 
@@ -100,6 +100,9 @@ def run(
         typer.Option("--planner", metavar="FILE.py:CLASS", help="One more, such as your own. Repeatable."),
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many. Default: the scenario's.")] = None,
+    seed_from: Annotated[
+        int, typer.Option("--seed-from", min=0, help="The first seed: held-out ones are those never used before.")
+    ] = 0,
     jobs: Jobs = None,
     engine: Annotated[
         EngineOption, typer.Option(help="This machine, or the Ray cluster of RAY_ADDRESS.")
@@ -115,7 +118,7 @@ def run(
     from lab.arena.running import RunOrder, tasks_of
     from lab.arena.store import ResultFolder
 
-    order = RunOrder(paths=scenario_paths(scenarios), seeds=seeds, data=data)
+    order = RunOrder(paths=scenario_paths(scenarios), seeds=seeds, seed_from=seed_from, data=data)
     tasks = tasks_of(order, contenders_by(planners, planner or [], settings or [], policy or []))
     if not tasks:
         raise InputError("name contenders with --planners: these scenarios propose none")
@@ -151,7 +154,7 @@ def standing(
     output: Output = Format.TABLE,
 ) -> None:
     """Ours on every scenario, against the best of the five founding policies and the best of all others."""
-    from lab.arena.standing import places
+    from lab.arena.standing import families, places
     from lab.arena.store import ResultFolder, records_of
     from solvers.domain.codec import to_plain
 
@@ -159,10 +162,13 @@ def standing(
     found = places(records, ours)
     if not found:
         raise NotFoundError(f"{', '.join(map(str, folders))}: no finished run of {ours!r}")
-    show(to_plain(found), output, standing_tables(found))
+    by_family = families(found)
+    answer = {"scenarios": to_plain(found), "families": to_plain(by_family)}
+    show(answer, output, standing_tables(found, by_family))
     versions = {record.software for record in records}
     if len(versions) > 1 and output.is_for_people:
         say(f"these are runs of {len(versions)} versions of the software")
+    _caution([place.seeds for place in found], output)
 
 
 @arena.command()
@@ -268,27 +274,40 @@ def _run_all(tasks: Sequence[RunTask], folder: ResultFolder, engine: EngineOptio
 
 
 def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
+    from lab.arena.standing import places
     from lab.arena.stats import comparisons
     from solvers.domain.codec import to_plain
 
     records = folder.records()
     compared = comparisons(records, reference)
+    stands = {place.scenario: place for place in places(records)}
     failures = {
         f"{item.scenario} × {item.contender.label}, seed {item.seed}": item.error for item in records if item.error
     }
-    answer = {"scenarios": to_plain(compared), "failures": failures}
+    answer = {"scenarios": to_plain(compared), "standing": to_plain(tuple(stands.values())), "failures": failures}
     failed = [f"failed: {name}: {error}" for name, error in sorted(failures.items())]
-    show(answer, output, [*comparison_tables(compared), *failed])
+    show(answer, output, [*comparison_tables(compared, stands), *failed])
+    _caution([len(each.seeds) for each in compared], output)
+
+
+def _caution(seeds: Sequence[int], output: Format) -> None:
+    from lab.arena.stats import caution
+
+    told = caution(min(seeds, default=0))
+    if told is not None and output.is_for_people:
+        say(told)
 
 
 arena.command(name="claims")(judge)
 
 
 OTHER_METRICS_MAX = 4
+MARGIN = "0.1 points (of what is no percentage, 1 %)"
+GUARDS = {"no": "guard", "untold": "guard?"}
 
 
-def comparison_tables(compared: Sequence[Comparison]) -> list[Any]:
-    """A table and a verdict for each scenario."""
+def comparison_tables(compared: Sequence[Comparison], stands: Mapping[str, RivalPlace]) -> list[Any]:
+    """A table for each scenario, and how ours stands there."""
     parts: list[Any] = []
     for each in compared:
         metrics = shown_metrics(each)
@@ -298,8 +317,11 @@ def comparison_tables(compared: Sequence[Comparison]) -> list[Any]:
         parts.append(rows(columns, [_line(row, metrics, each) for row in each.rows]))
         parts.append(f"{_rule(each.about)}; * differs from {each.reference} by more than noise (5 %, Holm)")
         parts.extend(f"{row.contender} leaves out {', '.join(row.left_out)}" for row in each.rows if row.left_out)
-        if each.verdict is not None:
-            parts.append(verdict_line(each.verdict, each.about))
+        if each.unshared:
+            parts.append(f"seeds {', '.join(map(str, each.unshared))} count for nobody: not everybody ran under them")
+        duel = stands[each.about.name].all_others if each.about.name in stands else None
+        if duel is not None:
+            parts.append(duel_line(duel, each.about))
         parts.append("")
     return parts
 
@@ -313,17 +335,15 @@ def shown_metrics(compared: Comparison) -> list[str]:
     return [name for name in first if name in known] + others[:OTHER_METRICS_MAX]
 
 
-def verdict_line(verdict: ContenderVerdict, about: About) -> str:
-    """How ours does, in words."""
-    guard = f", {about.guard} {'no worse' if verdict.guard_kept else 'WORSE'}" if about.guard is not None else ""
-    if verdict.gain_pct is None:
-        return f"{verdict.contender} against {verdict.against}: {about.goal} cannot be compared{guard}"
-    gain = f"{about.goal} better by {verdict.gain_pct:.1f} %{_between(verdict.gain_pct_low, verdict.gain_pct_high)}"
-    return f"{verdict.contender} against {verdict.against}: {gain}{guard}"
+def duel_line(duel: Duel, about: About) -> str:
+    """How ours does against the best of the others, in words."""
+    gain, standing = _gain(duel.gain_pct), duel.standing.value.replace("_", " ")
+    guard = f"; {about.guard} no worse: {duel.guard_kept.value}" if about.guard is not None else ""
+    return f"ours against {duel.against}, by {about.goal}: {gain}, {standing}{guard}"
 
 
-def standing_tables(found: Sequence[RivalPlace]) -> list[Any]:
-    """A line for each scenario, and the count."""
+def standing_tables(found: Sequence[RivalPlace], by_family: Sequence[FamilyPlace]) -> list[Any]:
+    """A line for each scenario, one for each family, and the counts."""
     from lab.arena.standing import won
 
     columns = ("scenario", "goal", ">seeds", ">ours", "best of the five", "", "best of all others", "")
@@ -338,14 +358,25 @@ def standing_tables(found: Sequence[RivalPlace]) -> list[Any]:
         )
         for place in found
     ]
-    parts: list[Any] = [rows(columns, lines), "in brackets: the guard, mostly violations in %; ± is the 95 % interval"]
-    for name, duels in (
-        ("the best of the five", [place.founding for place in found]),
-        ("the best of all others", [place.all_others for place in found]),
+    family_lines = [
+        (each.family, len(each.scenarios), each.seeds, _gain(each.gain_pct), each.standing.value.replace("_", " "))
+        for each in by_family
+    ]
+    parts: list[Any] = [
+        rows(columns, lines),
+        "in brackets: the guard, mostly violations in %; ± is the 95 % interval",
+        "",
+        rows(("family", ">scenarios", ">seeds", ">gain over the best of the five", ""), family_lines),
+    ]
+    for name, standings in (
+        ("the best of the five, by scenario", [place.founding.standing for place in found if place.founding]),
+        ("the best of the five, by family", [each.standing for each in by_family]),
+        ("the best of all others, by scenario", [place.all_others.standing for place in found if place.all_others]),
     ):
-        clear, kept, there = won(duels)
+        clear, kept, there = won(standings)
+        untold = sum(each.value == "untold" for each in standings)
         best = f"clearly better, or alone in keeping the guard, on {clear} of {there}"
-        parts.append(f"against {name}: {best}; level or somewhat better on {kept}")
+        parts.append(f"against {name}: {best}; level or somewhat better on {kept}; untold on {untold}")
     return parts
 
 
@@ -390,8 +421,7 @@ def outcome_tables(about: About, outcome: RunOutcome) -> list[Any]:
 def _duel(duel: Duel | None) -> tuple[str, str]:
     if duel is None:
         return "-", "-"
-    gain = "-" if duel.gain_pct is None else f"{duel.gain_pct:+.1f} %"
-    gain += _between(duel.gain_pct_low, duel.gain_pct_high)
+    gain = _gain(duel.gain_pct)
     return f"{duel.against} {_kept(duel.goal, duel.guard)}", f"{gain} {duel.standing.value.replace('_', ' ')}"
 
 
@@ -403,12 +433,15 @@ def _mean(summary: Summary) -> str:
     return number(summary.mean) + (f" ± {number(summary.high - summary.mean)}" if summary.high is not None else "")
 
 
-def _between(low: float | None, high: float | None) -> str:
-    return f" ({low:+.1f} to {high:+.1f})" if low is not None and high is not None else ""
+def _gain(told: Summary | None) -> str:
+    if told is None:
+        return "-"
+    between = f" ({told.low:+.1f} to {told.high:+.1f})" if told.low is not None and told.high is not None else ""
+    return f"{told.mean:+.1f} %{between}"
 
 
 def _line(row: Row, metrics: Sequence[str], compared: Comparison) -> list[object]:
-    rank = row.rank if row.rank is not None else "failed" if row.failed else "guard"
+    rank = row.rank if row.rank is not None else "failed" if row.failed else GUARDS.get(row.guard.value, "left out")
     return [
         rank,
         row.contender,
@@ -424,12 +457,11 @@ def _figure(cell: MetricCell | None) -> str:
 
 
 def _relative(cell: MetricCell | None) -> str:
-    if cell is None or cell.versus is None or cell.versus.relative_pct is None:
-        return "-"
-    told = cell.versus
-    return f"{told.relative_pct:+.1f} %{_between(told.relative_pct_low, told.relative_pct_high)}"
+    return _gain(cell.versus.relative_pct if cell is not None and cell.versus is not None else None)
 
 
 def _rule(about: About) -> str:
-    guard = f" among those whose {about.guard} is no worse than the reference's, but for noise" if about.guard else ""
+    guard = (
+        f" among those shown to have no more {about.guard} than the reference, within {MARGIN}" if about.guard else ""
+    )
     return f"ranked by {about.goal} ({about.better.value} is better){guard}; ± is the 95 % interval"

@@ -25,7 +25,7 @@ def simulate_scenario(
 
     paths = scenario_paths([scenario])
     chosen = contenders_by(planner, [], [], list(policy))
-    tasks = tasks_of(RunOrder(paths=paths, seeds=seed + 1, data=data), lambda about: chosen(about)[:1])
+    tasks = tasks_of(RunOrder(paths=paths, seeds=1, seed_from=seed, data=data), lambda about: chosen(about)[:1])
     if not tasks:
         raise InputError("name a contender with --planner: this scenario proposes none")
     ended: list[RunEnded] = []
@@ -36,9 +36,8 @@ def simulate_scenario(
         if bars is not None:
             bars(event)
 
-    wanted = [task for task in tasks if task.seed == seed]
-    with Bars(len(wanted)) if sys.stderr.isatty() else nullcontext() as bars:
-        run_tasks(wanted, EngineOption.LOCAL, 1, hear)
+    with Bars(len(tasks)) if sys.stderr.isatty() else nullcontext() as bars:
+        run_tasks(tasks, EngineOption.LOCAL, 1, hear)
     record = ended[0].finished.record
     if record.outcome is None:
         raise CommandError(f"{record.scenario} × {record.contender.label}, seed {record.seed}: {record.error}")

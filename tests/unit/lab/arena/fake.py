@@ -69,7 +69,7 @@ class FakeBench:
         noise = np.random.default_rng([seed, 7]).normal(size=24)
         own = np.random.default_rng([seed, *contender.label.encode()]).normal(size=2)
         cost = COSTS.get(contender.label, 12.0) * (1 + 0.05 * noise[0] + 0.01 * own[0])
-        violated_pct = abs(VIOLATIONS_PCT.get(contender.label, 1.0) + 0.2 * own[1])
+        violated_pct = abs(VIOLATIONS_PCT.get(contender.label, 1.0) + 0.02 * own[1])
         windows = tuple(
             RunWindow(
                 from_s=60.0 * index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from lab.arena.report import page_of, styles_of
 from lab.arena.running import RunRecord
 from lab.arena.stats import comparisons
+from solvers.domain.codec import digest
 from tests.unit.lab.arena.fake import folder_of, scenario, tasks
 
 VOID = {"meta", "br"}
@@ -58,6 +60,20 @@ def test_it_is_one_sound_document(page: str) -> None:
     # Two scenarios; bars for each; five charts for each contender that ran.
     assert parser.seen.count("section") == 3
     assert parser.seen.count("svg") == 2 + 5 * (4 + 3)
+
+
+def test_every_seed_is_a_dot_and_few_of_them_a_warning(records: tuple[RunRecord, ...], page: str) -> None:
+    assert page.count('class="dot"') == 3 * (4 + 3)
+    assert "3 seeds tell large differences only" in page
+    more = tuple(replace(record, seed=record.seed + 3 * number) for number in range(4) for record in records)
+    assert "tell large differences only" not in page_of(more)
+
+
+def test_it_says_what_ran_by_digests(records: tuple[RunRecord, ...], page: str) -> None:
+    for record in records:
+        for summed in (record.scenario_digest, digest(record.contender)):
+            assert summed.removeprefix("sha256:")[:12] in page
+        assert record.software in page
 
 
 def test_it_needs_nothing_but_itself(page: str) -> None:

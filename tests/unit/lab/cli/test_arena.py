@@ -34,7 +34,8 @@ def run_of(*files: Path, out: Path) -> tuple[str, ...]:
 def test_it_runs_what_a_scenario_proposes_and_writes_everything(tmp_path: Path, out: Path, headroom: Headroom) -> None:
     said = headroom(*run_of(scenario(tmp_path, "one"), out=out))
     assert said.status == Exit.OK, said.err
-    assert "headroom against hetsev: cost_usd better by" in said.out
+    assert "ours against hetsev, by cost_usd: +" in said.out
+    assert said.out.splitlines()[-1] == "2 seeds tell large differences only: run 10 or more"
     assert said.err.splitlines()[-1].startswith("[6/6] one × headroom, seed 1: ")
     assert {path.name for path in out.iterdir()} == {
         "runs", "times", "wanted.json", "report.html", "results.parquet", "services.parquet", "jobs.parquet",
@@ -155,15 +156,36 @@ def test_results_are_compared_and_reported_again(tmp_path: Path, out: Path, head
 
 def test_the_standing_of_ours_is_told_in_words_and_numbers(tmp_path: Path, out: Path, headroom: Headroom) -> None:
     headroom(*run_of(scenario(tmp_path, "one"), out=out))
-    (told,) = headroom("arena", "standing", str(out), "-o", "json").json
+    answer = headroom("arena", "standing", str(out), "-o", "json").json
+    ((told,), (family,)) = answer["scenarios"], answer["families"]
+    assert (family["family"], family["gain_pct"]) == ("one", told["founding"]["gain_pct"])
     assert (told["founding"]["against"], told["all_others"]["against"]) == ("hetsev", "hetsev")
     said = headroom("arena", "standing", str(out)).out
-    assert f"{told['founding']['gain_pct']:+.1f} %" in said
-    assert "against the best of the five: clearly better, or alone in keeping the guard, on" in said
+    assert f"{told['founding']['gain_pct']['mean']:+.1f} %" in said
+    for what in ("five, by scenario", "five, by family"):
+        assert f"against the best of the {what}: clearly better, or alone in keeping the guard, on" in said
     assert headroom("arena", "standing", str(out), str(out)).out == said
     lost = headroom("arena", "standing", str(out), "--ours", "melange")
     assert lost.status == Exit.NOT_FOUND
     assert "no finished run of 'melange'" in lost.err
+
+
+def test_held_out_seeds_are_run_from_where_one_says(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    one = scenario(tmp_path, "one")
+    said = headroom(*run_of(one, out=out), "--planners", "hetsev,k8s_hpa", "--seeds", "2", "--seed-from", "1000")
+    assert [line.rpartition(": ")[0].partition(" × ")[2] for line in said.err.splitlines()] == [
+        "hetsev, seed 1000", "hetsev, seed 1001", "k8s_hpa, seed 1000", "k8s_hpa, seed 1001",
+    ]  # fmt: skip
+    alone = headroom("simulate", "--scenario", str(one), "--planner", "k8s_hpa", "--seed", "1001", "-o", "json").json
+    told = {item["name"]: item["value"] for item in alone["metrics"]}
+    more = headroom(*run_of(one, out=out), "--planners", "hetsev", "--seeds", "12", "--seed-from", "1000", "-o", "json")
+    compared = more.json["scenarios"][0]
+    assert (compared["seeds"], compared["unshared"]) == ([1000, 1001], list(range(1002, 1012)))
+    (row,) = (row for row in compared["rows"] if row["contender"] == "k8s_hpa")
+    (cost,) = (cell["summary"] for cell in row["cells"] if cell["metric"] == "cost_usd")
+    assert cost["low"] < told["cost_usd"] < cost["high"]
+    page = (out / "report.html").read_text()
+    assert "not counted, since not everybody ran under them: 1002, " in page
 
 
 def test_folders_hold_scenarios(tmp_path: Path, headroom: Headroom) -> None:
