@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Floats
 from solvers.engines.compiled import CompilerError, loaded
 from solvers.errors import EngineError
 from solvers.problems.joint import WHOLE_PCT, JointProblem
+from solvers.problems.patterns import Judged, Patterns
 
 BATCHES_MAX = 256
 FOUND_MAX = 64
@@ -33,22 +34,11 @@ PROCESSORS = min(8, len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedRows:
-    """Row x place, but for what is about whole devices."""
-
-    lawful: Flags
-    column: Whole
-    latency_ms: Floats
-    capacity_rps: Floats
-    full_rps: Floats
-    power_w: Floats
-    memory_mib: Floats
-    draw_w: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContentPrices:
-    """What a replica's rate, presence, power and share are worth or cost, $/h, and a device: `master.ItemPrices`."""
+class ItemPrices:
+    """What one replica is worth, $/h: pi[workload] x (part of the rate it serves) + replica[pool, workload] -
+    watt[pool] x power - share[pool, workload] x share_pct - what its memory is billed, where it is; contents are worth
+    more than they cost when that exceeds fixed[pool].
+    """
 
     pi: Floats
     replica: Floats
@@ -57,6 +47,7 @@ class ContentPrices:
     share: Floats
     fixed: Floats
     cut_steps: Floats
+    """Numbers k, and by workload what each started part of 1/k is worth beside that."""
     cut_usd: Floats
 
 
@@ -80,10 +71,7 @@ class Priced:
     """Best contents of one pool's devices, in no order; nothing is worth more than the ceiling."""
 
     ceiling: float
-    kind: Whole
-    variants: Whole
-    shares_pct: Whole
-    worth: Floats
+    rows: Patterns
     units: int
 
 
@@ -143,7 +131,8 @@ class Contents:
         percent = np.arange(WHOLE_PCT + 1) / WHOLE_PCT
         self.press = problem.pressure[:, :, None] * percent ** problem.exponent[:, :, None]
         mean_ms = np.ascontiguousarray(problem.mean_ms)
-        start, avoids = _both_ways([item.avoids for item in works])
+        start = np.cumsum([0, *(len(items) for items in problem.foes)]).astype(np.int64)
+        avoids = np.array([other for items in problem.foes for other in items], dtype=np.int64)
         tail_ms = mean_ms if problem.tail_ms is problem.mean_ms else problem.tail_ms
         self.record = Record(
             len(pools), problem.kinds, len(problem.pressure), len(problem.variants), len(works),
@@ -163,39 +152,44 @@ class Contents:
         self._tables: Record | None = None
         self._speeds = (np.zeros(0), np.zeros(0))
 
-    def judge(
-        self, kind: Whole, variants: Whole, shares_pct: Whole, factor: Floats | None, *, eager: bool
-    ) -> JudgedRows:
+    def judge(self, rows: Patterns, factor: Floats | None, *, eager: bool) -> Judged:
         """Rows whose members stand first, in order; `factor`: the slowdown of each, where it is not to be found."""
-        rows, width = variants.shape
-        kind, variants, shares_pct = (np.ascontiguousarray(item) for item in (kind, variants, shares_pct))
+        count, width = rows.variants.shape
+        given = [np.ascontiguousarray(item) for item in (rows.kind, rows.variants, rows.shares_pct)]
         factor = None if factor is None else np.ascontiguousarray(factor, dtype=np.float64)
-        lawful, draw = np.zeros(rows, dtype=np.bool_), np.zeros(rows)
-        column = np.zeros((rows, width), dtype=np.int64)
-        latency, granted, full, power, memory = (np.zeros((rows, width)) for _ in range(5))
-        out = Record(lawful, column, latency, granted, full, power, memory, draw)
+        lawful, draw_w = np.zeros(count, dtype=np.bool_), np.zeros(count)
+        column = np.zeros((count, width), dtype=np.int64)
+        latency, granted, full, power, memory = (np.zeros((count, width)) for _ in range(5))
+        out = Record(lawful, column, latency, granted, full, power, memory, draw_w)
         _library().judge(
-            self.record.pointer, ctypes.c_int64(rows), ctypes.c_int64(width), at_of(kind), at_of(variants),
-            at_of(shares_pct), None if factor is None else at_of(factor), ctypes.c_int64(eager), out.pointer,
+            self.record.pointer, ctypes.c_int64(count), ctypes.c_int64(width), *map(at_of, given),
+            None if factor is None else at_of(factor), ctypes.c_int64(eager), out.pointer,
         )  # fmt: skip
-        return JudgedRows(
-            lawful=lawful, column=column, latency_ms=latency, capacity_rps=granted, full_rps=full, power_w=power,
-            memory_mib=memory, draw_w=draw,
+        return Judged(
+            rows=rows, lawful=lawful, column=column, latency_ms=latency, capacity_rps=granted, full_rps=full,
+            power_w=power, memory_mib=memory, usd_per_h=self.usd_per_h(rows, draw_w), draw_w=draw_w,
         )  # fmt: skip
 
-    def price(self, prices: Mapping[int, ContentPrices], efforts: Mapping[int, Effort]) -> list[Priced]:
+    def usd_per_h(self, rows: Patterns, draw_w: Floats) -> Floats:
+        """Of devices with these contents."""
+        problem = self.problem
+        if problem.by_replica:
+            return np.asarray(problem.held_usd(rows.kind[:, None], rows.variants, rows.shares_pct).sum(axis=1))
+        return np.asarray(problem.pool_usd[problem.kind_pool[rows.kind]] + problem.usd_per_wh * draw_w)
+
+    def price(self, prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
         """By pool: see the module. Ends when nothing can be worth much more than what was found, or the work is done.
         As many at a time as there are processors; no answer depends on another.
         """
-        answer = partial(self._priced, self._prepared())
-        return list(threads().map(answer, efforts, prices.values(), efforts.values()))
+        answer = partial(self._priced, self._prepared(), prices)
+        return list(threads().map(answer, efforts, efforts.values()))
 
-    def _priced(self, tables: Record, pool: int, prices: ContentPrices, effort: Effort) -> Priced:
+    def _priced(self, tables: Record, prices: ItemPrices, pool: int, effort: Effort) -> Priced:
         problem = self.problem
         held = problem.kind_usd if problem.by_memory else None
         asked = Record(
-            prices.pi, prices.replica, prices.rate_rps, prices.watt, prices.share, prices.fixed, held, problem.pool_usd,
-            len(prices.cut_steps), prices.cut_steps, prices.cut_usd,
+            prices.pi, prices.replica[pool], prices.rate_rps, prices.watt, prices.share, prices.fixed, held,
+            problem.pool_usd, len(prices.cut_steps), prices.cut_steps, prices.cut_usd,
         )  # fmt: skip
         how = Record(
             float(effort.floor), float(effort.tolerance), float(effort.least), effort.step_pct,
@@ -208,10 +202,8 @@ class Contents:
             self.record.pointer, tables.pointer, asked.pointer, how.pointer, ctypes.c_int64(pool), out.pointer
         )
         found = out.whole(2)
-        return Priced(
-            ceiling=out.real(0), kind=kind[:found], variants=variants[:found], shares_pct=shares[:found],
-            worth=worth[:found], units=1 + out.whole(1) // UNIT_STEPS,
-        )  # fmt: skip
+        rows = Patterns(kind=kind[:found], variants=variants[:found], shares_pct=shares[:found])
+        return Priced(ceiling=out.real(0), rows=rows, units=1 + out.whole(1) // UNIT_STEPS)
 
     @property
     def speeds(self) -> tuple[Floats, Floats]:
@@ -249,13 +241,3 @@ def at_of(array: NDArray[Any]) -> ctypes.c_void_p:
 
 def _reals(values: Sequence[float]) -> Floats:
     return np.array(values, dtype=np.float64)
-
-
-def _both_ways(avoids: Sequence[Sequence[int]]) -> tuple[Whole, Whole]:
-    """Whom each avoids or is avoided by, one after the other, and where each begins."""
-    foes: list[set[int]] = [set(items) for items in avoids]
-    for number, items in enumerate(avoids):
-        for other in items:
-            foes[other].add(number)
-    start = np.cumsum([0, *(len(items) for items in foes)])
-    return start.astype(np.int64), np.array([other for items in foes for other in sorted(items)], dtype=np.int64)

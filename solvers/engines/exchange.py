@@ -16,19 +16,11 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.engines.compiled import CompilerError, loaded
 from solvers.engines.contents import Contents, Record, at_of, threads
 from solvers.errors import EngineError
+from solvers.problems.patterns import Patterns
 
 STEPS_PER_UNIT = 1_000_000
 """Elementary steps in about a millisecond."""
 WALKS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRows:
-    """Devices one by one; row x place, -1 where nothing stands."""
-
-    kind: Whole
-    variants: Whole
-    shares_pct: Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +59,8 @@ class Exchanged:
     by now.
     """
 
-    rows: DeviceRows
+    rows: Patterns
+    """Devices one by one."""
     usd_per_h: float
     units: float
     attempt_units: float
@@ -101,13 +94,13 @@ class Exchange:
             rooms.price_usd, rooms.missed_usd, *contents.speeds,
         )  # fmt: skip
 
-    def run(self, rows: DeviceRows, walk: Walk) -> Exchanged:
+    def run(self, rows: Patterns, walk: Walk) -> Exchanged:
         """The best devices that the walks found; those given at worst."""
         found = list(threads().map(lambda number: self._run(rows, walk, number), range(WALKS)))
         best = min(found, key=lambda item: item.usd_per_h)
         return replace(best, units=sum(item.units for item in found))
 
-    def _run(self, rows: DeviceRows, walk: Walk, number: int) -> Exchanged:
+    def _run(self, rows: Patterns, walk: Walk, number: int) -> Exchanged:
         count, width = rows.variants.shape
         room = min(int(self._contents.problem.pool_devices.sum()), count + count // 4 + 16)
         kind = np.zeros(room, dtype=np.int64)
@@ -124,7 +117,7 @@ class Exchange:
             ctypes.c_int64(room), at_of(kind), at_of(variants), at_of(shares), at_of(told),
         )  # fmt: skip
         return Exchanged(
-            rows=DeviceRows(kind=kind[:best], variants=variants[:best], shares_pct=shares[:best]),
+            rows=Patterns(kind=kind[:best], variants=variants[:best], shares_pct=shares[:best]),
             usd_per_h=float(told[0]),
             units=float(told[1]) / STEPS_PER_UNIT,
             attempt_units=float(told[3]) / STEPS_PER_UNIT,

@@ -281,6 +281,15 @@ class JointProblem:
         return len(self.kind_pool)
 
     @cached_property
+    def foes(self) -> tuple[tuple[int, ...], ...]:
+        """By workload, which others may not stand beside it, whichever of the two said so."""
+        found = [set(item.avoids) for item in self.workloads]
+        for number, item in enumerate(self.workloads):
+            for other in item.avoids:
+                found[other].add(number)
+        return tuple(tuple(sorted(items)) for items in found)
+
+    @cached_property
     def members_max(self) -> int:
         """Most members that any pattern of shares on the grid can have."""
         least = max(1, int(self.shares_pct[0]))

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Parallel, Whole
 from solvers.problems.joint import JointProblem, Workload
 from solvers.problems.promise import Promises, bearable
 
+_EMPTY_LAST = 1 << 40
+"""Sorts empty places behind members."""
 SHORT = 1e-9
 SHORT_OF_LEAST = 1e-6
 CHARGE_DEVICES = 2.0
@@ -44,6 +46,80 @@ class Pattern:
     @property
     def key(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         return self.kind, self.variants, self.shares_pct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patterns(Parallel):
+    """Contents of devices, one row each."""
+
+    kind: Whole
+    variants: Whole
+    """Row x place; -1 where nothing stands."""
+    shares_pct: Whole
+    """Row x place; 0 where nothing stands."""
+
+    @property
+    def keys(self) -> Whole:
+        """A row of numbers for each: equal for equal patterns."""
+        return np.hstack([self.kind[:, None], self.variants, self.shares_pct])
+
+    def narrowed(self, width: int) -> Patterns:
+        """With so many places; nothing may stand beyond."""
+        return replace(self, variants=self.variants[:, :width], shares_pct=self.shares_pct[:, :width])
+
+    @staticmethod
+    def none(width: int) -> Patterns:
+        empty = np.zeros((0, width), dtype=np.int64)
+        return Patterns(kind=np.zeros(0, dtype=np.int64), variants=empty, shares_pct=empty)
+
+    @staticmethod
+    def of(patterns: Sequence[Pattern], width: int) -> Patterns:
+        """Patterns as rows of `width` places."""
+        variants = np.full((len(patterns), width), -1, dtype=np.int64)
+        shares = np.zeros((len(patterns), width), dtype=np.int64)
+        for row, item in enumerate(patterns):
+            variants[row, : len(item.variants)] = item.variants
+            shares[row, : len(item.variants)] = item.shares_pct
+        kind = np.array([item.kind for item in patterns], dtype=np.int64)
+        return Patterns(kind=kind, variants=variants, shares_pct=shares)
+
+    @staticmethod
+    def singles(kinds: Whole, variants: Whole, shares_pct: Whole) -> Patterns:
+        """One replica alone on a device: every variant with every share on every kind."""
+        every = np.meshgrid(kinds, variants, shares_pct, indexing="ij")
+        kind, variant, share = (item.ravel() for item in every)
+        return Patterns(kind=kind, variants=variant[:, None], shares_pct=share[:, None])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged(Parallel):
+    """What each row of contents does; values of rows that are not `lawful` mean nothing."""
+
+    rows: Patterns
+    lawful: Flags
+    column: Whole
+    """Row x place: which of the problem's batches."""
+    latency_ms: Floats
+    capacity_rps: Floats
+    """Row x place: what is granted; 0 where nothing stands."""
+    full_rps: Floats
+    """Row x place: what full batches, one after the other, carry."""
+    power_w: Floats
+    memory_mib: Floats
+    usd_per_h: Floats
+    draw_w: Floats
+
+
+def ordered(rows: Patterns) -> Patterns:
+    """Members moved to the left, in the order of (variant, share)."""
+    empty = (rows.variants < 0) | (rows.shares_pct <= 0)
+    key = np.where(empty, _EMPTY_LAST, rows.variants * 1000 + rows.shares_pct)
+    order = np.argsort(key, axis=1, kind="stable")
+    return Patterns(
+        kind=np.asarray(rows.kind, dtype=np.int64),
+        variants=np.take_along_axis(np.where(empty, -1, rows.variants), order, axis=1),
+        shares_pct=np.take_along_axis(np.where(empty, 0, rows.shares_pct), order, axis=1),
+    )
 
 
 def between(low_ms: Floats, high_ms: Floats, weight: Floats | float) -> Floats:

@@ -25,12 +25,12 @@ from solvers.planners.joint.certificate import Certificate, loosened
 from solvers.planners.joint.explain.explaining import SHORT_MAX
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
-from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.reach import GAP, ReachTerms
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Pattern, Prices
+from solvers.problems.patterns import Pattern, Patterns, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
@@ -175,10 +175,9 @@ def _most_on_a_device(problem: JointProblem, works: Flags) -> Floats:
     shares = np.arange(max(1, problem.share_step_pct), WHOLE_PCT + 1, max(1, problem.share_step_pct))
     if problem.kinds * len(variants) * len(shares) > SINGLES_MAX or not len(variants):
         return found
-    each = np.meshgrid(np.arange(problem.kinds), variants, shares)
-    kind, variant, share = (item.ravel() for item in each)
-    judged = judge.judge(Patterns(kind=kind, variants=variant[:, None], shares_pct=share[:, None]))
-    work, alone_rps = problem.variant_workload[variant], judged.capacity_rps[:, 0] * judged.lawful
+    judged = judge.judge(Patterns.singles(np.arange(problem.kinds), variants, shares))
+    share, alone_rps = judged.rows.shares_pct[:, 0], judged.capacity_rps[:, 0] * judged.lawful
+    work = problem.variant_workload[judged.rows.variants[:, 0]]
     most, dense = np.zeros(len(works)), np.zeros(len(works))
     np.maximum.at(most, work, alone_rps * np.minimum(judge.per_device_max[work], judge.width))
     np.maximum.at(dense, work, alone_rps * WHOLE_PCT / share)

@@ -28,12 +28,12 @@ from solvers.planners.joint.reading.formulation import Reading, assemble
 from solvers.planners.joint.reading.pools import pools_of
 from solvers.planners.joint.reading.work import staying_of
 from solvers.planners.joint.solve.generate import lagrangian, proven_at
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.needs import needs_of
-from solvers.problems.patterns import Prices
+from solvers.problems.patterns import Judged, Patterns, Prices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,11 +199,9 @@ class _Glance:
             apart = np.floor(float(shares[0]) * APART ** np.arange(WHOLE_PCT)).astype(np.int64) // step * step
             shares = np.intersect1d(shares, np.concatenate([apart, problem.shares_pct]))
         low = np.concatenate([shares[:1], shares[:-1] + step])
-        kind, variant, at = (
-            item.ravel() for item in np.meshgrid(open_kinds, np.arange(len(problem.variants)), np.arange(len(shares)))
-        )
-        judged = judge.judge(Patterns(kind=kind, variants=variant[:, None], shares_pct=shares[at][:, None]))
-        fits = low[at] <= loose.room_pct[problem.kind_pool[kind]]
+        judged = judge.judge(Patterns.singles(open_kinds, np.arange(len(problem.variants)), shares))
+        at = np.searchsorted(shares, judged.rows.shares_pct[:, 0])
+        fits = low[at] <= loose.room_pct[problem.kind_pool[judged.rows.kind]]
         some = np.flatnonzero(judged.lawful & fits)
         return _Glance(problem=loose, rows=rows, alone=judged.take(some), low_pct=low[at][some].astype(np.float64))
 

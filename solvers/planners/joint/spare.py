@@ -31,10 +31,10 @@ from solvers.engines.base import Limits, Program, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats, members_of
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.write import CEILING_PART
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Standing
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Standing
 
 MEMBERS_MAX = 4
 JUDGED_MAX = 4000

@@ -20,9 +20,9 @@ from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Prices
+from solvers.problems.patterns import Patterns, Prices
 
 ROWS_MAX = 200_000
 """Configurations looked at."""
@@ -195,10 +195,8 @@ def _best(terms: _Terms, grid: _Grid, spent: dict[WorkloadId, _Cost]) -> Iterato
     """By network of a workload and GPU type the configuration that costs least for the whole rate at shadow prices."""
     problem = terms.problem
     variants = np.flatnonzero(np.isin(problem.variant_workload, grid.workloads))
-    every = np.meshgrid(grid.kinds, variants, grid.shares_pct, indexing="ij")
-    kind, variant, share = (item.ravel() for item in every)
-    able = problem.allowed[problem.kind_pool[kind], variant]
-    rows = Patterns(kind=kind[able], variants=variant[able][:, None], shares_pct=share[able][:, None])
+    rows = Patterns.singles(grid.kinds, variants, grid.shares_pct)
+    rows = rows.take(problem.allowed[problem.kind_pool[rows.kind], rows.variants[:, 0]])
     judged = Judge(problem).judge_slowed(rows, terms.slowdown(rows))
     judged = judged.take(np.flatnonzero(judged.lawful))
     kind, variant, share = judged.rows.kind, judged.rows.variants[:, 0], judged.rows.shares_pct[:, 0]

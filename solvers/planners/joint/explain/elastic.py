@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Floats, Parallel, Whole
 from solvers.domain.change import Target
 from solvers.domain.device import OFFERED, GpuType, Offer, PowerCap, PowerScope, PriceRow, is_offered
 from solvers.domain.evidence import Resource
@@ -28,7 +28,8 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Service, SloKind
 from solvers.engines.base import EngineStatus, Limits, ProgrammeRows, create
 from solvers.planners.joint.reading.formulation import Reading, read
-from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.judge import Judge
+from solvers.problems.patterns import Patterns
 
 CHARGE = 1000.0
 """For each thing that gives at all, beside its amount."""
@@ -49,7 +50,7 @@ class Give:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configs:
+class Configs(Parallel):
     """Single replicas of one workload alone on a device, at one latency limit."""
 
     pool: Whole
@@ -57,15 +58,6 @@ class Configs:
     rate_rps: Floats
     watts: Floats
     usd_per_h: Floats
-
-    def take(self, chosen: Whole) -> Configs:
-        return Configs(
-            pool=self.pool[chosen],
-            share_pct=self.share_pct[chosen],
-            rate_rps=self.rate_rps[chosen],
-            watts=self.watts[chosen],
-            usd_per_h=self.usd_per_h[chosen],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,16 +182,10 @@ def configs_of(judge: Judge, number: int) -> Configs:
     share at once.
     """
     problem = judge.problem
-    every = np.meshgrid(
-        np.arange(problem.kinds),
-        np.flatnonzero(problem.variant_workload == number),
-        problem.shares_pct,
-        indexing="ij",
-    )
-    kind, variant, share = (item.ravel() for item in every)
-    judged = judge.judge(Patterns(kind=kind, variants=variant[:, None], shares_pct=share[:, None]))
-    rate = np.where(judged.lawful, judged.capacity_rps[:, 0], 0.0)
-    pool = problem.kind_pool[kind]
+    mine = np.flatnonzero(problem.variant_workload == number)
+    judged = judge.judge(Patterns.singles(np.arange(problem.kinds), mine, problem.shares_pct))
+    rate, share = np.where(judged.lawful, judged.capacity_rps[:, 0], 0.0), judged.rows.shares_pct[:, 0]
+    pool = problem.kind_pool[judged.rows.kind]
     watts = judged.draw_w - judge.idle_w[pool]
     keep = [
         index

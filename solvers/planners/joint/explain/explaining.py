@@ -27,10 +27,10 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.candidates import candidates_of
 from solvers.planners.joint.explain.elastic import Ask, Give, Room, configs_of, elastic_of, room_of, settle
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import JointProblem
 from solvers.problems.needs import Need
-from solvers.problems.patterns import Layout, Prices
+from solvers.problems.patterns import Layout, Patterns, Prices
 
 AT_UNSERVED_PART = 0.999
 """Of what leaving it unserved counts: demand that is worth so much is priced as unserved."""

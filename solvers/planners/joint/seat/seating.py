@@ -28,9 +28,9 @@ from solvers.planners.joint.seat.standing import (
     within_budgets,
     within_power,
 )
-from solvers.planners.joint.solve.judge import Judged, Member, Patterns
+from solvers.planners.joint.solve.judge import Member
 from solvers.problems.joint import WHOLE_PCT
-from solvers.problems.patterns import Layout, Pattern
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns
 
 
 def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:

@@ -13,15 +13,15 @@ limits. An unused device becomes one of the class of the first replica that it t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.domain.arrays import Flags, Floats, Parallel, Whole
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.solution import SERVED, Rules, Solution
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout
+from solvers.problems.patterns import Layout, Patterns
 
 _FULL_PART = 0.93
 """Of a pool that may be assigned: packing wastes the rest."""
@@ -35,7 +35,7 @@ _EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Parallel):
     """Replicas, one element each: what each takes and serves at its bin_class's crowding."""
 
     variant: Whole
@@ -46,9 +46,6 @@ class Sizes:
     watts: Floats
     part: Floats
     """Of a device; `inf` where it cannot stand."""
-
-    def take(self, rows: Whole) -> Sizes:
-        return Sizes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 class SizeTable:
@@ -195,7 +192,6 @@ class Packing:
         self.quota_left = np.array([limit for _, limit in problem.quotas])
         self._hosts: dict[int, list[Whole]] = {}
         self._placed: list[tuple[Whole, int, int]] = []
-        self._conflicts = _both_ways([item.avoids for item in problem.workloads])
 
     def place(self, lot: Lot) -> int:
         """Put down as many as rules and room allow; how many that were."""
@@ -247,7 +243,7 @@ class Packing:
         fit &= self.memory_free[window] >= lot.memory_mib - _EPSILON
         fit &= self.pressure_free[window] >= lot.pressure - _EPSILON
         fit &= self.watts_free[window] >= lot.watts - _EPSILON
-        for shunned in (work, *self._conflicts[work]):
+        for shunned in (work, *self.judge.problem.foes[work]):
             for devices in self._hosts.get(shunned, ()):
                 inside = devices[(devices >= low) & (devices < high)]
                 fit[inside - low] = False
@@ -277,15 +273,6 @@ class Packing:
             self.quota_left[self.rules.project[work]] -= pool.gpu_part * part
         self._hosts.setdefault(work, []).append(devices)
         self._placed.append((devices, lot.variant, lot.share_pct))
-
-
-def _both_ways(avoids: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """By workload, which others may not stand beside it, whichever of the two said so."""
-    conflicts: list[set[int]] = [set(item) for item in avoids]
-    for number, item in enumerate(avoids):
-        for other in item:
-            conflicts[other].add(number)
-    return [tuple(sorted(item)) for item in conflicts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.contents import PROCESSORS, ContentPrices, Effort
+from solvers.engines.contents import PROCESSORS, Effort
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.planners.joint.solve.master import PART_LEAST, ItemPrices, Master, Rows
+from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.master import PART_LEAST, Master, Rows
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout
+from solvers.problems.patterns import Layout, Patterns
 
 PART_PROVEN = 0.005
 """Of what devices cost: where duals are not the best ones, to look closer is worth nothing."""
@@ -74,26 +74,11 @@ class Pricing:
             efforts[pool] = Effort(
                 floor=-tolerance, tolerance=tolerance, step_pct=look.step_pct, units=units, repeats=look.repeats
             )
-        prices = {pool: self._prices(items, pool) for pool in efforts}
-        for pool, best in zip(efforts, contents.price(prices, efforts), strict=True):
+        for pool, best in zip(efforts, contents.price(items, efforts), strict=True):
             deadline.spend(best.units)
             ceilings[pool] = best.ceiling
-            found.append(
-                Patterns(kind=best.kind, variants=best.variants[:, :size], shares_pct=best.shares_pct[:, :size])
-            )
+            found.append(best.rows.narrowed(size))
         return Found(rows=Patterns.chained(found), ceilings=ceilings)
-
-    def _prices(self, items: ItemPrices, pool: int) -> ContentPrices:
-        return ContentPrices(
-            pi=items.pi,
-            replica=items.replica[pool],
-            rate_rps=np.maximum(self._rows.rate, 1e-12),
-            watt=items.watt,
-            share=items.share,
-            fixed=items.fixed,
-            cut_steps=np.array([steps for steps, _ in items.steps], dtype=np.float64),
-            cut_usd=np.array([usd for _, usd in items.steps], dtype=np.float64),
-        )
 
 
 def scale_of(problem: JointProblem) -> Floats:

@@ -13,9 +13,8 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.judge import Patterns
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Standing
+from solvers.problems.patterns import Layout, Pattern, Patterns, Standing
 
 WORKLOADS_EACH = 250
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.engines.deadline import Deadline
-from solvers.engines.exchange import WALKS, DeviceRows, Exchange, Rooms, Walk
-from solvers.planners.joint.solve.judge import Patterns
+from solvers.engines.exchange import WALKS, Exchange, Rooms, Walk
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.patterns import Layout, Prices
 
@@ -38,8 +37,7 @@ def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Dead
         return layout
     problem, mean_usd = rules.judge.problem, solution.usd_per_h() / devices
     each = np.repeat(np.arange(len(solution.counts)), solution.counts)
-    found = solution.judged.rows.take(each)
-    rows = DeviceRows(kind=found.kind, variants=found.variants, shares_pct=found.shares_pct)
+    rows = solution.judged.rows.take(each)
     usd = _guessed(solution) if prices is None else prices.demand_usd
     price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), problem.unserved_usd)
     exchange = Exchange(rules.judge.contents, _rooms(rules, price))
@@ -60,8 +58,7 @@ def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Dead
         if answer.usd_per_h < best_usd - GAIN_LEAST * mean_usd:
             best_usd, gained = answer.usd_per_h, spent + answer.units
         rows, attempt, spent, turn = answer.rows, answer.attempt_units, spent + answer.units, turn + 1
-    chosen = Patterns(kind=rows.kind, variants=rows.variants, shares_pct=rows.shares_pct)
-    after = Solution.of_rows(rules, chosen, np.ones(len(chosen), dtype=np.int64))
+    after = Solution.of_rows(rules, rows, np.ones(len(rows), dtype=np.int64))
     if after.worth() >= solution.worth() or (solution.kept() and not after.kept()):
         return layout
     return after.layout(layout)

@@ -8,84 +8,18 @@ device at a time, together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Parallel, Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.contents import Contents
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Judged, Pattern, Patterns, ordered
 
-_EMPTY_LAST = 1 << 40
-"""Sorts empty places behind members."""
 Member = tuple[int, int]
 """Variant and share, in percent."""
 _CHUNK = 20_000
 """Rows judged at a time, for the sake of memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patterns(Parallel):
-    """Contents of devices, one row each."""
-
-    kind: Whole
-    variants: Whole
-    """Row x place; -1 where nothing stands."""
-    shares_pct: Whole
-    """Row x place; 0 where nothing stands."""
-
-    @property
-    def keys(self) -> Whole:
-        """A row of numbers for each: equal for equal patterns."""
-        return np.hstack([self.kind[:, None], self.variants, self.shares_pct])
-
-    @staticmethod
-    def none(width: int) -> Patterns:
-        empty = np.zeros((0, width), dtype=np.int64)
-        return Patterns(kind=np.zeros(0, dtype=np.int64), variants=empty, shares_pct=empty)
-
-    @staticmethod
-    def of(patterns: Sequence[Pattern], width: int) -> Patterns:
-        """Patterns as rows of `width` places."""
-        variants = np.full((len(patterns), width), -1, dtype=np.int64)
-        shares = np.zeros((len(patterns), width), dtype=np.int64)
-        for row, item in enumerate(patterns):
-            variants[row, : len(item.variants)] = item.variants
-            shares[row, : len(item.variants)] = item.shares_pct
-        kind = np.array([item.kind for item in patterns], dtype=np.int64)
-        return Patterns(kind=kind, variants=variants, shares_pct=shares)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged(Parallel):
-    """What `patterns.judge` would say of each row; values of rows that are not `lawful` mean nothing."""
-
-    rows: Patterns
-    lawful: Flags
-    column: Whole
-    """Row x place: which of the problem's batches."""
-    latency_ms: Floats
-    capacity_rps: Floats
-    """Row x place: what is granted; 0 where nothing stands."""
-    full_rps: Floats
-    """Row x place: what full batches, one after the other, carry."""
-    power_w: Floats
-    memory_mib: Floats
-    usd_per_h: Floats
-    draw_w: Floats
-
-
-def ordered(rows: Patterns) -> Patterns:
-    """Members moved to the left, in the order of (variant, share)."""
-    empty = (rows.variants < 0) | (rows.shares_pct <= 0)
-    key = np.where(empty, _EMPTY_LAST, rows.variants * 1000 + rows.shares_pct)
-    order = np.argsort(key, axis=1, kind="stable")
-    return Patterns(
-        kind=np.asarray(rows.kind, dtype=np.int64),
-        variants=np.take_along_axis(np.where(empty, -1, rows.variants), order, axis=1),
-        shares_pct=np.take_along_axis(np.where(empty, 0, rows.shares_pct), order, axis=1),
-    )
 
 
 class Judge:
@@ -139,26 +73,7 @@ class Judge:
         return self._judged(rows, np.where(rows.variants >= 0, factor, 1.0))
 
     def _judged(self, rows: Patterns, factor: Floats | None) -> Judged:
-        found = self.contents.judge(rows.kind, rows.variants, rows.shares_pct, factor, eager=self.eager)
-        return Judged(
-            rows=rows,
-            lawful=found.lawful,
-            column=found.column,
-            latency_ms=found.latency_ms,
-            capacity_rps=found.capacity_rps,
-            full_rps=found.full_rps,
-            power_w=found.power_w,
-            memory_mib=found.memory_mib,
-            usd_per_h=self.price(rows, found.draw_w),
-            draw_w=found.draw_w,
-        )
-
-    def price(self, rows: Patterns, draw_w: Floats) -> Floats:
-        """Of devices with these contents, $/h."""
-        if self.problem.by_replica:
-            return np.asarray(self.problem.held_usd(rows.kind[:, None], rows.variants, rows.shares_pct).sum(axis=1))
-        pool = self.problem.kind_pool[rows.kind]
-        return np.asarray(self.usd_per_h[pool] + self.problem.usd_per_wh * draw_w)
+        return self.contents.judge(rows, factor, eager=self.eager)
 
     def patterns(self, judged: Judged) -> list[Pattern]:
         batches = self.problem.batches

@@ -19,11 +19,11 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import EngineAnswer, EngineStatus, Program
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, ordered
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Layout, Standing, promises_of
+from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered, promises_of
 from solvers.problems.promise import bearable
 
 ROWS_PER_UNIT, RELAXED_ENTRIES_PER_UNIT = 600, 5_000
@@ -96,7 +96,7 @@ def _drawing_least(judge: Judge, judged: Judged) -> Judged:
     each = least_w[problem.kind_table[rows.kind[row]], rows.variants[row, place], lower]
     drawn = judge.idle_w[pool] + np.bincount(row, weights=each, minlength=len(judged))
     draw_w = np.minimum(judged.draw_w, drawn)
-    return replace(judged, draw_w=draw_w, usd_per_h=judge.price(rows, draw_w))
+    return replace(judged, draw_w=draw_w, usd_per_h=judge.contents.usd_per_h(rows, draw_w))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

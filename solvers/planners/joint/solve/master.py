@@ -10,15 +10,17 @@ Symbols: y are duals (change of the cost when a side rises by one); pi the duals
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
+from solvers.engines.contents import ItemPrices
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import Floors, JointProblem
-from solvers.problems.patterns import Layout, Pattern, Prices, Standing
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Prices, Standing
 
 NO_LIMIT = 1_000_000
 DUST = 1e-9
@@ -30,22 +32,6 @@ CUTS = (1, 2, 3, 4, 6)
 CUT_EPS = 0.01
 CUT_LEAST = 0.01
 """How much of a step must be missing for a cut to be worth a row."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemPrices:
-    """What duals make of one replica: its value is pi[workload] x (part of the rate it serves) +
-    replica[pool, workload] - watt[pool] x power - share[pool, workload] x share_pct - what its memory is billed, where
-    it is; a pattern is worth adding when that exceeds fixed[pool].
-    """
-
-    pi: Floats
-    replica: Floats
-    watt: Floats
-    share: Floats
-    fixed: Floats
-    steps: tuple[tuple[int, Floats], ...] = ()
-    """Number k and, by workload, what each started part is worth beside that: see `steps_of`."""
 
 
 class Rows:
@@ -211,13 +197,16 @@ class Rows:
         base = self._pool_usd / 100 if problem.by_share else np.zeros(len(problem.pools))
         share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(self._pool_usd, money) / 100
         idle = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
+        cuts = list(self._cuts(duals))
         return ItemPrices(
             pi=np.where(self.wanted, duals[: self.pool_at], 0.0),
             replica=self._present(duals),
+            rate_rps=np.maximum(self.rate, 1e-12),
             watt=np.asarray(watt),
             share=share,
             fixed=idle - duals[self.pool_at : self.cap_at],
-            steps=self._steps(duals),
+            cut_steps=np.array([steps for steps, _ in cuts], dtype=np.float64),
+            cut_usd=np.array([usd for _, usd in cuts], dtype=np.float64),
         )
 
     def _present(self, duals: Floats) -> Floats:
@@ -259,15 +248,14 @@ class Rows:
             found[row[row >= 0]] = usd[row >= 0]
         return found
 
-    def _steps(self, duals: Floats) -> tuple[tuple[int, Floats], ...]:
-        found = []
+    def _cuts(self, duals: Floats) -> Iterator[tuple[int, Floats]]:
+        """Of each number of steps what a started part is worth, by workload."""
         for steps in np.unique(self.cut_steps).tolist():
             chosen = np.flatnonzero(self.cut_steps == steps)
             usd = np.zeros(self.pool_at)
             usd[self.cut_work[chosen]] = duals[self.base + chosen]
             if usd.any():
-                found.append((steps, usd))
-        return tuple(found)
+                yield steps, usd
 
     def sides(self, duals: Floats) -> float:
         """What the sides of all rows but the pools' are worth at these duals."""

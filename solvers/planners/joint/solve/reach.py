@@ -25,10 +25,10 @@ from solvers.engines.base import EngineAnswer, Limits, Program, create
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.generate import Look, Pricing
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, ordered
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Layout, Pattern, Standing
+from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Standing, ordered
 
 ENGINE = "highs"
 GROUPS_MAX = 40

@@ -22,10 +22,10 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.highs import ColumnMaster, Columns
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout
+from solvers.problems.patterns import Judged, Layout, Patterns
 
 SERVED = 1e-9
 """Part of a rate that may lack for the sake of rounding."""

@@ -37,13 +37,13 @@ from solvers.planners.joint.solve.generate import (
 )
 from solvers.planners.joint.solve.groups import Group, GroupLayout, groups_of, together
 from solvers.planners.joint.solve.improve import improved
-from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.solution import Rules
 from solvers.planners.joint.solve.trim import shed, small_enough, thin, trim
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Prices, Standing
+from solvers.problems.patterns import Layout, Pattern, Patterns, Prices, Standing
 
 GENERATE_UNTIL = 0.7
 DIVE_UNTIL = 0.7

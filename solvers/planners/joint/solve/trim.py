@@ -23,10 +23,9 @@ from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.base import Program
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import Relaxed
-from solvers.planners.joint.solve.judge import Judged, Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import DUST, SERVED, LocalProgramme, Rules, Solution, neighbours
-from solvers.problems.patterns import Layout
+from solvers.problems.patterns import Judged, Layout, Patterns
 
 _STEPS = (1, 2, 5)
 _MOVES_MAX = 400

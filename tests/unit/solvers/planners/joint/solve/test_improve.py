@@ -12,10 +12,10 @@ from solvers.engines.contents import Contents
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved
-from solvers.planners.joint.solve.judge import Judge, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout
+from solvers.problems.patterns import Layout, Patterns
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
 
 UNITS = 60
@@ -47,7 +47,7 @@ def test_it_finds_cheaper_devices() -> None:
 
 
 def test_it_ends_by_itself_where_nothing_is_gained_however_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(_: object, rows: exchange.DeviceRows, walk: exchange.Walk) -> exchange.Exchanged:
+    def nothing(_: object, rows: Patterns, walk: exchange.Walk) -> exchange.Exchanged:
         units = exchange.WALKS * walk.units
         return exchange.Exchanged(rows=rows, usd_per_h=1.0, units=units, attempt_units=walk.attempt_units)
 
@@ -75,7 +75,7 @@ def test_places_what_lacks_where_there_is_room() -> None:
 @pytest.mark.parametrize("basis", BASES)
 def test_it_counts_as_the_judge_does(seed: int, basis: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the walk says its devices are worth, judged anew: a batch, a watt or a rule apart would be told from it."""
-    told: list[tuple[exchange.DeviceRows, float, np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
+    told: list[tuple[Patterns, float, np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
     run = exchange.Exchange.run
     rooms: list[exchange.Rooms] = []
     begin = exchange.Exchange.__init__
@@ -84,7 +84,7 @@ def test_it_counts_as_the_judge_does(seed: int, basis: str, monkeypatch: pytest.
         rooms.append(room)
         begin(self, contents, room)
 
-    def watched(self: exchange.Exchange, rows: exchange.DeviceRows, walk: exchange.Walk) -> exchange.Exchanged:
+    def watched(self: exchange.Exchange, rows: Patterns, walk: exchange.Walk) -> exchange.Exchanged:
         answer = run(self, rows, walk)
         told.append((answer.rows, answer.usd_per_h, rooms[-1].missed_usd))
         return answer
@@ -95,7 +95,7 @@ def test_it_counts_as_the_judge_does(seed: int, basis: str, monkeypatch: pytest.
     after(problem, first_layout(problem))
     rules = Rules(Judge(problem))
     for rows, usd_per_h, missed_usd in told:
-        patterns = rules.judge.judge(Patterns(kind=rows.kind, variants=rows.variants, shares_pct=rows.shares_pct))
+        patterns = rules.judge.judge(rows)
         assert patterns.lawful.all()
         again = Solution.of_rows(rules, patterns.rows, np.ones(len(rows.kind), dtype=np.int64))
         rate = problem.rate_rps

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.planners.joint.solve.judge import Judge, Patterns, ordered
+from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Patterns, ordered
 from tests.judgement import judge
 from tests.unit.solvers.planners.joint.solve.oracle import keys_of
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
