@@ -27,9 +27,9 @@ from solvers.models.appraisal import Appraisal
 from solvers.models.options import Beliefs
 from solvers.models.worth import cost_by_device
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
-from solvers.planners.case import Case, search_of
+from solvers.planners.case import Case
 from solvers.planners.draft import Draft
-from solvers.planners.seating import Placed, seat_of
+from solvers.planners.seating import Placed, search_of, seat_of
 from solvers.planners.tuning import Tune, TunedRecord
 from solvers.planners.writer import replica_of, rounded_rps
 from solvers.problems.choice import UNKNOWN, Option

@@ -19,9 +19,9 @@ from solvers.models.appraisal import Appraisal
 from solvers.models.options import NEIGHBOURS_BORNE, Beliefs
 from solvers.models.worth import pinned_settings
 from solvers.planners.base import PlanRequest
-from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
+from solvers.planners.seating import Placed, Settled, search_of, seat_of, standing_seat
 from solvers.problems.choice import Option, Options, Press
-from solvers.problems.fleet import Fleet, RoomSearch, Seat, open_fleet
+from solvers.problems.fleet import Fleet, Seat, open_fleet
 from solvers.problems.jobs import JobWorth, job_worth, must_run
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
@@ -157,14 +157,6 @@ def take_standing(case: Case, fleet: Fleet, need: Need) -> list[Placed]:
 def _standing_seat(need: Need, option: Option, device: int, *, alone: bool) -> Seat:
     seat = seat_of(need, option, device)
     return replace(seat, dedicated=True) if alone else seat
-
-
-def search_of(need: Need, seat: Seat) -> RoomSearch:
-    if seat.dedicated and not need.affinity.dedicated:
-        need = replace(need, affinity=replace(need.affinity, dedicated=True))
-    return RoomSearch(
-        need=need, share_pct=seat.share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w, press=seat.press
-    )
 
 
 def affordable(settled: Settled, item: Placed) -> bool:

@@ -252,6 +252,10 @@ class Draft:
 
     def proposal(self, spec: PlannerSpec, reasons: tuple[Reason, ...] = ()) -> Proposal:
         self.finish()
+        return self.answered(spec, reasons)
+
+    def answered(self, spec: PlannerSpec, reasons: tuple[Reason, ...] = ()) -> Proposal:
+        """As everybody is settled now."""
         plan = self.plan(spec)
         in_use = {item.device for item in plan.assignments}
         facts = (

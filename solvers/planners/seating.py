@@ -9,7 +9,7 @@ job takes all that is spare there, and nothing else moves for it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -210,17 +210,30 @@ def _seat_on(fleet: Fleet, need: Need, job: TrainingJob, device: int, highest: i
 
 def job_seat(fleet: Fleet, need: Need, job: TrainingJob, device: int, share_pct: int) -> Seat | None:
     """The job with this share on a device, where the device's rules and power caps let it; quotas are not asked."""
+    seat = training_seat(fleet, need, device, share_pct=share_pct, memory_mib=job_memory_mib(job))
+    return seat if fleet.fits(search_of(need, seat), device) else None
+
+
+def training_seat(fleet: Fleet, need: Need, device: int, *, share_pct: int, memory_mib: int) -> Seat:
+    """With its part of what the device may draw."""
     kind = fleet.class_at(device)
-    seat = Seat(
+    return Seat(
         workload=need.workload,
         project=need.project,
         device=device,
         share_pct=share_pct,
-        memory_mib=job_memory_mib(job),
+        memory_mib=memory_mib,
         power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
     )
-    search = RoomSearch(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
-    return seat if fleet.fits(search, device) else None
+
+
+def search_of(need: Need, seat: Seat) -> RoomSearch:
+    """For room of a seat's size."""
+    if seat.dedicated and not need.affinity.dedicated:
+        need = replace(need, affinity=replace(need.affinity, dedicated=True))
+    return RoomSearch(
+        need=need, share_pct=seat.share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w, press=seat.press
+    )
 
 
 def _waits(code: ReasonCode, job: TrainingJob) -> Reason:

@@ -15,9 +15,8 @@ import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
-from solvers.planners.case import search_of
 from solvers.planners.draft import Draft
-from solvers.planners.seating import Placed
+from solvers.planners.seating import Placed, search_of
 from solvers.planners.traits import limit_ms
 from solvers.policies.inss.belief import InssBelief, Member
 from solvers.problems.choice import Option

@@ -102,15 +102,7 @@ class Round:
         self.serve()
         self.slack.fill()
         draft.settle_rest()
-        plan = draft.plan(SPEC)
-        facts = (
-            Fact(name="usd_per_h", value=round(plan.objective.cost_usd_per_h, 6)),
-            Fact(name="devices_in_use", value=float(len({item.device for item in plan.assignments}))),
-            Fact(name="unserved", value=round(plan.objective.unserved, 6)),
-        )
-        summary = Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=draft.request.snapshot.cluster, facts=facts)
-        reasons = (summary, *self.reasons, *self.slack.reasons)
-        return Proposal(status=ProposalStatus.FEASIBLE, planner=SPEC.name, plan=plan, reasons=reasons)
+        return draft.answered(SPEC, (*self.reasons, *self.slack.reasons))
 
     def serve(self) -> None:
         """Settle services and tasks: jobs find their hosts."""

@@ -21,7 +21,7 @@ from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.planners.draft import Draft
-from solvers.planners.seating import Placed, seat_of
+from solvers.planners.seating import Placed, placed_job, search_of, seat_of, training_seat
 from solvers.policies.mudi.curves import Company, MudiParameters, Selector
 from solvers.policies.mudi.scoring import Scores, best_spread, even, warmest_first
 from solvers.policies.mudi.sizing import CoordinatedReplica, Coordinator
@@ -123,9 +123,10 @@ class Slack:
     def _take(self, need: Need, job: TrainingJob, device: int, standing: Assignment | None) -> bool:
         """The job on this device, where rules, memory and the service there let it."""
         fleet = self.draft.fleet
-        seat = self._seat(need, device, (job.share_pct_sm_min, self._least_mib(job)))
+        least_pct, least_mib = job.share_pct_sm_min, self._least_mib(job)
+        seat = training_seat(fleet, need, device, share_pct=least_pct, memory_mib=least_mib)
         quota = fleet.quota_left.get(need.project, math.inf)
-        if fleet.gpus(device, seat.share_pct) > quota + 1e-9 or not fleet.fits(_search(need, seat), device):
+        if fleet.gpus(device, seat.share_pct) > quota + 1e-9 or not fleet.fits(search_of(need, seat), device):
             return False
         if self._short_mib(device, job) > self.parameters.host_mib_per_device:
             return False
@@ -284,7 +285,7 @@ class Slack:
             seat = seat_of(host.need, option, device)
             fleet.lift(host.placed.seat)
             placed = Placed(seat=seat, option=option)
-            if not fleet.fits(_search(host.need, seat), device):
+            if not fleet.fits(search_of(host.need, seat), device):
                 fleet.put(host.placed.seat)
                 continue
             fleet.put(seat)
@@ -299,8 +300,10 @@ class Slack:
             same = before is not None and 0 <= share - before < self.parameters.job_step_pct
             wanted = before if same and before is not None and before >= guest.job.share_pct_sm_min else share
             fleet.lift(guest.seat)
-            seat = self._granted(guest, device, (wanted, memory_mib))
-            self.draft.open(guest.need).add(Placed(seat=seat, standing=_unchanged(guest, seat)))
+            seat = self._granted(
+                guest, training_seat(fleet, guest.need, device, share_pct=wanted, memory_mib=memory_mib)
+            )
+            self.draft.open(guest.need).add(placed_job(seat, guest.job, guest.standing))
 
     def _sizes(self, device: int) -> list[tuple[int, int]]:
         """Share and memory of each guest."""
@@ -313,25 +316,12 @@ class Slack:
         memories = warmest_first(room_mib, bounds, [guest.job.iteration_ms_reference for guest in guests])
         return list(zip(shares, memories, strict=True))
 
-    def _granted(self, guest: Guest, device: int, size: tuple[int, int]) -> Seat:
-        """Share and memory, or their owner's least where power or quota refuse it."""
-        fleet, need = self.draft.fleet, guest.need
+    def _granted(self, guest: Guest, seat: Seat) -> Seat:
+        """This one, or the owner's least where power or quota refuse it."""
+        fleet, need, device = self.draft.fleet, guest.need, seat.device
         quota = fleet.quota_left.get(need.project, math.inf)
-        seat = self._seat(need, device, size)
-        allowed = fleet.gpus(device, seat.share_pct) <= quota + 1e-9 and fleet.fits(_search(need, seat), device)
+        allowed = fleet.gpus(device, seat.share_pct) <= quota + 1e-9 and fleet.fits(search_of(need, seat), device)
         return seat if allowed else guest.seat
-
-    def _seat(self, need: Need, device: int, size: tuple[int, int]) -> Seat:
-        kind = self.draft.fleet.class_at(device)
-        share_pct, memory_mib = size
-        return Seat(
-            workload=need.workload,
-            project=need.project,
-            device=device,
-            share_pct=share_pct,
-            memory_mib=memory_mib,
-            power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
-        )
 
     def _chosen(self, job: TrainingJob, device: int, slope: float) -> Reason:
         facts = (
@@ -341,17 +331,3 @@ class Slack:
             Fact(name="selector", value=self.parameters.selector.value),
         )
         return Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=job.id, facts=facts)
-
-
-def _search(need: Need, seat: Seat) -> RoomSearch:
-    return RoomSearch(
-        need=need, share_pct=seat.share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w, press=seat.press
-    )
-
-
-def _unchanged(guest: Guest, seat: Seat) -> Assignment | None:
-    item = guest.standing
-    if item is None:
-        return None
-    same = (seat.share_pct, seat.memory_mib, guest.job.model) == (item.share_pct_sm, item.memory_mib_limit, item.model)
-    return item if same else None

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from solvers.engines.base import EngineStatus, Limits, Program, create
-from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
+from solvers.problems.patterns import Judged, Patterns
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...]]
 
