@@ -343,7 +343,7 @@ PHASES: dict[str, Phase] = {
     "change: reach, priced": _phase((reach._ReachProgramme.priced,), _swap(reach, "PRICED_MAX", 0)),
     "change: reach, closed groups": _phase((), _swap(reach, "GROUPS_MAX", 10**6)),
     "change: remembered longer": _phase(
-        (), _swap(change, "ReachTerms", lambda **t: reach.ReachTerms(**{**t, "remembered_s": 0.0}))
+        (), _swap(change, "reach_terms", lambda policy: replace(attempt.reach_terms(policy), remembered_s=0.0))
     ),
     "change: mended beside": _phase((Advance.mended,), _swap(Advance, "mended", _no)),
     "change: memory": _phase(
