@@ -12,6 +12,7 @@ SAME_ARGS ?=
 UP_ARGS ?=
 TEST_ARGS ?=
 CLAIMS_ARGS ?=
+MUTANTS_ARGS ?=
 LOCK_ARGS ?=
 DURATIONS := .test-durations
 # Whole files, by their mark: nothing else is loaded and collected while nothing else runs.
@@ -32,7 +33,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills fuzz contract audit sbom vendor lock openapi scenarios library bench test-rl test-gpu clean system-deps
+.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills mutants fuzz contract audit sbom vendor lock openapi scenarios library bench test-rl test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +139,9 @@ chaos: $(VENV)/.dev-stamp ## Seeded histories of store, API and agents under fau
 
 kills: $(VENV)/.dev-stamp ## Kill and freeze real processes at random moments under writers (KILLS=1000 KILLS_ARGS="--seed 7")
 	@$(BIN)/python -m tests.kills --kills $(or $(KILLS),100) $(KILLS_ARGS)
+
+mutants: $(VENV)/.dev-stamp ## Seed faults in the five policies and our planner, and tell who notices (MUTANTS_ARGS="--only inss")
+	@$(BIN)/python -m benchmarks.mutants $(MUTANTS_ARGS)
 
 fuzz: $(VENV)/.dev-stamp ## Feed every reader of what others write with what nobody should write (FUZZ_ARGS="--inputs 100000")
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)

@@ -74,6 +74,9 @@ def test_where_no_type_can_do_it_alone_the_plain_rule_takes_one_after_the_other(
     assert tuple(scale_type_by_type(problem)) == (3, 1)
     more = CountScaling(**{**{name: getattr(problem, name) for name in FIELDS}, "wanted_rps": 5000.0})
     assert tuple(scale_type_by_type(more)) == (3, 1)
+    # Alone the first type would be the cheaper one for this (5 against 6): as many as fit of it, then the other.
+    less = CountScaling(**{**{name: getattr(problem, name) for name in FIELDS}, "wanted_rps": 450.0})
+    assert tuple(scale_type_by_type(less)) == (3, 1)
 
 
 FIELDS = (

@@ -17,10 +17,12 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.workload import Affinity, AntiAffinity, Service
-from solvers.planners.base import recalled
-from solvers.planners.traits import mean_rate_rps
+from solvers.planners.base import kept, recalled
+from solvers.planners.case import Case
+from solvers.planners.draft import Draft
+from solvers.planners.traits import Sample, mean_rate_rps
 from solvers.planners.tuning import Counts
-from solvers.policies.hetsev.deciding import HetsevParameters, Remembered
+from solvers.policies.hetsev.deciding import Controlled, HetsevParameters, Remembered
 from solvers.policies.hetsev.planner import HetSev, HetsevMemory, Pending, grouped, seat_all, weight
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
@@ -57,6 +59,18 @@ def test_everybody_is_in_one_queue(groups: int) -> None:
     assert found == queues(items, groups)
 
 
+def test_queues_have_medians_as_their_centres() -> None:
+    """At the end no instance is nearer to the median of another queue of its model than to that of its own."""
+    rng = np.random.default_rng(3)
+    for seed in range(40):
+        sizes = [int(1000 * 9 ** rng.random() ** 3) for _ in range(12)]
+        found = queues([pending("a", size) for size in sizes], groups=3, seed=seed)
+        medians = [float(np.median([sizes[number] for number in queue])) for queue in found]
+        for queue, own in zip(found, medians, strict=True):
+            for number in queue:
+                assert abs(sizes[number] - own) <= min(abs(sizes[number] - each) for each in medians) + 1e-6
+
+
 def test_ac_het_04_it_ends_with_everybody_placed_or_waiting() -> None:
     rng = np.random.default_rng(5)
     for _ in range(50):
@@ -89,6 +103,18 @@ def test_one_success_gives_everybody_another_try() -> None:
         return number == 1 or 1 in tries
 
     assert seat_all(items, [[0], [1]], 1, only_after_the_other) == []
+
+
+@pytest.mark.parametrize(("size", "asked"), [(3, [0, 1, 2, 0]), (1, [0, 1, 0, 2])])
+def test_a_round_takes_so_many_before_anybody_is_asked_again(size: int, asked: list[int]) -> None:
+    tries = list[int]()
+
+    def only_the_second(number: int) -> bool:
+        tries.append(number)
+        return number == 1
+
+    assert seat_all([pending("a", 1)] * 3, [[0, 1, 2]], size, only_the_second) == [0, 2]
+    assert tries == asked
 
 
 def test_ac_het_04_no_queue_starves_under_constant_arrivals() -> None:
@@ -267,6 +293,42 @@ def test_ac_het_03_it_shrinks_only_after_the_cool_down() -> None:
     assert run.capacity_rps >= 60 / 0.8
 
 
+def test_the_newest_instances_go_first() -> None:
+    run = Run(farm(builders.service()))
+    before = run.step(900)
+    kinds = {item.replica: item.device[:5] for item in run.plan.assignments} if run.plan is not None else {}
+    after = before
+    for _ in range(24):
+        after = run.step(60)
+    gone = set(before) - set(after)
+    assert gone
+    for kind in set(kinds.values()):
+        of_kind = sorted(name for name in before if kinds[name] == kind)
+        assert [name for name in of_kind if name not in gone] == of_kind[: sum(name in after for name in of_kind)]
+
+
+def test_lambda_grows_with_how_much_the_rate_varied() -> None:
+    request = builders.request(farm(builders.service()))
+    draft = Draft.of(request, Case.of(request))
+    need = draft.needs[0]
+
+    def risk(*rates_rps: float) -> float:
+        rates = tuple(Sample(at_s=15.0 * at, rate_rps=rate, window_s=60.0) for at, rate in enumerate(rates_rps))
+        return Controlled(
+            draft=draft,
+            need=need,
+            running=(),
+            parameters=HetsevParameters(),
+            memory=Remembered(workload=need.workload, rates=rates),
+            room=lambda _need, _option: 0,
+        ).risk_per_s
+
+    assert risk(200.0, 200.0) == risk() == pytest.approx(0.05)
+    assert risk(100.0, 300.0) == pytest.approx(0.05 * 1.5)
+    # Only the newest ten tell.
+    assert risk(9000.0, *[200.0] * 10) == pytest.approx(0.05)
+
+
 def test_ac_het_03_it_comes_to_rest_under_constant_load() -> None:
     """AC-HET-03: at most one action, then none for an hour."""
     run = Run(farm(builders.service()))
@@ -290,6 +352,63 @@ def test_ac_het_03_no_device_holds_a_model_twice() -> None:
     shared = off.propose(builders.request(picture), b"", SilentReporter()).plan
     assert shared is not None
     assert not is_fatal(verify(picture, shared, builders.everything_movable(picture)))
+
+
+THIRTY = HetsevParameters(rate_window_s=0, share_pct=30)
+
+
+def placed(picture: Snapshot, parameters: HetsevParameters = THIRTY, state: bytes = b"") -> dict[str, list[str]]:
+    """By workload its devices, after one cycle."""
+    thought = HetSev(parameters=parameters).think(builders.request(picture), state, SilentReporter())
+    plan = thought.proposal.plan
+    assert plan is not None
+    found: dict[str, list[str]] = {}
+    for item in plan.assignments:
+        found.setdefault(item.workload.removeprefix("demo/"), []).append(item.device)
+    return found
+
+
+def small(name: str, model: str = "resnet50", **changes: Any) -> Service:
+    """What one instance serves."""
+    return builders.service(name, model=model, rate_rps_declared=20.0, slo=builders.slo(400.0), **changes)
+
+
+def test_a_model_is_on_a_gpu_once_whoever_owns_it_though_there_is_room() -> None:
+    free = Affinity(anti_affinity=AntiAffinity.OFF)
+    picture = builders.snapshot([builders.device("v", 0, "v100")], [small(name, affinity=free) for name in "ab"])
+    assert len(placed(picture)) == 1
+    off = replace(THIRTY, anti_affinity=AntiAffinity.OFF)
+    assert placed(picture, off) == {"a": ["GPU-v-0"], "b": ["GPU-v-0"]}
+
+
+def test_an_instance_goes_where_most_is_free_unless_its_model_is_there() -> None:
+    devices = [builders.device("v", at, "v100") for at in range(2)]
+    apart = placed(builders.snapshot(devices, [small("a"), small("b", "bert")]))
+    assert sorted(device for each in apart.values() for device in each) == ["GPU-v-0", "GPU-v-1"]
+    stand = [
+        builders.assignment("demo/a#0", devices[0], share_pct_sm=30, memory_mib_limit=2000),
+        builders.assignment("demo/b#0", devices[1], model=ModelName("bert"), share_pct_sm=50, memory_mib_limit=2000),
+    ]
+    services = [small("a"), small("b", "bert"), small("c")]
+    picture = builders.snapshot(devices, services, target=builders.target(stand))
+    for rule, device in ((AntiAffinity.OFF, "GPU-v-0"), (AntiAffinity.SOFT, "GPU-v-1")):
+        assert placed(picture, replace(THIRTY, anti_affinity=rule))["c"] == [device]
+
+
+def test_who_lost_the_room_it_counted_on_chooses_again_in_the_same_cycle() -> None:
+    """Both want the cheap T4, where one of the same model may be."""
+    devices = [builders.device("t", 0, "t4"), builders.device("v", 0, "v100")]
+    found = placed(builders.snapshot(devices, [small("a"), small("b")]))
+    assert sorted(device for each in found.values() for device in each) == ["GPU-t-0", "GPU-v-0"]
+
+
+@pytest.mark.parametrize(("first", "later"), [("a", "b"), ("b", "a")])
+def test_who_waited_longer_is_placed_first(first: str, later: str) -> None:
+    picture = builders.snapshot([builders.device("v", 0, "v100")], [small("a"), small("b")])
+    waits = Remembered(workload=WorkloadId(f"demo/{first}"), pending_since_s=(picture.taken_at_s - 500.0,))
+    new = Remembered(workload=WorkloadId(f"demo/{later}"))
+    state = kept(HetsevMemory(services=tuple(sorted((waits, new), key=lambda item: item.workload))))
+    assert placed(picture, state=state) == {first: ["GPU-v-0"]}
 
 
 def test_models_share_devices_by_worst_fit() -> None:
