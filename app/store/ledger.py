@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -267,6 +267,24 @@ def _edge(moment: datetime, kept: datetime | None, *, up: bool = False) -> datet
 
 def _hour_of(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSpan:
+    """A replica held so much of a device from `start` to `until`; by minutes, of older days by hours."""
+
+    device_uuid: str
+    kind: str
+    subject: str
+    workload: str
+    share_pct_sm: int
+    start: datetime
+    until: datetime
+
+
+def held_spans(session: Session, uuids: Sequence[str], start: datetime, end: datetime) -> tuple[HeldSpan, ...]:
+    """Who held these devices when, in order; as far as it is accounted."""
+    return records(session, HeldSpan, named("held_spans"), uuids=list(uuids), start=start, end=end)
 
 
 def focus_csv(session: Session, start: datetime, end: datetime, project: str | None, text: TextIO) -> None:

@@ -281,12 +281,17 @@ class ServicePoint:
     completed_rps: float | None
     dropped_rps: float | None
     violation_fraction: float | None
+    slo_attainment: float | None
+    """Part of what was asked that ended within the SLO; what was dropped or found no replica did not."""
     latency_ms_p50: float | None
     latency_ms_p99: float | None
     queue_length: float | None
     replicas: int
     share_pct_sm: float | None
     energy_j: float | None
+    energy_j_per_request: float | None
+    usd_per_h: float | None
+    """By SM share held, as the ledger has it: of minutes in windows of two hours at most, else of whole hours."""
 
 
 def device_series(session: Session, uuid: str, window: TelemetryWindow) -> tuple[DevicePoint, ...]:

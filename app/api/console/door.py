@@ -101,8 +101,13 @@ class Visit:
             "here": path,
             "may_write": self.may(CLUSTER_WRITE),
             "may_see_all": self.may(CLUSTER_READ),
+            "who": self._who,
         }
         return html(self.request, template, status, **facts)
+
+    def _who(self, actor: str | None) -> str:
+        """Somebody's name, for whom names are no secret."""
+        return self.services.tokens.name_of(actor) if actor and self.may(CLUSTER_READ) else actor or "\N{EN DASH}"
 
 
 def html(request: Request, template: str, status: int = 200, **facts: Any) -> Response:

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
-from fastapi.responses import HTMLResponse, Response
+from fastapi import APIRouter, Depends, Form, Query
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app import kinds
-from app.api.auth import CLUSTER_READ
+from app.api.auth import CLUSTER_READ, CLUSTER_WRITE
 from app.api.console.door import Looking, PageRoute, Visit, by_cookie
-from app.api.console.glance import fleet_of, paints_of, tile
+from app.api.console.glance import Plain, fleet_of, glances_of, paints_of, tile
+from app.api.console.lanes import lanes_of_gpu, lanes_of_node
+from app.api.deps import deed_of
 from app.api.forms import NodeKey, Uuid
-from app.records import plain
+from app.services.seen.series import SUBJECTS_MAX
 from app.store.pages import PageOrder
+from solvers.domain.device import PowerScope
 from solvers.errors import NotFoundError
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 Overseeing = Annotated[Visit, Depends(by_cookie(CLUSTER_READ))]
+Operating = Annotated[Visit, Depends(by_cookie(CLUSTER_WRITE))]
+Comment = Annotated[str, Form(max_length=2000)]
+Hours = Annotated[float, Query(ge=0.1, le=720)]
 BARS_MAX = 64
 """So many GPUs are drawn as bars, which say more; all of them in the map."""
 COLOURS_OF = {
     "share": "SM share held", "busy": "busy", "power": "power", "memory": "memory used", "temperature": "temperature",
     "cost": "price", "health": "health",
 }  # fmt: skip
+POWER = {"name": "Power, W", "fields": ["power_w"], "live": "power_w"}
 CHARTS = (
-    {"name": "Power, W", "fields": ["power_w"], "live": "power_w"},
     {"name": "Busy and SM share, %", "fields": ["utilisation_pct", "share_pct_sm_total"], "live": "utilisation_pct"},
     {"name": "Memory used, MiB", "fields": ["memory_mib_used"], "live": "memory_mib_used"},
     {"name": "SM clock, MHz", "fields": ["clock_mhz_sm"], "live": ""},
+    {"name": "Temperature, \N{DEGREE SIGN}C", "fields": ["temperature_c"], "live": "temperature_c"},
 )
 
 
@@ -65,48 +73,87 @@ def whole_fleet(visit: Looking, colour: str = "share") -> Response:
 
 
 @router.get("/nodes/{node}", response_class=HTMLResponse)
-def one_node(visit: Overseeing, node: NodeKey) -> Response:
-    """What a node has, does, and was told."""
+def one_node(visit: Overseeing, node: NodeKey, hours: Hours = 6) -> Response:
+    """What a node has, does, and was told; how far it is from being empty."""
     fleet = fleet_of(visit)
-    line = next((item for item in fleet["nodes"] if item["id"] == node), None)
-    if line is None:
-        raise NotFoundError(f"there is no node {node}")
-    paints = paints_of(fleet)
-    history = visit.services.history
+    line = _known(fleet["nodes"], node, "node")
+    paints, history = paints_of(fleet), visit.services.history
+    devices = [device for device in fleet["devices"] if device["node"] == node]
     return visit.page(
         "node.html",
         topics="devices,nodes",
+        watch=f"nodes/{node}",
         node=line,
-        tiles=[tile(device, paints) for device in fleet["devices"] if device["node"] == node],
+        tiles=[tile(device, paints) for device in devices],
         receipts=history.receipts(PageOrder(limit=12), node, None).items,
         events=history.events(PageOrder(limit=12), f"nodes/{node}", None).items,
-        spec=visit.services.documents.get(kinds.NODE, (node,)).spec,
+        drain=None if line["schedulable"] else visit.services.draining.progress(node),
+        lanes=lanes_of_node(visit, {device["id"]: f"#{device['index']}" for device in devices}, hours, paints),
+        charts=_charts(visit, devices, hours, _cap_w(visit, PowerScope.NODE, node), (POWER | {"live": ""},)),
+        hours=hours,
     )
+
+
+@router.post("/nodes/{node}/drain")
+def drain(visit: Operating, node: NodeKey, comment: Comment = "") -> Response:
+    """Plan nothing on it any more."""
+    visit.services.draining.drain(node, comment or None, deed_of(visit.request, visit.actor))
+    return _changed(visit, node)
+
+
+@router.post("/nodes/{node}/uncordon")
+def uncordon(visit: Operating, node: NodeKey, comment: Comment = "") -> Response:
+    """Let plans use it again."""
+    visit.services.draining.uncordon(node, comment or None, deed_of(visit.request, visit.actor))
+    return _changed(visit, node)
+
+
+def _changed(visit: Visit, node: str) -> Response:
+    glances_of(visit).forget()
+    return RedirectResponse(f"/nodes/{node}", status_code=303)
 
 
 @router.get("/gpus/{uuid}", response_class=HTMLResponse)
-def one_gpu(visit: Overseeing, uuid: Uuid, hours: float = 1) -> Response:
-    """One GPU: who holds it, and how it was used."""
+def one_gpu(visit: Overseeing, uuid: Uuid, hours: Hours = 1) -> Response:
+    """One GPU: who holds it and held it, and how it was used."""
     fleet = fleet_of(visit)
-    line = next((item for item in fleet["devices"] if item["id"] == uuid), None)
-    if line is None:
-        raise NotFoundError(f"there is no GPU {uuid}")
-    span = min(max(hours, 0.1), 720)
-    target = visit.services.history.target()
-    lines = visit.services.history.targets(PageOrder(limit=100)).items
-    charts = {
-        "subject": f"devices/{uuid}",
-        "hours": span,
-        "charts": CHARTS,
-        "slo_ms": None,
-        "marks": [{"at": line.promoted_at.timestamp(), "text": str(line.generation)} for line in lines],
-        "topic": f"devices/{uuid}",
-    }
+    line, paints = _known(fleet["devices"], uuid, "GPU"), paints_of(fleet)
     return visit.page(
         "gpu.html",
         topics="devices",
-        gpu=tile(line, paints_of(fleet)),
-        planned=[plain(item) for item in target.assignments if item.device == uuid],
-        charts=json.dumps(charts),
-        hours=span,
+        gpu=tile(line, paints),
+        kinds={item["id"]: "services" for item in fleet["services"]},
+        lanes=lanes_of_gpu(visit, uuid, hours, paints),
+        charts=_charts(visit, [line], hours, _cap_w(visit, PowerScope.DEVICE, uuid), (POWER, *CHARTS)),
+        hours=hours,
     )
+
+
+def _known(lines: Sequence[Plain], wanted: str, word: str) -> Plain:
+    found = next((item for item in lines if item["id"] == wanted), None)
+    if found is None:
+        raise NotFoundError(f"there is no {word} {wanted}")
+    return found
+
+
+def _charts(visit: Visit, devices: Sequence[Plain], hours: float, cap_w: float | None, charts: Sequence[Plain]) -> str:
+    """What the page's script draws of one GPU, or of all of a node together."""
+    lines = visit.services.history.targets(PageOrder(limit=100)).items
+    told = [each | {"line": cap_w, "line_name": "cap"} if each["name"] == POWER["name"] else each for each in charts]
+    subjects = [f"devices/{device['id']}" for device in devices[:SUBJECTS_MAX]]
+    return json.dumps(
+        {
+            "subjects": subjects,
+            "together": "each" if len(subjects) == 1 else "sum",
+            "hours": hours,
+            "charts": told if subjects else [],
+            "marks": [{"at": line.promoted_at.timestamp(), "text": str(line.generation)} for line in lines],
+            "topic": subjects[0] if len(subjects) == 1 else "",
+        }
+    )
+
+
+def _cap_w(visit: Visit, scope: PowerScope, subject: str) -> float | None:
+    caps = visit.services.documents.page(kinds.POWER_CAP, PageOrder(limit=500), None).items
+    found = (cap.spec for cap in caps if (cap.spec["scope"], cap.spec["subject"]) == (scope.value, subject))
+    return min((spec["limit_w"] for spec in found), default=None)

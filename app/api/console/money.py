@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from starlette.background import BackgroundTask
 
 from app import kinds
-from app.api.auth import CLUSTER_WRITE, COST_READ, visible_project
+from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, visible_project
 from app.api.console.door import HEADERS, PageRoute, Visit, by_cookie
 from app.api.deps import context_of
 from app.records import plain
@@ -22,6 +22,7 @@ from app.services.whatif.question import WhatIfQuestion
 from app.store.ledger import Accounting, CostBy, CostQuery
 from app.store.pages import PageOrder
 from solvers.domain.ids import GpuTypeName
+from solvers.domain.value import NAME_PATTERN
 from solvers.errors import FieldError, HeadroomError
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -30,19 +31,28 @@ Asking = Annotated[Visit, Depends(by_cookie(CLUSTER_WRITE))]
 DAYS = {"1": "1 day", "7": "1 week", "30": "30 days", "90": "90 days"}
 OPTIONS_MAX = 4
 MONTH_H = 730.0
+CSV = "text/csv; charset=utf-8"
 DEADLINE_S = 15.0
 _KEYS = {
-    CostBy.SERVICE: "CASE WHEN kind IN ('idle', 'unobserved') THEN '(' || kind || ')' ELSE workload END",
-    CostBy.PROJECT: "CASE WHEN kind IN ('idle', 'unobserved') THEN '(' || kind || ')' ELSE project END",
+    CostBy.SERVICE: "workload",
+    CostBy.PROJECT: "project",
+    CostBy.MODEL: "coalesce(nullif(model, ''), '(none)')",
+    CostBy.LABEL: "coalesce(own.value, shared.value, '(none)')",
     CostBy.DEVICE: "device_uuid",
     CostBy.NODE: "node_id",
     CostBy.GPU_TYPE: "gpu_type",
-    CostBy.HOUR: "hour",
-    CostBy.DAY: "(hour AT TIME ZONE 'UTC')::date",
+    CostBy.HOUR: "to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI\"Z\"')",
+    CostBy.DAY: "to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    CostBy.MONTH: "to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM')",
 }
+_WORKLOADS = (CostBy.SERVICE, CostBy.PROJECT, CostBy.MODEL, CostBy.LABEL)
+_TIMES = (CostBy.HOUR, CostBy.DAY, CostBy.MONTH)
 COLUMNS = (
     "key", "usd", "usd_idle", "usd_unobserved", "usd_energy", "held_h", "share_gpu_h", "memory_gib_h", "energy_kwh",
 )  # fmt: skip
+
+
+OneOrNone = Annotated[str, Query(pattern=f"{NAME_PATTERN}|^$", max_length=63)]
 
 
 def _query(
@@ -50,12 +60,14 @@ def _query(
     by: CostBy = CostBy.SERVICE,
     accounting: Accounting = Accounting.SHARE,
     days: Annotated[float, Query(gt=0, le=3700)] = 7,
-    project: Annotated[str, Query(max_length=63)] = "",
-    label: Annotated[str, Query(max_length=63)] = "",
+    project: OneOrNone = "",
+    label: OneOrNone = "",
 ) -> CostQuery:
     until = context_of(visit.request).clock.now()
+    # Whole hours, as the ledger is read by most: of the running one what is accounted.
+    start = (until - timedelta(days=days)).replace(minute=0, second=0, microsecond=0)
     own = visible_project(visit.actor, project or None)
-    asked = CostQuery(by=by, accounting=accounting, start=until - timedelta(days=days), end=until, project=own)
+    asked = CostQuery(by=by, accounting=accounting, start=start, end=until, project=own)
     return replace(asked, by=CostBy.LABEL, label=label) if label else asked
 
 
@@ -67,16 +79,14 @@ def costs(visit: Paying, query: Spent) -> Response:
     """What was spent."""
     found = plain(visit.services.costs.report(query))
     items = found["items"]
-    if query.by not in (CostBy.DAY, CostBy.HOUR):
+    if query.by not in _TIMES:
         items = sorted(items, key=lambda item: -item["usd"])
-    spent_h = max(1.0, (query.end - query.start).total_seconds() / 3600)
     projects = visit.services.documents.page(kinds.PROJECT, PageOrder(limit=500), visit.actor.project).items
     return visit.page(
         "costs.html",
         costs=found,
         items=items,
         top=max((item["usd"] for item in items), default=0.0) or 1.0,
-        month_usd=found["usd"] / spent_h * MONTH_H,
         query=query,
         by=[each.value for each in CostBy if each is not CostBy.LABEL],
         accountings=[each.value for each in Accounting],
@@ -84,17 +94,48 @@ def costs(visit: Paying, query: Spent) -> Response:
         chosen={name: visit.request.query_params.get(name, "") for name in ("days", "project", "label")},
         projects=[stored.key[0] for stored in projects],
         download=f"/costs.csv?{visit.request.url.query}",
-        sql=as_sql(query, found) if query.by in _KEYS else None,
+        focus=f"/costs/focus.csv?{visit.request.url.query}",
+        sql=as_sql(query),
+        **_month(visit, query.project),
     )
 
 
-def as_sql(query: CostQuery, found: Mapping[str, str]) -> str:
-    """The same question for psql."""
-    own = f"\n  AND project = '{query.project}'" if query.project is not None else ""
+def _month(visit: Visit, project: str | None) -> dict[str, Any]:
+    """Budgets, and what this month comes to at its end if its rest costs as the last week did."""
+    now = context_of(visit.request).clock.now()
+    begun = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    over = (begun + timedelta(days=32)).replace(day=1)
+    asked = CostQuery(by=CostBy.PROJECT, accounting=Accounting.SHARE, start=begun, end=now, project=project)
+    spent = visit.services.costs.report(asked).usd
+    week = visit.services.costs.report(replace(asked, by=CostBy.HOUR, start=now - timedelta(days=7)))
+    per_h = week.usd / max(1, len(week.items))
+    forecast = spent + per_h * (over - now).total_seconds() / 3600
+    budgets = visit.services.costs.budgets() if visit.may(CLUSTER_READ) else ()
+    return {"budgets": budgets, "month_spent": spent, "month_forecast": forecast, "month": f"{begun:%B}"}
+
+
+def as_sql(query: CostQuery) -> str:
+    """The same question for psql; what is in it comes from closed lists, or is a name."""
+    key = _KEYS[query.by]
+    if query.by in _WORKLOADS:
+        key = f"CASE WHEN kind IN ('idle', 'unobserved') THEN '(' || kind || ')' ELSE {key} END"
+    joined, own = "", ""
+    if query.label is not None:
+        joined = (
+            f"\nLEFT JOIN workload_labels AS own ON own.subject = workload AND own.key = '{query.label}'"
+            "\n    AND own.kind = CASE ledger_hourly.kind WHEN 'replica' THEN 'service' ELSE ledger_hourly.kind END"
+            "\nLEFT JOIN workload_labels AS shared ON shared.kind = 'project' AND shared.subject = project"
+            f" AND shared.key = '{query.label}'"
+        )
+        key = key.replace("kind ", "ledger_hourly.kind ")
+    if query.project is not None:
+        own = f"\n  AND project = '{query.project}'"
+    order = "1" if query.by in _TIMES else "2 DESC"
     return (
-        f"SELECT {_KEYS[query.by]} AS {query.by.value}, round(sum(usd_{query.accounting.value}), 4) AS usd\n"
-        f"FROM ledger_hourly\nWHERE hour >= '{found['start']}' AND hour < '{found['end']}'{own}\n"
-        "GROUP BY 1 ORDER BY 2 DESC;"
+        f"SELECT {key} AS {query.by.value}, round(sum(usd_{query.accounting.value}), 6) AS usd\n"
+        f"FROM ledger_hourly{joined}\n"
+        f"WHERE hour >= '{query.start:%Y-%m-%d %H:%M}Z' AND hour < '{query.end:%Y-%m-%d %H:%M}Z'{own}\n"
+        f"GROUP BY 1 ORDER BY {order};"
     )
 
 
@@ -108,7 +149,16 @@ def costs_as_csv(visit: Paying, query: Spent) -> Response:
         writer.writerow([_cell(item[name]) for name in COLUMNS])
     name = f"headroom-costs-by-{query.by.value}-{query.end:%Y-%m-%d}.csv"
     headers = {**HEADERS, "content-disposition": f'attachment; filename="{name}"'}
-    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+    return Response(text.getvalue(), media_type=CSV, headers=headers)
+
+
+@router.get("/costs/focus.csv")
+def costs_as_focus(visit: Paying, query: Spent) -> Response:
+    """The span's hours in the columns of FOCUS, as the API gives them."""
+    found = visit.services.costs.focus(query.start, query.end, query.project)
+    name = f"headroom-focus-{query.start:%Y-%m-%d}-{query.end:%Y-%m-%d}.csv"
+    headers = {**HEADERS, "content-disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(found, media_type=CSV, headers=headers, background=BackgroundTask(found.close))
 
 
 def _cell(value: object) -> object:

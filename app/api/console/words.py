@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -42,6 +43,7 @@ def environment() -> Environment:
         took=took_text,
         moment=moment_text,
         shown=shown,
+        said=said,
     )
     return made
 
@@ -56,6 +58,11 @@ def shown(value: Any, form: str) -> str:
     if form in _DIGITS:
         return number(value, _DIGITS[form])
     return percent(value) if form == "pct" else usd_per_h(value)
+
+
+def said(value: Any) -> str:
+    """A value of a document in one line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def percent(fraction: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -15,10 +16,12 @@ from app.api.auth import CLUSTER_READ, require_project
 from app.api.console.door import Looking, PageRoute, Visit
 from app.api.console.glance import Plain, fleet_of
 from app.api.console.overview import budget_used
+from app.api.deps import context_of
 from app.api.forms import Name, Project
 from app.records import plain
 from app.store.pages import PageOrder
 from app.store.tasks import TaskListing
+from app.store.telemetry import TelemetryWindow
 from solvers.errors import NotFoundError
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -28,9 +31,11 @@ Word = Annotated[str, Query(max_length=100)]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
 CHARTS = (
     {"name": "Requests per second", "fields": ["offered_rps", "completed_rps", "dropped_rps"], "live": "rate_rps"},
-    {"name": "Latency, ms", "fields": ["latency_ms_p50", "latency_ms_p99"], "live": "latency_ms_p99", "slo": True},
-    {"name": "Missed its SLO, part of requests", "fields": ["violation_fraction"], "live": ""},
+    {"name": "Latency, ms", "fields": ["latency_ms_p50", "latency_ms_p99"], "live": "latency_ms_p99"},
+    {"name": "Within its SLO, part of requests", "fields": ["slo_attainment"], "live": "slo_attainment", "near": True},
     {"name": "Replicas and SM share, %", "fields": ["replicas", "share_pct_sm"], "live": "replicas_ready"},
+    {"name": "$/h by the share it holds", "fields": ["usd_per_h"], "live": ""},
+    {"name": "Energy per request, J", "fields": ["energy_j_per_request"], "live": ""},
 )
 
 
@@ -79,10 +84,9 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1) -> R
         raise NotFoundError(f"there is no service {workload}")
     devices = [device for device in fleet["devices"] if any(at["workload"] == workload for at in device["replicas"])]
     charts = {
-        "subject": f"services/{workload}",
+        "subjects": [f"services/{workload}"],
         "hours": hours,
-        "charts": CHARTS,
-        "slo_ms": line["slo"].get("latency_ms"),
+        "charts": _lined(line["slo"]),
         "marks": _marks(visit),
         "topic": f"services/{workload}",
     }
@@ -102,7 +106,8 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1) -> R
         explained=_explained(visit, workload, fleet),
         yaml=yaml.safe_dump(_said(stored.spec), allow_unicode=True),
         version=stored.version,
-        history=_history(visit, f"services/{workload}"),
+        events=_history(visit, f"services/{workload}"),
+        past=_past(visit, line, hours),
     )
 
 
@@ -113,6 +118,22 @@ def _explained(visit: Visit, workload: str, fleet: Plain) -> Any:
         return plain(visit.services.plans.explain(fleet["plan"]["id"], visit.actor.project, workload))
     except NotFoundError:
         return None
+
+
+def _lined(slo: Plain) -> list[Plain]:
+    """The charts, with the SLO as a line where it is one."""
+    lines = {"Latency, ms": slo.get("latency_ms")}
+    if slo.get("percentile") is not None:
+        lines["Within its SLO, part of requests"] = slo["percentile"] / 100
+    return [{**chart, "line": lines.get(str(chart["name"])), "line_name": "SLO"} for chart in CHARTS]
+
+
+def _past(visit: Visit, line: Plain, hours: float) -> Plain | None:
+    """How the whole span went, as one step of the charts; None where nothing was seen."""
+    until = context_of(visit.request).clock.now()
+    span = TelemetryWindow(since=until - timedelta(hours=hours), until=until, step_s=hours * 3600)
+    found = plain(visit.services.telemetry.service_series(line["id"], span))["items"]
+    return found[-1] | {"budget": budget_used({**found[-1], "slo": line["slo"]})} if found else None
 
 
 def _marks(visit: Visit) -> list[dict[str, Any]]:

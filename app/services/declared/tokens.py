@@ -18,6 +18,7 @@ from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
 from solvers.domain.codec import Plain
+from solvers.errors import NotFoundError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ SIGN_IN_PREFIX = "hrs"
 JOIN_TTL_S = 3600.0
 REFUSED = "join.refused"
 REFUSED_EVERY_S = 3600.0
+NAMES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,21 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._on_revoked: list[Callable[[], None]] = []
+        self._names: dict[str, str] = {}
+
+    def name_of(self, actor: str) -> str:
+        """Who did something, as people know them: by their token's name, which stays, and not its id."""
+        kind, _, token_id = actor.partition(":")
+        if kind != "token":
+            return actor
+        if token_id not in self._names:
+            if len(self._names) >= NAMES_MAX:
+                self._names.clear()
+            try:
+                self._names[token_id] = self._database.read(tokens.get, token_id).name
+            except NotFoundError:
+                return actor
+        return self._names[token_id]
 
     def when_revoked(self, hear: Callable[[], None]) -> None:
         """Have `hear` called after every revocation made here, so that caches can forget."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import tempfile
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -24,7 +24,7 @@ from app.store.budgets import BudgetForecast
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
 from app.store.events import EventLine
-from app.store.ledger import Accounting, CostBy, CostQuery, CostRow
+from app.store.ledger import Accounting, CostBy, CostQuery, CostRow, HeldSpan
 from app.store.nodes import ReceiptLine
 from app.store.pages import PageOrder, StoredPage
 from app.store.replica import Reads
@@ -103,6 +103,10 @@ class CostReports:
         text.detach()
         found.seek(0)
         return cast("IO[bytes]", found)
+
+    def held(self, uuids: Sequence[str], start: datetime, end: datetime) -> tuple[HeldSpan, ...]:
+        """Who held these devices when."""
+        return self._reads.read(ledger.held_spans, uuids, start, end)
 
     def budgets(self) -> tuple[BudgetForecast, ...]:
         """Every budget beside what this month has cost it and will."""

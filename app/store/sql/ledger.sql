@@ -121,3 +121,36 @@ SELECT * FROM cost_focus
 WHERE "ChargePeriodStart" >= :start AND "ChargePeriodStart" < :end
     AND (CAST(:project AS text) IS NULL OR "SubAccountId" = :project)
 ORDER BY "ChargePeriodStart", "ResourceId", "x_LedgerKind", "ResourceName"
+
+-- name: held_spans
+-- Who held these devices, from when to when: minutes, or hours where those are closed and the span is longer than a day,
+-- put together where nothing differs.
+WITH span AS (
+    SELECT CAST(:start AS timestamptz) AS start, CAST(:end AS timestamptz) AS until,
+        CASE WHEN CAST(:end AS timestamptz) - :start <= INTERVAL '1 day' THEN CAST(:start AS timestamptz)
+            ELSE greatest(:start, (SELECT at FROM accounting_marks WHERE name = 'closed_until')) END AS fine
+), held AS (
+    SELECT moment AS at, INTERVAL '1 hour' AS lasts, entry.*
+    FROM span, generate_series(date_trunc('hour', start), fine - INTERVAL '1 hour', '1 hour') AS moment,
+        unnest(CAST(:uuids AS text[])) AS uuid, LATERAL (
+            SELECT device_uuid, kind, subject, workload, share_pct_sm_seconds, seconds FROM ledger_hours
+            WHERE hour = moment AND device_uuid = uuid AND subject <> '') AS entry
+    UNION ALL
+    SELECT moment, INTERVAL '1 minute', entry.*
+    FROM span, generate_series(date_trunc('minute', fine), until, '1 minute') AS moment,
+        unnest(CAST(:uuids AS text[])) AS uuid, LATERAL (
+            SELECT device_uuid, kind, subject, workload, share_pct_sm_seconds, seconds FROM ledger
+            WHERE minute = moment AND device_uuid = uuid AND subject <> '') AS entry
+), sized AS (
+    SELECT at, lasts, device_uuid, kind, subject, workload,
+        round(share_pct_sm_seconds / nullif(seconds, 0))::integer AS share_pct_sm
+    FROM held
+), begun AS (
+    SELECT *, (lag(at + lasts) OVER mine = at AND lag(share_pct_sm) OVER mine = share_pct_sm) IS NOT TRUE AS begins
+    FROM sized WINDOW mine AS (PARTITION BY device_uuid, kind, subject ORDER BY at)
+), counted AS (
+    SELECT *, count(*) FILTER (WHERE begins) OVER (PARTITION BY device_uuid, kind, subject ORDER BY at) AS run FROM begun
+)
+SELECT device_uuid, kind, subject, workload, share_pct_sm, min(at) AS start, max(at + lasts) AS until
+FROM counted GROUP BY device_uuid, kind, subject, workload, share_pct_sm, run
+ORDER BY start, device_uuid, subject

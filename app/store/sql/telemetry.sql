@@ -26,7 +26,7 @@ FROM readings GROUP BY 1 ORDER BY 1
 -- name: service_series
 -- A workload's offered and served load in the steps of a window. Replica rates are summed over replicas: what each
 -- counted, over the step's share that it reported on. Of a service, steps that begin before what is kept of samples
--- are made of minutes.
+-- are made of minutes. Dollars are the ledger's: of minutes in a window of two hours, else of hours.
 WITH kept AS (
     SELECT greatest(CAST(:since AS timestamptz), :since
         + ceil(extract(epoch FROM max(at) - :since) / :step_s) * make_interval(secs => :step_s)) AS since
@@ -41,36 +41,58 @@ WITH kept AS (
     FROM replica_samples
     WHERE workload = :service AND received_at >= (SELECT since FROM kept) AND received_at < :until AND interval_s > 0
     GROUP BY 1, 2
+), paid AS (
+    SELECT minute AS at, INTERVAL '1 minute' AS lasts, 60 * sum(usd_share) AS usd_per_h FROM ledger
+    WHERE workload = :service AND kind = 'replica' AND minute >= date_trunc('minute', CAST(:since AS timestamptz))
+        AND minute < :until AND CAST(:until AS timestamptz) - :since <= INTERVAL '2 hours'
+    GROUP BY minute
+    UNION ALL
+    SELECT hour, INTERVAL '1 hour', sum(usd_share) / least(1, extract(epoch FROM accounted.at - hour) / 3600)
+    FROM ledger_hourly CROSS JOIN (SELECT at FROM accounting_marks WHERE name = 'accounted_until') AS accounted
+    WHERE workload = :service AND kind = 'replica' AND hour >= date_trunc('hour', CAST(:since AS timestamptz))
+        AND hour < :until AND CAST(:until AS timestamptz) - :since > INTERVAL '2 hours' AND accounted.at > hour
+    GROUP BY hour, accounted.at
 ), served AS (
     SELECT at, sum(arrived / covered_s) AS arrived_rps, sum(completed / covered_s) AS completed_rps,
            sum(dropped / covered_s) AS dropped_rps, sum(violated) / nullif(sum(completed), 0) AS violation_fraction,
            sum(p50_weighted) / nullif(sum(p50_weight), 0) AS latency_ms_p50, max(latency_ms_p99) AS latency_ms_p99,
            sum(queue_length) AS queue_length, count(*) AS replicas, sum(share_pct_sm)::float8 AS share_pct_sm,
-           sum(energy_j) AS energy_j
+           sum(energy_j) AS energy_j, sum(completed) AS completed, sum(completed - violated) AS kept,
+           sum(dropped) AS dropped
     FROM per_replica GROUP BY at
 ), per_gateway AS (
     SELECT date_bin(make_interval(secs => :step_s), received_at, :since) AS at, gateway,
-           sum(arrived) / sum(interval_s) AS offered_rps, sum(unrouted) / sum(interval_s) AS unrouted_rps
+           sum(arrived) / sum(interval_s) AS offered_rps, sum(unrouted) / sum(interval_s) AS unrouted_rps,
+           sum(unrouted) AS unrouted
     FROM rate_samples
     WHERE service = :service AND received_at >= (SELECT since FROM kept) AND received_at < :until AND interval_s > 0
     GROUP BY 1, 2
 ), offered AS (
-    SELECT at, sum(offered_rps) AS offered_rps, sum(unrouted_rps) AS unrouted_rps FROM per_gateway GROUP BY at
+    SELECT at, sum(offered_rps) AS offered_rps, sum(unrouted_rps) AS unrouted_rps, sum(unrouted) AS unrouted
+    FROM per_gateway GROUP BY at
+), steps AS (
+    SELECT at, offered_rps, unrouted_rps, arrived_rps, completed_rps, dropped_rps, violation_fraction, latency_ms_p50,
+           latency_ms_p99, queue_length, coalesce(replicas, 0) AS replicas, share_pct_sm, energy_j,
+           kept, coalesce(completed, 0) + coalesce(dropped, 0) + coalesce(unrouted, 0) AS asked, completed
+    FROM served FULL JOIN offered USING (at)
+    UNION ALL
+    SELECT date_bin(make_interval(secs => :step_s), minute, :since), avg(offered) / 60,
+           CASE WHEN count(offered) > 0 THEN avg(unrouted) / 60 END, avg(arrived) / 60, avg(completed) / 60,
+           avg(dropped) / 60, sum(violated) / nullif(sum(completed), 0),
+           sum(latency_ms_p50 * completed) / nullif(sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL), 0),
+           max(latency_ms_p99_max), avg(queue_length_mean), round(avg(replicas_mean))::bigint, avg(share_pct_sm_mean),
+           sum(energy_j), sum(completed - violated),
+           sum(coalesce(completed, 0) + coalesce(dropped, 0) + coalesce(unrouted, 0)), sum(completed)
+    FROM service_minutes
+    WHERE service = :service AND minute >= :since AND minute < least(:until, (SELECT since FROM kept))
+    GROUP BY 1
 )
-SELECT at, offered_rps, unrouted_rps, arrived_rps, completed_rps, dropped_rps, violation_fraction, latency_ms_p50,
-       latency_ms_p99, queue_length, coalesce(replicas, 0) AS replicas, share_pct_sm, energy_j
-FROM served FULL JOIN offered USING (at)
-UNION ALL
-SELECT date_bin(make_interval(secs => :step_s), minute, :since), avg(offered) / 60,
-       CASE WHEN count(offered) > 0 THEN avg(unrouted) / 60 END, avg(arrived) / 60, avg(completed) / 60,
-       avg(dropped) / 60, sum(violated) / nullif(sum(completed), 0),
-       sum(latency_ms_p50 * completed) / nullif(sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL), 0),
-       max(latency_ms_p99_max), avg(queue_length_mean), round(avg(replicas_mean))::bigint, avg(share_pct_sm_mean),
-       sum(energy_j)
-FROM service_minutes
-WHERE service = :service AND minute >= :since AND minute < least(:until, (SELECT since FROM kept))
-GROUP BY 1
-ORDER BY at
+SELECT at, offered_rps, unrouted_rps, arrived_rps, completed_rps, dropped_rps, violation_fraction,
+       CASE WHEN asked > 0 THEN greatest(0, least(1, coalesce(kept, 0) / asked)) END AS slo_attainment, latency_ms_p50, latency_ms_p99,
+       queue_length, replicas, share_pct_sm, energy_j, energy_j / nullif(completed, 0) AS energy_j_per_request,
+       CAST((SELECT avg(usd_per_h) FROM paid
+           WHERE paid.at > steps.at - paid.lasts AND paid.at < steps.at + make_interval(secs => :step_s)) AS float8) AS usd_per_h
+FROM steps ORDER BY at
 
 -- name: ensure_partitions
 -- Makes the missing partitions of telemetry; answers how many.

@@ -18,8 +18,14 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from app import kinds
 from app.api.console import door
 from app.services.declared.sign_ins import SIGN_IN_S
+from app.store.ledger import CostBy
+from solvers.domain.budget import MonthlyBudget
+from solvers.domain.device import Label
+from solvers.domain.ids import ProjectName
+from solvers.domain.workload import Project
 from solvers.errors import TransientError
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.serving import DEADLINE_S, serving
@@ -258,6 +264,8 @@ def test_only_who_may_write_decides(full: World) -> None:
         f"/plans/{plan}/reject": b"",
         "/plans/back": b"generation=1",
         "/plans/resume": b"",
+        f"/nodes/{NODE}/drain": b"",
+        f"/nodes/{NODE}/uncordon": b"",
     }
     for path, body in deeds.items():
         for who in ("viewer", "own operator"):
@@ -328,6 +336,13 @@ FROM (VALUES ('replica', 'r', 'demo', '=demo/vision', 1.25), ('idle', '', '', ''
 def test_the_bill_is_the_same_as_a_page_a_file_and_sql(full: World) -> None:
     with full.database.raw() as connection:
         connection.execute(SPENT)
+        connection.execute("SELECT headroom_ensure_ledger_partitions(now(), now())")
+        # The running hour is told by its minutes.
+        connection.execute(
+            SPENT.replace("ledger_hours (\n    hour", "ledger (\n    minute").replace(
+                "now()) - interval '2 hours'", "now())"
+            )
+        )
         connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', date_trunc('hour', now()))")
     page = _text(full, "viewer", "/costs?by=service&days=1")
     sums = {item["key"]: item["usd"] for item in full.call("GET", "/v1/costs").json()["items"]}
@@ -335,15 +350,109 @@ def test_the_bill_is_the_same_as_a_page_a_file_and_sql(full: World) -> None:
     # A spreadsheet takes what begins so for a formula.
     assert {row["service"].removeprefix("'"): float(row["usd"]) for row in rows} == sums
     assert any(row["service"].startswith("'=") for row in rows)
-    for by in ("service", "project", "device", "node", "gpu_type", "hour", "day"):
-        shown = _text(full, "viewer", f"/costs?by={by}&days=1")
-        statement = html.unescape(re.search(r'id="sql">(.*?)</pre>', shown, re.S)[1])
-        with full.database.raw() as connection:
-            found = connection.execute(statement).fetchall()
-        total = full.call("GET", f"/v1/costs?by={by}").json()["usd"]
-        assert float(sum(usd for _, usd in found)) == pytest.approx(total) == 2.0
-    assert "$2.00" in page
+    full.put(kinds.PROJECT, Project(name=ProjectName(OWN), labels=(Label(key="team", value="red"),)))
+    for by in (each for each in CostBy if each is not CostBy.LABEL):
+        for query in (f"by={by}", f"by={by}&project={OWN}", "label=team"):
+            shown = _text(full, "viewer", f"/costs?{query}&days=1")
+            told = csv.reader(io.StringIO(_text(full, "viewer", f"/costs.csv?{query}&days=1")))
+            statement = html.unescape(re.search(r'id="sql">(.*?)</pre>', shown, re.S)[1])
+            with full.database.raw() as connection:
+                found = {str(key): float(usd) for key, usd in connection.execute(statement).fetchall()}
+            assert found == {row[0].removeprefix("'"): float(row[1]) for row in list(told)[1:]}, query
+            assert sum(found.values()) == pytest.approx(2.5 if OWN in query else 4.0)
+    assert "$4.00" in page
     assert "<h2>By team</h2>" in _text(full, "viewer", "/costs?label=team&days=1")
+    # No link makes a statement of its own.
+    for name in ("project", "label"):
+        assert full.call("GET", f"/costs?{name}=x'--", None, headers=full.cookie("viewer")).status_code == 422
+    api = full.call("GET", "/v1/costs/focus", "viewer").text
+    assert _text(full, "viewer", "/costs/focus.csv?days=1").splitlines() == api.splitlines()
+    assert len(api.splitlines()) > 2
+
+
+def test_budgets_are_held_against_the_month(full: World) -> None:
+    with full.database.raw() as connection:
+        connection.execute(SPENT)
+        connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', date_trunc('hour', now()))")
+    full.put(kinds.BUDGET, MonthlyBudget(name="tight", usd_per_month=1.0))
+    full.put(kinds.BUDGET, MonthlyBudget(name="wide", usd_per_month=1e6))
+    page = _text(full, "viewer", "/costs")
+    assert page.index("no, not at this rate") < page.index("$1\u202f000\u202f000.00")
+    # Whose project it is not, is not told.
+    assert "tight" not in _text(full, "own viewer", "/costs")
+
+
+def test_people_are_called_by_their_names_and_revisions_told_apart(full: World) -> None:
+    plan = full.call("POST", "/v1/plans", plain={}).json()["id"]
+    full.call("POST", f"/v1/plans/{plan}/reject", "operator", plain={"comment": "no"})
+    path = f"/v1/services/{OWN}/vision"
+    change = {"slo": {"latency_ms": 45.0}, "rate_rps_declared": 12.5}
+    merge = {"Content-Type": "application/merge-patch+json"}
+    assert full.call("PATCH", path, "operator", plain=change, headers=merge).status_code == 200
+    operator = f"token:{full.ids['operator']}"
+    for page in (_text(full, "viewer", path) for path in ("/plans", f"/plans/{plan}", "/audit")):
+        assert ">operator<" in page or "by operator" in page
+    shown = _text(full, "viewer", f"/services/{OWN}/vision")
+    assert "by operator</span>" in shown
+    assert "<del>- /slo/latency_ms: 60</del>\n<ins>+ /slo/latency_ms: 45</ins>" in shown
+    assert operator not in shown
+    # Who is called how is the cluster's matter.
+    own = _text(full, "own viewer", "/plans")
+    assert operator in own
+    assert ">operator<" not in own
+
+
+def test_a_node_is_drained_and_put_back_and_says_how_far_it_is(full: World) -> None:
+    full.client.follow_redirects = False
+
+    def click(verb: str, comment: bytes = b"") -> None:
+        operator = {**FORM, **full.cookie("operator")}
+        done = full.call("POST", f"/nodes/{NODE}/{verb}", None, body=b"comment=" + comment, headers=operator)
+        assert (done.status_code, done.headers["location"]) == (303, f"/nodes/{NODE}")
+
+    assert "Yes, drain" in _text(full, "operator", f"/nodes/{NODE}")
+    assert "Maintenance" not in _text(full, "viewer", f"/nodes/{NODE}")
+    click("drain", b"new+fan")
+    page = _text(full, "viewer", f"/nodes/{NODE}")
+    assert "It is being emptied: 2 replicas run on it, 2 are planned for it." in page
+    assert f"{OWN_REPLICA} is planned here: it leaves with the next plan" in page
+    assert "node.drained" in page
+    assert "new fan" in page
+    assert full.call("GET", f"/v1/nodes/{NODE}/drain").json()["schedulable"] is False
+    click("uncordon")
+    assert full.call("GET", f"/v1/nodes/{NODE}/drain").json()["schedulable"] is True
+    assert (
+        full.call(
+            "POST", "/nodes/nobody/drain", None, body=b"", headers={**FORM, **full.cookie("operator")}
+        ).status_code
+        == 404
+    )
+
+
+def test_lanes_show_who_held_a_gpu_beside_whom(full: World) -> None:
+    held = """
+    SELECT headroom_ensure_ledger_partitions(now() - interval '1 hour', now());
+    INSERT INTO ledger (minute, device_uuid, kind, subject, node_id, gpu_type, region, price_kind, price_usd_per_h,
+        project, workload, model, seconds, share_pct_sm_seconds, memory_mib_seconds, memory_mib_seconds_reserved,
+        energy_j, usd_memory, usd_share, usd_whole, usd_energy)
+    SELECT date_trunc('minute', now()) - make_interval(mins => back), 'GPU-a-0', 'replica', subject, 'a', 't4',
+        'default', 'on_demand', 1, 'demo', workload, 'm', 60, 60 * share, 0, 0, 0, 0, 0, 0, 0
+    FROM (VALUES ('demo/vision#0', 'demo/vision', 50), ('other/speech#0', 'other/speech', 25))
+        AS v (subject, workload, share)
+    CROSS JOIN generate_series(10, 39) AS back WHERE share = 50 OR back > 24
+    """
+    with full.database.raw() as connection:
+        for statement in held.split(";"):
+            connection.execute(statement)
+    of_node, of_gpu = _text(full, "viewer", f"/nodes/{NODE}?hours=1"), _text(full, "viewer", f"/gpus/{DEVICE}")
+    # On a node one stands above the other; of one GPU everybody has a lane, who held most first.
+    blocks = re.compile(r'y="(\d+)" width="([\d.]+)" height="(\d+)"')
+    assert [(y, height) for y, _, height in blocks.findall(of_node)] == [("50", "50"), ("25", "25")]
+    assert [round(float(width)) for _, width, _ in blocks.findall(of_gpu)] == [500, 250]
+    assert re.findall(r"([a-z/]+): held for ([\d.]+) hours", of_gpu) == [
+        ("demo/vision", "0.5"),
+        ("other/speech", "0.2"),
+    ]
 
 
 # -- what scripts read ------------------------------------------------------------------------------------------------

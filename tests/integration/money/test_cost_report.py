@@ -12,7 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.store.budgets import forecasts, note_risks
-from app.store.ledger import Accounting, CostBy, CostQuery, CostReport, account, cost_report, focus_csv
+from app.store.ledger import Accounting, CostBy, CostQuery, CostReport, account, cost_report, focus_csv, held_spans
+from app.store.telemetry import TelemetryWindow, service_series
 from tests.integration.money.books import price
 from tests.integration.money.telemetry import T0, Fleet, Holding, after
 
@@ -150,3 +151,40 @@ def test_focus_is_written_as_the_view_has_it(spent: Session) -> None:
     assert sum(float(item["BilledCost"]) for item in csv.DictReader(whole.getvalue().splitlines())) == pytest.approx(
         0.24
     )
+
+
+def test_who_held_what_is_told_by_minutes_and_of_closed_hours_by_hours(session: Session, fleet: Fleet) -> None:
+    """A replica that grows begins another span, one that paused, too; so it is with hours, once those are closed."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(T0, after(4 * 3600)))
+    shares = {0: 50, 60: 50, 120: 75, 3600: 75}
+    for begun, share in shares.items():
+        for nth in range(1, 13):
+            at = after(begun + 5 * nth)
+            fleet.report("n1", at, {"g1": 500.0}, [Holding(replica="vision/a#0", uuid="g1", share_pct_sm=share)])
+    fleet.write()
+    while account(session, after(4 * 3600), minutes_max=3000).behind:
+        pass
+
+    def spans(start_s: float, end_s: float) -> list[tuple[int, int, int]]:
+        found = held_spans(session, ["g1", "g2"], after(start_s), after(end_s))
+        assert {item.subject for item in found} == {"vision/a#0"}
+        return [
+            (item.share_pct_sm, int((item.start - T0).total_seconds()), int((item.until - T0).total_seconds()))
+            for item in found
+        ]
+
+    assert spans(0, 4 * 3600) == [(50, 0, 120), (75, 120, 180), (75, 3600, 3660)]
+    assert spans(60, 3600) == [(50, 60, 120), (75, 120, 180), (75, 3600, 3660)]
+    assert spans(-86_400, 3 * 3600) == [(58, 0, 3600), (75, 3600, 7200)]
+
+
+def test_a_series_tells_dollars_as_the_ledger_does(spent: Session) -> None:
+    """By minutes where the window is short, else by the part of each hour that is accounted."""
+    for step_s in (60.0, 10.0, 120.0):
+        window = TelemetryWindow(since=after(3540), until=after(3660), step_s=step_s)
+        assert {point.usd_per_h for point in service_series(spent, "vision/a", window)} == {1.8}, step_s
+    by_hours = service_series(spent, "vision/a", TelemetryWindow(since=T0, until=after(9000), step_s=3600.0))
+    # A minute of the first hour, and one of the single minute that the second has come to.
+    assert [point.usd_per_h for point in by_hours] == pytest.approx([0.03, 1.8], rel=1e-3)

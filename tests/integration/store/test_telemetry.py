@@ -139,8 +139,11 @@ def test_a_service_series_sums_replicas_and_gateways(database: Database) -> None
         assert (point.offered_rps, point.unrouted_rps) == (35.0, 0.0)
         assert (point.arrived_rps, point.completed_rps, point.replicas) == (20.0, 10.0, 2)
         assert (point.latency_ms_p50, point.latency_ms_p99, point.violation_fraction) == (20.0, 60.0, 0.03)
+        # Three intervals kept all but one of 50, one of them served none; 100 J each.
+        assert (point.slo_attainment, point.energy_j_per_request) == (0.97, 3.0)
         (unserved,) = telemetry.service_series(session, "vision/b", _window())
         assert (unserved.offered_rps, unserved.completed_rps, unserved.replicas) == (1.0, None, 0)
+        assert (unserved.slo_attainment, unserved.energy_j_per_request, unserved.usd_per_h) == (None, None, None)
 
 
 def test_series_are_cut_into_steps(database: Database) -> None:

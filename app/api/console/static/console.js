@@ -54,7 +54,7 @@
       return;
     }
     if (old.hasAttribute("data-keep")) return;
-    if (old.matches("input, select, textarea, details")) return;
+    if (old.matches("input, select, textarea, details[open]")) return;
     for (const name of old.getAttributeNames()) {
       if (!fresh.hasAttribute(name) && !(name === "class" && old.dataset.live)) old.removeAttribute(name);
     }
@@ -113,6 +113,7 @@
     if (data.whole) for (const id of Object.keys(things)) if (!(id in data.set)) moved = true;
     for (const [id, fields] of Object.entries(data.set)) {
       if (!things[id] && !data.whole) moved = true;
+      if (!data.whole && topic + "/" + id === main.dataset.watch) moved = true;
       if (!data.whole && (STRUCTURE[topic] || []).some((name) => name in fields)) moved = true;
       if (!data.whole && topic === "services" && "replicas_planned" in fields) moved = true;
       things[id] = Object.assign(things[id] || {}, fields);
