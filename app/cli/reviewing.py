@@ -115,6 +115,7 @@ def diff_lines(found: Document) -> list[Any]:
              for title, name in _TOTALS],
         ),
     ]  # fmt: skip
+    head += [f"it moves again what was moved meanwhile: {item}" for item in found.get("undoes", ())]
     parts = [*head, "", listed(_WORKLOADS, found["workloads"])] if found["workloads"] else [*head, "", "no service"]
     if found["devices"]:
         parts += ["", rows(("node", "device", "GPU", "now", "then"), list(map(_device, found["devices"])))]

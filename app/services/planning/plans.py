@@ -54,6 +54,7 @@ from app.store.targets import Hold
 from solvers.cycle.attempts import Asking, Propose
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
+from solvers.domain.change import Target
 from solvers.domain.codec import Plain
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
@@ -117,8 +118,9 @@ class Plans:
         """What a plan would change against what stands now. Raises NotFoundError, TransientError."""
         with self._database.reading() as session:
             summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
+            made_for = targets.at(session, plan.parent) if plan.parent else Target()
         review = Review.of(self._observer.observe(), plan, summary.lane)
-        return ComparedPlan(diff=difference(review, summary), tag=tag_of(review.picture.target))
+        return ComparedPlan(diff=difference(review, summary, made_for), tag=tag_of(review.picture.target))
 
     def reject(self, plan_id: str, comment: str, deed: Deed) -> PlanSummary:
         """Say no to a plan that waits: it is not proposed again unchanged. Raises NotFoundError, StateError naming who

@@ -96,9 +96,29 @@ class Review:
         """The changes from what stands to the plan."""
         return diff(self.picture.target, self.stored, {model.name: model.launch_s for model in self.picture.models})
 
+    def undoes(self, made_for: Target) -> tuple[str, ...]:
+        """Workloads that moved by themselves since the plan was made for that target, and that it moves again: nobody
+        asked for these to wait.
+        """
+        auto = {work.id for work in self.picture.works if work.mode is ServiceMode.AUTO}
+        was, now, then = map(_knobs_of, (made_for.assignments, self.picture.target.assignments, self.stored.assignments))
+        return tuple(
+            f"{name} (changed since generation {made_for.generation}; it would stand "
+            f"{'as it did then' if then.get(name) == was.get(name) else 'otherwise again'})"
+            for name in sorted(auto)
+            if now.get(name) != was.get(name) and then.get(name) != now.get(name)
+        )
+
     def asks(self, outdated: tuple[WorkloadId, ...]) -> bool:
         """Whether there is still something for somebody to decide."""
         return bool(asks_for(self.picture, self.transition, outdated))
+
+
+def _knobs_of(assignments: Iterable[Assignment]) -> dict[str, set[tuple[object, ...]]]:
+    found: dict[str, set[tuple[object, ...]]] = {}
+    for item in assignments:
+        found.setdefault(item.workload, set()).add(knobs(item))
+    return found
 
 
 def matter_of(picture: Snapshot, plan: Plan) -> Digest:
@@ -205,6 +225,8 @@ class PlanDiff:
     fits: bool
     blocked: tuple[str, ...]
     """Why it cannot be approved now."""
+    undoes: tuple[str, ...]
+    """Workloads on auto that were changed since the plan was made, and that it would change again."""
     before: PlanTotals
     after: PlanTotals
     workloads: tuple[WorkloadChange, ...]
@@ -214,8 +236,8 @@ class PlanDiff:
     steps: tuple[PlanStep, ...]
 
 
-def difference(review: Review, summary: PlanSummary) -> PlanDiff:
-    """All of it."""
+def difference(review: Review, summary: PlanSummary, made_for: Target) -> PlanDiff:
+    """All of it. `made_for`: what stood when the plan was made."""
     rows, target = workload_changes(review.before, review.after), review.picture.target
     differing = tuple(row for row in rows if row.differs)
     changes = review.transition.changes
@@ -227,6 +249,7 @@ def difference(review: Review, summary: PlanSummary) -> PlanDiff:
         standing=target.plan,
         fits=not review.blocked,
         blocked=review.blocked,
+        undoes=review.undoes(made_for),
         before=_totals(review.before),
         after=_totals(review.after),
         workloads=differing,

@@ -251,3 +251,19 @@ def test_a_diff_tells_what_changes_and_whether_it_may(world: World, planning: Pl
     touched = {step.device_after for step in diff.steps if step.device_after}
     assert touched <= {item.device for item in diff.devices}
     planning.apply(pinned.id, "token:ann", Remark(standing=found.tag))
+
+
+def test_a_plan_that_would_undo_what_was_done_meanwhile_says_so(
+    world: World, planning: Planning, leader: Leader
+) -> None:
+    (pinned,) = waiting(world)
+    assert reviewer(world).diff(pinned.id).diff.undoes == ()
+    world.declare(service("auto", rate_rps=120.0))
+    planning.run_lanes(leader)
+    # The load is gone again, so nothing is served less: it can be approved, and takes back what the lane did.
+    world.declare(service("auto"))
+    diff = reviewer(world).diff(pinned.id).diff
+    assert (diff.fits, diff.generation) == (True, 2)
+    assert diff.undoes == ("vision/auto (changed since generation 1; it would stand as it did then)",)
+    assert any(step.workload == "vision/auto" for step in diff.steps)
+    assert planning.apply(pinned.id, "token:ann") == 3
