@@ -101,7 +101,8 @@ class Review:
         asked for these to wait.
         """
         auto = {work.id for work in self.picture.works if work.mode is ServiceMode.AUTO}
-        was, now, then = map(_knobs_of, (made_for.assignments, self.picture.target.assignments, self.stored.assignments))
+        made = (made_for, self.picture.target, self.stored)
+        was, now, then = (_knobs_of(each.assignments) for each in made)
         return tuple(
             f"{name} (changed since generation {made_for.generation}; it would stand "
             f"{'as it did then' if then.get(name) == was.get(name) else 'otherwise again'})"
