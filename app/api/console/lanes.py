@@ -18,7 +18,7 @@ FULL_PCT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class LaneBlock:
     """A replica for as long as it held what it held, in parts of the lane: thousandths across, per cents up."""
 
     x: float
@@ -34,13 +34,13 @@ class SwimLane:
     """Blocks of one name, and how long it was held by anybody."""
 
     name: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[LaneBlock, ...]
     held_h: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lanes:
-    """Lanes over one span, with the moments at which plans were promoted."""
+class DrawnLanes:
+    """DrawnLanes over one span, with the moments at which plans were promoted."""
 
     start: datetime
     end: datetime
@@ -52,13 +52,13 @@ class Lanes:
         return round(WIDTH * (at - self.start) / (self.end - self.start), 2)
 
 
-def lanes_of_gpu(visit: Visit, uuid: str, hours: float, paints: Mapping[str, str]) -> Lanes:
+def lanes_of_gpu(visit: Visit, uuid: str, hours: float, paints: Mapping[str, str]) -> DrawnLanes:
     """A lane for each workload, who held it longest first."""
     found = _lanes(visit, (uuid,), hours, lambda span: span.workload, paints)
     return replace(found, lanes=tuple(sorted(found.lanes, key=lambda lane: -lane.held_h))[:LANES_MAX])
 
 
-def lanes_of_node(visit: Visit, names: Mapping[str, str], hours: float, paints: Mapping[str, str]) -> Lanes:
+def lanes_of_node(visit: Visit, names: Mapping[str, str], hours: float, paints: Mapping[str, str]) -> DrawnLanes:
     """A lane for each GPU, by its name."""
     found = _lanes(visit, tuple(names), hours, lambda span: names[span.device_uuid], paints)
     drawn = {lane.name: lane for lane in found.lanes}
@@ -67,9 +67,9 @@ def lanes_of_node(visit: Visit, names: Mapping[str, str], hours: float, paints: 
 
 def _lanes(
     visit: Visit, uuids: Sequence[str], hours: float, name: Callable[[HeldSpan], str], paints: Mapping[str, str]
-) -> Lanes:
+) -> DrawnLanes:
     end = context_of(visit.request).clock.now()
-    whole = Lanes(start=end - timedelta(hours=hours), end=end, lanes=(), marks=())
+    whole = DrawnLanes(start=end - timedelta(hours=hours), end=end, lanes=(), marks=())
     rows: dict[str, list[HeldSpan]] = {}
     for span in visit.services.costs.held(uuids, whole.start, end):
         rows.setdefault(name(span), []).append(span)
@@ -81,13 +81,13 @@ def _lanes(
     )
 
 
-def _lane(whole: Lanes, name: str, spans: Sequence[HeldSpan], paints: Mapping[str, str]) -> SwimLane:
+def _lane(whole: DrawnLanes, name: str, spans: Sequence[HeldSpan], paints: Mapping[str, str]) -> SwimLane:
     blocks = []
     for span, low in _stacked(spans):
         left, right = (min(WIDTH, max(0.0, whole.across(at))) for at in (span.start, span.until))
         clock = f"{span.start:%d %b %H:%M} to {span.until:%H:%M} UTC"
         blocks.append(
-            Block(
+            LaneBlock(
                 x=left,
                 width=round(right - left, 2),
                 y=FULL_PCT - low - span.share_pct_sm,
