@@ -7,6 +7,7 @@ invented and belongs to tests alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -62,8 +63,13 @@ _SHAPES = {
 
 def gpu_type(name: str, **changes: object) -> GpuType:
     """One of t4, l4, v100, a100."""
+    return replace(_gpu_type(name), **changes) if changes else _gpu_type(name)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _gpu_type(name: str) -> GpuType:
     product, sm_count, memory_mib, tdp_w, idle_w, limit_w_min, clock, price = _SHAPES[name]
-    made = GpuType(
+    return GpuType(
         name=GpuTypeName(name),
         product=product,
         sm_count=sm_count,
@@ -79,7 +85,6 @@ def gpu_type(name: str, **changes: object) -> GpuType:
         clocks_mhz_sm=(clock - 600, clock - 300, clock),
         prices=(PriceRow(kind=PriceKind.ON_DEMAND, usd_per_h=price),),
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def node(name: str, **changes: object) -> Node:
@@ -141,6 +146,18 @@ def profile(
     clocks: Sequence[int] = (),
 ) -> Profile:
     """A measured grid after the tests' law; at lower clocks latency grows in proportion."""
+    return _profile(model_name, type_name, work, tuple(batches), tuple(shares), tuple(clocks))
+
+
+@functools.lru_cache(256)
+def _profile(
+    model_name: str,
+    type_name: str,
+    work: float,
+    batches: tuple[int, ...],
+    shares: tuple[int, ...],
+    clocks: tuple[int, ...],
+) -> Profile:
     shape = gpu_type(type_name)
     top = shape.clock_mhz_sm_max
     points = tuple(

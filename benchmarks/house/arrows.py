@@ -159,7 +159,7 @@ LINES_OF_A_DOOR = 10
 def _named(given: list[Module]) -> Edges:
     children, known, found = _children(given), {item.name for item in given}, set()
     for item in given:
-        for node in ast.walk(item.tree):
+        for node in item.nodes:
             if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
                 continue
             text = node.value.partition(":")[0]

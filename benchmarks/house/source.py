@@ -6,6 +6,7 @@ import ast
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 PRODUCT = ("app", "solvers", "agents")
@@ -13,7 +14,7 @@ LABORATORY = ("lab",)
 BESIDE = ("tests", "benchmarks", "migrations")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Module:
     """One file; `path` is relative to the checkout."""
 
@@ -21,11 +22,16 @@ class Module:
     source: str
     tree: ast.Module
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Dotted, a package's door by the name of the package."""
         parts = self.path.with_suffix("").parts
         return ".".join(parts[:-1] if self.is_door else parts)
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Everything in its tree, which is walked once for all who look."""
+        return tuple(ast.walk(self.tree))
 
     @property
     def folder(self) -> PurePosixPath:
@@ -88,7 +94,7 @@ def imports(given: Iterable[Module]) -> list[Import]:
 
 def _imports_of(importer: Module, known: set[str]) -> Iterator[Import]:
     top = set(importer.tree.body)
-    for node in ast.walk(importer.tree):
+    for node in importer.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name in known:

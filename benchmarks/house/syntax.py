@@ -59,7 +59,7 @@ def tuples(given: Iterable[Module]) -> Tuples:
 
 
 def _functions(item: Module) -> Iterator[Function]:
-    return (node for node in ast.walk(item.tree) if isinstance(node, Function))
+    return (node for node in item.nodes if isinstance(node, Function))
 
 
 def _arguments(node: Function) -> list[ast.arg]:

@@ -63,6 +63,4 @@ def prefix_families(given: Iterable[Module]) -> dict[str, int]:
 
 def namesakes(given: Iterable[Module]) -> Counter[str]:
     """How often each class name is defined, a leading underscore left out."""
-    return Counter(
-        node.name.lstrip("_") for item in given for node in ast.walk(item.tree) if isinstance(node, ast.ClassDef)
-    )
+    return Counter(node.name.lstrip("_") for item in given for node in item.nodes if isinstance(node, ast.ClassDef))

@@ -24,6 +24,7 @@ from app.store.engine import Database
 from solvers.domain.codec import digest
 from solvers.planners import registry
 from tests import builders
+from tests.asgi import client_of
 from tests.chaos.actors import (
     LOST,
     STEP_MS,
@@ -44,7 +45,6 @@ from tests.chaos.actors import (
 from tests.chaos.checks import broken
 from tests.chaos.history import Seen, possible
 from tests.chaos.nodes import NODE, RealNode
-from tests.chaos.serving import client_of
 from tests.chaos.turnstile import Operation, Turnstile, WatchedDatabase
 from tests.integration.api.world import CLUSTER, StoredPlanning, World, build_world
 from tests.integration.postgres import Server, embedded_binaries, running
@@ -179,7 +179,7 @@ class Life:
             propose=registry.propose,
         )
         app = create_app(context)
-        return World(app=app, client=client_of(app), database=database, secrets=dict(self._secrets))
+        return World(app=app, client=client_of(app, raising=True), database=database, secrets=dict(self._secrets))
 
     def _step(self) -> None:
         if self._turns and self._count >= self._turns[0]:

@@ -9,9 +9,8 @@ import pytest
 
 from app.store import migrate
 from app.store.engine import Database
-from tests.integration.postgres import Server, debian_binaries, embedded_binaries, running
+from tests.integration.postgres import TEMPLATE, Server, debian_binaries, embedded_binaries, running
 
-TEMPLATE = "headroom_template"
 _numbers = count(1)
 
 

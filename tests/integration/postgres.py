@@ -18,6 +18,8 @@ from psycopg import sql
 
 DEBIAN_BINARIES = Path("/usr/lib/postgresql/15/bin")
 SUPERUSER = "headroom"
+TEMPLATE = "headroom_template"
+"""A migrated database, to be cloned."""
 OPTIONS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c synchronous_commit=off -c max_connections=300"
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.house import syntax, walls
-from benchmarks.house.source import LABORATORY, PRODUCT, Module, modules
+from benchmarks.house.source import LABORATORY, PRODUCT, Module, module, modules
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("app", "solvers", "agents", "lab")
+PACKAGES = PRODUCT + LABORATORY
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 LEVELS_MAX = 3
@@ -43,12 +43,11 @@ def _levels_with(child: ast.AST, parent: ast.AST) -> int:
     return levels(child) + (isinstance(child, LEVEL) and not is_elif)
 
 
-def oversize(source: str) -> Iterator[str]:
-    """What in a module's source is larger than the house allows."""
-    lines = len(source.splitlines())
-    if lines > MODULE_LINES_MAX:
-        yield f"module: {lines} lines"
-    for node in ast.walk(ast.parse(source)):
+def oversize(item: Module) -> Iterator[str]:
+    """What in a module is larger than the house allows."""
+    if item.lines > MODULE_LINES_MAX:
+        yield f"module: {item.lines} lines"
+    for node in item.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             lines, deepest = node.end_lineno - node.lineno + 1, levels(node)
@@ -58,11 +57,16 @@ def oversize(source: str) -> Iterator[str]:
                 yield f"{node.name}: {deepest} levels"
 
 
+@pytest.fixture(scope="module")
+def house() -> list[Module]:
+    return modules(ROOT, PACKAGES)
+
+
 @pytest.mark.parametrize("package", PACKAGES)
-def test_modules_and_functions_keep_their_size(package: str) -> None:
-    paths = sorted((ROOT / package).rglob("*.py"))
-    assert len(paths) > 10
-    found = {str(path.relative_to(ROOT)): list(oversize(path.read_text(encoding="utf-8"))) for path in paths}
+def test_modules_and_functions_keep_their_size(house: list[Module], package: str) -> None:
+    inside = [item for item in house if item.package == package]
+    assert len(inside) > 10
+    found = {str(item.path): list(oversize(item)) for item in inside}
     assert {path: faults for path, faults in found.items() if faults} == {}
 
 
@@ -70,10 +74,10 @@ def test_the_rules_see_what_they_are_for() -> None:
     nested = "def f():\n for a in b:\n  with c:\n   if d:\n    try:\n     pass\n    finally:\n     pass\n"
     flat = "def f():\n for a in b:\n  with c:\n   if d:\n    pass\n   elif e:\n    pass\n   elif g:\n    pass\n"
     inner = "def f():\n for a in b:\n  if c:\n   def g():\n    if d:\n     while e:\n      pass\n"
-    assert list(oversize(nested)) == ["f: 4 levels"]
-    assert list(oversize(flat)) == list(oversize(inner)) == []
-    assert list(oversize("def f():\n" + " a = 1\n" * 60)) == ["f: 61 lines"]
-    assert list(oversize("def f():\n" + " a = 1\n" * 59 + "b = 1\n" * 441)) == ["module: 501 lines"]
+    long = "def f():\n" + " a = 1\n" * 60
+    much = "def f():\n" + " a = 1\n" * 59 + "b = 1\n" * 441
+    found = [list(oversize(module("a.py", source))) for source in (nested, flat, inner, long, much)]
+    assert found == [["f: 4 levels"], [], [], ["f: 61 lines"], ["module: 501 lines"]]
 
 
 def test_who_must_be_alone_is_where_make_test_looks() -> None:
@@ -90,13 +94,6 @@ def test_tests_with_processes_and_databases_say_so() -> None:
         if "pytest.mark.integration" not in path.read_text(encoding="utf-8")
     ]
     assert silent == []
-
-
-@pytest.fixture(scope="module")
-def house() -> list[Module]:
-    found = modules(ROOT, PRODUCT + LABORATORY)
-    assert len(found) > 100
-    return found
 
 
 def test_parameters_are_records_rather_than_mixed_tuples(house: list[Module]) -> None:

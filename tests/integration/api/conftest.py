@@ -13,11 +13,18 @@ from app.cli.program import run
 from app.client import Client
 from app.store.engine import Database
 from tests.integration.api.routes import Requests, requests_of
-from tests.integration.api.world import Headroom, World, build_world
+from tests.integration.api.world import Headroom, World, build_world, settled_clone
 from tests.integration.postgres import Server
 
-TEMPLATE = "headroom_template"
 _numbers = count(1)
+
+
+@pytest.fixture
+def database_url(template_server: Server) -> Iterator[str]:
+    """A database of this test's own that begins as every world does."""
+    name = f"settled_{next(_numbers)}"
+    yield settled_clone(template_server, name)
+    template_server.drop(name)
 
 
 @pytest.fixture
@@ -38,7 +45,7 @@ def requests(world: World) -> Requests:
 def refusing_world(template_server: Server) -> Iterator[World]:
     """The application for tests in which everything is refused, so that they may share it."""
     name = f"refusing_{next(_numbers)}"
-    database = Database(template_server.create(name, TEMPLATE), pool_size=8)
+    database = Database(settled_clone(template_server, name), pool_size=8)
     made = build_world(database)
     yield made
     made.client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +31,25 @@ class Route:
     path: str
 
 
-_described: list[Route] = []
+_described: dict[str, Any] = {}
+
+
+def described(world: World) -> Mapping[str, Any]:
+    """The application's operations by path and method, as it describes them: all alike, so asked of the first."""
+    if not _described:
+        _described.update(world.app.openapi()["paths"])
+    return _described
 
 
 def routes_of(world: World) -> list[Route]:
-    """Every operation that the application describes: the same for all, so asked of the first."""
-    if not _described:
-        _described.extend(
-            Route(operation["operationId"], method.upper(), path)
-            for path, operations in world.app.openapi()["paths"].items()
-            for method, operation in operations.items()
-        )
-    assert len(_described) > 60
-    return _described
+    """Every operation that the application describes."""
+    routes = [
+        Route(operation["operationId"], method.upper(), path)
+        for path, operations in described(world).items()
+        for method, operation in operations.items()
+    ]
+    assert len(routes) > 60
+    return routes
 
 
 class Requests:

@@ -15,7 +15,7 @@ from app import kinds
 from app.api.console.door import COOKIE
 from app.services.declared.tokens import Deed, Tokens
 from tests import builders
-from tests.integration.api.routes import Requests, routes_of
+from tests.integration.api.routes import Requests, described, routes_of
 from tests.integration.api.world import FOREIGN, OWN, WHO, World, spec
 
 pytestmark = pytest.mark.integration
@@ -181,7 +181,7 @@ def test_no_query_leads_into_another_project(world: World, requests: Requests) -
     """Every operation that takes a project, as the description says, asked by each project about the other."""
     asked = {
         operation["operationId"]: path
-        for path, operations in world.app.openapi()["paths"].items()
+        for path, operations in described(world).items()
         for operation in operations.values()
         if any(item["name"] == "project" and item["in"] == "query" for item in operation.get("parameters", ()))
     }

@@ -34,7 +34,7 @@ from app.services.planning.reviewing import tag_of
 from app.settings import Settings
 from app.store import plans, targets
 from app.store.documents import Precondition
-from app.store.engine import Database
+from app.store.engine import Database, normalise_url
 from app.store.plans import NewPlan, PlanState
 from app.store.targets import Promotion
 from app.store.tokens import Purpose, Role
@@ -46,11 +46,14 @@ from solvers.domain.workload import Project
 from solvers.errors import StateError
 from solvers.planners import registry
 from tests import builders
+from tests.asgi import client_of
+from tests.integration.postgres import TEMPLATE, Server
 from tests.integration.store import plans as stored
 
 CLUSTER = stored.CLUSTER
 Headroom = Callable[..., tuple[int, str, str]]
 """A command of the command line: exit status, standard output and standard error."""
+SETTLED = "headroom_settled"
 OWN, FOREIGN = "demo", "other"
 NODE = "a"
 DEVICE = "GPU-a-0"
@@ -229,6 +232,29 @@ REPLICAS = "HEADROOM_TEST_REPLICAS"
 """Set to anything: every request of these tests goes to another process's application than the one before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """Tokens by whose they are."""
+
+    secrets: Mapping[str, str]
+    ids: Mapping[str, str]
+
+
+_settled: dict[str, Issued] = {}
+"""What a database has from the beginning, by its URL: where it was cloned from one that was settled."""
+
+
+def settled_clone(server: Server, name: str) -> str:
+    """The URL of a new database with a catalogue, two projects and everybody's tokens, cloned like any other."""
+    template, url = normalise_url(server.url(SETTLED)), normalise_url(server.url(name))
+    if template not in _settled:
+        database = Database(server.create(SETTLED, TEMPLATE))
+        _settled[template] = _settle(database)
+        database.dispose()
+    _settled[url] = _settled[template]
+    return server.create(name, SETTLED)
+
+
 def build_world(database: Database, **settings: Any) -> World:
     """The application with a catalogue, two projects, and tokens of everybody."""
     chosen = Settings(**{"cluster": CLUSTER, "rate_limit_per_s": 0.0, **settings})
@@ -243,6 +269,17 @@ def build_world(database: Database, **settings: Any) -> World:
     )
     app = create_app(context)
     asked: ASGIApp = InTurn(app, create_app(context)) if os.environ.get(REPLICAS) else app
+    issued = _settled.get(database.url) or _settle(database)
+    return World(
+        app=app,
+        client=client_of(asked),
+        database=database,
+        secrets={**issued.secrets},
+        ids={**issued.ids},
+    )
+
+
+def _settle(database: Database) -> Issued:
     with database.transaction() as session:
         ensure_defaults(session)
         deed = Deed(actor="test")
@@ -253,10 +290,7 @@ def build_world(database: Database, **settings: Any) -> World:
         put_audited(session, kinds.MODEL, builders.model(), Precondition(), deed)
     tokens = Tokens(database)
     issued = {name: tokens.issue(request, Deed(actor="test")) for name, request in WHO.items()}
-    return World(
-        app=app,
-        client=TestClient(asked, raise_server_exceptions=False),
-        database=database,
+    return Issued(
         secrets={name: each.secret for name, each in issued.items()},
         ids={name: each.id for name, each in issued.items()},
     )

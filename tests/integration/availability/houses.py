@@ -8,9 +8,8 @@ from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.integration.conftest import TEMPLATE
 from tests.integration.faults.house import Postgres
-from tests.integration.postgres import Server
+from tests.integration.postgres import TEMPLATE, Server
 
 _NUMBERS = count(1)
 

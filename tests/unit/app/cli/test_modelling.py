@@ -52,12 +52,20 @@ def pairs(tmp_path: Path) -> Path:
     return written(tmp_path / "pairs.csv", PAIRS, *lines)
 
 
+_fitted: list[bytes] = []
+"""What these files are fitted to, once that was done."""
+
+
 @pytest.fixture
 def fitted(headroom: Headroom, solo: Path, pairs: Path, tmp_path: Path) -> str:
     out = tmp_path / "model.json"
+    if _fitted:
+        out.write_bytes(*_fitted)
+        return str(out)
     said = headroom("fit", "--solo", str(solo), "--pairs", str(pairs), "--model", "constant", "--out", str(out))
     assert (said.status, said.out) == (Exit.OK, "")
     assert "18 rows and 18 pairs" in said.err
+    _fitted.append(out.read_bytes())
     return str(out)
 
 

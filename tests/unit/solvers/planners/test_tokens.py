@@ -23,7 +23,7 @@ SERVICES = (chats.service(), chats.service("talk", rate_rps_declared=2.0), build
 
 
 def plan_of(planner: str, picture: Snapshot) -> Plan:
-    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=100_000))
+    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=2_000))
     plan = propose(planner, request).plan
     assert plan is not None
     return plan

@@ -74,7 +74,7 @@ def test_a_standing_replica_is_a_standing_pattern() -> None:
 def test_nothing_is_said_of_what_a_looser_promise_would_be_worth() -> None:
     """Their cells hold for one promise; a price of nothing would say that it does not bind."""
     picture = chats.lab([chats.service(), builders.service()])
-    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=100_000))
+    request = replace(builders.request(picture), budget=Budget(deadline_s=3600.0, work_units=2_000))
     insight = Joint().propose(request, b"", SilentReporter()).insight
     assert insight is not None
     priced = {item.subject for item in insight.prices if item.resource is Resource.LATENCY_MS}

@@ -6,6 +6,7 @@ Starlette's own client begins a loop and a dozen threads' hand-overs for each re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from typing import Any
@@ -25,20 +26,22 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 class _Direct(httpx.BaseTransport):
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, hidden: type[Exception] | tuple[()]) -> None:
         self._app = app
+        self._hidden = hidden
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         return asyncio.run_coroutine_threadsafe(self._ask(request), _loop()).result()
 
     async def _ask(self, request: httpx.Request) -> httpx.Response:
-        unread: list[Message] = [{"type": "http.request", "body": request.read(), "more_body": False}]
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        unread = iter([*request.stream, b""])
         sent: list[Message] = []
 
         async def receive() -> Message:
-            if not unread:
-                await asyncio.get_running_loop().create_future()
-            return unread.pop()
+            for part in unread:
+                return {"type": "http.request", "body": part, "more_body": bool(part)}
+            return await asyncio.get_running_loop().create_future()
 
         async def send(message: Message) -> None:
             sent.append(message)
@@ -48,7 +51,7 @@ class _Direct(httpx.BaseTransport):
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
             "method": request.method,
-            "scheme": "http",
+            "scheme": request.url.scheme,
             "path": request.url.path,
             "raw_path": request.url.raw_path.partition(b"?")[0],
             "query_string": request.url.query,
@@ -58,15 +61,17 @@ class _Direct(httpx.BaseTransport):
             "server": ("testserver", 80),
             "state": {},
         }
-        await self._app(scope, receive, send)
+        with contextlib.suppress(self._hidden):
+            await self._app(scope, receive, send)
         start, *parts = sent
-        return httpx.Response(
-            start["status"], headers=start["headers"], content=b"".join(part.get("body", b"") for part in parts)
-        )
+        body = b"".join(part.get("body", b"") for part in parts if request.method != "HEAD")
+        return httpx.Response(start["status"], headers=start["headers"], content=body)
 
 
-def client_of(app: ASGIApp) -> TestClient:
-    """A client as the tests' worlds have it."""
-    client = TestClient(app, raise_server_exceptions=False)
-    client._transport = _Direct(app)
+def client_of(app: ASGIApp, *, raising: bool = False) -> TestClient:
+    """A client to which an error is an answer, unless `raising`. As with any client that is not entered, the
+    application's life is not begun.
+    """
+    client = TestClient(app)
+    client._transport = _Direct(app, () if raising else Exception)
     return client
