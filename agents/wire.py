@@ -304,6 +304,9 @@ class Report:
     generation_applied: int
     devices: tuple[DeviceReport, ...]
     replicas: tuple[ReplicaReport, ...]
+    cluster_id: str | None = None
+    """As in the target whose generation was applied."""
+    epoch: int | None = None
 
 
 @_message

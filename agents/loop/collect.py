@@ -230,14 +230,20 @@ class ReportBuffer:
                 self._file.settle(done, self._reports)
 
     def joined(self, cluster_id: str | None) -> int:
-        """Drop what earlier agents left for another cluster than the one that was joined; how many."""
+        """Drop what is for another cluster than the one that was joined: what says so, and what earlier agents left
+        where they had joined another; how many.
+        """
         with self._lock:
             file = self._file
             if file is None or cluster_id in (None, file.cluster_id):
                 return 0
-            before = len(self._reports)
-            if file.cluster_id is not None:
-                self._reports = deque(report for report in self._reports if report.boot_id == self._boot_id)
+            before, foreign = len(self._reports), file.cluster_id is not None
+            self._reports = deque(
+                report
+                for report in self._reports
+                if report.cluster_id == cluster_id
+                or (report.cluster_id is None and not (foreign and report.boot_id != self._boot_id))
+            )
             file.cluster_id = cluster_id
             file.rewrite(self._reports)
             return before - len(self._reports)

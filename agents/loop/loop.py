@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 
@@ -293,6 +293,9 @@ class Agent:
         except DeviceError as error:
             self._log.event("report.unreadable", code=error.code, reason=str(error))
             return
+        held = self.applier.target
+        if held is not None:
+            report = replace(report, cluster_id=held.cluster_id, epoch=held.epoch)
         self._reported = report
         self.mailbox.post_report(report)
 

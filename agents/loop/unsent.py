@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agents.log import Log
@@ -36,6 +36,8 @@ class UnsentReport:
     sequence: int
     text: bytes
     """As it is sent: JSON without line breaks."""
+    cluster_id: str | None = None
+    """Of whose target it speaks, where it says so."""
 
     @property
     def name(self) -> tuple[str, int]:
@@ -43,7 +45,12 @@ class UnsentReport:
 
     @classmethod
     def of(cls, report: Report) -> UnsentReport:
-        return cls(report.boot_id, report.sequence, _line(encode(report)))
+        return cls(report.boot_id, report.sequence, _line(encode(report)), report.cluster_id)
+
+    @property
+    def plain_text(self) -> bytes:
+        """For servers of before, which know no histories of reports."""
+        return _line(encode(replace(decode(Report, json.loads(self.text)), cluster_id=None, epoch=None)))
 
 
 class ReportFile:
@@ -87,7 +94,9 @@ class ReportFile:
         if "sequence" in plain:
             report = decode(Report, plain)
             if report.node == self._node and report.observed_at_s >= wall_s - AGE_S_MAX:
-                found[report.boot_id, report.sequence] = UnsentReport(report.boot_id, report.sequence, line)
+                found[report.boot_id, report.sequence] = UnsentReport(
+                    report.boot_id, report.sequence, line, report.cluster_id
+                )
         elif "cluster_id" in plain:
             self.cluster_id = None if plain["cluster_id"] is None else str(plain["cluster_id"])
         else:

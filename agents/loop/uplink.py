@@ -120,6 +120,8 @@ class Uplink:
         self._epoch: int | None = None
         """As told at joining."""
         self._tag: str | None = None
+        self._tells_history = True
+        """Reports do, until a server knows no such fields."""
         self._backoff_s = 0.0
 
     def token_for(self, cluster_id: str | None) -> str:
@@ -178,11 +180,18 @@ class Uplink:
             self._mailbox.drop_receipt(receipt)
         count = REPORTS_PER_SEND
         while reports := self._mailbox.reports.oldest(count):
-            body = b"[" + b",".join(report.text for report in reports) + b"]"
+            texts = (report.text if self._tells_history else report.plain_text for report in reports)
+            body = b"[" + b",".join(texts) + b"]"
             answer = self._call("POST", "/v1/agent/reports", body, {"Content-Type": "application/json"})
             if answer.ok:
                 self._mailbox.reports.settle(reports)
                 count = REPORTS_PER_SEND
+            elif b'"history-foreign"' in answer.body:
+                # It may be the wrong one, or a backup that nobody has given an epoch of its own yet.
+                self.joined.clear()
+                raise _LaterError(answer.reason(), POLL_S)
+            elif self._tells_history and b'"unknown-field"' in answer.body:
+                self._tells_history = False
             elif len(reports) > 1:
                 # One bad report must not cost its neighbours: halve until it stands alone.
                 count = len(reports) // 2
@@ -261,6 +270,7 @@ class Uplink:
         dropped = self._mailbox.reports.joined(joined.get("cluster_id"))
         if dropped:
             self._log.event("reports.foreign", reports=dropped)
+        self._tells_history = True
         self.joined.set()
         self._mailbox.news.set()
         self._log.event("node.joined", boot_id=self._join_message.boot_id)

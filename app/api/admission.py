@@ -121,10 +121,10 @@ STRANGERS = {"/v1/agent/reports": (128, 128), "/v1/agent/join": (32, 1024)}
 class Lanes:
     """The lanes of a process."""
 
-    def __init__(self, authenticator: Authenticator, retry_after_s: float) -> None:
+    def __init__(self, authenticator: Authenticator, retry_after_s: float, now_s: Callable[[], float]) -> None:
         self._authenticator = authenticator
-        self._lanes = {path: TurnQueue(*size, retry_after_s) for path, size in LANES.items()}
-        self._strangers = {path: TurnQueue(*size, retry_after_s) for path, size in STRANGERS.items()}
+        self._lanes = {path: TurnQueue(*size, retry_after_s, now_s) for path, size in LANES.items()}
+        self._strangers = {path: TurnQueue(*size, retry_after_s, now_s) for path, size in STRANGERS.items()}
 
     def ages_s(self) -> dict[str, float]:
         """How long the oldest of each lane has been here."""

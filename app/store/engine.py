@@ -29,6 +29,7 @@ LOCK_TIMEOUT_MS = 15_000
 PROBE = "headroom.probe"
 WHOLE_IDLE_S = 900
 """A plan on request thinks between two statements."""
+_PATIENT = f"SET LOCAL idle_in_transaction_session_timeout = '{WHOLE_IDLE_S}s'"
 
 # Trying again may cure these: broken connections, serialization failures, deadlocks, exhausted or cancelled servers,
 # and the end of a transaction in which this process froze.
@@ -160,7 +161,7 @@ class Database:
         for long.
         """
         with self.transaction() as session:
-            session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{WHOLE_IDLE_S}s'"))
+            session.execute(text(_PATIENT))
             token = self._whole.set(None if apart else session)
             try:
                 yield session
@@ -168,10 +169,14 @@ class Database:
                 self._whole.reset(token)
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """A read-only session that sees one moment of the database throughout, and nothing that is not committed."""
+    def reading(self, *, patient: bool = False) -> Iterator[Session]:
+        """A read-only session that sees one moment of the database throughout, and nothing that is not committed. It
+        locks nothing that others want: who reads much, and is slow to take it in, may be `patient`.
+        """
         with translated(), Session(self._engine, expire_on_commit=False) as session:
             session.connection(execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
+            if patient:
+                session.execute(text(_PATIENT))
             yield session
 
     def read(self, query: Callable[Concatenate[Session, P], T], *args: P.args, **more: P.kwargs) -> T:

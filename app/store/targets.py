@@ -18,7 +18,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from agents.wire import NodeReceipt
+from agents.wire import NodeReceipt, Report
 from app.records import record
 from app.store import events, plans
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
@@ -265,9 +265,13 @@ class Standing:
     cluster_id: str | None = None
     epoch: int | None = None
 
-    def covers(self, receipt: NodeReceipt) -> bool:
-        """Whether a receipt is of this history; one that does not say is believed."""
-        return receipt.cluster_id in (None, self.cluster_id) and receipt.epoch in (None, self.epoch)
+    def covers(self, said: NodeReceipt | Report) -> bool:
+        """Whether a receipt or report is of this history; one that does not say is believed."""
+        return said.cluster_id in (None, self.cluster_id) and said.epoch in (None, self.epoch)
+
+    def follows(self, said: NodeReceipt | Report) -> bool:
+        """Whether it is of this one, or of an epoch of this cluster that is over."""
+        return said.cluster_id in (None, self.cluster_id) and (said.epoch or 0) <= (self.epoch or 0)
 
 
 def standing(session: Session, cluster: str) -> Standing:

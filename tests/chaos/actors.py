@@ -27,7 +27,8 @@ from tests.integration.store.samples import device_report, replica_report, repor
 
 LOST = 0
 """The status of an answer that never came."""
-UNKNOWN = (LOST, 503)
+UNKNOWN = (LOST, 429, 503)
+"""Nobody said whether it was done; 429: lanes close while somebody in them stands still."""
 TTL_S = 30.0
 STEP_MS = 50.0
 REMEMBERED_STEPS = round(CACHE_TTL_MS / STEP_MS)

@@ -351,6 +351,12 @@ class Life:
         for node, reports in {**owed, NODE: self._node.owed}.items():
             kept = set(rows("SELECT boot_id, sequence FROM report_log WHERE source = %s", f"node/{node}"))
             assert reports <= kept, f"reports of {node} are gone: {reports - kept}"
+        ((speaks, applied, epoch),) = rows(
+            "SELECT boot_id, generation_applied, epoch FROM node_states, cluster_state WHERE node_id = %s", NODE
+        )
+        assert speaks == self._node.boot_id, f"{self._node.boot_id} joined last and reports, but {speaks} speaks"
+        said = self._node.applied.get((speaks, epoch), 0)
+        assert applied == said, f"{speaks} said that it holds {said} of epoch {epoch}, it is taken for {applied}"
         history = dict(rows("SELECT generation, plan_id FROM target_history"))
         for generation, plan in self.promoted.plans.items():
             assert history.get(generation) == digest(plan), f"generation {generation} was acknowledged and is gone"

@@ -1,5 +1,5 @@
 """A node of agents' own code in a simulated history: the uplink that joins, fetches and sends, and the file of unsent
-reports that outlives it, over calls of which the seed says whether their answers arrive.
+reports that outlives it, over calls of which the seed says whether they, or their answers, arrive.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from agents.loop import collect, unsent, uplink
 from agents.servers import Servers, SpreadConnection
 from agents.state import StateDirectory
 from agents.transport import HttpAnswer, UnreachableError
+from agents.wire import NodeTarget
 from tests.chaos.actors import Rememberer, Wish
 from tests.integration.api.world import World, join_message
 from tests.integration.store.samples import device_report, report
@@ -35,24 +36,30 @@ FACTS = NodeFacts(
 
 
 class Wire(SpreadConnection):
-    """A connection to one of the API processes, whose answers may be lost once they are given."""
+    """A connection to one of the API processes, on which a call may be lost, or its answer once it is given."""
 
     def __init__(self, node: RealNode) -> None:
         super().__init__(Servers(FACTS.servers, NODE))
         self._node = node
         self._world: World | None = None
         self._calls_left = 0
+        self._arrives = True
+        self.broke = False
+        """Since it led here last."""
 
-    def begin(self, world: World, calls_left: int) -> None:
-        """From now on it leads here; the answer to the call after so many is lost."""
-        self._world, self._calls_left = world, calls_left
+    def begin(self, world: World, calls_left: int, arrives: bool) -> None:
+        """From now on it leads here; the last of so many calls is lost or, where it `arrives`, its answer."""
+        self._world, self._calls_left, self._arrives, self.broke = world, calls_left, arrives, False
 
     def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> HttpAnswer:
         assert self._world is not None
         content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **(headers or {})}
-        found = self._world.client.request(method, path, content=content, headers=sent)
         self._calls_left -= 1
+        self.broke = self.broke or self._calls_left == 0
+        if self._calls_left == 0 and not self._arrives:
+            raise UnreachableError("the call is lost")
+        found = self._world.client.request(method, path, content=content, headers=sent)
         if self._calls_left == 0:
             raise UnreachableError("the answer is lost")
         if path == REPORTS and content is not None:
@@ -100,23 +107,33 @@ class RealNode(Rememberer):
         self._void: set[tuple[str, int]] = set()
         """Acknowledged by what a restored backup undid."""
         self.acknowledged: list[tuple[str, int]] = []
+        self._held = NodeTarget(node=NODE, generation=0, plan=None, devices=())
+        """What it was told last: it holds it at once, and over its deaths."""
+        self.applied: dict[tuple[str, int | None], int] = {}
+        """The newest generation it said to hold, by life and epoch."""
         self._kept = 0
         self._begin()
 
     def wish(self, stream: random.Random) -> Wish:
         for _ in range(stream.randint(0, 2)):
             self._cut(stream)
-        if stream.random() < 0.2:
+        # Death likes to come in the midst of something: while much is said and not all is answered.
+        if stream.random() < (0.5 if self._wire.broke else 0.2):
             self._begin()
-        calls_left = stream.choice((0, 0, 0, 1, 2, 3))
+        calls_left, arrives = stream.choice((0, 0, 1, 2, 3)), stream.random() < 0.5
         return Wish(
             name=f"{self._boot_id} goes round with {len(self._mailbox.reports)} reports",
-            work=lambda world: self._go_round(world, calls_left),
+            work=lambda world: self._go_round(world, calls_left, arrives),
             heard=lambda _: None,
         )
 
+    @property
+    def boot_id(self) -> str:
+        """Who speaks for the node."""
+        return self._boot_id
+
     def pending(self) -> bool:
-        return len(self._mailbox.reports) > 0 or not self._uplink.joined.is_set()
+        return len(self._mailbox.reports) > 0 or not self._uplink.joined.is_set() or not self._heard
 
     def back_up(self) -> None:
         self._kept = len(self.acknowledged)
@@ -124,10 +141,12 @@ class RealNode(Rememberer):
     def restore(self, stream: random.Random) -> None:
         self._void |= set(self.acknowledged[self._kept :])
         del self.acknowledged[self._kept :]
+        self._heard = False
 
     def answered(self, body: list[dict[str, Any]], status: int) -> None:
         if status == 200:
             self.acknowledged += [(each["boot_id"], each["sequence"]) for each in body]
+            self._heard = self._heard or any(each["boot_id"] == self._boot_id for each in body)
 
     @property
     def owed(self) -> set[tuple[str, int]]:
@@ -143,6 +162,8 @@ class RealNode(Rememberer):
         """A new life after a death, with what the files hold."""
         self._boots += 1
         self._sequence = 0
+        self._heard = False
+        """Whether something of this life was acknowledged, in this history of the database."""
         self._boot_id = f"boot-{NODE}-{self._boots}"
         file = unsent.ReportFile(self._state.path / unsent.REPORTS_FILE, NODE, Log(NODE, io.StringIO()))
         self._mailbox = uplink.Mailbox(collect.ReportBuffer(self._boot_id, file))
@@ -153,13 +174,16 @@ class RealNode(Rememberer):
     def _cut(self, stream: random.Random) -> None:
         self._sequence += 1
         self._observed_s += stream.choice((1.0, 2.0, 5.0))
+        held = self._held = self._mailbox.take_target() or self._held
         made = report(
-            NODE, self._sequence, boot_id=self._boot_id, observed_at_s=self._observed_s,
+            NODE, self._sequence, boot_id=self._boot_id, observed_at_s=self._observed_s, generation=held.generation,
             devices=[device_report(f"GPU-{NODE}-0")],
         )  # fmt: skip
+        place = self._boot_id, held.epoch
+        self.applied[place] = max(held.generation, self.applied.get(place, 0))
         self._made.add((self._boot_id, self._sequence))
-        self._mailbox.post_report(replace(made, interval_s=1.0))
+        self._mailbox.post_report(replace(made, interval_s=1.0, cluster_id=held.cluster_id, epoch=held.epoch))
 
-    def _go_round(self, world: World, calls_left: int) -> None:
-        self._wire.begin(world, calls_left)
+    def _go_round(self, world: World, calls_left: int, arrives: bool) -> None:
+        self._wire.begin(world, calls_left, arrives)
         self._uplink.run(Once(), lambda: 0.0)

@@ -121,8 +121,8 @@ class WatchedDatabase(Database):
             _ended()
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        with super().reading() as session:
+    def reading(self, *, patient: bool = False) -> Iterator[Session]:
+        with super().reading(patient=patient) as session:
             yield session
         _ended()
 

@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from app import kinds, library
@@ -265,17 +266,18 @@ class Beliefs:
             return found.suite
 
     def _present(self) -> Belief:
-        evidence, failed = None, None
-        with self._database.reading() as session:
+        evidence: Evidence | None = None
+        stored: Sequence[Row[Any]] = ()
+        with self._database.reading(patient=True) as session:
             state, mark = _state(session), outcomes.belief_mark(session)
             if self._taught is not None and (state, mark) == (self._state, self._mark):
                 self._begin()
                 return self._taught
             if state != self._state:
-                evidence = read_evidence(session)
-                failed = self._recall(session, evidence.facts)
+                evidence, stored = read_evidence(session), profiles.fits_since(session, self._learned_as_of())
             points = outcomes.all_points(session)
         if evidence is not None:
+            failed = self._recall(stored, evidence.facts)
             self._base, self._state = self._turned(evidence, failed), state
         assert self._base is not None
         base = self._base
@@ -283,10 +285,11 @@ class Beliefs:
         self._taught, self._mark = replace(base, suite=lessons.suite) if lessons is not None else base, mark
         return self._taught
 
-    def _recall(self, session: Session, facts: Facts) -> Digest | None:
+    def _learned_as_of(self) -> datetime:
+        return self._learned.evidence.as_of if self._learned is not None else datetime.min.replace(tzinfo=UTC)
+
+    def _recall(self, stored: Sequence[Row[Any]], facts: Facts) -> Digest | None:
         """Take over what was learned since, whoever did; the digest of what could not be, where that is the newest."""
-        known = self._learned.evidence.as_of if self._learned is not None else datetime.min.replace(tzinfo=UTC)
-        stored = profiles.fits_since(session, known)
         for fit in stored:
             if fit.state is not None:
                 try:
@@ -294,7 +297,9 @@ class Beliefs:
                 except Exception as error:  # noqa: BLE001 - whatever is stored ends no answers; it is learned anew
                     _log.warning("beliefs.unreadable", error, as_of=fit.as_of.isoformat())
                     continue
-                self._learned = Belief(suite=suite, evidence=read_evidence(session, fit.as_of), fitted_to=fit.evidence)
+                with self._database.reading(patient=True) as session:
+                    known = read_evidence(session, fit.as_of)
+                self._learned = Belief(suite=suite, evidence=known, fitted_to=fit.evidence)
                 _log.info("beliefs.loaded", as_of=fit.as_of.isoformat())
                 break
         return stored[0].evidence if stored and stored[0].state is None else None

@@ -66,7 +66,8 @@ class StoreObserver:
         """A consistent snapshot of now with the whole catalogue, and with what was measured only. Raises TransientError
         when the database cannot be read.
         """
-        return self._database.read(read_snapshot, self._cluster, self._clock.now_s())
+        with self._database.reading(patient=True) as session:
+            return read_snapshot(session, self._cluster, self._clock.now_s())
 
     def completed(self, snapshot: Snapshot) -> Snapshot:
         """The same with what is believed where nobody measured. Raises TransientError while that is being learned."""

@@ -218,10 +218,9 @@ class Telemetry:
         known = self.registry.of(receipt.node, covered)
         standing, own = known.standing, known.standing.covers(receipt)
         if not own:
-            self._note_foreign(receipt.node, "history-foreign", [f"{receipt.cluster_id}, epoch {receipt.epoch}"])
+            refusal = self._foreign_history("", receipt, standing)
             if receipt.outcome != REFUSED:
-                detail = f"here stands epoch {standing.epoch} of cluster {standing.cluster_id}"
-                raise FieldsError.of("/epoch", detail, "history-foreign")
+                raise refusal
             receipt = replace(receipt, replicas=())
         if receipt.generation > standing.generation:
             self._note_foreign(receipt.node, "generation-unknown", [str(receipt.generation)])
@@ -260,7 +259,8 @@ class Telemetry:
         named = {device.uuid for device in report.devices} | {replica.uuid for replica in report.replicas}
 
         def covered(known: Assigned) -> bool:
-            return named <= known.devices and known.covers(report.generation_applied, report.replicas)
+            own = named <= known.devices and known.standing.covers(report)
+            return own and known.covers(report.generation_applied, report.replicas)
 
         if self.registry.remembered(report.node, covered) is not None:
             return report
@@ -268,6 +268,11 @@ class Telemetry:
         return report if covered(known) else await asyncio.to_thread(self._cut, prefix, report, known)
 
     def _cut(self, prefix: str, report: Report, known: Assigned) -> Report:
+        """Its devices held and used whatever history says of plans: of an epoch that is over, all but the generation
+        counts.
+        """
+        if not known.standing.follows(report):
+            raise self._foreign_history(prefix, report, known.standing)
         named_at = [(f"/devices/{index}", device.uuid) for index, device in enumerate(report.devices)]
         named_at += [(f"/replicas/{index}", replica.uuid) for index, replica in enumerate(report.replicas)]
         for place, uuid in named_at:
@@ -277,11 +282,17 @@ class Telemetry:
         untold = [item.replica for item in report.replicas if not known.told_of(item)]
         if untold:
             self._note_foreign(report.node, "replica-not-told", untold)
-        applied = report.generation_applied
+        applied = report.generation_applied if known.standing.covers(report) else 0
         if applied > known.standing.generation:
             self._note_foreign(report.node, "generation-unknown", [str(applied)])
             applied = 0
         return replace(report, generation_applied=applied, replicas=tuple(filter(known.told_of, report.replicas)))
+
+    def _foreign_history(self, prefix: str, said: NodeReceipt | Report, standing: Standing) -> FieldsError:
+        """What to answer to it, once that is noted."""
+        self._note_foreign(said.node, "history-foreign", [f"{said.cluster_id}, epoch {said.epoch}"])
+        detail = f"here stands epoch {standing.epoch} of cluster {standing.cluster_id}"
+        return FieldsError.of(f"{prefix}/epoch", detail, "history-foreign")
 
     def _check_endpoints(self, receipt: NodeReceipt, peer: str) -> None:
         """Processes answer where their node does, where it said at joining that they would, or whence it calls."""

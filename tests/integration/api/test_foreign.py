@@ -255,6 +255,49 @@ def test_agents_of_the_version_before_hear_of_no_history_and_are_believed(standi
     assert routed(standing) == [OTHERS]
 
 
+def speak(world: World, sequence: int, generation: int, **said: Any) -> httpx.Response:
+    """A report of what was told to the node, with what it says of its history."""
+    sent = report(
+        NODE, sequence, boot_id="boot-1", generation=generation, devices=[device_report(f"GPU-{NODE}-0")],
+        replicas=[replica_report(VISION, DEVICE, model="resnet50", memory_mib_limit=1408)],
+    )  # fmt: skip
+    return world.call("POST", "/v1/agent/reports", NODE, plain=encode(replace(sent, **said)))
+
+
+def applied(world: World) -> int:
+    (node,) = (node for node in world.call("GET", "/v1/fleet").json()["nodes"] if node["id"] == NODE)
+    return int(node["generation_applied"])
+
+
+def test_a_report_of_an_epoch_that_is_over_counts_but_for_its_generation(standing: World) -> None:
+    """What was held and used is billed, whatever history says of plans; what was applied then stands no more."""
+    before = history(standing)
+    assert speak(standing, 1, 1, **before).status_code == 200
+    assert applied(standing) == 1
+    begin_epoch(standing)
+    assert speak(standing, 2, 1, **before).json()["accepted"] == 1
+    assert (applied(standing), noted(standing, NODE)) == (0, [])
+    assert speak(standing, 3, 1, **history(standing)).status_code == 200
+    assert applied(standing) == 1
+
+
+@pytest.mark.parametrize("said", [{"cluster_id": "bbbbbbbb-0000-4000-8000-000000000002", "epoch": 1}, {"epoch": 2**40}])
+def test_reports_of_other_histories_are_refused(standing: World, said: dict[str, Any]) -> None:
+    refused = speak(standing, 1, 1, **(history(standing) | said))
+    (fault,) = refused.json()["errors"]
+    assert (refused.status_code, fault["pointer"], fault["code"]) == (422, "/epoch", "history-foreign")
+    assert (stored_rows(standing), noted(standing, NODE)) == (set(), ["history-foreign"])
+    assert speak(standing, 1, 1, **history(standing)).status_code == 200
+    assert stored_rows(standing) == {VISION}
+
+
+def test_an_agent_of_the_version_before_reports_in_every_epoch(standing: World) -> None:
+    assert speak(standing, 1, 1).status_code == 200
+    begin_epoch(standing)
+    assert speak(standing, 2, 1).status_code == 200
+    assert (applied(standing), noted(standing, NODE)) == (1, [])
+
+
 def test_the_tag_of_a_target_tells_epochs_apart(standing: World) -> None:
     first = standing.call("GET", TARGET, NODE, headers={READS: HISTORY})
     asked = {READS: HISTORY, "If-None-Match": first.headers["etag"]}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ from app.store import profiles, telemetry
 from solvers.domain.ids import Digest, GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint
 from solvers.errors import TransientError
-from solvers.models.base import Origin, Queries
+from solvers.models.base import Facts, Origin, Queries
 from solvers.models.suite import Suite
 from tests import builders
 from tests.integration.planner.world import CLUSTER, World
@@ -309,15 +309,23 @@ def test_what_was_kept_answers_while_what_came_since_is_learned(house: House) ->
     assert later.learned().evidence.points_of(MODEL, GPU_TYPE) == len(GRID) + 11
 
 
-def test_one_learns_and_the_others_load_it(house: House) -> None:
+def test_one_learns_and_the_others_load_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     other = successor(house, learns=lambda: False)
+    load, waiting = Suite.load, "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction'"
+
+    def looked_at(state: Any, facts: Facts) -> Suite:
+        with house.world.database.raw() as connection:
+            assert connection.execute(waiting).fetchall() == [], "no transaction waits for what takes seconds"
+        return load(state, facts)
+
+    monkeypatch.setattr(Suite, "load", looked_at)
     house.store(points(GRID))
     assert house.beliefs.belief().progress is other.beliefs.belief().progress is Progress.LEARNING
     then = house.learned()
     found = other.beliefs.belief()
     assert found.progress is Progress.LEARNED
     assert latency_ms(found) == latency_ms(then)
-    assert other.slow.asked == []
+    assert (other.slow.asked, other.beliefs.belief().evidence.facts == then.evidence.facts) == ([], True)
 
 
 def test_who_has_to_learn_begins_where_another_died(house: House) -> None:

@@ -112,9 +112,26 @@ def test_a_transaction_in_which_its_process_froze_is_ended_and_transient(databas
     assert _names(database) == []
 
 
+def test_a_patient_reader_may_be_slow_where_another_one_is_ended(database_url: str) -> None:
+    """It has locked nothing; a picture of much takes a busy machine longer than a leader may stand still."""
+    frozen = Database(database_url, pool_size=2, idle_in_transaction_s=0.05)
+    with frozen.reading(patient=True) as patient:
+        patient.execute(text("SELECT 1"))
+        with pytest.raises(TransientError):
+            _freeze_in_reading(frozen, database_url)
+        assert patient.execute(text("SELECT 1")).scalar_one() == 1
+    frozen.dispose()
+
+
 def _freeze_in_session(frozen: Database, url: str) -> None:
     with frozen.transaction() as session:
         events.append(session, _event("a.dropped"))
+        _await_end(url, session.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        session.execute(text("SELECT 1"))
+
+
+def _freeze_in_reading(frozen: Database, url: str) -> None:
+    with frozen.reading() as session:
         _await_end(url, session.execute(text("SELECT pg_backend_pid()")).scalar_one())
         session.execute(text("SELECT 1"))
 

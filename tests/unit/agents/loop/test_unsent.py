@@ -9,6 +9,7 @@ import os
 import stat
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,19 @@ def test_what_was_left_for_another_cluster_is_not_sent_to_this_one(life: Life) -
     assert life.left() == [("c", 1)]
     fourth = life.begin("d")
     assert (fourth.joined("two"), len(fourth)) == (0, 1)
+
+
+def test_what_says_that_it_is_of_another_cluster_goes_whoever_made_it(life: Life) -> None:
+    """Whoever was handed over holds a target of before for a while, and reports of it."""
+    first = life.begin("a")
+    first.joined("one")
+    first.add(replace(report(1, "a"), cluster_id="one", epoch=3))
+    fill(first, 2, boot="a")
+    assert (first.joined("two"), names(first.oldest(10))) == (1, [("a", 2)])
+    first.add(replace(report(3, "a"), cluster_id="two", epoch=8))
+    second = life.begin("b")
+    assert [each.cluster_id for each in ReportFile(life.path, NODE, Log(NODE, life.said)).load(time.time())] == [
+        None,
+        "two",
+    ]
+    assert (second.joined("two"), len(second)) == (0, 2)

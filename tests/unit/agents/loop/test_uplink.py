@@ -1,0 +1,134 @@
+"""What the uplink makes of answers to reports, from servers of this version, of the one before and of others."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.config import NodeFacts
+from agents.identity import Identity
+from agents.log import Log
+from agents.loop.collect import ReportBuffer
+from agents.loop.uplink import Mailbox, Uplink
+from agents.servers import Servers, SpreadConnection
+from agents.state import StateDirectory
+from agents.transport import HttpAnswer
+from agents.wire import Report
+from tests.integration.api.world import join_message
+from tests.unit.agents.builders import NODE
+from tests.unit.agents.loop.test_unsent import report
+
+FACTS = NodeFacts(
+    node=NODE, servers=("http://scripted",), join_token="join", rack="rack-1", failure_domain="zone-1",
+    region="default", endpoint=None,
+)  # fmt: skip
+HERE = {"cluster_id": "here", "epoch": 7}
+
+
+class Server(SpreadConnection):
+    """Lets everybody in and keeps reports; `knows` no histories, or refuses those of another epoch."""
+
+    def __init__(self, *, knows: bool = True) -> None:
+        super().__init__(Servers(FACTS.servers, NODE))
+        self.knows, self.history = knows, dict(HERE)
+        self.calls: list[str] = []
+        self.stored: list[dict[str, Any]] = []
+
+    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> HttpAnswer:
+        self.calls.append(path.rpartition("/")[2])
+        if path.endswith("/join"):
+            return _answer(200, {"token": "own", "report_interval_s": 5.0, **self.history})
+        if path.endswith("/target"):
+            return _answer(404, {})
+        assert isinstance(body, bytes)
+        sent = json.loads(body)
+        if not self.knows and any("epoch" in each for each in sent):
+            return _answer(422, {"errors": [{"pointer": "/0/epoch", "code": "unknown-field"}]})
+        if any(each.get("epoch", self.history["epoch"]) > self.history["epoch"] for each in sent):
+            return _answer(422, {"errors": [{"pointer": "/0/epoch", "code": "history-foreign"}]})
+        self.stored += sent
+        return _answer(200, {"accepted": len(sent), "duplicates": 0})
+
+
+def _answer(status: int, plain: object) -> HttpAnswer:
+    return HttpAnswer(status, {}, json.dumps(plain).encode())
+
+
+class Node:
+    """An uplink to such a server, which goes round when told."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.mailbox, state, log = Mailbox(ReportBuffer("boot-1")), StateDirectory(folder), Log(NODE, io.StringIO())
+        identity = Identity(FACTS.trust, state)
+        self.uplink = Uplink(join_message(NODE, "boot-1"), FACTS, identity, state, self.mailbox, log)
+        self.uplink._connection = server
+        self.pauses: list[float] = []
+
+    def go_round(self) -> None:
+        node = self
+
+        class Once(threading.Event):
+            rounds = 0
+
+            def is_set(self) -> bool:
+                self.rounds += 1
+                return self.rounds > 1
+
+            def wait(self, timeout: float | None = None) -> bool:
+                node.pauses.append(timeout or 0.0)
+                return True
+
+        self.mailbox.has_work = Once()
+        self.uplink.run(Once(), lambda: 0.0)
+
+    def post(self, *sequences: int, **history: Any) -> list[Report]:
+        made = [replace(report(sequence), **(history or HERE)) for sequence in sequences]
+        for each in made:
+            self.mailbox.post_report(each)
+        return made
+
+
+def test_reports_tell_their_history(tmp_path: Path) -> None:
+    server = Server()
+    node = Node(tmp_path, server)
+    node.post(1, 2)
+    node.go_round()
+    assert [(each["cluster_id"], each["epoch"]) for each in server.stored] == [("here", 7)] * 2
+    assert server.calls == ["join", "target", "reports"]
+
+
+def test_a_server_of_before_gets_reports_as_it_knows_them(tmp_path: Path) -> None:
+    server = Server(knows=False)
+    node = Node(tmp_path, server)
+    node.post(1, 2)
+    node.go_round()
+    node.post(3)
+    node.go_round()
+    assert [each["sequence"] for each in server.stored] == [1, 2, 3]
+    assert all("epoch" not in each and "cluster_id" not in each for each in server.stored)
+    # It is asked once for each joining, not once for each report.
+    assert server.calls.count("reports") == 3
+    assert node.mailbox.reports.refused == 0
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_another_history_refuses_waits_until_that_is_cleared_up(tmp_path: Path, begins: bool) -> None:
+    """As where a backup stands and nobody has begun an epoch yet: nothing is given up, and nobody is pressed."""
+    server = Server()
+    node = Node(tmp_path, server)
+    node.post(1, 2, cluster_id="here", epoch=9)
+    node.go_round()
+    assert (len(node.mailbox.reports), node.mailbox.reports.refused, server.stored) == (2, 0, [])
+    assert 15.0 <= node.pauses[-1] <= 45.0
+    assert not node.uplink.joined.is_set()
+    if begins:
+        server.history["epoch"] = 10
+        node.go_round()
+        assert [each["sequence"] for each in server.stored] == [1, 2]
+        assert server.calls.count("join") == 2
