@@ -121,7 +121,10 @@ STRANGERS = {"/v1/agent/reports": (128, 128), "/v1/agent/join": (32, 1024)}
 class Lanes:
     """The lanes of a process."""
 
-    def __init__(self, authenticator: Authenticator, retry_after_s: float, now_s: Callable[[], float]) -> None:
+    def __init__(self, authenticator: Authenticator, retry_after_s: float, elapsed_ms: Callable[[], float]) -> None:
+        def now_s() -> float:
+            return elapsed_ms() / 1000.0
+
         self._authenticator = authenticator
         self._lanes = {path: TurnQueue(*size, retry_after_s, now_s) for path, size in LANES.items()}
         self._strangers = {path: TurnQueue(*size, retry_after_s, now_s) for path, size in STRANGERS.items()}

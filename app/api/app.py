@@ -240,9 +240,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.authenticator = authenticator
     app.state.metrics, app.state.hub = registry, hub
     app.state.streams, app.state.route_board, app.state.live_board = streams, board, live_board
-    app.state.admission = Lanes(
-        authenticator, context.settings.report_interval_s, lambda: context.clock.elapsed_ms() / 1000.0
-    )
+    app.state.admission = Lanes(authenticator, context.settings.report_interval_s, context.clock.elapsed_ms)
     app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
     registry.register(QueueCollector(app.state.admission.ages_s))
     app.state.door = Door(app.state.admission, app.state.ending.is_set, new_id, metrics.observe)

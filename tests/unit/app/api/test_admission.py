@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -194,7 +193,7 @@ def test_strangers_wait_apart_and_all_else_nowhere() -> None:
     authenticator = Authenticator(
         lambda secrets: [NODE if secret == "good" else None for secret in secrets], lambda: 0.0, 0.0
     )
-    lanes = Lanes(authenticator, AFTER_S, time.monotonic)
+    lanes = Lanes(authenticator, AFTER_S, lambda: 0.0)
 
     def lane(path: str, secret: str, method: str = "POST") -> TurnQueue | None:
         return lanes.lane_of(method, path, f"Bearer {secret}")
@@ -211,7 +210,7 @@ def test_strangers_wait_apart_and_all_else_nowhere() -> None:
 
 def test_the_door_answers_for_lanes_that_are_full() -> None:
     authenticator = Authenticator(lambda secrets: [NODE for _ in secrets], lambda: 0.0, 0.0)
-    lanes, ending, counted = Lanes(authenticator, AFTER_S, time.monotonic), [False], []
+    lanes, ending, counted = Lanes(authenticator, AFTER_S, lambda: 0.0), [False], []
     door = Door(lanes, lambda: ending[0], lambda: "process", lambda *told: counted.append(told))
     reports, join = LANES
 
