@@ -134,9 +134,7 @@ class NodeTarget:
     plan: str | None
     devices: tuple[DeviceTarget, ...]
     governor: str = "morak"
-    """Name of the controller that moves batches and clocks inside their envelopes (`solvers.control`), where a device
-    has none of its own.
-    """
+    """Controller that moves batches and clocks inside their envelopes, where a device has none of its own."""
     cluster_id: str | None = None
     """Whose history this generation belongs to; told to agents that ask for it (`READS`), by servers that know."""
     epoch: int | None = None
@@ -293,7 +291,7 @@ class ReplicaReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """One node, one interval, everything: devices and replicas in one message. (node, boot_id, sequence) is unique; a
-    retry repeats it.
+    retry repeats it. `cluster_id` and `epoch` are of the target whose generation was applied.
     """
 
     node: str
@@ -305,7 +303,6 @@ class Report:
     devices: tuple[DeviceReport, ...]
     replicas: tuple[ReplicaReport, ...]
     cluster_id: str | None = None
-    """As in the target whose generation was applied."""
     epoch: int | None = None
 
 
