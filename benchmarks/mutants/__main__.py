@@ -78,10 +78,10 @@ def judged(chosen: Sequence[Seeded], jobs: int) -> list[str]:
     os.close(far)
     with os.fdopen(near) as told:
         for line in told:
-            at, said, took_s = line.split()
+            at, said, spent_s = line.split()
             answers[int(at)] = said
             each = chosen[int(at)]
-            print(f"{said:8} {took_s:>6} s  {each.system}: {each.what}", file=sys.stderr, flush=True)
+            print(f"{said:8} {spent_s:>6} s  {each.system}: {each.what}", file=sys.stderr, flush=True)
     for _ in range(workers):
         os.wait()
     return answers

@@ -7,14 +7,18 @@ planners thought is told beside its outcome and never in it: an outcome holds no
 from __future__ import annotations
 
 import hashlib
+import pickle
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import TypeAlias
 
 from agents.wire import mirrored
@@ -34,9 +38,12 @@ from solvers.domain.codec import bytes_digest, digest
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
-from solvers.errors import HeadroomError, InputError, InvariantError
+from solvers.errors import EngineError, HeadroomError, InputError, InvariantError
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Thought
+
+PLANNER_S_MAX = 1800.0
+"""On the clock, for one plan."""
 
 
 @value
@@ -48,17 +55,20 @@ class PlanningTime:
 
 
 class TimedPlanners:
-    """Makes the planners that `planners` makes, each with a clock."""
+    """Makes the planners that `planners` makes, each with a clock and watched: a planner that breaks, thinks for ever,
+    changes what it is given or stands in for another is the run's failure, not a cycle without a plan.
+    """
 
-    def __init__(self, planners: Planners) -> None:
-        self._planners = planners
+    def __init__(self, planners: Planners, limit_s: float = PLANNER_S_MAX) -> None:
+        self._planners, self.limit_s = planners, limit_s
         self._spent_s: dict[str, list[float]] = {}
+        self.broken: str | None = None
+        """What the first of them did, after which none is asked any more."""
 
     def __call__(self, name: str, settings: tuple[TuningSetting, ...]) -> Planner:
         """The planner of that name and tuning, timed."""
         made = self._planners(name, settings)
-        spent_s = self._spent_s.setdefault(name, [])
-        return _Timed(made, spent_s)
+        return _Timed(made, self._spent_s.setdefault(name, []), self)
 
     def times(self) -> tuple[PlanningTime, ...]:
         return tuple(
@@ -69,8 +79,8 @@ class TimedPlanners:
 
 
 class _Timed:
-    def __init__(self, planner: Planner, spent_s: list[float]) -> None:
-        self._planner, self._spent_s = planner, spent_s
+    def __init__(self, planner: Planner, spent_s: list[float], watch: TimedPlanners) -> None:
+        self._planner, self._spent_s, self._watch = planner, spent_s, watch
 
     @property
     def spec(self) -> PlannerSpec:
@@ -83,11 +93,53 @@ class _Timed:
         return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        begun_s = time.perf_counter()
-        try:
-            return registry.think(self._planner, request, state, reporter)
-        finally:
-            self._spent_s.append(time.perf_counter() - begun_s)
+        begun_s, watch = time.perf_counter(), self._watch
+        if watch.broken is None:
+            try:
+                return self._thought(request, state, reporter)
+            except EngineError:
+                raise
+            except (Exception, SystemExit, _TooLongError) as error:  # noqa: BLE001 - whatever a planner does, the run says so
+                watch.broken = f"planner {self.spec.name} at {request.snapshot.taken_at_s:g} s: {_sentence(error)}"
+            finally:
+                self._spent_s.append(time.perf_counter() - begun_s)
+        raise EngineError(watch.broken, planner=self.spec.name)
+
+    def _thought(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        # A planner of the user's has a picture of its own, as it has in production's child process.
+        own = self.spec.name not in registry.names()
+        given = pickle.loads(pickle.dumps(request)) if own else request
+        with _limited(self._watch.limit_s):
+            thought = registry.think(self._planner, given, state, reporter)
+        if own and given != request:
+            raise InvariantError("it changed the request that it was given")
+        facts = (fact for reason in thought.proposal.reasons for fact in reason.facts)
+        if (stands_in := next((fact.value for fact in facts if fact.name == "fallback"), None)) is not None:
+            raise InputError(f"{stands_in}: another planner would stand in for it")
+        return thought
+
+
+class _TooLongError(BaseException):
+    """Beyond what a planner can catch by accident."""
+
+
+@contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    """Ends what takes longer on the clock, where signals can (the main thread of a process)."""
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def over(_number: int, _frame: object) -> None:
+        raise _TooLongError(f"it thought for more than {limit_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 LOADER = "lab.arena.loading:load"
@@ -111,6 +163,8 @@ class RunTask:
     data: str
     software: str
     loader: str = LOADER
+    planner_s_max: float = PLANNER_S_MAX
+    """Decides no outcome, only whether there is one."""
 
     @property
     def key(self) -> str:
@@ -208,6 +262,7 @@ class RunOrder:
     data: Path
     """Folder of public data."""
     loader: str = LOADER
+    planner_s_max: float = PLANNER_S_MAX
 
 
 def tasks_of(order: RunOrder, contenders: Callable[[About], Sequence[ContenderEntry]]) -> tuple[RunTask, ...]:
@@ -228,6 +283,7 @@ def tasks_of(order: RunOrder, contenders: Callable[[About], Sequence[ContenderEn
             data=str(order.data.resolve()),
             software=software(),
             loader=order.loader,
+            planner_s_max=order.planner_s_max,
         )
         for name, (path, about) in found.items()
         for entry in contenders(about)
@@ -238,13 +294,15 @@ def tasks_of(order: RunOrder, contenders: Callable[[About], Sequence[ContenderEn
 def run_task(task: RunTask, hear: ProgressListener) -> Finished:
     """Run one task here. Whatever goes wrong in it is its record's error; raises only for an interruption."""
     wall_s, cpu_s = time.monotonic(), time.process_time()
-    planners = TimedPlanners(PlannersOf(task.entry.own))
+    planners = TimedPlanners(PlannersOf(task.entry.own), task.planner_s_max)
     about = _unknown(task)
     outcome, error, trace = None, None, ""
     try:
         bench = load_bench(task.path, task.data, task.loader)
         about = bench.about
         outcome = bench.run(task.entry.contender, task.seed, planners, hear)
+        if planners.broken is not None:
+            raise EngineError(planners.broken)
         _check(task, outcome)
     except Exception as caught:  # noqa: BLE001 - one run's failure is recorded, and the others go on
         outcome, error = None, _sentence(caught)
@@ -278,8 +336,12 @@ def _check(task: RunTask, outcome: RunOutcome) -> None:
     if told != wanted:
         raise InvariantError(f"asked for the run {wanted}, got {told}")
     check_outcome(outcome)
+    plans = [event.text for event in outcome.deeds if event.kind in ("hold", "promotion")]
+    if plans and all(text.startswith("fatal_findings") for text in plans):
+        raise EngineError(f"every plan was refuted: {plans[0]}")
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return text if isinstance(error, HeadroomError) and text else f"{type(error).__name__}: {text}".removesuffix(": ")
+    plain = isinstance(error, HeadroomError | _TooLongError) and text
+    return text if plain else f"{type(error).__name__}: {text}".removesuffix(": ")

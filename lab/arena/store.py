@@ -92,6 +92,10 @@ class ResultFolder:
         found = (self._read(item.key) for item in wanted)
         return tuple(record for record in found if record is not None)
 
+    def lacking(self) -> int:
+        """How many runs belong here and are not there, or not whole."""
+        return sum(self._read(item.key) is None for item in self._wanted())
+
     def times(self, key: str) -> RunTimes | None:
         path = self.folder / TIMES / f"{key}.json"
         return from_json(RunTimes, path.read_bytes()) if path.is_file() else None

@@ -109,6 +109,10 @@ def run(
     ] = EngineOption.LOCAL,
     settings: Settings = None,
     policy: PolicyFields = None,
+    planner_s_max: Annotated[
+        float,
+        typer.Option("--planner-s-max", min=0.001, help="Seconds on the clock for one plan; beyond, a run fails."),
+    ] = 1800.0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run all again.")] = False,
     reference: Reference = None,
     data: Data = DATA,
@@ -118,7 +122,8 @@ def run(
     from lab.arena.running import RunOrder, tasks_of
     from lab.arena.store import ResultFolder
 
-    order = RunOrder(paths=scenario_paths(scenarios), seeds=seeds, seed_from=seed_from, data=data)
+    paths = scenario_paths(scenarios)
+    order = RunOrder(paths=paths, seeds=seeds, seed_from=seed_from, data=data, planner_s_max=planner_s_max)
     tasks = tasks_of(order, contenders_by(planners, planner or [], settings or [], policy or []))
     if not tasks:
         raise InputError("name contenders with --planners: these scenarios propose none")
@@ -279,6 +284,8 @@ def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
     from solvers.domain.codec import to_plain
 
     records = folder.records()
+    if (lacking := folder.lacking()) and output.is_for_people:
+        say(f"{lacking} runs that belong here are not there, or not whole: run them again")
     compared = comparisons(records, reference)
     stands = {place.scenario: place for place in places(records)}
     failures = {

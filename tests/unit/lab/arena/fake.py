@@ -1,6 +1,7 @@
 """Scenarios that need no world: their numbers follow from the contender's name and the seed; a file says of which.
 
-A file holds `name`, and may hold `fails` and `dies`: a contender whose runs raise, or end their process.
+A file holds `name`, and may hold `fails` and `dies`: a contender whose runs raise, or end their process; `asks`: the
+planner is asked for a plan, and goes without where that fails, as in worlds; `refuted`: whose plans never were sound.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,13 +27,16 @@ from lab.outcome import (
     Planners,
     ProgressListener,
     RunContender,
+    RunEvent,
     RunOutcome,
     RunWindow,
     ServiceOutcome,
     metric,
 )
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import JobId, ServiceId
 from solvers.errors import EngineError, InputError
+from tests import builders
 
 LOADER = "tests.unit.lab.arena.fake:load"
 COSTS = {"headroom": 8.0, "hetsev": 10.0, "k8s_hpa": 20.0, "melange": 5.0}
@@ -45,6 +50,8 @@ class FakeBench:
     name: str
     fails: str | None = None
     dies: str | None = None
+    asks: str | None = None
+    refuted: str | None = None
 
     @property
     def about(self) -> About:
@@ -64,7 +71,11 @@ class FakeBench:
             os._exit(3)
         if contender.label == self.fails:
             raise EngineError(f"{contender.label} cannot run here")
-        planners(contender.planners[0], contender.settings)
+        planner = planners(contender.planners[0], contender.settings)
+        if self.asks is not None:
+            with suppress(EngineError):
+                planner.propose(builders.request(builders.lab([builders.service()])), b"", SilentReporter())
+        unsound = RunEvent(at_s=15.0, kind="hold", text="fatal_findings: capacity_short (sim/echo#0)")
         progress(0.5)
         noise = np.random.default_rng([seed, 7]).normal(size=24)
         own = np.random.default_rng([seed, *contender.label.encode()]).normal(size=2)
@@ -102,6 +113,7 @@ class FakeBench:
             services=(service,),
             jobs=(job,),
             windows=windows,
+            deeds=(unsound,) if contender.label == self.refuted else (),
         )
 
 
@@ -121,6 +133,8 @@ class FakeForm(ScenarioForm):
     name: str
     fails: str | None = None
     dies: str | None = None
+    asks: str | None = None
+    refuted: str | None = None
 
 
 FORM = FakeForm
@@ -128,7 +142,7 @@ FORM = FakeForm
 
 def build(form: FakeForm, document: Document) -> FakeBench:
     """The bench of such a file."""
-    return FakeBench(name=form.name, fails=form.fails, dies=form.dies)
+    return FakeBench(name=form.name, fails=form.fails, dies=form.dies, asks=form.asks, refuted=form.refuted)
 
 
 def scenario(folder: Path, name: str, **more: str) -> Path:

@@ -105,6 +105,20 @@ def test_what_is_no_folder_of_results_is_refused(tmp_path: Path) -> None:
         ResultFolder(tmp_path).records()
 
 
+def test_half_written_runs_are_missing_and_told_and_the_others_stay(tmp_path: Path) -> None:
+    wanted = tasks([scenario(tmp_path, "one")], ["hetsev", "k8s_hpa"])
+    kept = folder_of(tmp_path / "out", wanted)
+    assert kept.lacking() == 0
+    for task, text in zip(wanted, ("", '{"key": "x', '{"key": 1}', None), strict=True):
+        path = tmp_path / "out" / "runs" / f"{task.key}.json"
+        path.unlink() if text is None else path.write_text(text)
+        assert task in kept.missing(wanted)
+    assert (kept.lacking(), kept.records(), kept.missing(wanted)) == (4, (), wanted)
+    (tmp_path / "out" / "runs" / "left.json.7.part").write_text("{")
+    again = folder_of(tmp_path / "out", wanted)
+    assert (again.lacking(), len(again.records())) == (0, 4)
+
+
 def test_folders_read_together_are_one_and_never_contradict(tmp_path: Path) -> None:
     one = scenario(tmp_path, "one")
     ours = folder_of(tmp_path / "ours", tasks([one], ["headroom", "hetsev"], seeds=1))
