@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from app.demo.home import SupervisedProcess
+from app.demo.process import alive
 from tests.integration.faults.fleet import DEVICES, seed
 from tests.integration.faults.house import Background, House, Postgres, Process
 from tests.integration.faults.invariants import Watch, behind, check_afterwards
@@ -46,15 +48,23 @@ class Life:
         self.house = House(postgres, {"HEADROOM_LEASE_TTL_S": f"{LEASE_S}"})
         self._processes: dict[str, Process] = {}
         self._dead: list[Process] = []
-        self._starts: dict[str, Callable[[], Process]] = {
+        self._is_supervised = number % 2 == 0
+        """Every other life has API and planner under `headroom up`, which is hit like everybody."""
+        self._left: list[SupervisedProcess] = []
+        """What killed supervisors left running."""
+        alone: dict[str, Callable[[], Process]] = {
             "api": lambda: self.house.start_api(wait=False),
             "planner": self.house.start_planner,
+        }
+        self._starts: dict[str, Callable[[], Process]] = {
+            **({"up": self.house.start_up} if self._is_supervised else alone),
             "rival": self.house.start_planner,
             **{node: partial(self.house.start_agent, node, DEVICES) for node in NODES},
         }
         self._acts: dict[str, Callable[[], None]] = {
             **{f"kill {name}": partial(self._kill, name) for name in self._starts},
             **{f"freeze {name}": partial(self._freeze, name) for name in self._starts},
+            **({f"kill up's {name}": partial(self._kill_supervised, name) for name in alone if self._is_supervised}),
             "kill a planner's child": self._kill_child,
             "kill a database process": self._kill_backend,
             "crash the database": postgres.crash,
@@ -91,7 +101,11 @@ class Life:
         self._check(writers)
 
     def _begin(self) -> None:
-        self._processes["api"] = self.house.start_api()
+        if self._is_supervised:
+            self._processes["up"] = self.house.start_up()
+            self._await("the API serves", self.house.ready)
+        else:
+            self._processes["api"] = self.house.start_api()
         with self.house.client() as client:
             seed(client)
         self._bring_back()
@@ -115,6 +129,8 @@ class Life:
     def _kill(self, name: str) -> None:
         process = self._processes.pop(name)
         process.kill()
+        if name == "up":
+            self._left += self.house.supervised()
         self._dead.append(process)
 
     def _freeze(self, name: str) -> None:
@@ -123,12 +139,17 @@ class Life:
         self._processes[name].thaw()
 
     def _kill_child(self) -> None:
-        leader = self._processes["planner"]
+        leader = self._processes["rival" if self._is_supervised else "planner"]
         for pid in leader.survivors():
             if pid != leader.pid:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 return
+
+    def _kill_supervised(self, name: str) -> None:
+        for process in self.house.supervised():
+            if process.name == name and alive(process):
+                os.kill(process.pid, signal.SIGKILL)
 
     def _kill_backend(self) -> None:
         found = sorted(row[0] for row in self.house.rows(EVERYBODY))
@@ -155,12 +176,16 @@ class Life:
         before = {writer.name: writer.count for writer in writers}
 
         def all_get_on() -> bool:
+            if self._is_supervised and not self._processes["up"].alive:
+                # It ends where the database stays away for long; whoever runs it starts it again.
+                self._processes["up"] = self.house.start_up()
             return all(writer.failure or writer.count > before[writer.name] for writer in writers)
 
         self._await("every writer gets on", all_get_on)
         assert not any(writer.failure for writer in writers), [writer.failure for writer in writers]
         generation = self.house.generation()
         self._await("plans go on", lambda: self.house.beyond(generation))
+        self._await("what supervisors left is cleared", lambda: not any(map(alive, self._left)))
         orphans = {process.name: process.survivors() for process in self._dead}
         self._await("nobody outlives who started it", lambda: not any(each.survivors() for each in self._dead))
         self._dead.clear()
@@ -183,5 +208,9 @@ class Life:
     def end(self) -> None:
         """Nothing outlives it."""
         processes = list(self._processes.values())
+        if self._is_supervised:
+            self.house.run("down")
+            self._left += self.house.supervised()
         self.house.close()
+        assert not any(map(alive, self._left)), "`headroom down` leaves nothing running"
         wait_until(lambda: not any(process.survivors() for process in processes), "the end of all processes")

@@ -25,6 +25,7 @@ from psycopg.rows import TupleRow
 
 from app.client import ApiError, Client, UnreachableError
 from app.clock import new_id, new_secret
+from app.demo.home import Home, SupervisedProcess
 from app.store import tokens
 from app.store.embedded import embedded_url
 from app.store.engine import Database, libpq_url
@@ -263,6 +264,15 @@ class House:
         """Start a planner."""
         return self._start("planner", (sys.executable, "-m", "app", "planner"), **settings)
 
+    def start_up(self) -> Process:
+        """Start `headroom up`: a supervisor, whose children are the API and a planner."""
+        return self._start("up", (sys.executable, "-m", "app", "up", "--foreground", "--no-demo"))
+
+    def supervised(self) -> tuple[SupervisedProcess, ...]:
+        """Its children, as far as it has told of them."""
+        state = Home(self.home).read_state()
+        return () if state is None else state.processes
+
     def start_agent(self, node: str, devices: str, servers: str = "") -> Process:
         """Start a node's agent on fake devices (`t4,t4`); its state survives from one start to the next."""
         state = self.home / "agents" / node
@@ -300,9 +310,9 @@ class House:
         that were. A child whose parent is killed while it is started says that its pipe has ended.
         """
         found = []
-        for process in self._processes:
-            text = process.log.read_text(errors="replace") if process.log.exists() else ""
-            found += [f"{process.log.name}: {block}" for block in _blocks(text.splitlines())]
+        for log in (*(process.log for process in self._processes), *Home(self.home).logs.glob("*.log")):
+            text = log.read_text(errors="replace") if log.exists() else ""
+            found += [f"{log.name}: {block}" for block in _blocks(text.splitlines())]
         orphaned = ("EOFError", "ConnectionResetError", "BrokenPipeError", "_pickle.UnpicklingError")
         return "\n".join(
             block
