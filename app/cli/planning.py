@@ -208,6 +208,8 @@ def _explanation(name: str, answer: Document) -> list[Any]:
     if not items and not missing:
         return [f"{name} has no part in this plan", *waiting]
     parts: list[Any] = [listed(_REPLICAS, items)] if items else []
+    if answer.get("problems"):
+        parts += ["\nwhat stands in the way", *(f"  {sentence}" for sentence in answer["problems"])]
     for title, field in (("why", "why"), ("why not", "alternatives")):
         told = sentences(items, field)
         if told:

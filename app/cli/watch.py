@@ -181,6 +181,7 @@ def _head(fleet: Document) -> list[Any]:
     planning = [_planning(fleet["planning"])] if fleet["planning"] is not None else []
     planning += hold_lines(fleet.get("held"))
     planning += [f"beyond its project's bounds: {told}" for told in fleet.get("beyond", ())]
+    planning += fleet.get("problems", ())
     planning += [fleet["beliefs"]] if fleet.get("beliefs") else []
     if plan is None:
         return [*lines, "no plan yet", *planning, ""]

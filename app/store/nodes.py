@@ -253,6 +253,12 @@ def receipts_page(
     return read_page(session, _LISTING, shown, order, where)
 
 
+def problems(session: Session, generation: int) -> dict[str, list[str]]:
+    """What stands in the way of a generation, by node."""
+    found = session.execute(named("problems_told"), {"generation": generation})
+    return {row.node_id: row.problems for row in found}
+
+
 def delete_older_receipts(session: Session, days: float) -> int:
     """Delete receipts that came in longer ago; returns how many."""
     return changed(session, delete(receipts).where(receipts.c.received_at < ago(days * DAY_S)))

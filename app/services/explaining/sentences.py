@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 from solvers.cycle.owners import KNOBS, KnobOwner, StandingOwners, knob_owners
 from solvers.cycle.record import Authorship, HoldReason
@@ -310,6 +310,17 @@ def owner_sentences(owners: Owners, standing: StandingOwners, workload: str, pla
                 f"{what} on {_listed(sorted(devices))} {verb} owned by policy {same[0].policy}: {by} {name}"
             )
     return sentences
+
+
+PROBLEMS_TOLD_MAX = 50
+
+
+def problem_sentences(problems: Mapping[str, Sequence[str]], about: str = "") -> tuple[str, ...]:
+    """What nodes say stands in their way: a command that they do not start for others, a process that dies. `about`:
+    only of processes whose names begin so.
+    """
+    told = (f"node {node}: {text}" for node, texts in problems.items() for text in texts if f" {about}" in f" {text}")
+    return tuple(islice(told, PROBLEMS_TOLD_MAX))
 
 
 def places_of(devices: Iterable[Device]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from app.services.explaining.explaining import (
     told,
     why_not,
 )
-from app.services.explaining.sentences import mode_sentence, owner_sentences, places_of
+from app.services.explaining.sentences import mode_sentence, owner_sentences, places_of, problem_sentences
 from app.services.explaining.solves import (
     AnsweredAnew,
     ExplainQuestion,
@@ -46,7 +46,7 @@ from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.changes import apply_changes
 from app.services.whatif.made import request_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
-from app.store import documents, plans, targets
+from app.store import documents, nodes, plans, targets
 from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.plans import PlanState, PlanSummary, StoredPlan
@@ -88,6 +88,8 @@ class Explanation:
     insight: ToldInsight
     owners: tuple[str, ...]
     """Who owns which knob on the devices of the one workload asked about."""
+    problems: tuple[str, ...]
+    """What stands in the way of the one workload asked about, as nodes say that were told to hold this plan."""
     why_not: WhyNot | None
     forced: Forced | None
     slo_curve: tuple[SloPoint, ...] | None
@@ -171,6 +173,7 @@ class Plans:
             types = Types(known=frozenset(known), there=frozenset(gpu_types.values()))
             mode = _mode(session, workload) if workload is not None else None
             owners = _owners(session, whole, workload) if workload is not None else ()
+            problems = nodes.problems(session, summary.generation) if workload and summary.generation else {}
             pools = _pools(session)
             waiting = _waiting(session, workload, mode) if workload is not None and mode is not None else None
         wanted, missing = choices(plan, gpu_types, workload, pools), gaps(plan, workload, pools)
@@ -183,6 +186,7 @@ class Plans:
             waiting=waiting,
             insight=told(insight, project, workload, pools),
             owners=owners,
+            problems=problem_sentences(problems, f"{workload}#"),
             why_not=why_not(plan, insight, (workload, gpu_type), types, pools.get(workload))
             if workload and gpu_type
             else None,

@@ -19,7 +19,7 @@ from app.kinds import Kind
 from app.records import record, record_of
 from app.services.declared.documents import beyond_bounds
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
-from app.services.explaining.sentences import answered_words, owner_words
+from app.services.explaining.sentences import answered_words, owner_words, problem_sentences
 from app.services.planning.snapshots import read_policy
 from app.store import cycles, documents, nodes, plans, targets, telemetry
 from app.store.cycles import CycleSummary
@@ -188,6 +188,8 @@ class FleetSummary:
     jobs: tuple[WorkLine, ...]
     beyond: tuple[str, ...]
     """What asks for more than its project's bounds, which were lowered since it was declared."""
+    problems: tuple[str, ...]
+    """What stands in the way of the generation, as nodes say; of its own processes for a project's token."""
 
 
 ATTAINMENT_WINDOW_S = 300.0
@@ -209,6 +211,7 @@ class StatusReader:
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
             counts = telemetry.counts(session, self._cluster, mine.silent_s)
             held = targets.held_back(session, self._cluster)
+            problems = nodes.problems(session, mine.target.generation)
         return FleetSummary(
             cluster=self._cluster,
             generation=mine.target.generation,
@@ -230,6 +233,7 @@ class StatusReader:
                 if mine.sees(stored.key)
             ),
             beyond=beyond,
+            problems=problem_sentences(problems, "" if project is None else f"{project}/"),
         )
 
 

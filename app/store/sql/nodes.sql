@@ -22,6 +22,12 @@ SELECT node_id, boot_id, generation, extract(epoch FROM observed_at)::float8 AS 
     extract(epoch FROM now() - received_at)::float8 AS age_s, replicas
 FROM node_read_backs ORDER BY node_id
 
+-- name: problems_told
+-- What stands in the way on each node, as its newest receipt of a generation says.
+SELECT node_id, problems FROM (
+    SELECT DISTINCT ON (node_id) node_id, problems FROM receipts WHERE generation = :generation ORDER BY node_id, id DESC
+) AS newest WHERE problems <> '{}' ORDER BY node_id
+
 -- name: join_node
 -- An agent started on a node: its boot is the newest of those that are told apart, and has applied nothing yet.
 INSERT INTO node_states AS state (node_id, boot_id, boots, endpoint, worker_host, agent_version)

@@ -13,6 +13,8 @@ import pytest
 
 from agents.wire import HISTORY, READS, NodeReceipt, ReplicaReadBack, ReplicaReport, encode
 from app import kinds
+from app.cli.planning import _explanation
+from app.cli.watch import _head
 from app.services.declared.fleet import Fleet
 from app.services.declared.tokens import Deed
 from app.services.seen.telemetry import FOREIGN
@@ -307,3 +309,30 @@ def test_the_tag_of_a_target_tells_epochs_apart(standing: World) -> None:
     assert (again.status_code, again.json()["generation"]) == (200, first.json()["generation"])
     joined = standing.call("POST", "/v1/agent/join", NODE, plain=encode(join_message(NODE, boot_id="boot-1"))).json()
     assert {name: joined[name] for name in ("cluster_id", "epoch")} == history(standing)
+
+
+def test_what_a_node_does_not_start_for_others_is_told_where_people_look(standing: World) -> None:
+    """One sentence with node and reason; a project reads what concerns its own processes."""
+    why = f"{DEVICE} start {VISION}: '/bin/sh' is not started: it is not among --executables"
+    others = f"{DEVICE} start elsewhere/speech#0: it ends at once"
+    said = receipt_of(NODE, outcome="partial", problems=(others, why))
+    assert deliver(standing, receipt_of(NODE, outcome="partial", problems=("of before",))).status_code == 200
+    assert deliver(standing, replace(said, elapsed_ms=2.0)).status_code == 200
+
+    def told(who: str) -> list[str]:
+        problems: list[str] = standing.call("GET", "/v1/fleet", who).json()["problems"]
+        return problems
+
+    mine = f"node {NODE}: {why}"
+    assert (told("admin"), told("own operator"), told("foreign viewer")) == (
+        [f"node {NODE}: {others}", mine],
+        [mine],
+        [],
+    )
+    plan = standing.call("GET", "/v1/plans?limit=1").json()["items"][0]["id"]
+    explained = standing.call("GET", f"/v1/plans/{plan}/explain?workload={OWN}/vision").json()
+    assert explained["problems"] == [mine]
+    assert f"  {mine}" in _explanation(f"{OWN}/vision", explained)
+    assert mine in _head(standing.call("GET", "/v1/fleet").json())
+    assert deliver(standing, receipt_of(NODE, read_back(), elapsed_ms=3.0)).status_code == 200
+    assert told("admin") == []
