@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.control.governor import TABLE, Ends, MorakGovernor, wish_of
-from solvers.control.judging import batch_well_below, first_state, fitted, power_zone, zone
+from solvers.control.judging import (
+    batch_below,
+    batch_step,
+    batch_well_below,
+    batches_above,
+    clock_below,
+    clocks_above,
+    first_state,
+    fitted,
+    power_zone,
+    zone,
+)
 from solvers.control.records import (
     BrokenLimit,
     DeviceEnvelope,
@@ -397,3 +408,15 @@ def test_batches_of_every_size_lose_four_fifths_within_twenty_periods() -> None:
         for _ in range(20):
             batch = batch_well_below(batch, 1, GovernorSettings().batch_step_part)
         assert batch <= max(1, first // 5), first
+
+
+def test_steps_are_a_tenth_of_a_batch_and_ninety_megahertz() -> None:
+    assert [batch_step(batch, 0.1) for batch in (1, 9, 32, 64)] == [1, 1, 3, 6]
+    assert batches_above(32, 64, 0.1) == (35, 33)
+    assert batches_above(64, 64, 0.1) == ()
+    assert (batch_below(32, 1, 0.1), batch_below(32, 31, 0.1), batch_below(1, 1, 0.1)) == (29, 31, 1)
+    assert (batch_well_below(15, 1, 0.1), batch_well_below(9, 1, 0.1)) == (13, 8)
+    table = tuple(range(600, 1600, 15))
+    assert clocks_above(600, table, 90)[0] == 690
+    assert clock_below(1590, table, 90) == 1500
+    assert clock_below(600, table, 90) == 600

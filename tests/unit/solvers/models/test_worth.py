@@ -12,7 +12,7 @@ from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import CostBasis, Objective, Policy, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.worth import worth_of
+from solvers.models.worth import billed_part, worth_of
 from tests import builders
 from tests.unit.solvers.models.test_options import GOOD, T4
 
@@ -222,3 +222,25 @@ def test_offered_gpus_serve_and_cost() -> None:
     found = objective(picture, replace(GOOD, device="offer.more.000000.gpu-0"))
     assert (found.unserved, found.slo_risk) == (0.0, 0.0)
     assert found.cost_usd_per_h == pytest.approx(0.175)
+
+
+def test_shares_beyond_the_whole_device_are_not_paid_twice() -> None:
+    slices = DeviceSetting(device=T4.id, mode=DeviceMode.TIME_SLICED)
+    both = (replace(GOOD, share_pct_sm=100), replace(GOOD, replica="demo/vision#1", share_pct_sm=100))
+    for basis, part in ((CostBasis.SHARE, 1.0), (CostBasis.DEVICE, 1.0)):
+        assert billed_part(T4, slices, both, basis, {}) == part
+    assert billed_part(T4, None, (replace(GOOD, share_pct_sm=40),) * 2, CostBasis.SHARE, {}) == pytest.approx(0.8)
+
+
+def test_jobs_run_with_their_clock() -> None:
+    job = builders.job()
+    policy = builders.policy(objective=(Term.UNSERVED, Term.TRAINING))
+    picture = builders.snapshot([T4], jobs=(job,), policy=policy)
+    item = builders.assignment(
+        f"{job.id}#0", T4, kind=WorkloadKind.JOB, workload=WorkloadId(job.id), model=job.model, share_pct_sm=40
+    )
+    movable = builders.everything_movable(picture)
+    top = picture.gpu_types[0].clock_mhz_sm_max
+    low = DeviceSetting(device=T4.id, clock_mhz_sm=top - 600)
+    rates = [worth_of(picture, movable, (item,), some).objective.training_rate for some in ((), (low,))]
+    assert rates[1] == pytest.approx(rates[0] * (top - 600) / top)

@@ -113,3 +113,14 @@ def test_a_granted_rate_keeps_the_promise_and_less_work_never_hurts(
     faster = one(promise, batch, mean_ms / 2, mean_ms * spread / 2)
     assert faster[0] or not feasible
     assert faster[2] >= capacity_rps * (1 - 1e-9)
+
+
+def test_who_must_idle_for_more_than_nineteen_parts_of_twenty_is_not_worth_its_place() -> None:
+    """A batch of one of 10 ms: the spare part of the limit over the burst says how busy it may be."""
+
+    def limit_ms(utilisation: float) -> float:
+        return 10.0 * (2.0 + P99 * utilisation / (1.0 - utilisation) / 2.0)
+
+    assert one(Promise(limit_ms=limit_ms(0.06)), 1, 10.0)[0]
+    assert one(Promise(limit_ms=limit_ms(0.06)), 1, 10.0)[2] == pytest.approx(6.0)
+    assert not one(Promise(limit_ms=limit_ms(0.03)), 1, 10.0)[0]

@@ -14,6 +14,7 @@ from solvers.planners import registry
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.traits import limit_ms
+from solvers.policies.inss.batching import size
 from solvers.policies.inss.belief import InssBelief, Member
 from solvers.policies.inss.models import CACHE
 from tests import builders
@@ -103,3 +104,21 @@ def test_plans_go_by_what_neighbours_do() -> None:
         for plan in plans
     ]
     assert told[0] != told[1]
+
+
+def test_a_batch_is_sized_beside_its_neighbours() -> None:
+    case, together = members(picture(Interference(pressure=2.0, sensitivity=2.0, exponent=1.0)))
+    belief, need = InssBelief.of(case, interference=True), together[0][0]
+    request = builders.request(case.snapshot)
+    draft = Draft.of(request, case)
+    options = draft.options(need)
+    mine = np.flatnonzero((options.device_class == 0) & (options.share_pct == SHARES[0]))
+    choices = sorted((draft.option(need, int(row)) for row in mine), key=lambda item: item.batch)
+    alone, beside = (size(belief, 0, others, 20.0, choices) for others in (together[:1], together))
+    assert alone.serves
+    assert alone.option is not None
+    slowdown = belief.slowdown(0, together)
+    assert slowdown > 2.0
+    assert beside.answer.batch is not None
+    assert alone.answer.batch is not None
+    assert beside.answer.batch < alone.answer.batch

@@ -5,6 +5,8 @@ InSS' running term at the fixtures of the catalogue (A2), and its tables' errors
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -66,9 +68,26 @@ def test_a_power_law_is_met_everywhere() -> None:
     assert found == pytest.approx([3.0 * 2**0.8 / 0.33**0.6, 2.0 * 3.0 * 64**0.8], rel=1e-3)
 
 
+def test_no_sample_sees_itself_when_the_reach_is_chosen() -> None:
+    """What scatters is smoothed: a kernel that saw each sample itself would take the narrowest reach for perfect."""
+    rng = np.random.default_rng(2)
+    batch, share = (axis.ravel() for axis in np.meshgrid([1.0, 2.0, 4.0, 8.0, 16.0], [20.0, 40.0, 60.0, 80.0, 100.0]))
+    law = 3.0 * batch**0.8 / (share / 100.0) ** 0.7
+    rows = Rows(batch=batch, share_pct=share, cycle=np.ones(25), value=law * np.exp(rng.normal(0.0, 0.1, 25)))
+    plane = models.learn_alone(rows)
+    assert plane.reach > models.BANDWIDTHS[0]
+    narrowest = replace(plane, reach=models.BANDWIDTHS[0])
+    wrong = [np.abs(np.log(each(batch, share, np.ones(25)) / law)).mean() for each in (plane, narrowest)]
+    assert wrong[0] < wrong[1]
+
+
 def test_l2_use_is_a_line_over_the_share() -> None:
     lines = l2_lines(plan())
     assert lines["res", laws.GPU] == pytest.approx((laws.L2["res"], 0.0), abs=1e-9)
+    members = Queries.of(["res", "vgg"], laws.GPU, 1, [50, 20])
+    told = models.l2_use(members, {("res", laws.GPU): (0.4, 0.1)})
+    # Of whom nobody measured, the usual share of the whole device.
+    assert told == pytest.approx([0.4 * 0.5 + 0.1, models.L2_PER_SHARE * 0.2])
     bare = Samples.of(Queries.of("res", laws.GPU, 1, 50), [2.0])
     assert l2_lines(bare) == {}
 

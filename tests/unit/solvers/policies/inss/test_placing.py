@@ -13,12 +13,16 @@ import pytest
 
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
+from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.base import Limits, create
 from solvers.planners import registry
+from solvers.planners.case import Case
+from solvers.planners.draft import Draft
 from solvers.policies.inss import placing as room
 from solvers.policies.inss.actor import ActorLayer, Artefact, InssActor, Shape
-from solvers.policies.inss.placing import exact, greedy
+from solvers.policies.inss.belief import InssBelief
+from solvers.policies.inss.placing import columns_of, exact, greedy
 from solvers.problems.knapsack import Knapsack
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
@@ -61,6 +65,99 @@ def test_no_choice_of_all_is_worth_more() -> None:
     chosen = exact(problem, every(problem), create("highs"), Limits())
     assert chosen is not None
     assert problem.worth[chosen].sum() == pytest.approx(best)
+
+
+def random_knapsack(rng: np.random.Generator) -> Knapsack:
+    """Two models, each with two sizes on two GPUs that are short of share or of memory."""
+    count = 8
+    return Knapsack(
+        model=np.repeat(np.arange(2, dtype=np.int64), 4),
+        gpu=np.tile(np.arange(2, dtype=np.int64), 4),
+        share_pct=rng.choice([20.0, 40.0, 60.0, 80.0], count),
+        memory_mib=rng.uniform(1.0, 6.0, count),
+        throughput_rps=rng.uniform(50.0, 500.0, count),
+        served=rng.choice([0.5, 1.0], count),
+        wanted=rng.integers(1, 3, 2),
+        share_room_pct=rng.uniform(60.0, 100.0, 2),
+        memory_room_mib=rng.uniform(4.0, 9.0, 2),
+    )
+
+
+def test_on_random_ones_the_engine_finds_the_best_of_all_and_the_plain_rule_keeps_the_bounds() -> None:
+    rng, engine, plainer = np.random.default_rng(4), create("highs"), 0
+    flags = [np.array(some) for some in itertools.product((False, True), repeat=8)]
+    for _ in range(25):
+        problem = random_knapsack(rng)
+        best = max(problem.worth[some].sum() for some in flags if problem.feasible(some))
+        chosen = exact(problem, every(problem), engine, Limits())
+        plain = greedy(problem, every(problem))
+        assert chosen is not None
+        assert problem.feasible(plain)
+        assert problem.worth[chosen].sum() == pytest.approx(best, rel=1e-3)
+        plainer += problem.worth[plain].sum() < best - 1e-6
+    assert plainer
+
+
+def listed_of(picture: Snapshot, **settings: float) -> tuple[Draft, InssBelief, room.KnapsackColumns]:
+    request = builders.request(picture)
+    case = Case.of(request)
+    draft, belief = Draft.of(request, case), InssBelief.of(case, interference=True)
+    return draft, belief, columns_of(draft, belief, room.InssParameters(**settings))
+
+
+def test_models_come_by_rate_over_limit_and_shares_with_their_best_batch_in_time() -> None:
+    services = [
+        builders.service("slow", rate_rps_declared=30.0, slo=builders.slo(400.0)),
+        builders.service("keen", rate_rps_declared=20.0, slo=builders.slo(60.0)),
+        builders.service("many", model="bert", rate_rps_declared=200.0, slo=builders.slo(400.0)),
+    ]
+    _, belief, listed = listed_of(builders.snapshot(DEVICES, services))
+    assert [need.workload for need in listed.needs] == ["demo/many", "demo/keen", "demo/slow"]
+    for column, option in enumerate(listed.options):
+        need = listed.needs[int(listed.problem.model[column])]
+        rate, slowdown = listed.rate_rps(int(listed.problem.model[column])), belief.slowdown_borne(need, option)
+        assert belief.in_time(need, option, slowdown, rate)
+        others = [replace(option, batch=batch) for batch in builders.BATCHES]
+        timely = [each for each in others if belief.in_time(need, each, slowdown, rate)]
+        # The largest of those that a plan can prove; in what nothing proves, the best of all in time.
+        assert option.batch in {each.batch for each in timely}
+        if option.capacity_rps >= rate and option.batch < max(each.batch for each in timely):
+            assert option.batch > min(each.batch for each in timely)
+
+
+def test_going_on_as_it_is_is_worth_a_part_of_its_throughput() -> None:
+    service = builders.service("slow", rate_rps_declared=30.0, slo=builders.slo(400.0))
+    stands = builders.assignment("demo/slow#0", DEVICES[1], share_pct_sm=40, memory_mib_limit=9000)
+    picture = builders.snapshot(DEVICES, [service], target=builders.target([stands]))
+    _, _, listed = listed_of(picture, stay_part=0.5)
+    bonus = np.broadcast_to(listed.problem.staying_rps, len(listed.problem))
+    here = (listed.problem.gpu == 1) & (listed.problem.share_pct == 40.0)
+    assert here.any()
+    assert bonus[here] == pytest.approx(0.5 * listed.problem.throughput_rps[here])
+    assert not bonus[~here].any()
+
+
+def test_who_is_late_beside_its_very_neighbours_is_named() -> None:
+    """Neighbours use more of L2 than usual, which only the choice itself tells."""
+    services = [builders.service(name, model=name, slo=builders.slo(200.0)) for name in MODELS]
+    calm = builders.snapshot(DEVICES[:1], services)
+    for l2_pct, late in ((0.0, 0), (100.0, 2)):
+        profiles = [
+            replace(
+                item,
+                points=tuple(
+                    replace(point, l2_util_pct=min(100.0, l2_pct * point.share_pct_sm / 40.0)) for point in item.points
+                ),
+                interference=Interference(pressure=3.0, sensitivity=1.0, exponent=1.0),
+            )
+            for item in calm.profiles
+        ]
+        _, belief, listed = listed_of(replace(calm, profiles=tuple(profiles)))
+        chosen = np.zeros(len(listed.problem), dtype=np.bool_)
+        for model in range(2):
+            mine = np.flatnonzero((listed.problem.model == model) & (listed.problem.share_pct >= 40.0))
+            chosen[mine[0]] = True
+        assert len(listed.broken(chosen, belief)) == late
 
 
 def test_the_plain_rule_keeps_every_rule_and_takes_struck_columns_never() -> None:

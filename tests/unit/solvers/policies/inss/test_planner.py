@@ -114,3 +114,42 @@ def test_gpulets_places_stay_with_other_batches() -> None:
     mine, facts = plan_of(room(200.0), "bda_gpulet")
     assert "timeout_ms" in facts
     assert shares(mine) == shares(plain)
+
+
+def test_replicas_of_a_service_divide_its_rate() -> None:
+    """On two whole GPUs each serves a half, which is more than any could serve of all of it."""
+    service = builders.service("one", rate_rps_declared=560.0, replicas_max=2, slo=builders.slo(400.0))
+    stands = [
+        builders.assignment(f"demo/one#{at}", device, share_pct_sm=100, batch=32, memory_mib_limit=4000)
+        for at, device in enumerate(DEVICES)
+    ]
+    picture = builders.snapshot(DEVICES, [service], target=builders.target(stands))
+    proposal = registry.create("inss").propose(builders.request(picture), b"", SilentReporter())
+    sized = [reason for reason in proposal.reasons if any(fact.name == "probes" for fact in reason.facts)]
+    assert [reason.code for reason in sized] == [ReasonCode.KEPT_STANDING] * 2
+
+
+def test_a_placement_that_serves_no_more_is_not_made_though_nothing_speaks_for_staying() -> None:
+    """Both GPUs are alike, so that the same placement with both exchanged is as good."""
+    hopeless, settings = room(20000.0), {"stay_part": 0.0}
+    first, _ = plan_of(hopeless, settings=settings)
+    other = {DEVICES[0].id: DEVICES[1].id, DEVICES[1].id: DEVICES[0].id}
+    turned = tuple(replace(item, device=other[item.device]) for item in first.assignments)
+    setting = tuple(
+        sorted((replace(item, device=other[item.device]) for item in first.settings), key=lambda i: i.device)
+    )
+    picture = replace(hopeless, target=replace(hopeless.target, assignments=turned, settings=setting))
+    second, _ = plan_of(picture, settings=settings)
+    assert {item.replica: item.device for item in second.assignments} == {item.replica: item.device for item in turned}
+
+
+def test_leftover_is_divided_among_all_on_a_gpu() -> None:
+    services = [builders.service(name, rate_rps_declared=20.0, slo=builders.slo(400.0)) for name in ("one", "two")]
+    picture = builders.snapshot(DEVICES[:1], services)
+    kept, _ = plan_of(picture, settings={"placing": "greedy", "leftover": "reserve"})
+    given, _ = plan_of(picture, settings={"placing": "greedy"})
+    before, after = ({item.workload: item.share_pct_sm for item in plan.assignments} for plan in (kept, given))
+    assert set(before) == {"demo/one", "demo/two"}
+    assert sum(before.values()) <= 80
+    assert all(after[name] > before[name] for name in before)
+    assert sum(after.values()) >= 90

@@ -224,3 +224,33 @@ def test_what_the_start_does_not_serve_is_said_to_be_short(name: str) -> None:
     (short,) = plan.unplaced
     assert short.rate_rps_short > 1000.0
     assert {reason.code for reason in short.reasons} == {ReasonCode.WAITS_IN_LINE}
+
+
+def test_no_more_copies_of_a_service_are_on_a_gpu_than_may_be() -> None:
+    off = Affinity(anti_affinity=AntiAffinity.OFF)
+    services = [builders.service("one", slo=EXECUTION, rate_rps_declared=5.0, replicas_max=40, affinity=off)]
+    settings: dict[str, Scalar] = {"knee_batch": 1, "knee_gain_part": 0.9, "leftover": "copies"}
+    for copies in (1, 2):
+        plan = plan_of(
+            thought(builders.snapshot(DEVICES, services), settings={**settings, "copies_per_device": copies})
+        )
+        assert {len(items) for items in by_device(plan).values()} == {copies}
+
+
+def test_clocks_stay_closed_beside_what_may_not_be_moved() -> None:
+    device = DEVICES[0]
+    held = builders.assignment(
+        "demo/three#0", device, share_pct_sm=20, memory_mib_limit=3000, batch=1, latency_ms_planned=60.0
+    )
+    picture = builders.snapshot(
+        [device],
+        [builders.service(name, slo=EXECUTION, rate_rps_declared=5.0) for name in NAMES],
+        target=builders.target([held]),
+    )
+    movable = ("demo/one", "demo/two")
+    request = builders.request(picture, movable)
+    plan = registry.think(registry.create("morak", SETTINGS), request, None, SilentReporter()).proposal.plan
+    assert plan is not None
+    mine = [item for item in plan.assignments if item.workload in movable]
+    assert mine
+    assert {item.envelope.clock_mhz_sm_max - item.envelope.clock_mhz_sm_min for item in mine} == {0}

@@ -158,3 +158,14 @@ def test_pressure_of_a_strange_network_follows_from_what_it_is_made_of() -> None
     slight, strong = (made.slowing(need, kind, (ModelName(name),)) for name in ("small", "large"))
     assert 0 < slight < strong
     assert strong <= (0.2 + 0.2 * 4) * 0.5**0.5 + 1e-9
+
+
+def test_company_of_known_pressure_slows_by_its_sum_each_on_its_part_of_a_half() -> None:
+    picture = room()
+    mine = replace(own(picture), interference=Interference(pressure=0.3, sensitivity=2.0))
+    made, need = curves(with_profile(picture, mine))
+    kind = made.beliefs.classes[0]
+    assert made.slowing(need, kind, ()) == 0.0
+    for count in (1, 2, 3):
+        slowed = made.slowing(need, kind, (RESNET,) * count)
+        assert slowed == pytest.approx(2.0 * count * 0.3 * math.sqrt(0.5 / count))

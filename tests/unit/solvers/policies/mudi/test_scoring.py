@@ -5,12 +5,19 @@ What inference leaves is split evenly, and memory goes to those who touch theirs
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
-from solvers.policies.mudi.scoring import best_spread, even, warmest_first
+from solvers.domain.ids import ModelName
+from solvers.policies.mudi.curves import MudiCurves, MudiParameters
+from solvers.policies.mudi.models import Piecewise
+from solvers.policies.mudi.scoring import Scores, best_spread, even, warmest_first
+from solvers.policies.mudi.sizing import CoordinatedReplica
 
 
 def test_shares_are_as_even_as_their_bounds_let_them() -> None:
@@ -65,3 +72,57 @@ def test_nothing_is_better_than_the_best() -> None:
 
 def test_a_device_that_cannot_even_stay_as_it_is_takes_nobody() -> None:
     assert best_spread(2, (1,), 3, lambda device, some: None) == [None, None]
+
+
+LINES = {1: Piecewise(k1=-200.0, k2=-20.0, knee=0.4, l0=30.0), 8: Piecewise(k1=-300.0, k2=-30.0, knee=0.4, l0=90.0)}
+LIMIT_MS = 100.0
+
+
+class Curves:
+    """Beside each job everything is as much slower again."""
+
+    def beside(self, _need: object, _kind: int, company: tuple[str, ...]) -> dict[int, Piecewise]:
+        factor = 1.0 + len(company)
+        return {
+            batch: replace(line, k1=line.k1 * factor, k2=line.k2 * factor, l0=line.l0 * factor)
+            for batch, line in LINES.items()
+        }
+
+
+def slope(rates_rps: list[float], present: tuple[str, ...] = ()) -> float:
+    need = SimpleNamespace(workload="demo/one", limit_ms=LIMIT_MS)
+    hosts = [SimpleNamespace(need=need, rate_rps=rate) for rate in rates_rps]
+    scores = Scores(
+        curves=cast(MudiCurves, Curves()),
+        parameters=MudiParameters(),
+        load_of=lambda _at: (0, cast("list[CoordinatedReplica]", hosts), present),
+        number_of=np.array([-1]),
+    )
+    return float(scores.slopes(np.array([0]), ModelName("train"))[0])
+
+
+def test_the_slope_is_that_of_the_segment_on_which_the_target_lies() -> None:
+    """Targets in a window of 100 ms: with few requests the limit itself, with many its part for each batch."""
+    few = slope([1.0])
+    # 100 ms beside one job: above the knee's 60 ms for a batch of 1, below its 180 ms for a batch of 8.
+    assert few == (400.0 + 60.0) / 2
+    many = slope([300.0])
+    assert many == (40.0 + 60.0) / 2
+    assert slope([1.0, 300.0]) == few + many
+    # Beside two jobs the knee of a batch of 1 is at 90 ms.
+    assert slope([1.0], ("train",)) == (600.0 + 90.0) / 2
+
+
+def test_a_device_that_changed_is_looked_at_again() -> None:
+    loads = [[SimpleNamespace(need=SimpleNamespace(workload="demo/one", limit_ms=LIMIT_MS), rate_rps=1.0)]]
+    scores = Scores(
+        curves=cast(MudiCurves, Curves()),
+        parameters=MudiParameters(),
+        load_of=lambda at: (0, cast("list[CoordinatedReplica]", loads[at]), ()),
+        number_of=np.array([-1]),
+    )
+    first = scores.slopes(np.array([0]), ModelName("train"))[0]
+    loads[0] = []
+    assert scores.slopes(np.array([0]), ModelName("train"))[0] == first
+    scores.changed(0)
+    assert scores.slopes(np.array([0]), ModelName("train"))[0] == 0.0

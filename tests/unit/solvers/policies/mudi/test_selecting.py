@@ -11,6 +11,7 @@ import pytest
 from solvers.domain.evidence import FindingCode, SilentReporter
 from solvers.domain.ids import DeviceId, JobId
 from solvers.domain.plan import Assignment, Plan
+from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.case import Case
@@ -172,3 +173,43 @@ def test_the_exact_selector_is_never_behind_in_what_it_minimises() -> None:
         assert len(jobs) == 6
         times[selector] = sum(100.0 / item.share_pct_sm for item in jobs)
     assert times[Selector.OPTIMAL] <= 1.02 * min(times.values())
+
+
+PRESSED = Interference(pressure=3.0, sensitivity=3.0)
+
+
+def pressed(picture: Snapshot) -> Snapshot:
+    return replace(picture, profiles=tuple(replace(item, interference=PRESSED) for item in picture.profiles))
+
+
+def test_a_service_grows_beside_the_job_that_comes() -> None:
+    for rate_rps in range(20, 1000, 20):
+        slack = slack_of(pressed(room("one", rate_rps=float(rate_rps), jobs=1)))
+        need = next(need for need in slack.draft.case.needs if need.kind is WorkloadKind.JOB)
+        if sum(map(len, slack.hosts.values())) != 1:
+            continue
+        ((device, (host,)),) = ((at, hosts) for at, hosts in slack.hosts.items() if hosts)
+        before = host.placed.option
+        # The other devices are full of nothing but rules: the job must come here.
+        slack.jobs_on[[at for at in range(len(DEVICES)) if at != device]] = slack.parameters.jobs_per_device
+        made = slack.place(need, slack.draft.case.snapshot.jobs[0])
+        if made is None:
+            continue
+        after = made.hosts[0].placed.option
+        assert before is not None
+        assert after is not None
+        assert made.device == device
+        assert slack.coordinator.needed(made.hosts[0], slack.company(device), 100.0) == after
+        if after != before:
+            assert after.share_pct > before.share_pct
+            return
+    raise AssertionError("no rate at which a job makes a service grow")
+
+
+def test_a_job_that_stands_stays_where_another_would_go_elsewhere() -> None:
+    picture = room("one", jobs=1)
+    (fresh,) = (item for item in plan_of(picture).assignments if item.kind is WorkloadKind.JOB)
+    for device in DEVICES[1:]:
+        stands = replace(fresh, device=device.id)
+        again = plan_of(replace(picture, target=builders.target([stands])))
+        assert [item.device for item in again.assignments if item.kind is WorkloadKind.JOB] == [device.id]
