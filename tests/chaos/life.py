@@ -160,11 +160,11 @@ class Life:
         return ""
 
     def close(self) -> None:
+        self._turnstile.close()
         for database in self._databases:
             database.dispose()
         for world in self._worlds:
             world.client.close()
-        self._turnstile.close()
         self._node.close()
         if self._backed_up:
             self._server.drop(self._backup)

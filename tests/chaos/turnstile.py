@@ -28,8 +28,13 @@ LOOK_S = 0.005
 PATIENCE_LOOKS = 40
 """Who says nothing for so long waits for a thread of its own process; that is the only thing that time decides."""
 STUCK_LOOKS = 10_000
+LEAVING_S = 30.0
 FULL = "DO $$ BEGIN RAISE disk_full USING MESSAGE = 'could not extend file: No space left on device'; END $$"
 NOW: ContextVar[Operation | None] = ContextVar("operation", default=None)
+
+
+class Left(BaseException):
+    """Raised within an operation that nobody will let go on: neither the application nor a test may answer it."""
 
 
 class Operation:
@@ -54,6 +59,7 @@ class Operation:
         """Since the promises were asked for."""
         self.steps = 0
         self._work = work
+        self._is_left = False
         self._go = threading.Semaphore(0)
         self._told = threading.Event()
         context = copy_context()
@@ -68,6 +74,18 @@ class Operation:
         self.point, self.aside, self.others = point, False, None
         self._told.set()
         self._go.acquire()
+        if self._is_left:
+            # For any other thread of it.
+            self._go.release()
+            raise Left
+
+    def leave(self) -> None:
+        """It ends where it stands: its threads and connections would be there for ever."""
+        self._is_left = True
+        self._go.release()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
 
     def let_go(self) -> None:
         self.point, self.steps = "", self.steps + 1
@@ -78,8 +96,8 @@ class Operation:
         return self._told.wait(seconds)
 
     def _run(self) -> None:
-        self.stop("begin")
         try:
+            self.stop("begin")
             self.answer = self._work()
         except BaseException as error:  # noqa: BLE001 - told by whoever waits for it
             self.error = error
@@ -190,6 +208,11 @@ class Turnstile:
         self._control = psycopg.connect(libpq_url(url), autocommit=True, application_name="turnstile")
 
     def close(self) -> None:
+        """With what is still under way, as where a promise was seen to be broken."""
+        for operation in self.under_way:
+            operation.leave()
+        for operation in self.under_way:
+            operation.join(LEAVING_S)
         self._control.close()
 
     def begin(self, operation: Operation) -> None:

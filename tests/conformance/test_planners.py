@@ -56,6 +56,7 @@ def world() -> Snapshot:
     return builders.lab(services, jobs=(builders.job(),), tasks=(builders.task(),))
 
 
+@functools.cache
 def standing_world() -> Snapshot:
     before = world()
     plan = registry.propose("greedy", asked(before)).plan
@@ -232,7 +233,7 @@ def test_plans_of_random_worlds_verify_cycle_after_cycle(name: str) -> None:
 @each_planner
 class TestState:
     def test_the_same_course_twice_is_the_same(self, name: str) -> None:
-        first, second = standing_course(name), course(name, standing_world())
+        first, second = standing_course(name), course(name, standing_world.__wrapped__())
         assert [digest(item.proposal) for item in first] == [digest(item.proposal) for item in second]
         assert [item.state for item in first] == [item.state for item in second]
 
@@ -247,7 +248,8 @@ class TestState:
     def test_foreign_state_is_as_good_as_none(self, name: str) -> None:
         request = asked(standing_world())
         fresh = standing_course(name)[0].proposal
-        for state in (b"junk", b"{}", b"\xff\x00", b'{"form":"someone-else-1"}'):
+        states = (b"junk", b"{}", b"\xff\x00", b'{"form":"someone-else-1"}')
+        for state in states if isinstance(own_planners.create(name), Remembering) else states[:1]:
             assert registry.think(own_planners.create(name), request, state, SilentReporter()).proposal == fresh
 
 

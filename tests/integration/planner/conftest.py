@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.services.beliefs import beliefs
 from app.services.planning.planning import Planning
 from app.store.engine import Database
 from app.workers.solve_pool import SolvePool
 from solvers.domain.evidence import SilentReporter
 from solvers.planners import registry
+from tests.integration.learned import fitted_once
 from tests.integration.planner.world import World
+
+
+@pytest.fixture(autouse=True)
+def learn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process learns while somebody waits."""
+    monkeypatch.setattr(beliefs, "fitted", fitted_once)
 
 
 @pytest.fixture(scope="session")

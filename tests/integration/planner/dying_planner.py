@@ -1,7 +1,8 @@
 """Planners that kill themselves with SIGKILL at one moment of their first cycle; run as a script.
 
 Each line on standard input orders one, with the moment's name and its environment; the exit code comes back as a line.
-They are forked from a process that has imported everything, and so are the children that plan for them.
+They are forked from a process that has imported everything, and so are the children that plan for them. They learn
+nothing, for most of a life so short would be spent on it.
 
 The moments are the cycle's steps, each before it begins, and the two inside actuation: after the draft is stored, and
 after the plan has become the target.
@@ -19,6 +20,7 @@ from unittest.mock import patch
 
 from app import bootstrap
 from app.logs import configure_logs
+from app.services.beliefs import beliefs
 from app.services.planning import planning
 from app.services.planning.planning import LeaderJournal
 from app.services.planning.rollout import StoreActuator
@@ -27,6 +29,7 @@ from app.workers.solve_pool import SolvePool, load_planners
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
+from solvers.models.suite import Suite
 
 DRAFTED = "drafted"
 PROMOTED = "promoted"
@@ -74,6 +77,7 @@ if __name__ == "__main__":
     load_planners()
     gc.freeze()
     patch.object(bootstrap, "SolvePool", partial(SolvePool, start="fork")).start()
+    patch.object(beliefs, "fitted", lambda evidence: Suite.fresh(beliefs.SUITE, evidence.facts, 0)).start()
     for line in sys.stdin:
         child = os.fork()
         if not child:

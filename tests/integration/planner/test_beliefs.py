@@ -12,16 +12,17 @@ from typing import Any, cast
 import pytest
 
 from app.services.beliefs import beliefs as module
-from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress, fitted
+from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress
 from app.services.declared.fleet import Fleet
 from app.services.seen.status import StatusReader
 from app.store import profiles, telemetry
-from solvers.domain.ids import Digest, GpuTypeName, ModelName
+from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint
 from solvers.errors import TransientError
 from solvers.models.base import Facts, Origin, Queries
 from solvers.models.suite import Suite
 from tests import builders
+from tests.integration.learned import fitted_once
 from tests.integration.planner.world import CLUSTER, World
 from tests.waiting import wait_until
 
@@ -44,17 +45,6 @@ def points(cells: Sequence[tuple[int, int]], factor: float = 1.0) -> list[Profil
         )
         for batch, share in cells
     ]
-
-
-_FITTED: dict[Digest, Suite] = {}
-"""By everything that a fit depends on: many tests of this file learn the same."""
-
-
-def fitted_once(evidence: Evidence) -> Suite:
-    key = evidence.digest()
-    if key not in _FITTED:
-        _FITTED[key] = fitted(evidence)
-    return _FITTED[key]
 
 
 @dataclass

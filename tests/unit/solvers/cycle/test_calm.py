@@ -141,7 +141,7 @@ def test_shrinking_waits_until_demand_was_low_for_the_whole_look_back() -> None:
 
 
 def test_rise_and_fall_change_capacity_in_one_direction_each() -> None:
-    period_s = 3600.0
+    period_s = 1800.0
     loop = Loop({"vision": wave(120.0, 0.5, period_s)})
     capacities_rps = []
     for quarter in range(1, 4):
