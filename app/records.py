@@ -58,6 +58,9 @@ def record_of(kind: type[T], item: object, /, **more: object) -> T:
     names = [name for name in _names(wanted) if name not in more]
     if isinstance(item, Mapping):
         return kind(**{name: item[name] for name in names if name in item}, **more)
+    given: type = type(item)
+    if is_dataclass(given):
+        return kind(**{name: getattr(item, name) for name in _shared(wanted, given) if name not in more}, **more)
     return kind(**{name: getattr(item, name) for name in names if hasattr(item, name)}, **more)
 
 
@@ -65,3 +68,9 @@ def record_of(kind: type[T], item: object, /, **more: object) -> T:
 def _names(kind: type) -> tuple[str, ...]:
     made: Any = kind
     return tuple(field.name for field in fields(made))
+
+
+@cache
+def _shared(kind: type, other: type) -> tuple[str, ...]:
+    own = set(_names(other))
+    return tuple(name for name in _names(kind) if name in own or hasattr(other, name))

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.api.metrics import StreamMetrics
 from app.api.streams import FeedThread, Hub, LineStream, StreamRegistry
@@ -27,8 +26,10 @@ from solvers.errors import TransientError
 STREAMS_MAX = 512
 KEPT_MAX = 2_000
 READ_EVERY_S = 1.0
-LEISURE = 19.0
-"""What is dear to read is read so much more rarely: a twentieth of a core at most, whoever watches."""
+LEISURE, FRESH_LEISURE = 29.0, 99.0
+"""What is dear to read is read so much more rarely: a thirtieth of a core at most, whoever watches; and in between a
+hundredth for what is cheap and waited for.
+"""
 LOOK_EVERY_S = 0.1
 COME_AGAIN_MS = (200, 2000)
 NOTHING = b": still here\n"
@@ -148,25 +149,36 @@ def live_stream(
 
 
 class LiveReader(FeedThread[None]):
-    """The thread that reads for the board while somebody watches."""
+    """The thread that reads for the board while somebody watches: everything, and more often what is `fresh`."""
 
-    def __init__(self, board: LiveBoard, read: Callable[[], Picture], log: EventLog) -> None:
+    def __init__(
+        self, board: LiveBoard, read: Callable[[], Picture], fresh: Callable[[Picture], Picture], log: EventLog
+    ) -> None:
         super().__init__("live", board.hub, nullcontext, self._watch, log)
         self._board = board
         self._read = read
+        self._fresh = fresh
+        self._before: Picture = {}
 
     def _watch(self, _: None) -> None:
-        before: Any = {}
-        due_s = 0.0
+        due_s = fresh_due_s = 0.0
         while not self.closing.wait(LOOK_EVERY_S):
-            if not self._hub.listeners or time.monotonic() < due_s:
+            now_s = time.monotonic()
+            if not self._hub.listeners:
                 continue
-            begun_s, spent_s = time.monotonic(), time.thread_time()
-            try:
-                after = self._read()
-                self.tell(self._board.publish, after, difference(before, after))
-                before = after
-            except TransientError:
-                self.tell(self._board.away)
-            spent_s = time.thread_time() - spent_s
-            due_s = begun_s + max(READ_EVERY_S, (1 + LEISURE) * spent_s)
+            if not self._before or now_s >= due_s:
+                due_s = self._tell(self._read, LEISURE)
+                fresh_due_s = now_s + READ_EVERY_S
+            elif now_s >= fresh_due_s:
+                fresh_due_s = self._tell(lambda: self._fresh(self._before), FRESH_LEISURE)
+
+    def _tell(self, read: Callable[[], Picture], leisure: float) -> float:
+        """Read, and tell what differs; when to read again."""
+        begun_s, spent_s = time.monotonic(), time.thread_time()
+        try:
+            after = read()
+            self.tell(self._board.publish, after, difference(self._before, after))
+            self._before = after
+        except TransientError:
+            self.tell(self._board.away)
+        return begun_s + max(READ_EVERY_S, (1 + leisure) * (time.thread_time() - spent_s))

@@ -55,20 +55,34 @@ def topics_of(wanted: str | None, project: str | None) -> tuple[Topic, ...]:
 def picture(status: StatusReader, history: History) -> Picture:
     """The state of everything that can be followed. Raises TransientError."""
     fleet = status.fleet(None)
-    newest = PageOrder(limit=NEWEST)
-    cycles = history.cycles(newest, None, None).items
-    events = history.events(newest, None, None).items
     return {
         Topic.FLEET: {"fleet": summary(fleet)},
         Topic.NODES: {item.id: plain(item) | {"age_s": None} for item in fleet.nodes},
         Topic.DEVICES: {item.id: _device(item) for item in fleet.devices},
         Topic.SERVICES: {item.id: _rounded(plain(item)) for item in fleet.services},
         Topic.WORK: {item.id: _rounded(plain(item)) for item in fleet.jobs},
+        **_recent(history),
+    }
+
+
+def freshened(before: Picture, status: StatusReader, history: History) -> Picture:
+    """The picture with what people wait for and is cheap to read: rates, cycles and events. Raises TransientError."""
+    rates = status.rates()
+    told = {
+        name: {**fields, **_rounded({"rate_rps": rates[name]})} if name in rates else fields
+        for name, fields in before[Topic.SERVICES].items()
+    }
+    return {**before, Topic.SERVICES: told, **_recent(history)}
+
+
+def _recent(history: History) -> Picture:
+    newest = PageOrder(limit=NEWEST)
+    return {
         Topic.CYCLES: {
             item.id: {name: plain(getattr(item, name)) for name in ("lane", "state", "planner", "generation")}
-            for item in cycles
+            for item in history.cycles(newest, None, None).items
         },
-        Topic.EVENTS: {str(item.id): plain(item) for item in events},
+        Topic.EVENTS: {str(item.id): plain(item) for item in history.events(newest, None, None).items},
     }
 
 
@@ -96,6 +110,8 @@ def difference(before: Picture, after: Picture) -> dict[Topic, Fields]:
     found: dict[Topic, Fields] = {}
     for topic, things in after.items():
         held = before.get(topic, {})
+        if held is things:
+            continue
         changed = {name: _changed(held.get(name), fields) for name, fields in things.items()}
         changed = {name: fields for name, fields in changed.items() if fields}
         gone = [name for name in held if name not in things]

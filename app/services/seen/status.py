@@ -1,14 +1,15 @@
 """The whole at a glance: the fleet's summary, line by line, and the gauges.
 
 Live state, documents and the standing target are put side by side, and cut to what one project may see of it.
-Everything is read in one moment of the database; nothing is kept.
+Everything is read in one moment of the database. What documents and the target say is kept until one of them changes;
+what nodes and gateways reported is read each time.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,9 +26,11 @@ from app.store import cycles, documents, nodes, plans, targets, telemetry
 from app.store.cycles import CycleSummary
 from app.store.documents import Stored
 from app.store.engine import Database
-from app.store.targets import Hold
-from app.store.telemetry import FleetCounts, ServedRow
-from solvers.cycle.owners import knob_owners
+from app.store.plans import PlanSummary
+from app.store.targets import Hold, Standing
+from app.store.telemetry import DemandRow, FleetCounts, ServedRow
+from solvers.cycle.owners import StandingOwners, knob_owners
+from solvers.domain.change import Target
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
@@ -194,6 +197,7 @@ class FleetSummary:
 
 ATTAINMENT_WINDOW_S = 300.0
 READY = "ready"
+_OF_DOCUMENT = ("id", "node", "index", "gpu_type", "mode", "memory_mib", "schedulable")
 _READINGS = ("healthy", "power_w", "utilisation_pct", "memory_mib_used", "clock_mhz_sm", "temperature_c")
 Plain = dict[str, Any]
 
@@ -202,11 +206,25 @@ class StatusReader:
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
         self._cluster = cluster
+        self._declared: _Declared | None = None
+
+    def _known(self, session: Session) -> _Declared:
+        mark = (telemetry.intent_mark(session), targets.standing(session, self._cluster))
+        kept = self._declared
+        if kept is None or kept.mark != mark:
+            kept = self._declared = _declared(session, self._cluster, mark)
+        return kept
+
+    def rates(self) -> Mapping[str, float]:
+        """Requests per second of every service that gateways spoke of, as a fleet's services tell them."""
+        spans = {"window_s": ATTAINMENT_WINDOW_S, "lookback_s": ATTAINMENT_WINDOW_S, "bin_s": ATTAINMENT_WINDOW_S}
+        return {row.service: row.rate_rps_mean for row in self._database.read(_demand, spans)}
 
     def fleet(self, project: str | None) -> FleetSummary:
         with self._database.reading() as session:
-            mine = _Sight(session, self._cluster, project)
-            workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
+            known = self._known(session)
+            mine = _Sight(session, known, project)
+            workloads = known.workloads
             beyond = beyond_bounds(session, project)
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
             counts = telemetry.counts(session, self._cluster, mine.silent_s)
@@ -235,6 +253,10 @@ class StatusReader:
             beyond=beyond,
             problems=problem_sentences(problems, "" if project is None else f"{project}/"),
         )
+
+
+def _demand(session: Session, spans: Mapping[str, float]) -> tuple[DemandRow, ...]:
+    return telemetry.demand(session, **spans)
 
 
 def price_of(plain: Plain, node: Plain | None, gpu_type: GpuType | None, owners: Owners) -> float:
@@ -273,26 +295,74 @@ def _planning(cycle: CycleSummary | None) -> PlanningLine | None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """What documents and the target say, until one of them changes: its mark does, then."""
+
+    mark: tuple[str, Standing]
+    silent_s: float
+    target: Target
+    plan: PlanSummary | None
+    owners: Owners
+    standing: StandingOwners
+    nodes: dict[str, Plain]
+    devices: dict[str, Plain]
+    prices: dict[str, float]
+    fixed: dict[str, Plain]
+    """Of each device what no report changes, as its line has it."""
+    workloads: dict[Kind, list[Stored]]
+
+
+def _declared(session: Session, cluster: str, mark: tuple[str, Standing]) -> _Declared:
+    target, owners = targets.current(session, cluster), read_owners(session)
+    standing = standing_of(session, target)
+    nodes_ = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
+    devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
+    types = {item.name: item for item in documents.values(session, kinds.GPU_TYPE, GpuType)}
+    prices = {
+        uuid: price_of(spec, nodes_.get(spec["node"]), types.get(spec["gpu_type"]), owners)
+        for uuid, spec in devices.items()
+    }
+    planned_pct: Counter[str] = Counter()
+    for item in target.assignments:
+        planned_pct[item.device] += item.share_pct_sm
+    fixed = {
+        uuid: {
+            **{name: spec[name] for name in _OF_DOCUMENT},
+            "price_usd_per_h": prices[uuid],
+            "policy": owners.policy_at(DeviceId(uuid)).name,
+            "owners": owner_words(knob_owners(owners, DeviceId(uuid), standing)),
+            "share_pct_sm_planned": planned_pct[uuid],
+        }
+        for uuid, spec in sorted(devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
+    }
+    return _Declared(
+        mark=mark,
+        silent_s=read_policy(session).device_silent_after_s,
+        target=target,
+        plan=plans.get(session, PlanId(target.plan)) if target.plan is not None else None,
+        owners=owners,
+        standing=standing,
+        nodes=nodes_,
+        devices=devices,
+        prices=prices,
+        fixed=fixed,
+        workloads={kind: documents.all_specs(session, kind) for kind in kinds.workloads()},
+    )
+
+
 class _Sight:
     """What a project (None: everybody) sees of the world."""
 
-    def __init__(self, session: Session, cluster: str, project: str | None) -> None:
+    def __init__(self, session: Session, known: _Declared, project: str | None) -> None:
         self._prefix = "" if project is None else f"{project}/"
         self._whole = project is None
-        self.silent_s = read_policy(session).device_silent_after_s
-        self.target = targets.current(session, cluster)
-        self.plan = plans.get(session, PlanId(self.target.plan)) if self.target.plan is not None else None
+        self._known = known
+        self.silent_s, self.target, self.plan = known.silent_s, known.target, known.plan
         self.planning = _planning(cycles.last_closed(session)) if self._whole else None
-        self._owners = read_owners(session)
-        self._standing = standing_of(session, self.target)
+        self._owners, self._standing = known.owners, known.standing
+        self._nodes, self._devices, self._prices = known.nodes, known.devices, known.prices
         self._states = {state.node_id: state for state in nodes.all_states(session)}
-        self._nodes = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
-        self._devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
-        types = {item.name: item for item in documents.values(session, kinds.GPU_TYPE, GpuType)}
-        self._prices = {
-            uuid: price_of(spec, self._nodes.get(spec["node"]), types.get(spec["gpu_type"]), self._owners)
-            for uuid, spec in self._devices.items()
-        }
         self._readings = {row.uuid: row for row in telemetry.devices(session, self.silent_s)}
         self._served = {row.service: row for row in telemetry.served(session, ATTAINMENT_WINDOW_S)}
         replicas = telemetry.replicas(session, self.silent_s)
@@ -300,7 +370,7 @@ class _Sight:
         self._assignments = [item for item in self.target.assignments if item.workload.startswith(self._prefix)]
         self._planned: Counter[str] = Counter(item.workload for item in self._assignments)
         self._planned_pct: Counter[str] = Counter()
-        for item in self._assignments:
+        for item in () if self._whole else self._assignments:
             self._planned_pct[item.device] += item.share_pct_sm
         self._ready = Counter(row.workload for row in self._replicas if row.state == READY)
 
@@ -348,22 +418,19 @@ class _Sight:
         for row in self._replicas:
             held[row.uuid].append(record_of(ReplicaLine, row))
         return tuple(
-            self._device(uuid, spec, held[uuid])
-            for uuid, spec in sorted(self._devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
+            self._device(uuid, fixed, held[uuid])
+            for uuid, fixed in self._known.fixed.items()
             if self._whole or held[uuid]
         )
 
-    def _device(self, uuid: str, spec: Plain, replicas: list[ReplicaLine]) -> DeviceLine:
+    def _device(self, uuid: str, fixed: Plain, replicas: list[ReplicaLine]) -> DeviceLine:
         reading = self._readings.get(uuid)
-        return record_of(
-            DeviceLine,
-            spec,
-            **{name: getattr(reading, name, None) for name in _READINGS},
+        # A project's token sees what was planned for it alone.
+        own: Plain = {} if self._whole else {"share_pct_sm_planned": self._planned_pct[uuid]}
+        seen: Plain = {name: getattr(reading, name, None) for name in _READINGS}
+        return DeviceLine(
+            **{**fixed, **seen, **own},
             up=reading is not None,
-            price_usd_per_h=self._prices[uuid],
-            policy=self._owners.policy_at(DeviceId(uuid)).name,
-            owners=owner_words(knob_owners(self._owners, DeviceId(uuid), self._standing)),
-            share_pct_sm_planned=self._planned_pct[uuid],
             share_pct_sm_held=sum(replica.share_pct_sm for replica in replicas),
             replicas=tuple(sorted(replicas, key=lambda replica: replica.replica)),
         )

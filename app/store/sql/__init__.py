@@ -61,7 +61,9 @@ def load(folder: Path) -> Mapping[str, TextClause]:
 
 
 def records(session: Session, kind: type[T], statement: Executable, **parameters: object) -> tuple[T, ...]:
-    return tuple(from_row(kind, row) for row in session.execute(statement, parameters))
+    result = session.execute(statement, parameters)
+    names = tuple(result.keys())
+    return tuple(_made(kind, dict(zip(names, row, strict=True))) for row in result)
 
 
 def one(session: Session, kind: type[T], statement: Executable, **parameters: object) -> T | None:
@@ -72,7 +74,10 @@ def one(session: Session, kind: type[T], statement: Executable, **parameters: ob
 
 def from_row(kind: type[T], row: Row[Any]) -> T:
     """A row as a record whose fields are its columns, each in the form that the field declares."""
-    values = dict(row._mapping)
+    return _made(kind, dict(row._mapping))
+
+
+def _made(kind: type[T], values: dict[str, Any]) -> T:
     for name, made in _formed(cast("Hashable", kind)).items():
         if values[name] is not None:
             values[name] = made(values[name])

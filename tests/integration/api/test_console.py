@@ -21,10 +21,12 @@ from sqlalchemy import text
 from app import kinds
 from app.api.console import door
 from app.services.declared.sign_ins import SIGN_IN_S
+from app.services.seen.feed import Topic, difference, freshened, picture
 from app.store.ledger import CostBy
 from solvers.domain.budget import MonthlyBudget
 from solvers.domain.device import Label
-from solvers.domain.ids import ProjectName
+from solvers.domain.ids import PolicyName, ProjectName
+from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
 from solvers.errors import TransientError
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
@@ -471,6 +473,7 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def test_the_stream_tells_the_whole_then_what_differs_and_goes_on_where_one_was(full: World) -> None:
+    _lasting(full)
     with serving(full) as (port, _), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S) as client:
         bearer = {"Authorization": f"Bearer {full.secrets['viewer']}"}
         with client.stream("GET", "/v1/events/stream?topics=services,nodes", headers=bearer) as response:
@@ -500,10 +503,13 @@ def test_the_stream_tells_the_whole_then_what_differs_and_goes_on_where_one_was(
 
 
 def _rack(world: World, name: str) -> None:
-    with world.database.raw() as connection:
-        connection.execute(
-            "UPDATE nodes SET spec = jsonb_set(spec, '{rack}', to_jsonb(%s::text)) WHERE id = %s", (name, NODE)
-        )
+    merge = {"Content-Type": "application/merge-patch+json"}
+    assert world.call("PATCH", f"/v1/nodes/{NODE}", plain={"rack": name}, headers=merge).status_code == 200
+
+
+def _lasting(world: World) -> None:
+    """Nobody is silent, however slow the machine is."""
+    world.put(kinds.POLICY, Policy(name=PolicyName("default"), device_silent_after_s=3600.0))
 
 
 def test_a_project_follows_its_own_and_one_reader_serves_all(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,6 +542,7 @@ def test_a_project_follows_its_own_and_one_reader_serves_all(full: World, monkey
 
 
 def test_the_stream_says_when_there_is_nothing_new_to_be_had(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _lasting(full)
     with serving(full) as (port, _), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S) as client:
         bearer = {"Authorization": f"Bearer {full.secrets['viewer']}"}
         with client.stream("GET", "/v1/events/stream?topics=nodes", headers=bearer) as response:
@@ -580,3 +587,55 @@ def test_telemetry_of_many_is_asked_at_once(full: World) -> None:
         f"subject=devices/{DEVICE}&field=power_w&step_s=1&from=2026-01-01",
     ):
         assert full.call("GET", f"/v1/telemetry?{query}", "viewer").status_code == 422, query
+
+
+# -- what is kept between two looks -----------------------------------------------------------------------------------
+
+
+def test_what_is_declared_is_seen_however_often_one_looked_before(full: World) -> None:
+    def fleet() -> dict[str, Any]:
+        found: dict[str, Any] = full.call("GET", "/v1/fleet", "viewer").json()
+        return found
+
+    def device() -> dict[str, Any]:
+        found: dict[str, Any] = next(item for item in fleet()["devices"] if item["id"] == DEVICE)
+        return found
+
+    def service() -> dict[str, Any]:
+        found: dict[str, Any] = next(item for item in fleet()["services"] if item["id"] == f"{OWN}/vision")
+        return found
+
+    assert (device()["price_usd_per_h"], service()["slo"]["latency_ms"], fleet()["nodes"][0]["schedulable"]) == (
+        pytest.approx(0.35), 60.0, True,
+    )  # fmt: skip
+    patches: dict[str, Any] = {
+        f"/v1/services/{OWN}/vision": {"slo": {"latency_ms": 45.0}},
+        f"/v1/nodes/{NODE}": {"schedulable": False},
+        "/v1/gpu-types/t4": {"prices": [{"kind": "on_demand", "usd_per_h": 2.5}]},
+    }
+    for path, patch in patches.items():
+        merge = {"Content-Type": "application/merge-patch+json"}
+        assert full.call("PATCH", path, plain=patch, headers=merge).status_code == 200, path
+    assert (device()["price_usd_per_h"], service()["slo"]["latency_ms"], fleet()["nodes"][0]["schedulable"]) == (
+        2.5, 45.0, False,
+    )  # fmt: skip
+    plan = full.call("POST", "/v1/plans", plain={}).json()["id"]
+    assert full.call("POST", f"/v1/plans/{plan}/apply", plain={}).status_code == 200
+    assert (fleet()["generation"], fleet()["plan"]["id"]) == (2, plan)
+    assert full.call("GET", "/v1/fleet", "own viewer").json()["plan"]["id"] == plan
+
+
+def test_rates_and_events_are_told_without_reading_the_fleet_again(full: World) -> None:
+    services = full.app.state.services
+    before = picture(services.status, services.history)
+    assert difference(before, freshened(before, services.status, services.history)) == {}
+    full.call("POST", f"/v1/nodes/{NODE}/drain", plain={})
+    with full.database.raw() as connection:
+        connection.execute("UPDATE rate_samples SET arrived = arrived * 2 WHERE service = 'demo/vision'")
+    with mock.patch.object(services.status, "fleet", side_effect=AssertionError):
+        told = difference(before, freshened(before, services.status, services.history))
+    assert set(told) == {Topic.SERVICES, Topic.EVENTS}
+    assert told[Topic.SERVICES] == {"set": {f"{OWN}/vision": {"rate_rps": 60.0}}, "gone": []}
+    assert {"node.drained"} < {event["name"] for event in told[Topic.EVENTS]["set"].values()}
+    # What it told is what the next whole reading tells.
+    assert picture(services.status, services.history)[Topic.SERVICES][f"{OWN}/vision"]["rate_rps"] == 60.0

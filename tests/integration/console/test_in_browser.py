@@ -269,6 +269,75 @@ def test_a_plan_is_rejected_by_a_click_and_its_comment_kept(entrance: Entrance, 
     expect(visitor.page.get_by_text("too dear")).to_be_visible()
 
 
+def test_plans_are_approved_taken_back_and_planning_let_go_by_clicks(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.window(width=390)
+    visitor.sign_in(served.tokens["operator"])
+    heading = visitor.page.get_by_role("heading", level=1)
+    made = []
+    for comment in ("as agreed", "once more"):
+        with served.house.client(served.tokens["operator"]) as client:
+            plan = client.plan({"lane": "act"})["id"]
+        visitor.open(f"/plans/{plan}")
+        visitor.page.get_by_label("Comment").fill(comment)
+        visitor.page.get_by_role("button", name="Approve").click()
+        expect(heading).to_contain_text("promoted, generation")
+        made.append(heading.inner_text().rpartition(" ")[2])
+    visitor.open("/plans")
+    expect(heading).to_contain_text(f"generation {made[1]} stands")
+    back = visitor.page.get_by_label("To generation")
+    expect(back).to_have_value(made[0])
+    visitor.page.get_by_label("Why").fill("was better")
+    visitor.page.get_by_role("button", name="Roll back").click()
+    expect(heading).to_contain_text(f"generation {int(made[1]) + 1}")
+    visitor.open("/plans")
+    held = visitor.page.get_by_text("Nobody but people change the plan until")
+    expect(held).to_contain_text("operator")
+    visitor.page.get_by_role("button", name="Let the planner act again").click()
+    expect(held).to_have_count(0)
+    visitor.open("/audit?subject=cluster")
+    expect(visitor.page.get_by_text("planning.resumed").first).to_be_visible()
+
+
+def test_a_question_has_its_answers_side_by_side_and_an_address(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.window()
+    visitor.sign_in(served.tokens["operator"])
+    visitor.open("/what-if")
+    visitor.page.get_by_label("GPUs of option 1").fill("1")
+    visitor.page.get_by_label("type of option 1").select_option("t4")
+    visitor.page.get_by_label("load of option 2").fill("2")
+    visitor.page.get_by_role("button", name="Plan them").click()
+    answers = visitor.page.get_by_role("region", name="Answers")
+    expect(answers.get_by_role("columnheader")).to_have_text(["", "as it is", "option 1: 1 × t4", "option 2, load × 2"])
+    assert visitor.row("GPUs in use, of all")[2].endswith("/ 2")
+    assert "gpus1=1" in visitor.page.url
+
+
+def test_the_bill_is_taken_along_as_files(viewer: Visitor) -> None:
+    viewer.open("/costs?by=model")
+    for name, header in (("CSV", "model,usd,"), ("FOCUS CSV", "BilledCost,")):
+        with viewer.page.expect_download() as told:
+            viewer.page.get_by_role("link", name=name, exact=True).click()
+        assert told.value.suggested_filename.startswith("headroom-")
+        assert Path(told.value.path()).read_text().startswith(header)
+
+
+def test_a_node_is_drained_and_put_back_with_a_second_thought(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.window(width=390)
+    visitor.sign_in(served.tokens["operator"])
+    visitor.open(f"/nodes/{NODE}")
+    sure = visitor.page.get_by_role("button", name=f"Yes, drain {NODE}")
+    expect(sure).to_be_hidden()
+    visitor.page.get_by_text("Drain it").press("Enter")
+    visitor.page.get_by_label("Why").fill("a new fan")
+    sure.press("Enter")
+    expect(visitor.page.get_by_text("It is being emptied")).to_be_visible()
+    expect(visitor.page.get_by_text("a new fan")).to_be_visible()
+    assert (visitor.wide(), visitor.pale(), visitor.unreachable(), visitor.axe(AXE)) == ([], [], [], [])
+    visitor.page.get_by_text("Put it back into use").click()
+    visitor.page.get_by_role("button", name=f"Yes, uncordon {NODE}").click()
+    expect(visitor.page.get_by_text("Drain it")).to_be_visible()
+
+
 # -- the stream -------------------------------------------------------------------------------------------------------
 
 
@@ -305,7 +374,13 @@ def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) ->
     served.house.change("UPDATE rate_samples SET arrived = arrived + 30 WHERE service = 'demo/vision'")
     expect(rate).not_to_have_text(before)
     assert f"{float(chart.get_attribute('data-last') or 0):.1f}" == rate.inner_text()
-    assert viewer.page.locator(".chart canvas").count() == 4
+    assert viewer.page.locator(".chart canvas").count() == 6
+    # The same as a table, the newest first.
+    figure = viewer.page.locator(".chart").filter(has_text="Requests per second")
+    figure.get_by_text("As a table").click()
+    expect(figure.get_by_role("columnheader")).to_have_text(["UTC", "offered", "served", "dropped"])
+    viewer.page.get_by_label("charts in local time").check()
+    expect(figure.get_by_role("columnheader").first).to_have_text("local time")
 
 
 def test_a_server_that_went_away_is_waited_for(viewer: Visitor) -> None:
