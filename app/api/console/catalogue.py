@@ -4,7 +4,8 @@ signed in with which token.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import yaml
 from fastapi import APIRouter, Depends, Form, Query
@@ -16,6 +17,7 @@ from app.api.auth import CLUSTER_ADMIN, CLUSTER_READ
 from app.api.console.door import Looking, PageRoute, Visit, by_cookie, end_sign_in
 from app.api.console.glance import fleet_of
 from app.store.pages import PageOrder
+from app.store.webhooks import Delivery
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 Overseeing = Annotated[Visit, Depends(by_cookie(CLUSTER_READ))]
@@ -82,7 +84,15 @@ def settings(visit: Looking) -> Response:
         own=tokens.get(visit.actor.token_id),
         sign_ins=visit.services.sign_ins.of(visit.actor),
         tokens=tokens.page(EVERY).items if visit.may(CLUSTER_ADMIN) else (),
+        channels=list(_channels(visit)) if visit.may(CLUSTER_READ) else (),
     )
+
+
+def _channels(visit: Visit) -> Iterator[tuple[dict[str, Any], Delivery | None]]:
+    """Where alarms go, each with what it was told last."""
+    for stored in visit.services.documents.page(kinds.WEBHOOK, EVERY, None).items:
+        told = visit.services.history.deliveries(stored.key[0], PageOrder(limit=1)).items
+        yield stored.spec, next(iter(told), None)
 
 
 @router.post("/settings/sign-ins/end")

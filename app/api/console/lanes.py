@@ -21,6 +21,7 @@ FULL_PCT = 100
 class LaneBlock:
     """A replica for as long as it held what it held, in parts of the lane: thousandths across, per cents up."""
 
+    name: str
     x: float
     width: float
     y: int
@@ -88,6 +89,7 @@ def _lane(whole: DrawnLanes, name: str, spans: Sequence[HeldSpan], paints: Mappi
         clock = f"{span.start:%d %b %H:%M} to {span.until:%H:%M} UTC"
         blocks.append(
             LaneBlock(
+                name=span.workload,
                 x=left,
                 width=round(right - left, 2),
                 y=FULL_PCT - low - span.share_pct_sm,

@@ -79,6 +79,10 @@ def one_node(visit: Overseeing, node: NodeKey, hours: Hours = 6) -> Response:
     line = _known(fleet["nodes"], node, "node")
     paints, history = paints_of(fleet), visit.services.history
     devices = [device for device in fleet["devices"] if device["node"] == node]
+    lanes = lanes_of_node(visit, {device["id"]: f"#{device['index']}" for device in devices}, hours, paints)
+    there = {at["workload"] for device in devices for at in device["replicas"]} | {
+        part.name for lane in lanes.lanes for part in lane.blocks
+    }
     return visit.page(
         "node.html",
         topics="devices,nodes",
@@ -88,7 +92,8 @@ def one_node(visit: Overseeing, node: NodeKey, hours: Hours = 6) -> Response:
         receipts=history.receipts(PageOrder(limit=12), node, None).items,
         events=history.events(PageOrder(limit=12), f"nodes/{node}", None).items,
         drain=None if line["schedulable"] else visit.services.draining.progress(node),
-        lanes=lanes_of_node(visit, {device["id"]: f"#{device['index']}" for device in devices}, hours, paints),
+        lanes=lanes,
+        paints=[(name, mark) for name, mark in paints.items() if name in there],
         charts=_charts(visit, devices, hours, _cap_w(visit, PowerScope.NODE, node), (POWER | {"live": ""},)),
         hours=hours,
     )

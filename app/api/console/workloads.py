@@ -27,6 +27,7 @@ from solvers.errors import NotFoundError
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 SORTS = ("id", "slo_attainment", "budget", "latency_ms_p99", "rate_rps", "replicas_ready", "model", "mode", "policy")
 SHOWN_MAX = 1000
+EVERY_TYPE = PageOrder(limit=500)
 Word = Annotated[str, Query(max_length=100)]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
 CHARTS = (
@@ -73,7 +74,7 @@ def services(
 
 
 @router.get("/services/{project}/{name}", response_class=HTMLResponse)
-def service(visit: Looking, project: Project, name: Name, hours: Hours = 1) -> Response:
+def service(visit: Looking, project: Project, name: Name, hours: Hours = 1, why_not: Word = "") -> Response:
     """One service: what it gets, what it costs, why it is as it is."""
     require_project(visit.actor, project)
     stored = visit.services.documents.get(kinds.SERVICE, (project, name))
@@ -103,7 +104,9 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1) -> R
         ),
         charts=json.dumps(charts),
         hours=hours,
-        explained=_explained(visit, workload, fleet),
+        explained=_explained(visit, workload, fleet, why_not or None),
+        types=[stored.key[0] for stored in visit.services.documents.page(kinds.GPU_TYPE, EVERY_TYPE, None).items],
+        why_not=why_not,
         yaml=yaml.safe_dump(_said(stored.spec), allow_unicode=True),
         version=stored.version,
         events=_history(visit, f"services/{workload}"),
@@ -111,12 +114,14 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1) -> R
     )
 
 
-def _explained(visit: Visit, workload: str, fleet: Plain) -> Any:
+def _explained(visit: Visit, workload: str, fleet: Plain, why_not: str | None) -> Any:
     if fleet["plan"] is None:
         return None
     try:
-        return plain(visit.services.plans.explain(fleet["plan"]["id"], visit.actor.project, workload))
+        return plain(visit.services.plans.explain(fleet["plan"]["id"], visit.actor.project, workload, why_not))
     except NotFoundError:
+        if why_not is not None:
+            raise
         return None
 
 

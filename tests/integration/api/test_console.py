@@ -27,6 +27,7 @@ from solvers.domain.budget import MonthlyBudget
 from solvers.domain.device import Label
 from solvers.domain.ids import PolicyName, ProjectName
 from solvers.domain.policy import Policy
+from solvers.domain.webhook import Webhook
 from solvers.domain.workload import Project
 from solvers.errors import TransientError
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
@@ -402,6 +403,26 @@ def test_people_are_called_by_their_names_and_revisions_told_apart(full: World) 
     own = _text(full, "own viewer", "/plans")
     assert operator in own
     assert ">operator<" not in own
+
+
+def test_why_not_is_a_question_to_the_page(full: World) -> None:
+    path = f"/services/{OWN}/vision"
+    told = _text(full, "viewer", f"{path}?why_not=v100")
+    assert 'role="status">' in told
+    assert "<option selected>v100</option>" in told
+    nothing = full.call("GET", f"{path}?why_not=h900", None, headers=full.cookie("viewer"))
+    assert (nothing.status_code, "h900" in nothing.text) == (404, True)
+
+
+def test_settings_show_where_alarms_go_and_what_came_of_it(full: World) -> None:
+    secret = "HEADROOM_WEBHOOK_SECRET_P"
+    hook = Webhook(name="pager", url="https://hooks.example/secret-path?key=x", secret_environment=secret)
+    full.put(kinds.WEBHOOK, hook)
+    page = _text(full, "viewer", "/settings")
+    assert "hooks.example" in page
+    assert "secret-path" not in page
+    assert "never" in page
+    assert "pager" not in _text(full, "own viewer", "/settings")
 
 
 def test_a_node_is_drained_and_put_back_and_says_how_far_it_is(full: World) -> None:

@@ -43,9 +43,10 @@
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
+      const wide = ctx.measureText(mark.text).width + 6;
       if (x < free) continue;
-      ctx.fillText(mark.text, x + 3, bbox.top + 10 * devicePixelRatio);
-      free = x + ctx.measureText(mark.text).width + 12;
+      ctx.fillText(mark.text, x + wide > bbox.left + bbox.width ? x - wide : x + 3, bbox.top + 10 * devicePixelRatio);
+      free = x + wide + 6;
     }
     ctx.restore();
   }
@@ -159,7 +160,7 @@
   asked.charts.forEach(build);
   const tools = document.createElement("label"), choice = document.createElement("input");
   Object.assign(choice, { type: "checkbox", checked: local });
-  tools.className = "soft";
+  tools.className = "soft clock";
   tools.append(choice, " charts in local time");
   place.before(tools);
   choice.addEventListener("change", function () {
