@@ -40,7 +40,7 @@ from app.clock import new_id
 from app.errors import BodyTooLargeError
 from app.logs import EventLog
 from app.registry import process_registry
-from app.services.seen.feed import freshened, picture
+from app.services.seen.feed import FollowedFleet
 from app.services.seen.history import announcements
 from app.services.seen.routes import route_changes
 from app.signals import asked_to_end
@@ -209,10 +209,7 @@ def create_app(context: ApiContext) -> FastAPI:
     reader = RouteReader(board, lambda: route_changes(context.database), services.routes.table, context.log)
     streams = StreamRegistry(hub, services.tokens.ended, context.log)
     live_board = LiveBoard(live_metrics(registry))
-    status, history = services.status, services.history
-    live = LiveReader(
-        live_board, lambda: picture(status, history), lambda before: freshened(before, status, history), context.log
-    )
+    live = LiveReader(live_board, FollowedFleet(services.status, services.history), context.log)
     feeds: list[FeedThread[Any]] = [listener, reader, streams, live]
     if context.reads is not None and context.reads.has_replica:
         feeds.append(ReplicaWatch(hub, context.reads.measure, context.log))

@@ -20,7 +20,7 @@ from app.api.streams import FeedThread, Hub, LineStream, StreamRegistry
 from app.clock import new_id
 from app.logs import EventLog
 from app.services.declared.tokens import Actor
-from app.services.seen.feed import Fields, Picture, Topic, difference
+from app.services.seen.feed import Fields, FollowedFleet, Picture, Topic, difference
 from solvers.errors import TransientError
 
 STREAMS_MAX = 512
@@ -151,13 +151,10 @@ def live_stream(
 class LiveReader(FeedThread[None]):
     """The thread that reads for the board while somebody watches: everything, and more often what is `fresh`."""
 
-    def __init__(
-        self, board: LiveBoard, read: Callable[[], Picture], fresh: Callable[[Picture], Picture], log: EventLog
-    ) -> None:
+    def __init__(self, board: LiveBoard, fleet: FollowedFleet, log: EventLog) -> None:
         super().__init__("live", board.hub, nullcontext, self._watch, log)
         self._board = board
-        self._read = read
-        self._fresh = fresh
+        self._fleet = fleet
         self._before: Picture = {}
 
     def _watch(self, _: None) -> None:
@@ -167,10 +164,10 @@ class LiveReader(FeedThread[None]):
             if not self._hub.listeners:
                 continue
             if not self._before or now_s >= due_s:
-                due_s = self._tell(self._read, LEISURE)
+                due_s = self._tell(self._fleet.picture, LEISURE)
                 fresh_due_s = now_s + READ_EVERY_S
             elif now_s >= fresh_due_s:
-                fresh_due_s = self._tell(lambda: self._fresh(self._before), FRESH_LEISURE)
+                fresh_due_s = self._tell(lambda: self._fleet.freshened(self._before), FRESH_LEISURE)
 
     def _tell(self, read: Callable[[], Picture], leisure: float) -> float:
         """Read, and tell what differs; when to read again."""

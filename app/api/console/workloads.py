@@ -34,7 +34,8 @@ CHARTS = (
     {"name": "Requests per second", "fields": ["offered_rps", "completed_rps", "dropped_rps"], "live": "rate_rps"},
     {"name": "Latency, ms", "fields": ["latency_ms_p50", "latency_ms_p99"], "live": "latency_ms_p99"},
     {"name": "Within its SLO, part of requests", "fields": ["slo_attainment"], "live": "slo_attainment", "near": True},
-    {"name": "Replicas and SM share, %", "fields": ["replicas", "share_pct_sm"], "live": "replicas_ready"},
+    {"name": "Replicas", "fields": ["replicas"], "live": "replicas_ready"},
+    {"name": "SM share held, %", "fields": ["share_pct_sm"], "live": ""},
     {"name": "$/h by the share it holds", "fields": ["usd_per_h"], "live": ""},
     {"name": "Energy per request, J", "fields": ["energy_j_per_request"], "live": ""},
 )

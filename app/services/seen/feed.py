@@ -5,6 +5,7 @@ and what differs from the reading before.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -52,9 +53,28 @@ def topics_of(wanted: str | None, project: str | None) -> tuple[Topic, ...]:
     return tuple(Topic(name) for name in dict.fromkeys(names))
 
 
-def picture(status: StatusReader, history: History) -> Picture:
-    """The state of everything that can be followed. Raises TransientError."""
-    fleet = status.fleet(None)
+@dataclass(frozen=True, slots=True)
+class FollowedFleet:
+    """Reads what can be followed. Both raise TransientError."""
+
+    status: StatusReader
+    history: History
+
+    def picture(self) -> Picture:
+        """The state of everything."""
+        return _picture(self.status.fleet(None), self.history)
+
+    def freshened(self, before: Picture) -> Picture:
+        """The picture with what people wait for and is cheap to read: rates, cycles and events."""
+        rates = self.status.rates()
+        told = {
+            name: {**fields, **_rounded({"rate_rps": rates[name]})} if name in rates else fields
+            for name, fields in before[Topic.SERVICES].items()
+        }
+        return {**before, Topic.SERVICES: told, **_recent(self.history)}
+
+
+def _picture(fleet: FleetSummary, history: History) -> Picture:
     return {
         Topic.FLEET: {"fleet": summary(fleet)},
         Topic.NODES: {item.id: plain(item) | {"age_s": None} for item in fleet.nodes},
@@ -63,16 +83,6 @@ def picture(status: StatusReader, history: History) -> Picture:
         Topic.WORK: {item.id: _rounded(plain(item)) for item in fleet.jobs},
         **_recent(history),
     }
-
-
-def freshened(before: Picture, status: StatusReader, history: History) -> Picture:
-    """The picture with what people wait for and is cheap to read: rates, cycles and events. Raises TransientError."""
-    rates = status.rates()
-    told = {
-        name: {**fields, **_rounded({"rate_rps": rates[name]})} if name in rates else fields
-        for name, fields in before[Topic.SERVICES].items()
-    }
-    return {**before, Topic.SERVICES: told, **_recent(history)}
 
 
 def _recent(history: History) -> Picture:

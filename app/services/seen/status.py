@@ -206,10 +206,10 @@ class StatusReader:
     def __init__(self, database: Database, cluster: str) -> None:
         self._database = database
         self._cluster = cluster
-        self._declared: _Declared | None = None
+        self._declared: _KeptDeclared | None = None
 
-    def _known(self, session: Session) -> _Declared:
-        mark = (telemetry.intent_mark(session), targets.standing(session, self._cluster))
+    def _known(self, session: Session) -> _KeptDeclared:
+        mark = _WhenDeclared(intent=telemetry.intent_mark(session), standing=targets.standing(session, self._cluster))
         kept = self._declared
         if kept is None or kept.mark != mark:
             kept = self._declared = _declared(session, self._cluster, mark)
@@ -296,10 +296,18 @@ def _planning(cycle: CycleSummary | None) -> PlanningLine | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Declared:
+class _WhenDeclared:
+    """What is another one whenever a document or the target is."""
+
+    intent: str
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptDeclared:
     """What documents and the target say, until one of them changes: its mark does, then."""
 
-    mark: tuple[str, Standing]
+    mark: _WhenDeclared
     silent_s: float
     target: Target
     plan: PlanSummary | None
@@ -313,7 +321,7 @@ class _Declared:
     workloads: dict[Kind, list[Stored]]
 
 
-def _declared(session: Session, cluster: str, mark: tuple[str, Standing]) -> _Declared:
+def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDeclared:
     target, owners = targets.current(session, cluster), read_owners(session)
     standing = standing_of(session, target)
     nodes_ = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
@@ -336,7 +344,7 @@ def _declared(session: Session, cluster: str, mark: tuple[str, Standing]) -> _De
         }
         for uuid, spec in sorted(devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
     }
-    return _Declared(
+    return _KeptDeclared(
         mark=mark,
         silent_s=read_policy(session).device_silent_after_s,
         target=target,
@@ -354,7 +362,7 @@ def _declared(session: Session, cluster: str, mark: tuple[str, Standing]) -> _De
 class _Sight:
     """What a project (None: everybody) sees of the world."""
 
-    def __init__(self, session: Session, known: _Declared, project: str | None) -> None:
+    def __init__(self, session: Session, known: _KeptDeclared, project: str | None) -> None:
         self._prefix = "" if project is None else f"{project}/"
         self._whole = project is None
         self._known = known

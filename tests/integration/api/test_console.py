@@ -21,7 +21,7 @@ from sqlalchemy import text
 from app import kinds
 from app.api.console import door
 from app.services.declared.sign_ins import SIGN_IN_S
-from app.services.seen.feed import Topic, difference, freshened, picture
+from app.services.seen.feed import FollowedFleet, Topic, difference
 from app.store.ledger import CostBy
 from solvers.domain.budget import MonthlyBudget
 from solvers.domain.device import Label
@@ -648,15 +648,16 @@ def test_what_is_declared_is_seen_however_often_one_looked_before(full: World) -
 
 def test_rates_and_events_are_told_without_reading_the_fleet_again(full: World) -> None:
     services = full.app.state.services
-    before = picture(services.status, services.history)
-    assert difference(before, freshened(before, services.status, services.history)) == {}
+    fleet = FollowedFleet(services.status, services.history)
+    before = fleet.picture()
+    assert difference(before, fleet.freshened(before)) == {}
     full.call("POST", f"/v1/nodes/{NODE}/drain", plain={})
     with full.database.raw() as connection:
         connection.execute("UPDATE rate_samples SET arrived = arrived * 2 WHERE service = 'demo/vision'")
     with mock.patch.object(services.status, "fleet", side_effect=AssertionError):
-        told = difference(before, freshened(before, services.status, services.history))
+        told = difference(before, fleet.freshened(before))
     assert set(told) == {Topic.SERVICES, Topic.EVENTS}
     assert told[Topic.SERVICES] == {"set": {f"{OWN}/vision": {"rate_rps": 60.0}}, "gone": []}
     assert {"node.drained"} < {event["name"] for event in told[Topic.EVENTS]["set"].values()}
     # What it told is what the next whole reading tells.
-    assert picture(services.status, services.history)[Topic.SERVICES][f"{OWN}/vision"]["rate_rps"] == 60.0
+    assert fleet.picture()[Topic.SERVICES][f"{OWN}/vision"]["rate_rps"] == 60.0

@@ -374,7 +374,7 @@ def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) ->
     served.house.change("UPDATE rate_samples SET arrived = arrived + 30 WHERE service = 'demo/vision'")
     expect(rate).not_to_have_text(before)
     assert f"{float(chart.get_attribute('data-last') or 0):.1f}" == rate.inner_text()
-    assert viewer.page.locator(".chart canvas").count() == 6
+    assert viewer.page.locator(".chart canvas").count() == 7
     # The same as a table, the newest first.
     figure = viewer.page.locator(".chart").filter(has_text="Requests per second")
     figure.get_by_text("As a table").click()

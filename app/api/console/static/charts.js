@@ -34,6 +34,8 @@
     ctx.lineWidth = 1;
     ctx.strokeStyle = ctx.fillStyle = css("--soft");
     ctx.font = `${10 * devicePixelRatio}px system-ui`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     ctx.setLineDash([3, 3]);
     let free = 0;
     for (const mark of [...asked.marks].sort((one, other) => one.at - other.at)) {
