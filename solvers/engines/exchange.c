@@ -22,6 +22,7 @@
 #define NOISE 0.1
 #define FAILS 20           /* attempts in vain after which they are longer */
 #define LONGER 1.5
+#define KICK 4             /* so many in vain, and one device more may be closed at once */
 #define GAIN 1e-7
 #define SHORT 1e-9         /* part of a rate that is none: `solution.SERVED` */
 
@@ -678,7 +679,8 @@ int64_t exchange(const Problem *p, const Limits *t, const Plan *plan, int64_t ro
     for (int64_t i = 0; i < w.used; i++) copy(&best[i], &w.device[i]);
     int64_t attempts = 0, vain = 0;
     while (w.work < plan->work && w.used > 1 && vain < plan->patience) {
-        if (attempts++ || plan->closes) disturb(&w, &all[2 * room + 2]);
+        int64_t kicks = attempts++ || plan->closes ? 1 + below(&w, 1 + vain / KICK) : 0;
+        for (int64_t turn = 0; turn < kicks && w.used > 1; turn++) disturb(&w, &all[2 * room + 2]);
         if (w.used && attempt(&w, plan, each, best, &best_used, &best_worth)) {
             vain = 0;
             continue;

@@ -18,8 +18,8 @@ HEAT, COLD = 0.004, 0.0004
 """Parts of what a device costs on average that a move may lose, at the beginning and at the end of an attempt."""
 SLICE_UNITS = 100.0
 """Of each walk: so long nobody looks at the clock."""
-ATTEMPT_UNITS = 80.0
-"""Of an attempt at first."""
+ATTEMPT_UNITS, DEVICES_EVEN = 80.0, 32.0
+"""Of an attempt at first, at most; of so many devices one each, of fewer less: another try is worth more there."""
 PATIENCE = 30
 """Attempts in vain after which it ends by itself, of each walk; or as much as went before the last gain, if that is
 more: who gains seldom is waited for as long again.
@@ -41,8 +41,9 @@ def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Dead
     usd = _guessed(solution) if prices is None else prices.demand_usd
     price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), problem.unserved_usd)
     exchange = Exchange(rules.judge.contents, _rooms(rules, price))
-    attempt, spent, gained, best_usd, turn = ATTEMPT_UNITS, 0.0, 0.0, np.inf, 0
-    while not deadline.over and spent - gained < max(gained, PATIENCE * ATTEMPT_UNITS * WALKS):
+    attempt = shortest = min(ATTEMPT_UNITS, devices**2 / DEVICES_EVEN)
+    spent, gained, best_usd, turn = 0.0, 0.0, np.inf, 0
+    while not deadline.over and spent - gained < max(gained, PATIENCE * shortest * WALKS):
         left = deadline.units_until(0.0) / (1 if deadline.work_units is None else WALKS)
         walk = Walk(
             heat_usd=HEAT * mean_usd,

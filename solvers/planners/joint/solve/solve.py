@@ -58,7 +58,9 @@ SHED_PATTERNS_MAX = 2000
 RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
 """Parts of the rates that devices are made fewer with, in the order that pays best."""
 THIN_BASES = 3
-DEVICES_TINY = 16.0
+DEVICES_TINY, DEVICES_FEW = 16.0, 32.0
+EARLY_PART = 0.2
+"""Of what is left: so long few devices are exchanged from the first answer on, before anything else."""
 IMPROVE_PART = 0.97
 """Of what is left."""
 COMPLETE_ROUNDS = 25
@@ -72,7 +74,7 @@ END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GAP, GAP_LAST = 0.005, 3e-4
 """Of the relaxed optimum: a bound so near is near enough at first, and at last."""
-FEW_PART = 0.2
+FEW_PART = 0.4
 """Of what is left, for all phases where devices are so few that branching follows."""
 GROUPS_UNTIL = 0.35
 """Of the deadline, kept from groups for what is about all of them."""
@@ -195,7 +197,11 @@ class Phases:
     def _dive(self, scene: Scene, begin: Generation) -> None:
         """The first dive is quick; slower ones follow as long as there is time for what they take."""
         deadline, slowness, took = self.deadline, 0.0, 0.0
-        tiny = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_TINY
+        devices = float(begin.relaxed.values[begin.master.slacks :].sum())
+        if devices <= DEVICES_FEW:
+            prices = begin.master.rows.prices(begin.relaxed.row_duals)
+            self._within("improve_s", EARLY_PART, partial(self._exchanged, scene, self.first, prices))
+        tiny = devices <= DEVICES_TINY
         depths = DEPTHS_SMALL if small_enough(begin.master, begin.relaxed) else DEPTHS
         for times, depth in DEPTHS_TINY if tiny else depths:
             if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
@@ -213,15 +219,16 @@ class Phases:
 
     def _finish(self, scene: Scene, search: Generation) -> None:
         master, relaxed = search.master, search.relaxed
-        rules, deadline = scene.rules, self.deadline
+        deadline = self.deadline
         self._thin(scene, master.rows.prices(relaxed.row_duals))
         if self.found is not None and self._short(self.found):
             self._try("complete_s", lambda: completed(scene, self.best, deadline))
         if self.found is not None and self.worth(self.found) > relaxed.value * (1 + self.order.gap):
             prices = master.rows.prices(relaxed.row_duals)
-            self._within(
-                "improve_s", IMPROVE_PART, lambda within: improved(rules, self.best, prices, within, self.order.seed)
-            )
+            for base in (self.best, *sorted(self.dived, key=self.worth)):
+                # The next one where the search from the best has ended by itself.
+                if not deadline.over:
+                    self._within("improve_s", IMPROVE_PART, partial(self._exchanged, scene, base, prices))
         kept = master.promising(relaxed, COLUMNS_KEPT)
         self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
 
@@ -243,6 +250,9 @@ class Phases:
         cheapest = min(short, key=lambda item: item.usd_per_h)
         if self.found is None or cheapest.usd_per_h < self.found.usd_per_h or self._short(self.found):
             self._within("mend_s", MEND_PART, partial(self._served, scene, cheapest, prices))
+
+    def _exchanged(self, scene: Scene, base: Layout, prices: Prices, deadline: Deadline) -> Layout:
+        return improved(scene.rules, base, prices, deadline, self.order.seed)
 
     def _served(self, scene: Scene, short: Layout, prices: Prices, deadline: Deadline) -> Layout:
         """What lacks a little is served by exchanging what devices have, else by another device."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.judge import Judge
@@ -83,3 +84,8 @@ def test_demand_nobody_can_serve_stays_unserved() -> None:
     layout = _solved(none)
     assert layout.patterns == ()
     assert layout.missing(none).tolist() == [1.0] * 4
+
+
+def test_a_dozen_devices_are_not_left_where_the_first_dives_lead() -> None:
+    # Dives alone end at 9.455, with 1,000 units too.
+    assert _solved(family_problem(12, 8, 21), units=400).usd_per_h < 9.2
