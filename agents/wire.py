@@ -1,9 +1,8 @@
 """Messages between control plane and agents: plain frozen records, standard library only, the single page of `agents`
-that `app` may import. What a node is told, what agents and gateways send, and strict reading of it all.
+that `app` may import; it validates what it receives with them. What a node is told, what agents and gateways send.
 
-The control plane validates what it receives with these same records at its edge. Times are seconds since the epoch as
-the sender's clock shows them; intervals come from monotonic clocks. In what is read a flag is no number, a text none
-either; a whole number may stand for a fraction. Unknown fields are refused, missing ones take their defaults or None.
+Times are seconds since the epoch as the sender's clock shows them; intervals come from monotonic clocks. In what is
+read a flag is no number, a text none either; a whole number may stand for a fraction. Unknown fields are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, dataclass_transform
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -80,9 +79,7 @@ class WorkerTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTarget:
-    """A replica process to hold. Everything that forces a new process when it changes is here with `batch`, which does
-    not.
-    """
+    """A replica process to hold. What is here forces a new process when it changes, but for `batch`."""
 
     replica: str
     kind: str
@@ -157,8 +154,7 @@ class ProfileSubject:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOrder:
     """A run: measure `subject` on a device for at most `budget_s`, alone or `beside` another service. With `drain` the
-    node waits for the device's live replicas to leave; without, it refuses a device that has some.
-    """
+    node waits for live replicas to leave; without, it refuses a device that has some."""
 
     run: int
     uuid: str
@@ -177,17 +173,26 @@ class ProfilePointAsked:
     clock_mhz_sm: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest:
+    """Somebody reads what a replica's processes write: so many lines first, then what comes."""
+
+    request: int
+    replica: str
+    lines: int
+
+
 # --- What agents and gateways send: who they are, what they saw, what they read back
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def _message(cls: type[T]) -> type[T]:
-    marked: Any = cls
-    marked.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
-    return cls
+    made: Any = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    made.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
+    return cast("type[T]", made)
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInventory:
     """What an agent found at start. Capabilities map a verb (`set_clock`, `set_power`, `mps`, `mig`) to '' (works) or
     why it does not.
@@ -209,7 +214,6 @@ class DeviceInventory:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
     """First message of an agent, sent with the join token. `boot_id` changes at every agent start."""
 
@@ -230,7 +234,6 @@ class Join:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
     """One device over one interval."""
 
@@ -248,7 +251,6 @@ class DeviceReport:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
     """One process of a replica over one interval; a replica and its shadow are two of them, and one that ended within
     the interval appears once more. Latencies are end to end; None when nothing finished. `executions` are batches of
@@ -288,11 +290,9 @@ class ReplicaReport:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One node, one interval, everything: devices and replicas in one message. (node, boot_id, sequence) is unique; a
-    retry repeats it. `cluster_id` and `epoch` are of the target whose generation was applied.
-    """
+    """One node, one interval, everything. (node, boot_id, sequence) is unique; a retry repeats it. `cluster_id` and
+    `epoch` are of the target whose generation was applied."""
 
     node: str
     boot_id: str
@@ -307,9 +307,8 @@ class Report:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReadBack:
-    """What a device holds now, read from the device and its processes, not from memory of what was asked."""
+    """What a device holds now, read from the device and its processes."""
 
     uuid: str
     mode: str
@@ -318,7 +317,6 @@ class DeviceReadBack:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReadBack:
     """A replica as found running."""
 
@@ -334,7 +332,6 @@ class ReplicaReadBack:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RepartitionReport:
     """What the controller of a device asks for after bad periods in a row: more share for a replica, from a donor or
     from what is free, or, where power is the cause, a replica less.
@@ -348,7 +345,6 @@ class RepartitionReport:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReceipt:
     """How far a node got with a generation: outcome applied, partial or refused, and what it reads back."""
 
@@ -369,7 +365,14 @@ class NodeReceipt:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece:
+    """What came since the last piece of a request, or why nothing does."""
+
+    lines: tuple[str, ...]
+    problem: str | None = None
+
+
+@_message
 class RateSample:
     """Offered load of one service at the edge over an interval, whether or not anybody served it."""
 
@@ -381,7 +384,6 @@ class RateSample:
 
 
 @_message
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeReport:
     """Offered load as a gateway (or the demo's traffic source) counts it. (gateway, boot_id, sequence) is unique."""
 
@@ -424,9 +426,7 @@ def decode_items(kind: type[T], plain: object) -> tuple[T, ...]:
 
 
 def mirrored(kind: type[T], /, *sources: object, **own: object) -> T:
-    """A record of what others hold under the same names, the first that has it, and of values of its own. Every field
-    must be told by somebody, also one that has a default, so that a name that changes on one side is not lost.
-    """
+    """A record of what the first of others holds under the same names, and of values of its own; no default counts."""
     known = cast("type", kind)
     for name in _fields(known).keys() - own.keys():
         holder = next((source for source in sources if hasattr(source, name)), None)

@@ -7,7 +7,7 @@ long. Workers outlive this agent: `close` ends the thread that makes the rounds 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from agents.crew.adapters import RESTART, adapter_of, batch_change_of
@@ -18,7 +18,7 @@ from agents.crew.resources import CgroupLimits, Logs, PortBook, bindable, connec
 from agents.crew.rounds import Rounds, Undertaker, hand_over
 from agents.crew.users import users_of
 from agents.crew.web import SocketWeb, fetch
-from agents.devices.base import WorkerSample, WorkerSpec
+from agents.devices.base import LogRead, WorkerSample, WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
 from agents.errors import AgentError, BusyError, DeviceError, NotFoundError, NotSupportedError, WorkerError
 from agents.processes import HostProcesses
@@ -196,6 +196,10 @@ class HostCrew:
         with self._bench.lock:
             self._undertaker.begin(self._member(worker), before_kill)
         self._stir()
+
+    def read_log(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:
+        with self._bench.lock:
+            return self._bench.logs.told(safe_name(replica), lines, places)
 
     def samples(self) -> tuple[WorkerSample, ...]:
         """Metrics are read now; a server that does not answer in time tells nothing this time, and nobody

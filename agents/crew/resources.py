@@ -7,9 +7,10 @@ import itertools
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from agents.devices.base import LogRead
 from agents.errors import BusyError, WorkerError
 
 # --- Ports: who owns which, and which are free
@@ -95,6 +96,8 @@ class PortBook:
 TAIL_BYTES = 4096
 TAIL_LINES = 8
 LINE_LENGTH_MAX = 300
+TOLD_BYTES, TOLD_WORKERS, TOLD_LENGTH_MAX = 48 * 1024, 3, 2000
+"""Who reads a replica's log is told so much of each of its newest workers at once, in lines of this length."""
 GONE_KEPT_MAX = 32
 """Workers whose logs stay after they are gone."""
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -105,6 +108,8 @@ class Logs:
         """`bytes_max`: of one worker, both of its files."""
         self._folder = folder
         self._half_bytes = max(TAIL_BYTES, bytes_max // 2)
+        self._cut: dict[str, int] = {}
+        """Bytes that were cut away from the beginning of a file."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
@@ -130,7 +135,9 @@ class Logs:
             _older(path).unlink(missing_ok=True)
         # Where even that fails, the next second tries again.
         with contextlib.suppress(OSError):
+            size = path.stat().st_size
             os.truncate(path, 0)
+            self._cut[name] = self._cut.get(name, 0) + size
 
     def tail(self, name: str) -> str:
         """The last lines, safe to show: bounded, without control characters."""
@@ -143,10 +150,44 @@ class Logs:
         lines = [_CONTROL.sub("", line).strip()[:LINE_LENGTH_MAX] for line in text[-TAIL_BYTES:].splitlines()]
         return " | ".join([line for line in lines if line][-TAIL_LINES:])
 
+    def told(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:
+        """The last lines of a replica's newest workers (its name as part of files'); where places are given, whole
+        lines that came since.
+        """
+        said: list[str] = []
+        reached: dict[str, int] = {}
+        for name in sorted(path.stem for path in self._folder.glob(f"{replica}@*.log"))[-TOLD_WORKERS:]:
+            try:
+                end = self._cut.get(name, 0) + self.path(name).stat().st_size
+                place = None if places is None else places.get(name, 0)
+                begin = end - TOLD_BYTES if place is None else max(place, end - TOLD_BYTES)
+                text = self._between(name, begin, end)
+            except OSError:
+                continue
+            # Whoever follows is told of a line when it has ended, or is endless.
+            unended = len(text) - 1 - text.rfind(b"\n")
+            kept = unended if place is not None and unended <= TOLD_LENGTH_MAX else 0
+            reached[name] = end - kept
+            if place is not None and begin > place:
+                said.append(f"... {begin - place} bytes were left out ...")
+            said += text[: len(text) - kept].decode("utf-8", "replace").expandtabs().splitlines()
+        shown = (_CONTROL.sub("", line).rstrip()[:TOLD_LENGTH_MAX] for line in said[-lines:])
+        return LogRead(lines=tuple(shown), places=reached)
+
+    def _between(self, name: str, begin: int, end: int) -> bytes:
+        """What was written from one place to another; before its beginning, what an earlier agent cut away."""
+        path, cut = self.path(name), self._cut.get(name, 0)
+        text = _end_of(path, end - max(begin, cut))
+        if begin < cut:
+            with contextlib.suppress(FileNotFoundError):
+                text = _end_of(_older(path), cut - begin) + text
+        return text
+
     def prune(self, in_use: frozenset[str]) -> None:
         """Keep the last words of only the newest workers that are gone."""
         gone = [path for path in self._folder.glob("*.log") if path.stem not in in_use]
         for path in sorted(gone, key=lambda each: each.stat().st_mtime)[:-GONE_KEPT_MAX]:
+            self._cut.pop(path.stem, None)
             _older(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
 

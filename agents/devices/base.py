@@ -20,8 +20,8 @@ and whoever applies targets use the same ones. Calls take milliseconds, for a st
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
@@ -167,6 +167,15 @@ class DeviceSample:
     workers: tuple[WorkerSample, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """Lines that a replica's workers wrote, how far each worker was read, and why there are none."""
+
+    lines: tuple[str, ...] = ()
+    places: Mapping[str, int] = field(default_factory=dict)
+    problem: str | None = None
+
+
 class Devices(Protocol):
     def inventory(self) -> tuple[DeviceInventory, ...]:
         """What there is; does not change while the agent runs."""
@@ -207,6 +216,9 @@ class Devices(Protocol):
         """What an operator must know of the devices now, beside failing verbs: foreign processes, limits that nobody
         enforces, devices that need a reset. In a stable order, without anything that changes by the second. Quick.
         """
+
+    def read_log(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:
+        """The last lines that a replica's workers wrote; with places, what came since. Quick."""
 
     def restore(self) -> None:
         """Give every device the clocks, power limit and compute mode it had before."""

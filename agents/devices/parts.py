@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from agents.devices.base import WorkerReading, WorkerSample, WorkerSpec
+from agents.devices.base import LogRead, WorkerReading, WorkerSample, WorkerSpec
 from agents.wire import DeviceInventory
 
 
@@ -237,6 +237,9 @@ class Crew(Protocol):
 
     def samples(self) -> tuple[WorkerSample, ...]:
         """What every worker did since the last call, from its metrics; `energy_j` and `memory_mib_used` are 0 here."""
+
+    def read_log(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:
+        """The last lines that a replica's workers wrote; with places, what came since."""
 
     def close(self) -> None:
         """Let go; workers go on."""

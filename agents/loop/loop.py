@@ -27,7 +27,7 @@ from agents.loop.collect import Collector, ReportBuffer, Sampler
 from agents.loop.governing import NodeGoverning
 from agents.loop.told import AgentTold
 from agents.loop.unsent import REPORTS_FILE, ReportFile
-from agents.loop.uplink import Mailbox, Uplink, listen
+from agents.loop.uplink import Mailbox, Tails, Uplink, listen
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import LoadMaker
 from agents.profiling.points import Control
@@ -116,6 +116,10 @@ class Agent:
                 daemon=True,
             ),
         ]
+        connection = self.uplink.servers.connection()
+        tails = Tails(self._devices, connection, lambda: self.uplink.token_for(self._cluster_id()), self._log)
+        wanted = (quiet, self.mailbox.logs_wanted)
+        threading.Thread(target=tails.run, args=wanted, name="logs", daemon=True).start()
         if self.loads is not None:
             desk = ProfilingDesk(self._desk_parts(self.loads))
             threads.append(threading.Thread(target=desk.run, args=(stop,), name="profiling", daemon=True))
@@ -144,11 +148,14 @@ class Agent:
             samples=partial(self._samples.take, PROFILING),
             loads=loads,
             control=Control(self.uplink.servers.connection()),
-            token=lambda: self.uplink.token_for(self.applier.target.cluster_id if self.applier.target else None),
+            token=lambda: self.uplink.token_for(self._cluster_id()),
             folder=self._state.path,
             log=self._log,
             now_s=self._clocks.monotonic_s,
         )
+
+    def _cluster_id(self) -> str | None:
+        return None if self.applier.target is None else self.applier.target.cluster_id
 
     def _occupied(self, uuid: str) -> bool:
         target = self.applier.target
@@ -312,6 +319,7 @@ class Agent:
             uplink_thread.join(0.02)
         quiet.set()
         self.mailbox.has_work.set()
+        self.mailbox.logs_wanted.set()
         self._devices.close()
 
     def _restore(self) -> None:

@@ -7,9 +7,19 @@ work is not guessed: a device that cannot do something says so only when it is a
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
-from agents.devices.base import Devices, DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
+from agents.devices.base import (
+    Devices,
+    DeviceSample,
+    DeviceSettings,
+    LogRead,
+    Mode,
+    WorkerReading,
+    WorkerSpec,
+    WorkerState,
+)
 from agents.errors import DeviceError, StateFileError
 from agents.loop.apply import Applier
 from agents.servers import Servers
@@ -72,6 +82,9 @@ class PaperDevices:
         told = "give the power limit back its original" if power_limit_w is None else f"limit it to {power_limit_w:g} W"
         self.lines.append(f"{uuid}: {told}")
         self._settings[uuid] = replace(self._settings[uuid], power_limit_w=power_limit_w)
+
+    def read_log(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:  # noqa: ARG002
+        return LogRead()
 
     def start(self, uuid: str, spec: WorkerSpec) -> str:
         self._started += 1

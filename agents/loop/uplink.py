@@ -10,18 +10,33 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from agents.config import NodeFacts
-from agents.errors import StateFileError
+from agents.devices.base import Devices
+from agents.errors import AgentError, StateFileError
 from agents.identity import Identity, IdentityError
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
 from agents.servers import Servers, SpreadConnection
 from agents.state import TOKEN_FILE, StateDirectory
 from agents.transport import HttpAnswer, StatusError, UnreachableError
-from agents.wire import AUTHORITY, HISTORY, READS, Join, NodeReceipt, NodeTarget, Report, WireError, decode, encode
+from agents.wire import (
+    AUTHORITY,
+    HISTORY,
+    READS,
+    Join,
+    LogPiece,
+    LogRequest,
+    NodeReceipt,
+    NodeTarget,
+    Report,
+    WireError,
+    decode,
+    decode_items,
+    encode,
+)
 
 POLL_S = 30.0
 """The target is fetched this often even when no bell rings."""
@@ -40,6 +55,8 @@ class Mailbox:
         """For the uplink: something to send or to fetch."""
         self.news = threading.Event()
         """For the applying thread: a target to take over, or an interval to keep to."""
+        self.logs_wanted = threading.Event()
+        """For who hands over logs: somebody reads."""
         self._receipts: deque[NodeReceipt] = deque(maxlen=RECEIPTS_KEPT_MAX)
         self._target: NodeTarget | None = None
         self._rung = 0
@@ -344,9 +361,64 @@ def _follow(connection: SpreadConnection, mailbox: Mailbox, stop: threading.Even
             # Comments only say that somebody is there.
             if line.startswith(b"{"):
                 mailbox.ring()
+            if b'"logs"' in line:
+                mailbox.logs_wanted.set()
             log.state("doorbell", "heard")
             if stop.is_set():
                 break
     except (UnreachableError, StatusError) as error:
         log.state("doorbell", "silent", reason=str(error))
     return said
+
+
+# --- Hands what workers write to those who read it: asked for through the doorbell, and only while somebody reads
+#
+# What could not be handed over comes again with the next piece. Nothing is kept here but places in files.
+
+
+LOG_REQUESTS = "/v1/agent/log-requests"
+LOOK_S = 1.0
+"""Between two looks while somebody reads."""
+REQUESTS_MAX = 64
+
+
+class Tails:
+    """`run` belongs in a thread of its own."""
+
+    def __init__(self, devices: Devices, connection: SpreadConnection, token: Callable[[], str], log: Log) -> None:
+        self._devices = devices
+        self._connection = connection
+        self._token = token
+        self._log = log
+        self._places: dict[int, Mapping[str, int]] = {}
+        """How far each worker was read, for everybody who reads."""
+
+    def run(self, stop: threading.Event, wanted: threading.Event) -> None:
+        while not stop.is_set():
+            wanted.wait(LOOK_S if self._places else None)
+            wanted.clear()
+            try:
+                self.look()
+                self._log.state("logs", "handed")
+            except (UnreachableError, WireError, AgentError) as error:
+                self._places = {}
+                self._log.state("logs", "kept", reason=str(error))
+        self._connection.close()
+
+    def look(self) -> None:
+        """Tell everybody who reads what came. Raises UnreachableError, WireError."""
+        self._connection.token = self._token()
+        answer = self._connection.call("GET", LOG_REQUESTS)
+        asked = decode_items(LogRequest, answer.json()) if answer.ok else ()
+        reached = {each.request: self._tell(each) for each in asked[:REQUESTS_MAX]}
+        self._places = {request: places for request, places in reached.items() if places is not None}
+
+    def _tell(self, asked: LogRequest) -> Mapping[str, int] | None:
+        """How far somebody was told; None: not at all yet."""
+        before = self._places.get(asked.request)
+        read = self._devices.read_log(asked.replica, asked.lines, before)
+        if before is not None and not read.lines:
+            return read.places
+        piece = LogPiece(lines=read.lines, problem=read.problem)
+        answer = self._connection.call("POST", f"{LOG_REQUESTS}/{asked.request}", encode(piece))
+        return read.places if answer.ok else before

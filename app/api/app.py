@@ -30,12 +30,13 @@ from app.api.metrics import (
     RequestMetrics,
     doorbell_metrics,
     live_metrics,
+    log_metrics,
     route_metrics,
 )
 from app.api.openapi import Described
 from app.api.problems import of_error
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
-from app.api.streams import FeedThread, Hub, Listener, ReplicaWatch, RouteBoard, RouteReader, StreamRegistry
+from app.api.streams import ASKING_MAX, FeedThread, Hub, Listener, ReplicaWatch, RouteBoard, RouteReader, StreamRegistry
 from app.clock import new_id
 from app.errors import BodyTooLargeError
 from app.logs import EventLog
@@ -235,11 +236,11 @@ def create_app(context: ApiContext) -> FastAPI:
         services.identities,
     )
     services.tokens.when_revoked(authenticator.forget)
-    app.state.context, app.state.services = context, services
-    app.state.ending = threading.Event()
+    app.state.context, app.state.services, app.state.ending = context, services, threading.Event()
     app.state.authenticator = authenticator
     app.state.metrics, app.state.hub = registry, hub
     app.state.streams, app.state.route_board, app.state.live_board = streams, board, live_board
+    app.state.log_hub = Hub(log_metrics(registry), ASKING_MAX)
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s, context.clock.elapsed_ms)
     app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
     registry.register(QueueCollector(app.state.admission.ages_s))

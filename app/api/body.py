@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, SchemaValidator
 
-from agents.wire import EdgeReport, Join, NodeReceipt, Report
+from agents.wire import EdgeReport, Join, LogPiece, NodeReceipt, Report
 from app.errors import Fault, FieldsError, MalformedError, MediaTypeError
 from solvers.domain.value import NAME_PATTERN, NAME_WORDS
 from solvers.errors import FieldError, did_you_mean
@@ -310,6 +310,7 @@ _TEXTS: Mapping[str, Mapping[str, Any]] = {
     "donor": {"pattern": _ID, "max_length": 200},
     "outcome": {"pattern": "^(applied|partial|refused)$"},
     "mode": {"pattern": "^(mps|dedicated|time_sliced)$"},
+    "lines": {"pattern": r"^[^\x00-\x1f\x7f-\x9f]*$", "max_length": 4000},
     "csr": {"pattern": r"^[\n\r -~]+$", "max_length": CSR_LENGTH_MAX},
     "worker_host": {"pattern": r"^[0-9A-Za-z._:-]+$", "max_length": 255},
     "endpoint": {"pattern": r"^https?://[^\s/?#]+(/[^\s?#]*)?$", "max_length": 300},
@@ -368,6 +369,7 @@ class BoundedMessage(Generic[T]):
 
 
 JOIN: BoundedMessage[Join] = BoundedMessage(Join)
+LOG_PIECE: BoundedMessage[LogPiece] = BoundedMessage(LogPiece)
 RECEIPT: BoundedMessage[NodeReceipt] = BoundedMessage(NodeReceipt)
 REPORT: BoundedMessage[Report] = BoundedMessage(Report)
 REPORT_LIST: BoundedMessage[tuple[Report, ...]] = BoundedMessage(tuple[Report, ...])
@@ -377,6 +379,7 @@ MESSAGES: Mapping[str, BoundedMessage[Any]] = {
     "Join": JOIN,
     "Report": REPORT,
     "NodeReceipt": RECEIPT,
+    "LogPiece": LOG_PIECE,
     "EdgeReport": EDGE_REPORT,
 }
 """What agents send, by the name of its schema."""

@@ -28,6 +28,7 @@ from app.services.planning.snapshots import StoreObserver
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
 from app.services.seen.history import CostReports, History
+from app.services.seen.logs import LogReaders
 from app.services.seen.meters import MeterReader
 from app.services.seen.routes import RouteTable
 from app.services.seen.status import StatusReader
@@ -91,6 +92,7 @@ class Services:
         self.profile_runs = ProfileRuns(database, cluster)
         self.predictions = Predictions(context.beliefs)
         self.telemetry = Telemetry(database, context.clock, cluster, context.settings.report_clock_skew_s, heard, reads)
+        self.logs = LogReaders(database, context.clock, self.telemetry.note_foreign)
         self.tokens = Tokens(database)
         self.sign_ins = SignIns(database)
         observer = StoreObserver(database, context.clock, cluster, Completion(context.beliefs))

@@ -84,6 +84,13 @@ def live_metrics(registry: CollectorRegistry) -> StreamMetrics:
     )
 
 
+def log_metrics(registry: CollectorRegistry) -> StreamMetrics:
+    return StreamMetrics(
+        Gauge("headroom_log_streams", "Open streams of what workers write.", registry=registry),
+        Counter("headroom_log_readings", "How often somebody began to read what workers write.", registry=registry),
+    )
+
+
 def route_metrics(registry: CollectorRegistry) -> StreamMetrics:
     return StreamMetrics(
         Gauge("headroom_route_streams", "Open streams of routes.", registry=registry),

@@ -17,11 +17,12 @@ import math
 import random
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -38,6 +39,9 @@ from solvers.errors import TransientError
 
 HEARTBEAT = b": still here\n"
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.2, 5.0
+LOOK_EVERY_S, BEAT_EVERY_S = 0.5, 10.0
+ASKING_MAX = 64
+"""Streams of this kind per process."""
 Feed = TypeVar("Feed")
 
 
@@ -46,6 +50,8 @@ class Hub:
 
     def __init__(self, metrics: StreamMetrics, listeners_max: float = math.inf) -> None:
         self.generation = self.listeners = 0
+        self.wanted: Counter[str] = Counter()
+        """How often somebody wanted to read a node's logs."""
         self._metrics = metrics
         self._listeners_max = listeners_max
         self._bells: set[asyncio.Future[None]] = set()
@@ -56,6 +62,11 @@ class Hub:
             return
         self.generation = generation
         self._metrics.rings.inc()
+        self.wake()
+
+    def want(self, node: str) -> None:
+        """Have a node hear that somebody reads its logs."""
+        self.wanted[node] += 1
         self.wake()
 
     def wake(self) -> None:
@@ -173,6 +184,39 @@ class LineStream(Response):
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class NewsSource(Protocol):
+    """What one reader of a stream asks, and lets go of at its end."""
+
+    def news(self) -> bytes | None: ...
+
+    def close(self) -> None: ...
+
+
+class AskingStream(LineStream):
+    """A stream that asks for its news itself, in a thread: empty while there are none, None when that was all."""
+
+    def __init__(self, registry: StreamRegistry, actor: Actor, hub: Hub, reading: NewsSource) -> None:
+        super().__init__(registry, actor, hub, reading.news, BEAT_EVERY_S)
+        self._close = reading.close
+
+    async def _tell(self, send: Send, gone: asyncio.Future[None]) -> None:
+        loop, beat_s = asyncio.get_running_loop(), 0.0
+        self._hub.ring(self._hub.generation + 1)
+        try:
+            while not (gone.done() or self._opened.over or self._registry.closing.is_set()):
+                news = await run_in_threadpool(self._line)
+                if news is None:
+                    return
+                if not news and loop.time() >= beat_s:
+                    news = HEARTBEAT
+                if news:
+                    await send({"type": "http.response.body", "body": news, "more_body": True})
+                    beat_s = loop.time() + self._heartbeat_s
+                await self._hub.wait(self._hub.generation, LOOK_EVERY_S, gone)
+        finally:
+            await run_in_threadpool(self._close)
 
 
 class FeedThread(Generic[Feed]):
@@ -299,8 +343,15 @@ class StreamRegistry(FeedThread[None]):
 
 
 def doorbell_stream(registry: StreamRegistry, actor: Actor, hub: Hub, heartbeat_s: float) -> LineStream:
-    """One listener's stream: the current generation first, then every newer one."""
-    return LineStream(registry, actor, hub, lambda: b'{"generation": %d}\n' % hub.generation, heartbeat_s)
+    """One listener's stream: the current generation first, then every newer one; a node's own also rings, with another
+    number of `logs`, when somebody wants to read what its workers write.
+    """
+
+    def line() -> bytes:
+        logs = hub.wanted.get(actor.subject or "", 0) if actor.purpose is Purpose.NODE else 0
+        return b'{"generation": %d%s}\n' % (hub.generation, b', "logs": %d' % logs if logs else b"")
+
+    return LineStream(registry, actor, hub, line, heartbeat_s)
 
 
 class Listener(FeedThread[Announcements]):
@@ -312,8 +363,8 @@ class Listener(FeedThread[Announcements]):
     def _listen(self, feed: Announcements) -> None:
         self.tell(self._hub.ring, feed.current())
         while not self.closing.is_set():
-            for generation in feed.announced(0.5):
-                self.tell(self._hub.ring, generation)
+            for news in feed.announced(0.5):
+                self.tell(self._hub.want if isinstance(news, str) else self._hub.ring, news)
 
 
 # --- Routes

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Cell, CommandError, Format, Output, console, gap_told, listed, rows, show, usd, word
+from app.cli.output import Cell, CommandError, Exit, Format, Output, console, gap_told, listed, rows, show, usd, word
+from app.cli.planning import full_name
 from app.cli.reviewing import hold_lines
 from app.cli.tables import answered_line
 from app.client import Client, Document, UnreachableError
@@ -385,6 +386,35 @@ def focus(
     since, until = span_of(start, end, last)
     with connect(server, token) as client:
         sys.stdout.write(client.focus(**{"from": since.isoformat(), "to": until.isoformat()}, project=project))
+
+
+def logs(
+    workload: Annotated[str, typer.Argument(metavar="SERVICE|JOB|TASK", help="NAME, or PROJECT/NAME.")],
+    replica: Annotated[
+        str | None, typer.Option("--replica", help="Only this one, also when it is gone.", show_default=False)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    tail: Annotated[
+        int, typer.Option("--tail", "-n", min=1, max=1000, help="Last lines of each replica to begin with.")
+    ] = 100,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """What the processes of a workload's replicas wrote last, and write."""
+    told = False
+    problems: list[str] = []
+    with connect(server, token) as client:
+        project, name = full_name(client, workload).split("/")
+        for item in client.logs(project, name, replica=replica, tail=tail, follow=follow):
+            who = "" if replica else f"{item['replica']}: "
+            if "line" in item:
+                told = True
+                print(f"{who}{item['line']}", flush=True)
+            else:
+                problems.append(f"{item['replica']}: {item['problem']}")
+                typer.echo(f"headroom: {problems[-1]}", err=True)
+    if problems and not told:
+        raise CommandError("no node handed over any line", Exit.UNREACHABLE)
 
 
 _BUDGETS: Mapping[str, Cell] = {

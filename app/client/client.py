@@ -263,9 +263,21 @@ class Client:
 
     def watch_routes(self, service: str = "") -> Iterator[Document]:
         """The same now and after every change, for about an hour at most. Raises UnreachableError on silence, too."""
+        return self._lines(_routes_path(service), {"watch": "true"})
+
+    def logs(
+        self, project: str, name: str, *, replica: str | None = None, tail: int = 100, follow: bool = False
+    ) -> Iterator[Document]:
+        """What the workers of a service, job or task wrote last, and with `follow` what they write: `node`, `replica`
+        and `line`, or `problem` where there is none to tell. Raises UnreachableError on silence, too.
+        """
+        asked = _given({"replica": replica, "tail": tail, "follow": "true" if follow else None})
+        return self._lines(f"/v1/logs/{quote(project, safe='')}/{quote(name, safe='')}", asked)
+
+    def _lines(self, path: str, asked: Document) -> Iterator[Document]:
         patience = httpx.Timeout(10.0, read=STREAM_SILENT_S)
         try:
-            with self._http.stream("GET", _routes_path(service), params={"watch": "true"}, timeout=patience) as answer:
+            with self._http.stream("GET", path, params=asked, timeout=patience) as answer:
                 if answer.status_code >= 400:
                     answer.read()
                     raise ApiError(answer.status_code, _problem(answer))

@@ -203,8 +203,8 @@ class Database:
                 pooled.close()
 
     @contextmanager
-    def listening(self, channel: str) -> Iterator[psycopg.Connection]:
-        """A connection of its own, outside the pool, in autocommit and subscribed to a notification channel."""
+    def listening(self, *channels: str) -> Iterator[psycopg.Connection]:
+        """A connection of its own, outside the pool, in autocommit and subscribed to notification channels."""
         with (
             translated(),
             psycopg.connect(
@@ -214,7 +214,8 @@ class Database:
                 application_name="headroom listener",
             ) as connection,
         ):
-            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            for channel in channels:
+                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             yield connection
 
     def require_sessions(self) -> None:

@@ -170,6 +170,15 @@ told_replicas = _table(
     _key(Integer, "share_pct_sm", "memory_mib_limit"),
     _maybe(MOMENT, "told_until"),
 )
+log_requests = _table(
+    "log_requests",
+    _key(BigInteger, "id"),
+    _given(Text, "reader", "node_id", "replica"),
+    _given(Integer, "lines"),
+    _given(JSONB, "pieces"),
+    _maybe(MOMENT, "asked_at", "answered_at"),
+    _given(MOMENT, "made_at", "expires_at"),
+)
 cycles = _table(
     "cycles",
     _key(Text, "id"),

@@ -16,6 +16,7 @@ from uuid import UUID
 from agents.devices.base import (
     DeviceSample,
     DeviceSettings,
+    LogRead,
     Mode,
     WorkerReading,
     WorkerSpec,
@@ -156,6 +157,9 @@ class FakeDevices:
 
     def problems(self) -> tuple[str, ...]:
         return ()
+
+    def read_log(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:  # noqa: ARG002
+        return LogRead(problem=f"{replica} is simulated: it has no process that could write anything")
 
     @one_at_a_time
     def restore(self) -> None:

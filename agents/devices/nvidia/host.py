@@ -14,6 +14,7 @@ from pathlib import Path
 from agents.devices.base import (
     DeviceSample,
     DeviceSettings,
+    LogRead,
     Mode,
     WorkerReading,
     WorkerSample,
@@ -357,6 +358,9 @@ class NvidiaDevices:
             failed += self._control.restore(uuid)
         if failed:
             raise failed[0]
+
+    def read_log(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:
+        return self._parts.crew.read_log(replica, lines, places)
 
     @one_at_a_time
     def close(self) -> None:

@@ -9,12 +9,12 @@ import json
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Query, Request
+from fastapi import Depends, Header, Path, Query, Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from agents.wire import AUTHORITY, HISTORY, READS, NodeTarget
+from agents.wire import AUTHORITY, HISTORY, READS, LogRequest, NodeTarget
 from app.api.auth import (
     DoorbellListener,
     EdgeReporter,
@@ -29,6 +29,7 @@ from app.api.auth import (
 from app.api.body import (
     CSR_LENGTH_MAX,
     JOIN,
+    LOG_PIECE,
     RECEIPT,
     RequestBody,
     decode_edge_reports,
@@ -79,10 +80,20 @@ class CertificateWanted(RequestBody):
 
 
 @record
+class LogRequests:
+    """What somebody reads now."""
+
+    items: tuple[LogRequest, ...]
+
+
+@record
 class ReceiptTaken:
     """Whether the receipt was new."""
 
     new: bool
+
+
+LogRequestId = Annotated[int, Path(ge=1, le=2**63 - 1, description="As `request` in what is wanted.")]
 
 
 def _message(name: str, many: bool = False) -> dict[str, Any]:
@@ -188,6 +199,28 @@ def send_receipt(request: Request, actor: NodeAgent, body: bytes = Depends(read_
     _require_own(actor, receipt.node, "node")
     peer = request.client.host if request.client is not None else ""
     return answer(ReceiptTaken(new=services_of(request).telemetry.accept_receipt(receipt, peer)))
+
+
+@agent_router.get("/v1/agent/log-requests", summary="What people want to read here", response_model=LogRequests)
+def list_log_requests(request: Request, actor: NodeAgent) -> Any:
+    """Replicas of this node whose logs somebody reads now; asked for when the doorbell's `logs` changes."""
+    return answer(LogRequests(items=services_of(request).logs.wanted_of(actor.subject or "")))
+
+
+@agent_router.post(
+    "/v1/agent/log-requests/{log_request}",
+    summary="Hand over what workers wrote",
+    status_code=204,
+    response_class=Response,
+    openapi_extra=_message("LogPiece"),
+)
+def hand_over_log(
+    request: Request, actor: NodeAgent, log_request: LogRequestId, body: bytes = Depends(read_body)
+) -> Response:
+    """The last lines first, then what came since; no control characters. 404 when nobody reads it any more."""
+    require_media_type(request, "application/json")
+    services_of(request).logs.hand_over(log_request, actor.subject or "", LOG_PIECE.decode(body))
+    return Response(status_code=204)
 
 
 @agent_router.post(

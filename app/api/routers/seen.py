@@ -32,13 +32,14 @@ from app.api.exposition import FleetPage
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
 from app.api.live import Follower, live_stream
 from app.api.openapi import router_of
-from app.api.streams import LineStream
+from app.api.streams import AskingStream, LineStream
 from app.errors import ForbiddenError
 from app.records import record
 from app.services.declared.tokens import Actor
 from app.services.planning.reviewing import tag_of
 from app.services.seen.feed import topics_of
 from app.services.seen.history import Costs, HandedStates
+from app.services.seen.logs import LogWish
 from app.services.seen.series import SUBJECTS_MAX, Combined, TelemetryAnswer, TelemetryQuery, series
 from app.services.seen.status import FleetSummary
 from app.services.seen.telemetry import DeviceSeries, ServiceSeries
@@ -129,6 +130,41 @@ def list_events(
 def list_deliveries(request: Request, actor: ClusterReader, name: Name, order: Paging) -> Any:
     """What waits, what arrived, what was given up and why; the last week."""
     return answer(services_of(request).history.deliveries(name, order))
+
+
+LOG_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Lines of JSON with `node`, `replica` and `line`, or `problem` where a node has none to tell; "
+        "lines beginning with `:` are heartbeats.",
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@history_router.get(
+    "/v1/logs/{project}/{name}",
+    summary="Read what workers write",
+    status_code=200,
+    response_class=LineStream,
+    responses=LOG_STREAM,
+)
+def read_logs(
+    request: Request,
+    actor: SharedReader,
+    project: Project,
+    name: Name,
+    *,
+    replica: Annotated[str | None, Query(max_length=200, description="Only this one, also when it is gone.")] = None,
+    tail: Annotated[int, Query(ge=1, le=1000, description="Last lines of each replica to begin with.")] = 100,
+    follow: Annotated[bool, Query(description="Go on with what comes, also from replicas that come.")] = False,
+) -> Any:
+    """Of a service, job or task, as its nodes hand it over while you read; nothing of it is kept. Ends with your token,
+    and without `follow` when every node has told or ten seconds have passed.
+    """
+    require_project(actor, project)
+    wish = LogWish(workload=f"{project}/{name}", replica=replica, lines=tail, follow=follow)
+    reading, hub = services_of(request).logs.open(wish), request.app.state.log_hub
+    return AskingStream(request.app.state.streams, actor, hub, reading)
 
 
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.records import record, record_of
-from app.store import budgets, cycles, documents, events, ledger, nodes, targets, webhooks
+from app.store import budgets, cycles, documents, events, ledger, logs, nodes, targets, webhooks
 from app.store.budgets import BudgetForecast
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
@@ -235,14 +235,17 @@ class Announcements:
     def current(self) -> int:
         return self._database.read(targets.generation, self._cluster)
 
-    def announced(self, timeout_s: float) -> Iterator[int]:
+    def announced(self, timeout_s: float) -> Iterator[int | str]:
+        """Generations, and names of nodes whose logs somebody wants to read."""
         for notification in self._connection.notifies(timeout=timeout_s, stop_after=64):
-            if notification.payload.isdigit():
+            if notification.channel == logs.CHANNEL:
+                yield notification.payload
+            elif notification.payload.isdigit():
                 yield int(notification.payload)
 
 
 @contextmanager
 def announcements(database: Database, cluster: str) -> Iterator[Announcements]:
-    """Listen for generations. Raises TransientError when the database goes away."""
-    with database.listening(CHANNEL) as connection:
+    """Listen for generations and readers. Raises TransientError when the database goes away."""
+    with database.listening(CHANNEL, logs.CHANNEL) as connection:
         yield Announcements(database, cluster, connection)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from psycopg import sql
 from sqlalchemy.orm import Session
 
 from app import kinds
@@ -273,6 +272,5 @@ Changed = Callable[[float], bool]
 @contextmanager
 def route_changes(database: Database) -> Iterator[Changed]:
     """Listen. Raises TransientError when the database goes away."""
-    with database.listening(nodes.ROUTES_CHANNEL) as connection:
-        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(targets.CHANNEL)))
+    with database.listening(nodes.ROUTES_CHANNEL, targets.CHANNEL) as connection:
         yield lambda timeout_s: any(True for _ in connection.notifies(timeout=timeout_s, stop_after=1))

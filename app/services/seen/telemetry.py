@@ -223,13 +223,13 @@ class Telemetry:
                 raise refusal
             receipt = replace(receipt, replicas=())
         if receipt.generation > standing.generation:
-            self._note_foreign(receipt.node, "generation-unknown", [str(receipt.generation)])
+            self.note_foreign(receipt.node, "generation-unknown", [str(receipt.generation)])
             raise FieldsError.of("/generation", f"{standing.generation} is the newest generation", "generation-unknown")
         self._check_endpoints(receipt, peer)
         kept = tuple(filter(known.told_of, receipt.replicas))
         if len(kept) < len(receipt.replicas):
             untold = [item.replica for item in receipt.replicas if not known.told_of(item)]
-            self._note_foreign(receipt.node, "replica-not-told", untold)
+            self.note_foreign(receipt.node, "replica-not-told", untold)
             receipt = replace(receipt, replicas=kept)
         with self._database.transaction() as session:
             new = nodes.put_receipt(session, receipt)
@@ -281,16 +281,16 @@ class Telemetry:
                 raise FieldsError.unknown(f"{prefix}{place}/uuid", detail)
         untold = [item.replica for item in report.replicas if not known.told_of(item)]
         if untold:
-            self._note_foreign(report.node, "replica-not-told", untold)
+            self.note_foreign(report.node, "replica-not-told", untold)
         applied = report.generation_applied if known.standing.covers(report) else 0
         if applied > known.standing.generation:
-            self._note_foreign(report.node, "generation-unknown", [str(applied)])
+            self.note_foreign(report.node, "generation-unknown", [str(applied)])
             applied = 0
         return replace(report, generation_applied=applied, replicas=tuple(filter(known.told_of, report.replicas)))
 
     def _foreign_history(self, prefix: str, said: NodeReceipt | Report, standing: Standing) -> FieldsError:
         """What to answer to it, once that is noted."""
-        self._note_foreign(said.node, "history-foreign", [f"{said.cluster_id}, epoch {said.epoch}"])
+        self.note_foreign(said.node, "history-foreign", [f"{said.cluster_id}, epoch {said.epoch}"])
         detail = f"here stands epoch {standing.epoch} of cluster {standing.cluster_id}"
         return FieldsError.of(f"{prefix}/epoch", detail, "history-foreign")
 
@@ -303,11 +303,11 @@ class Telemetry:
         hosts = {peer, state.worker_host, None if state.endpoint is None else urlsplit(state.endpoint).hostname}
         for index, item in enumerate(receipt.replicas):
             if item.endpoint is not None and urlsplit(item.endpoint).hostname not in hosts:
-                self._note_foreign(receipt.node, "endpoint-foreign", [item.endpoint])
+                self.note_foreign(receipt.node, "endpoint-foreign", [item.endpoint])
                 detail = f"node {receipt.node} said nothing of {item.endpoint} when it joined"
                 raise FieldsError.of(f"/replicas/{index}/endpoint", detail, "endpoint-foreign")
 
-    def _note_foreign(self, node: str, code: str, named: Sequence[str]) -> None:
+    def note_foreign(self, node: str, code: str, named: Sequence[str]) -> None:
         """Leave an audit event, one an hour for each node and code: agents repeat themselves."""
         facts: dict[str, Plain] = {"code": code, "named": list(named[:FOREIGN_NAMED_MAX])}
         event = Event(name=FOREIGN, actor=f"node:{node}", subject=f"nodes/{node}", facts=facts)

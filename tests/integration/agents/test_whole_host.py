@@ -99,6 +99,12 @@ def _content(path: Path) -> bytes:
         return b""
 
 
+def test_what_a_worker_writes_is_read_from_anywhere(whole: WholeHost) -> None:
+    lines = whole.do("logs", SERVICE, "--tail", "3").splitlines()
+    assert [line.partition(" on ")[0] for line in lines] == [f"{SERVICE}#0: serving resnet50"]
+    assert SECRET not in "".join(lines)
+
+
 def test_a_service_with_a_worker_is_the_same_in_files_and_over_http(whole: WholeHost) -> None:
     printed = whole.do("get", "service", SERVICE, "-o", "yaml")
     assert whole.apply("printed.yaml", printed).split() == ["unchanged", f"service/{SERVICE}"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from agents.wire import encode
 from app import kinds
-from app.store import cycles, profile_runs
+from app.store import cycles, logs, profile_runs
 from app.store.cycles import NewCycle
 from app.store.profile_runs import NewRun
 from solvers.cycle.record import Lane
@@ -19,6 +19,10 @@ from tests import builders
 from tests.integration.api.world import DEVICE, NODE, OWN, World, join_message, spare_policy, spec
 from tests.integration.store.samples import device_report, edge_report, report
 
+TOLD = f"""
+INSERT INTO told_replicas VALUES ('{NODE}', '{DEVICE}', '{OWN}/vision#0', 'service', '{OWN}/vision', 'm', 9, 9, NULL)
+"""
+"""The node was told to hold a replica."""
 _STALE = {"If-Match": '"999999999999"'}
 
 
@@ -79,6 +83,8 @@ class Requests:
         world.put(kinds.JOB, self.documents["job"])
         world.put(kinds.TASK, self.documents["task"])
         world.put(kinds.BUDGET, self.documents["budget"])
+        with world.database.raw() as connection:
+            connection.execute(TOLD)
         self.plan = world.call("POST", "/v1/plans", plain={}).json()["id"]
         self._sequence = 0
 
@@ -101,6 +107,8 @@ class Requests:
         path = route.path.format_map(parts)
         if route.operation == "query_telemetry":
             path += f"?subject=services/{OWN}/vision&field=offered_rps"
+        if route.operation == "read_logs":
+            path += f"?replica={OWN}/vision%230"
         if route.method == "GET":
             return path, None, {}
         if route.method == "PATCH":
@@ -141,6 +149,7 @@ class Requests:
             "join_node": encode(join_message(NODE)),
             "send_reports": encode(report(NODE, self._sequence, devices=[device_report(DEVICE)])),
             "send_receipt": _receipt(),
+            "hand_over_log": {"lines": ["said"]},
             "send_edge_reports": encode(edge_report(self._sequence, {f"{OWN}/vision": 3.0})),
         }
         return bodies.get(operation)
@@ -174,6 +183,13 @@ class Requests:
             )
             return str(profile_runs.create(session, new).id)
 
+    def fresh_log_request(self) -> str:
+        """Something that is wanted of the node."""
+        with self._world.database.transaction() as session:
+            logs.ask(session, "reader", f"{OWN}/vision", f"{OWN}/vision#0", 10)
+            logs.take(session, "reader")
+            return str(logs.wanted_of(session, NODE)[0].request)
+
     def fresh_profile(self) -> str:
         """A profile that may be deleted; its model."""
         point = spec(builders.profile().points[0])
@@ -202,6 +218,8 @@ class _Parts(dict[str, str]):
             return self._requests.fresh_run()
         if name == "token_id":
             return self._requests.fresh_token()
+        if name == "log_request":
+            return self._requests.fresh_log_request()
         return {"plan_id": self._requests.plan, "cycle_id": "cycle-1"}[name]
 
 

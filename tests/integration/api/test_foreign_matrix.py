@@ -14,7 +14,7 @@ import pytest
 
 from agents.wire import encode
 from app import kinds
-from app.store import profile_runs
+from app.store import logs, profile_runs
 from app.store.profile_runs import NewRun
 from tests import builders
 from tests.integration.api.test_access import IN, OPEN, TABLE
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 ROGUE, OFFERED = "rogue", f"{OWN}/vision"
 MINE = f"GPU-{ROGUE}-0"
-RUN = "/v1/agent/profile-runs"
+RUN, LOGS = "/v1/agent/profile-runs", "/v1/agent/log-requests"
 REPORTS, RECEIPTS, JOIN, EDGE = (f"/v1/agent/{name}" for name in ("reports", "receipts", "join", "edge-reports"))
 VICTIM = """
 SELECT md5(string_agg(part, '|' ORDER BY part)) FROM (
@@ -43,6 +43,7 @@ SELECT md5(string_agg(part, '|' ORDER BY part)) FROM (
     UNION ALL SELECT 'log ' || t::text FROM report_log AS t WHERE source <> 'node/rogue'
     UNION ALL SELECT 'progress ' || t::text FROM job_progress AS t
     UNION ALL SELECT 'run ' || t::text FROM profile_runs AS t
+    UNION ALL SELECT 'read log ' || t::text FROM log_requests AS t
     UNION ALL SELECT 'point ' || t::text FROM profile_points AS t
     UNION ALL SELECT 'document ' || t::text FROM devices AS t WHERE uuid LIKE 'GPU-a-%'
     UNION ALL SELECT 'node ' || t::text FROM nodes AS t WHERE id = 'a'
@@ -126,6 +127,11 @@ MATRIX: Mapping[str, tuple[Deed, ...]] = {
         Deed("POST", f"{RUN}/1", 404, lambda: {"state": "done", "measured": 9, "doubtful": 0}),
         Deed("POST", f"{RUN}/99", 404, lambda: {"state": "running", "measured": 0, "doubtful": 0}),
     ),
+    "list_log_requests": (Deed("GET", LOGS, 200),),
+    "hand_over_log": (
+        Deed("POST", f"{LOGS}/1", 404, lambda: {"lines": ["a lie"]}),
+        Deed("POST", f"{LOGS}/99", 404, lambda: {"lines": ["a lie"]}),
+    ),
     # What may be read names nobody; whom it shows is `test_access`' matter.
     "get_routes": (),
     "get_service_routes": (),
@@ -156,6 +162,8 @@ def standing(world: World) -> World:
     )  # fmt: skip
     with world.database.transaction() as session:
         assert profile_runs.create(session, run).id == 1
+        logs.ask(session, "reader", f"{OWN}/vision", None, 10)
+        assert [each.request for each in logs.wanted_of(session, NODE)] == [1]
     return world
 
 
@@ -180,6 +188,7 @@ def test_nothing_of_others_changes(standing: World, operation: str) -> None:
         answer = standing.call(deed.method, deed.path, deed.who, plain=deed.message())
         assert answer.status_code == deed.status, (deed, answer.text)
         assert held() == before, deed
-    if operation == "list_node_profile_runs":
-        assert standing.call("GET", RUN, ROGUE).json()["items"] == []
-        assert len(standing.call("GET", RUN, NODE).json()["items"]) == 1
+    if operation in ("list_node_profile_runs", "list_log_requests"):
+        (asked,) = MATRIX[operation]
+        assert standing.call("GET", asked.path, ROGUE).json()["items"] == []
+        assert len(standing.call("GET", asked.path, NODE).json()["items"]) == 1

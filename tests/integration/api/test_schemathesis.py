@@ -93,4 +93,4 @@ def test_an_admin_breaks_nothing(described: World) -> None:
 
 
 def test_an_agent_breaks_nothing(described: World) -> None:
-    assert _exercise(described, NODE, agents=True) == 9
+    assert _exercise(described, NODE, agents=True) == 11

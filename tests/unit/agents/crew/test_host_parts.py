@@ -17,6 +17,7 @@ from agents.crew.launching import Invocation
 from agents.crew.member import safe_name
 from agents.crew.resources import (
     GONE_KEPT_MAX,
+    TOLD_BYTES,
     CgroupLimits,
     Logs,
     PortBook,
@@ -110,6 +111,46 @@ def test_last_words_are_safe_to_show(tmp_path: Path) -> None:
     assert logs.tail("nobody") == ""
     logs.path("z").write_bytes(b"a\x1b[31mred\x1b[0m\x07\n")
     assert logs.tail("z") == "ared"
+
+
+def write(logs: Logs, name: str, *lines: str, end: str = "\n") -> None:
+    """Append as a worker does."""
+    with logs.path(name).open("a", encoding="utf-8") as file:
+        file.write("\n".join(lines) + end)
+
+
+def test_who_reads_a_log_is_told_its_end_and_then_what_comes(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 65536)
+    write(logs, "r@00000001", *(f"old {number}" for number in range(50)))
+    write(logs, "r@00000002", "\x1b[31mnew\x1b[0m\x00 \x9b1m", "a\tb", "unended", end="")
+    write(logs, "r2@00000003", "another replica's")
+    first = logs.told("r", 4, None)
+    assert first.lines == ("old 49", "new 1m", "a       b", "unended")
+    assert logs.told("r", 4, first.places).lines == ()
+    write(logs, "r@00000002", " is ended now", "half a", end="")
+    then = logs.told("r", 4, first.places)
+    assert then.lines == (" is ended now",)
+    write(logs, "r@00000002", " line")
+    write(logs, "r@00000004", "its next process")
+    assert logs.told("r", 9, then.places).lines == ("half a line", "its next process")
+    assert logs.told("nobody", 9, None).lines == ()
+
+
+def test_a_reader_misses_nothing_of_a_log_that_is_cut_and_is_told_what_it_missed(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 4 * TOLD_BYTES)
+    places, said = logs.told("r", 1000, None).places, []
+    for number in range(400):
+        write(logs, "r@1", *(f"{number:03d}-{line} {'x' * 90}" for line in range(10)))
+        logs.bound("r@1")
+        if number % 20 == 0:
+            found = logs.told("r", 1000, places)
+            places, said = found.places, [*said, *found.lines]
+    assert [line.split()[0] for line in said] == [f"{n:03d}-{line}" for n in range(381) for line in range(10)]
+    write(logs, "r@1", *("y" * 99 for _ in range(1000)))
+    lines = logs.told("r", 2000, places).lines
+    assert lines[0].startswith("... ")
+    assert lines[0].endswith(" bytes were left out ...")
+    assert sum(map(len, lines)) <= TOLD_BYTES + 100
 
 
 def test_logs_of_the_gone_are_kept_for_a_while(tmp_path: Path) -> None:
