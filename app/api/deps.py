@@ -19,6 +19,7 @@ from app.services.declared.documents import Documents
 from app.services.declared.draining import Draining
 from app.services.declared.fleet import Fleet
 from app.services.declared.identity import Identities, NodeTls
+from app.services.declared.oidc import OidcSignIns, oidc_order
 from app.services.declared.sign_ins import SignIns
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Actor, Deed, Tokens
@@ -95,6 +96,8 @@ class Services:
         self.logs = LogReaders(database, context.clock, self.telemetry.note_foreign)
         self.tokens = Tokens(database)
         self.sign_ins = SignIns(database)
+        order = oidc_order(context.settings)
+        self.oidc = None if order is None else OidcSignIns(database, order, context.clock.now_s)
         observer = StoreObserver(database, context.clock, cluster, Completion(context.beliefs))
         self.plans = Plans(database, cluster, observer)
         self.simulations = Simulations(observer, context.propose)

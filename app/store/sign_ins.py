@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -21,6 +22,15 @@ class SignIn:
     browser: str
     created_at: datetime
     expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcAttempt:
+    """What a browser that was sent to an identity provider has to come back with, and where it wanted to go."""
+
+    nonce: str
+    verifier: str
+    back: str
 
 
 def begin(session: Session, secret: str, **told: object) -> SignIn:
@@ -54,3 +64,13 @@ def use_link(session: Session, secret: str) -> str | None:
     """Take a link: whose token it stands for. None: it was taken, its time is over, or there never was one."""
     told = {"secret_hash": secret_hash(secret)}
     return session.execute(named("use_sign_in_link"), told).scalar_one_or_none()
+
+
+def keep_attempt(session: Session, secret: str, attempt: OidcAttempt, ttl_s: float) -> None:
+    told = {"secret_hash": secret_hash(secret), "ttl_s": ttl_s, **asdict(attempt)}
+    session.execute(named("keep_oidc_attempt"), told)
+
+
+def take_attempt(session: Session, secret: str) -> OidcAttempt | None:
+    """What was kept under a secret, once. None: it was taken, its time is over, or there never was one."""
+    return one(session, OidcAttempt, named("take_oidc_attempt"), secret_hash=secret_hash(secret))

@@ -170,6 +170,12 @@ told_replicas = _table(
     _key(Integer, "share_pct_sm", "memory_mib_limit"),
     _maybe(MOMENT, "told_until"),
 )
+oidc_attempts = _table(
+    "oidc_attempts",
+    _key(LargeBinary, "secret_hash"),
+    _given(Text, "nonce", "verifier", "back"),
+    _given(MOMENT, "expires_at"),
+)
 log_requests = _table(
     "log_requests",
     _key(BigInteger, "id"),

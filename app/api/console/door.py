@@ -29,11 +29,12 @@ from app.api.console.words import environment
 from app.api.deps import Services, services_of
 from app.api.problems import request_id_of
 from app.errors import ForbiddenError, UnauthenticatedError, status_of
+from app.services.declared.oidc import ATTEMPT_S, OidcSignIns
 from app.services.declared.sign_ins import SIGN_IN_S, SignedIn, require_person
 from app.services.declared.tokens import Actor
 from solvers.errors import FieldError, HeadroomError, NotFoundError
 
-COOKIE = "headroom_session"
+COOKIE, ATTEMPT = "headroom_session", "headroom_attempt"
 THEME = "headroom_theme"
 THEMES = ("system", "light", "dark")
 YEAR_S = 365 * 86_400
@@ -114,7 +115,7 @@ def html(request: Request, template: str, status: int = 200, **facts: Any) -> Re
     """A page, as small as the browser takes it."""
     theme = request.cookies.get(THEME, "")
     facts |= {"theme": theme if theme in THEMES else THEMES[0], "themes": THEMES, "asset": asset}
-    facts["address"] = _address(request)
+    facts["address"], facts["by_provider"] = _address(request), services_of(request).oidc is not None
     body = environment().get_template(template).render(**facts).encode()
     headers = {**HEADERS, "vary": "accept-encoding, cookie"}
     if len(body) >= GZIP_BYTES_MIN and "gzip" in request.headers.get("accept-encoding", ""):
@@ -124,7 +125,7 @@ def html(request: Request, template: str, status: int = 200, **facts: Any) -> Re
 
 def _address(request: Request) -> str:
     """The page that was asked for, behind the server's name; for forms that lead back to it."""
-    if request.method != "GET":
+    if request.method != "GET" or request.url.path.startswith("/session"):
         return "/"
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
@@ -225,7 +226,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 def sign_in_page(request: Request, problem: str = "", *, status: int = 200, ended: bool = False) -> Response:
     """The page that asks for a token, and leads to where one wanted to go."""
     note = "You are signed out: sign in again." if ended and not problem else ""
-    return html(request, "signin.html", status, problem=problem, note=note, code="", back=_address(request))
+    facts = {"problem": problem, "note": note, "code": "", "back": _address(request), "signed_in": False}
+    return html(request, "signin.html", status, **facts)
 
 
 @router.post("/session")
@@ -251,7 +253,7 @@ async def begin_session(
 @router.get("/session/link", response_class=HTMLResponse)
 def show_link(request: Request, code: Annotated[str, Query(max_length=512)] = "") -> Response:
     """Only a click, or the page's script, uses the link up: whoever looks at links in passing does not."""
-    return html(request, "signin.html", problem="", note="", code=code, back="/")
+    return html(request, "signin.html", problem="", note="", code=code, back="/", signed_in=False)
 
 
 @router.post("/session/link")
@@ -259,7 +261,7 @@ async def use_link(request: Request, code: Annotated[str, Form(max_length=512)])
     """Sign in with a link of `headroom open`."""
     if not same_origin(request):
         return sign_in_page(request, "this form came from another site", status=403)
-    host = request.client.host if request.client else "-"
+    host = _host(request)
     authenticator = request.app.state.authenticator
     try:
         authenticator.throttle_stranger(host, failed=False)
@@ -271,6 +273,59 @@ async def use_link(request: Request, code: Annotated[str, Form(max_length=512)])
             authenticator.throttle_stranger(host)
         return sign_in_page(request, error.message, status=status_of(error).status)
     return _let_in(request, signed_in, "/")
+
+
+@router.get("/session/oidc")
+def ask_provider(request: Request, back: Annotated[str, Query(max_length=2000)] = "/") -> Response:
+    """Send a browser to the identity provider."""
+    provider = _provider(request)
+    begun = provider.begin(local(back))
+    answer = RedirectResponse(begun.address, status_code=303, headers=HEADERS)
+    # The provider leads back from another site: a strict cookie would stay at home.
+    answer.set_cookie(
+        ATTEMPT,
+        begun.binder,
+        max_age=int(ATTEMPT_S),
+        httponly=True,
+        samesite="lax",
+        secure=provider.over_tls,
+        path="/session/oidc",
+    )
+    return answer
+
+
+@router.get("/session/oidc/back")
+def come_back(
+    request: Request,
+    state: Annotated[str, Query(max_length=512)] = "",
+    code: Annotated[str, Query(max_length=4096)] = "",
+    error: Annotated[str, Query(max_length=512)] = "",
+) -> Response:
+    """Sign in whom the identity provider names. The page leads on by itself: from this site, with its cookie."""
+    provider = _provider(request)
+    try:
+        attempt = provider.take(state, request.cookies.get(ATTEMPT, ""))
+        if error or not code:
+            raise UnauthenticatedError("the identity provider did not sign you in")
+        signed_in = provider.finish(attempt, code, _browser(request), request_id_of(request.scope))
+    except HeadroomError as problem:
+        request.app.state.authenticator.throttle_stranger(_host(request))
+        return sign_in_page(request, problem.message, status=status_of(problem).status)
+    answer = html(request, "signin.html", problem="", note="", code="", back=attempt.back, signed_in=True)
+    answer.delete_cookie(ATTEMPT, path="/session/oidc")
+    return _hold(answer, signed_in, over_tls=provider.over_tls)
+
+
+def _provider(request: Request) -> OidcSignIns:
+    provider = services_of(request).oidc
+    if provider is None:
+        raise NotFoundError("people sign in with tokens here: no identity provider is configured")
+    request.app.state.authenticator.throttle_stranger(_host(request), failed=False)
+    return provider
+
+
+def _host(request: Request) -> str:
+    return request.client.host if request.client else "-"
 
 
 @router.post("/session/end")
@@ -298,6 +353,10 @@ def _let_in(request: Request, signed_in: SignedIn, back: str) -> Response:
     answer = RedirectResponse(local(back), status_code=303)
     # A proxy that speaks TLS for this server says so nowhere that can be believed; the browser does.
     over_tls = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+    return _hold(answer, signed_in, over_tls=over_tls)
+
+
+def _hold(answer: Response, signed_in: SignedIn, *, over_tls: bool) -> Response:
     answer.set_cookie(
         COOKIE, signed_in.secret, max_age=int(SIGN_IN_S), httponly=True, samesite="strict", secure=over_tls, path="/"
     )

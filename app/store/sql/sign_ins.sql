@@ -36,3 +36,13 @@ RETURNING expires_at
 -- name: use_sign_in_link
 -- Takes a link: it is gone then. Answers for whom it was.
 DELETE FROM sign_in_links WHERE secret_hash = :secret_hash AND expires_at > now() RETURNING token_id
+
+-- name: keep_oidc_attempt
+-- Keeps what a browser has to come back with, and forgets those whose time is over.
+WITH forgotten AS (DELETE FROM oidc_attempts WHERE expires_at <= now())
+INSERT INTO oidc_attempts (secret_hash, nonce, verifier, back, expires_at)
+VALUES (:secret_hash, :nonce, :verifier, :back, now() + make_interval(secs => :ttl_s))
+
+-- name: take_oidc_attempt
+-- Takes an attempt: it is gone then.
+DELETE FROM oidc_attempts WHERE secret_hash = :secret_hash AND expires_at > now() RETURNING nonce, verifier, back

@@ -1,0 +1,347 @@
+"""Signing in by an identity provider, which these tests run: what it takes to get in, and what a provider, a browser or
+somebody between them may say that is not so.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+from app.api.console import door
+from app.services.declared import oidc
+from app.services.declared.oidc import oidc_order
+from app.settings import Settings
+from app.store.engine import Database
+from solvers.errors import InputError
+from tests.integration.api.world import OWN, World, build_world
+
+pytestmark = pytest.mark.integration
+CLIENT, SECRET = "headroom-console", "a secret of the client"
+ROLES = f"sre=admin,ml=operator,everybody=viewer,team-a=operator@{OWN}"
+
+
+def b64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def number(value: int) -> str:
+    return b64(value.to_bytes((value.bit_length() + 7) // 8))
+
+
+class Provider:
+    """An identity provider on a socket. `lie` changes what it says next."""
+
+    def __init__(self) -> None:
+        self.rsa = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.curve = ec.generate_private_key(ec.SECP256R1())
+        self.foreign = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.codes: dict[str, dict[str, str]] = {}
+        self.header: dict[str, Any] = {"alg": "RS256", "kid": "r1"}
+        self.claims: dict[str, Any] = {"sub": "u-1", "email": "ada@example.org", "groups": ["ml", "other"]}
+        self.signer: Any = None
+        self.signature: str | None = None
+        self.answer: dict[str, Any] | None = None
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.say(200, provider.keys() if self.path == "/keys" else provider.discovery())
+
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+                status, told = provider.redeem({name: values[0] for name, values in form.items()})
+                self.say(status, told)
+
+            def say(self, status: int, told: object) -> None:
+                body = json.dumps(told).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def discovery(self) -> dict[str, Any]:
+        return {
+            "issuer": self.issuer,
+            "authorization_endpoint": f"{self.issuer}/authorize",
+            "token_endpoint": f"{self.issuer}/token",
+            "jwks_uri": f"{self.issuer}/keys",
+        }
+
+    def keys(self) -> dict[str, Any]:
+        public, point = self.rsa.public_key().public_numbers(), self.curve.public_key().public_numbers()
+        return {
+            "keys": [
+                {"kty": "RSA", "kid": "r1", "use": "sig", "n": number(public.n), "e": number(public.e)},
+                {
+                    "kty": "EC",
+                    "kid": "e1",
+                    "crv": "P-256",
+                    "x": b64(point.x.to_bytes(32)),
+                    "y": b64(point.y.to_bytes(32)),
+                },
+            ]
+        }
+
+    def authorize(self, address: str) -> dict[str, str]:
+        """As if somebody had signed in at the address a browser was sent to: what it comes back with."""
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+        assert address.startswith(f"{self.issuer}/authorize?")
+        assert (asked["client_id"], asked["response_type"], asked["code_challenge_method"]) == (CLIENT, "code", "S256")
+        code = f"code-{len(self.codes)}"
+        self.codes[code] = asked
+        return {"state": asked["state"], "code": code}
+
+    def redeem(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        asked = self.codes.pop(form["code"], None)
+        challenge = b64(hashlib.sha256(form["code_verifier"].encode()).digest())
+        if asked is None or challenge != asked["code_challenge"] or form["redirect_uri"] != asked["redirect_uri"]:
+            return 400, {"error": "invalid_grant"}
+        assert (form["client_id"], form["client_secret"]) == (CLIENT, SECRET)
+        if self.answer is not None:
+            return 200, self.answer
+        return 200, {"access_token": "x", "token_type": "Bearer", "id_token": self.token(asked["nonce"])}
+
+    def token(self, nonce: str) -> str:
+        now = int(time.time())
+        claims = {"iss": self.issuer, "aud": CLIENT, "exp": now + 300, "iat": now, "nonce": nonce, **self.claims}
+        content = f"{b64(json.dumps(self.header).encode())}.{b64(json.dumps(claims).encode())}"
+        return f"{content}.{self.signature if self.signature is not None else self.sign(content.encode())}"
+
+    def sign(self, content: bytes) -> str:
+        if self.header["alg"] == "ES256":
+            halves = decode_dss_signature(self.curve.sign(content, ec.ECDSA(hashes.SHA256())))
+            return b64(b"".join(half.to_bytes(32) for half in halves))
+        return b64((self.signer or self.rsa).sign(content, padding.PKCS1v15(), hashes.SHA256()))
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    made = Provider()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def site(database: Database, provider: Provider, tmp_path: Path) -> World:
+    file = tmp_path / "secret"
+    file.write_text(SECRET + "\n")
+    world = build_world(
+        database, oidc_issuer=provider.issuer, oidc_client=CLIENT, oidc_secret_file=str(file), oidc_roles=ROLES,
+        public_url="http://127.0.0.1:8000",
+    )  # fmt: skip
+    world.client.follow_redirects = False
+    return world
+
+
+def begin(site: World, back: str = "/") -> str:
+    """Where a browser is sent."""
+    sent = site.client.get("/session/oidc", params={"back": back})
+    assert sent.status_code == 303, sent.text
+    kept = sent.headers["set-cookie"].lower()
+    assert all(word in kept for word in ("httponly", "samesite=lax", "path=/session/oidc"))
+    return str(sent.headers["location"])
+
+
+def finish(site: World, brought: dict[str, str]) -> httpx.Response:
+    answer: httpx.Response = site.client.get("/session/oidc/back", params=brought)
+    return answer
+
+
+def reasons(site: World) -> list[str]:
+    events = site.call("GET", "/v1/events?subject=oidc").json()["items"]
+    return [event["facts"]["what"] for event in events]
+
+
+def refused(site: World, answer: httpx.Response, words: str, status: int = 401) -> None:
+    assert (answer.status_code, words in answer.text) == (status, True), answer.text
+    assert door.COOKIE not in answer.headers.get("set-cookie", "")
+    assert site.call("GET", "/v1/tokens").json()["items"] == [] or not any(
+        "sign-in" in token["name"] for token in site.call("GET", "/v1/tokens?limit=500").json()["items"]
+    )
+
+
+@pytest.mark.parametrize("header", [{"alg": "RS256", "kid": "r1"}, {"alg": "ES256", "kid": "e1"}])
+def test_whom_the_provider_names_is_signed_in_with_what_their_groups_grant(
+    site: World, provider: Provider, header: dict[str, str]
+) -> None:
+    provider.header = header
+    assert "/session/oidc?back=" in site.call("GET", "/", None).text
+    answer = finish(site, provider.authorize(begin(site, "/services?sort=name")))
+    assert answer.status_code == 200, answer.text
+    # A redirect from another site would go without the strict cookie.
+    assert 'http-equiv="refresh" content="0;url=/services?sort=name"' in answer.text
+    assert "samesite=strict" in answer.headers["set-cookie"].lower()
+    assert 'action="/session"' not in site.client.get("/").text
+    (token,) = [each for each in site.call("GET", "/v1/tokens").json()["items"] if "sign-in" in each["name"]]
+    assert (token["name"], token["role"], token["project"]) == ("ada@example.org by sign-in", "operator", None)
+    assert token["expires_at"] is not None
+    events = site.call("GET", f"/v1/events?subject=tokens/{token['id']}").json()["items"]
+    assert [event["actor"] for event in events] == [f"token:{token['id']}", "oidc:u-1"]
+    # Revoked like any other, and gone at once.
+    assert site.call("DELETE", f"/v1/tokens/{token['id']}").status_code == 204
+    assert 'action="/session"' in site.client.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("groups", "role", "project"),
+    [(["everybody", "sre"], "admin", None), ("everybody", "viewer", None), (["team-a"], "operator", OWN),
+     (["team-a", "everybody"], "viewer", None)],
+)  # fmt: skip
+def test_groups_grant_roles(site: World, provider: Provider, groups: object, role: str, project: str | None) -> None:
+    provider.claims["groups"] = groups
+    assert finish(site, provider.authorize(begin(site))).status_code == 200
+    found = [each for each in site.call("GET", "/v1/tokens").json()["items"] if "sign-in" in each["name"]]
+    assert [(each["role"], each["project"]) for each in found] == [(role, project)]
+
+
+@pytest.mark.parametrize("groups", [[], None, "", ["SRE"], ["sre,ml"], [["sre"]], {"sre": 1}, 7])
+def test_who_has_no_group_that_counts_is_told_so(site: World, provider: Provider, groups: object) -> None:
+    provider.claims["groups"] = groups
+    refused(site, finish(site, provider.authorize(begin(site))), "lets you look here", 403)
+
+
+NOW = int(time.time())
+LIES: dict[str, tuple[dict[str, Any], str]] = {
+    "another nonce": ({"nonce": "other"}, "another attempt"),
+    "no nonce": ({"nonce": None}, "another attempt"),
+    "another audience": ({"aud": "somebody"}, "somebody else"),
+    "several audiences, not for us": ({"aud": [CLIENT, "somebody"]}, "for several"),
+    "asked for by another": ({"azp": "somebody"}, "somebody else"),
+    "expired": ({"exp": NOW - 120}, "expired"),
+    "never expires": ({"exp": None}, "does not say exp"),
+    "expires, in words": ({"exp": "2100-01-01"}, "does not say exp"),
+    "from the future": ({"iat": NOW + 86_400}, "from the future"),
+    "not yet": ({"nbf": NOW + 86_400}, "not valid yet"),
+    "another issuer": ({"iss": "https://evil.example"}, "another issuer"),
+    "nobody": ({"sub": ""}, "names nobody"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_claims_that_are_not_so_let_nobody_in(site: World, provider: Provider, lie: str) -> None:
+    changed, words = LIES[lie]
+    provider.claims |= changed
+    refused(site, finish(site, provider.authorize(begin(site))), words)
+    assert words in reasons(site)[0]
+
+
+def test_signatures_that_are_not_the_providers_let_nobody_in(site: World, provider: Provider) -> None:
+    def tried(words: str, **lies: Any) -> None:
+        before = {name: getattr(provider, name) for name in lies}
+        for name, value in lies.items():
+            setattr(provider, name, value)
+        refused(site, finish(site, provider.authorize(begin(site))), words)
+        for name, value in before.items():
+            setattr(provider, name, value)
+
+    tried("not believed", header={"alg": "none", "kid": "r1"}, signature="")
+    tried("not believed", header={"alg": "NONE"}, signature="")
+    # The public key as a shared secret.
+    tried("not believed", header={"alg": "HS256", "kid": "r1"}, signature=b64(b"x" * 32))
+    tried("signature is wrong", signer=provider.foreign)
+    tried("signature is wrong", signature="")
+    tried("id token is none", signature="!!")
+    # A key of another kind than the header says.
+    tried("signature is wrong", header={"alg": "RS256", "kid": "e1"}, signature=b64(b"x" * 256))
+    tried("signature is wrong", header={"alg": "ES256", "kid": "e1"}, signature=b64(b"\0" * 64))
+    tried("key that the provider does not have", header={"alg": "RS256", "kid": "../../keys"})
+    tried("not believed", header={"alg": "RS256", "kid": "r1", "crit": ["b64"]})
+    for answer in ({}, {"id_token": 7}, {"id_token": "a.b"}, {"id_token": "a.b.c"}, {"id_token": "bnVsbA.bnVsbA."}):
+        tried("id token", answer=answer)
+
+
+def test_an_attempt_is_one_browsers_and_is_used_once(site: World, provider: Provider) -> None:
+    brought = provider.authorize(begin(site))
+    kept = dict(site.client.cookies)
+    # Another browser, with what somebody else began: it would be signed in as them.
+    site.client.cookies.clear()
+    refused(site, finish(site, brought), "began no such attempt")
+    for name, value in kept.items():
+        site.client.cookies.set(name, value, path="/session/oidc")
+    assert finish(site, brought).status_code == 200
+    site.client.cookies.clear()
+    for name, value in kept.items():
+        site.client.cookies.set(name, value, path="/session/oidc")
+    assert "began no such attempt" in finish(site, brought).text
+    assert "began no such attempt" in finish(site, {"state": "x" * 43, "code": "y"}).text
+
+
+def test_an_old_attempt_is_over_and_so_is_one_that_the_provider_refused(
+    site: World, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought = provider.authorize(begin(site))
+    refused(site, finish(site, {"state": brought["state"], "error": "access_denied"}), "did not sign you in")
+    refused(site, finish(site, brought), "began no such attempt")
+    refused(site, finish(site, {**provider.authorize(begin(site)), "code": "stolen"}), "does not take the code")
+    monkeypatch.setattr(oidc, "ATTEMPT_S", -1.0)
+    refused(site, finish(site, provider.authorize(begin(site))), "began no such attempt")
+
+
+@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"])
+def test_nobody_is_led_elsewhere(site: World, provider: Provider, back: str) -> None:
+    answer = finish(site, provider.authorize(begin(site, back)))
+    assert 'content="0;url=/"' in answer.text
+
+
+def test_a_provider_that_is_away_or_lies_about_itself_is_told_in_words(site: World, provider: Provider) -> None:
+    honest = provider.discovery
+    for changed in ({"issuer": "https://evil.example"}, {"authorization_endpoint": "http://evil.example/a"}, {"x": 1}):
+        told = {**honest(), **changed} if "x" not in changed else {}
+        provider.discovery = lambda told=told: told
+        site.app.state.services.oidc._provider._said = None
+        answer = site.client.get("/session/oidc")
+        assert (answer.status_code, "identity provider" in answer.text) == (503, True), changed
+    provider.server.shutdown()
+    provider.server.server_close()
+    site.app.state.services.oidc._provider._said = None
+    assert site.client.get("/session/oidc").status_code == 503
+
+
+def test_without_a_provider_there_is_no_such_door(world: World) -> None:
+    assert "/session/oidc" not in world.call("GET", "/", None).text
+    assert [world.call("GET", path, None).status_code for path in ("/session/oidc", "/session/oidc/back")] == [404, 404]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"oidc_client": ""}, "also needs"),
+        ({"public_url": ""}, "also needs"),
+        ({"oidc_issuer": "http://idp.example"}, "OIDC_ISSUER must be an https"),
+        ({"public_url": "http://headroom.example"}, "PUBLIC_URL must be an https"),
+        ({"oidc_roles": "sre"}, "'sre' is not VALUE=ROLE"),
+        ({"oidc_roles": "sre=root"}, "'sre=root' is not"),
+        ({"oidc_roles": "bots=agent"}, "'bots=agent' is not"),
+        ({"oidc_secret_file": "/nowhere"}, "cannot be read"),
+    ],
+)
+def test_half_a_configuration_does_not_start(changed: dict[str, str], words: str) -> None:
+    whole = {
+        "oidc_issuer": "https://idp.example", "oidc_client": CLIENT, "oidc_roles": ROLES,
+        "public_url": "https://headroom.example",
+    }  # fmt: skip
+    assert oidc_order(Settings(**whole)) is not None
+    with pytest.raises(InputError, match=words):
+        oidc_order(Settings(**(whole | changed)))
