@@ -1,6 +1,6 @@
 """Applies every seeded fault in a scratch copy and tells, by system, which were noticed.
 
-    python -m benchmarks.mutants [--only hetsev,inss] [--match TEXT] [--jobs 2] [--json FILE]
+    python -m benchmarks.mutants [--only hetsev,inss] [--match TEXT] [--jobs 2] [--json FILE] [--again FILE]
 
 A run of tests is a fork of a process that has loaded what the product needs of others, so that a mutant costs what its
 tests do. Before any fault the tests must pass in the copy. A mutant that makes its tests run for longer than the limit
@@ -42,14 +42,25 @@ def main() -> int:
     reader = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description="Who notices a seeded fault.")
     reader.add_argument("--only", default="", help="systems, with commas between them")
     reader.add_argument("--match", default="", help="mutants whose words or file hold this")
+    reader.add_argument(
+        "--again", type=Path, action="append", default=[], help="those that this --json tells of as not noticed"
+    )
     reader.add_argument("--jobs", type=int, default=2)
     reader.add_argument("--json", type=Path)
     asked = reader.parse_args()
     systems = [name for name in asked.only.split(",") if name]
+    missed = {
+        (row["file"], row["what"])
+        for path in asked.again
+        for row in json.loads(path.read_text(encoding="utf-8"))
+        if row["came"] != NOTICED
+    }
     chosen = [
         each
         for each in seeded()
-        if (not systems or each.system in systems) and asked.match in f"{each.what} {each.file}"
+        if (not asked.again or (each.file, each.what) in missed)
+        and (not systems or each.system in systems)
+        and asked.match in f"{each.what} {each.file}"
     ]
     if not chosen:
         reader.error("no mutant is called so")

@@ -266,8 +266,8 @@ def gpulet_with_our_batches(effort: Effort) -> ClaimEvidence:
         capacities = {name: _number(outcome, CAPACITY) for name, outcome in bare.items()}
         more = 100.0 * (capacities[BDA_GPULET] / capacities[GPULET] - 1.0)
         return (
-            "Gpulet's own rule, twice the cautious execution within the limit, already finds batches near the largest "
-            "in time, and Eq. 2 counts the filling of a batch, for which no server waits here; ablation without spare "
+            "Gpulet's own rule, twice the execution within the limit, is the promise that every plan must prove here, "
+            "so that no larger batch may be planned, whatever Eq. 2 counts; ablation without spare "
             f"for growth on seed 0: {listed(capacities)} ({more:+.1f} %)"
         )
 

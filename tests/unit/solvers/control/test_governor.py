@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solvers.control import governor
 from solvers.control.governor import TABLE, Ends, MorakGovernor, wish_of
 from solvers.control.judging import (
     batch_below,
@@ -420,3 +421,23 @@ def test_steps_are_a_tenth_of_a_batch_and_ninety_megahertz() -> None:
     assert clocks_above(600, table, 90)[0] == 690
     assert clock_below(1590, table, 90) == 1500
     assert clock_below(600, table, 90) == 600
+
+
+def test_it_begins_at_the_start_clock_and_never_above_the_planned_one() -> None:
+    envelope = pair()
+    lowest, highest = envelope.clocks_mhz_sm[0], envelope.clocks_mhz_sm[-1]
+    for least, planned, begun in ((lowest, highest, lowest), (highest, lowest, lowest), (highest, highest, highest)):
+        loop = MorakGovernor(settings=GovernorSettings(clock_mhz_start=least))
+        assert loop.first(envelope, Setting(batches=(1, 1), clock_mhz_sm=planned)).setting.clock_mhz_sm == begun
+
+
+def test_who_has_the_most_slack_gives() -> None:
+    names = ("r0", "r1", "r2")
+    strains = {"r0": 1.3, "r1": 0.8, "r2": 0.5}
+    some = [
+        replace(pair().replicas[0], replica=name, share_pct_sm=30)  # of whom r0 is the worst
+        for name in names
+    ]
+    assert governor._donor(some, strains, worst="r0", extra=5) == "r2"
+    assert governor._donor(some, {**strains, "r2": 1.1}, worst="r0", extra=5) == "r1"
+    assert governor._donor(some, strains, worst="r0", extra=30) is None

@@ -229,7 +229,9 @@ def test_shares_beyond_the_whole_device_are_not_paid_twice() -> None:
     both = (replace(GOOD, share_pct_sm=100), replace(GOOD, replica="demo/vision#1", share_pct_sm=100))
     for basis, part in ((CostBasis.SHARE, 1.0), (CostBasis.DEVICE, 1.0)):
         assert billed_part(T4, slices, both, basis, {}) == part
-    assert billed_part(T4, None, (replace(GOOD, share_pct_sm=40),) * 2, CostBasis.SHARE, {}) == pytest.approx(0.8)
+    parts = (replace(GOOD, share_pct_sm=40),) * 2
+    assert billed_part(T4, None, parts, CostBasis.SHARE, {}) == pytest.approx(0.8)
+    assert billed_part(T4, None, parts, CostBasis.DEVICE, {}) == 1.0
 
 
 def test_jobs_run_with_their_clock() -> None:

@@ -18,7 +18,7 @@ from solvers.planners.base import Budget
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.whole_devices import WORKLOADS_COUNTED_MAX, counted
-from solvers.problems.joint import JointProblem
+from solvers.problems.joint import Cap, JointProblem
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
 from tests import builders
@@ -132,3 +132,10 @@ def test_replicas_that_nobody_allows_are_no_answer() -> None:
     assert counted(problem_of(picture), Deadline(10.0, 100), 1e-4) is not None
     found = counted(problem_of(strict), Deadline(10.0, 100), 1e-4)
     assert found is None or found.layout.counts in ((), (1,))
+
+
+def test_where_power_is_capped_it_is_no_matter_of_counting() -> None:
+    problem = problem_of(world(100.0))
+    assert counted(problem, Deadline(60.0), 0.0) is not None
+    cap = Cap(name="all", limit_w=1e6, devices=tuple(pool.devices for pool in problem.pools))
+    assert counted(replace(problem, caps=(cap,)), Deadline(60.0), 0.0) is None

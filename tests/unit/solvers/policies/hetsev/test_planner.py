@@ -11,19 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from solvers.domain.arrays import Whole
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.ids import Generation, ModelName, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.workload import Affinity, AntiAffinity, Service
+from solvers.engines.base import Engine, EngineAnswer, Limits
 from solvers.planners.base import kept, recalled
 from solvers.planners.case import Case
-from solvers.planners.counting.scaling import Direction
+from solvers.planners.counting.scaling import CountScaling, Direction, scale
 from solvers.planners.draft import Draft
 from solvers.planners.traits import Sample, mean_rate_rps
 from solvers.planners.tuning import Counts
-from solvers.policies.hetsev.deciding import Controlled, HetsevParameters, Remembered, programme_of
+from solvers.policies.hetsev import deciding
+from solvers.policies.hetsev.deciding import Controlled, HetsevParameters, Remembered, grow, programme_of
 from solvers.policies.hetsev.planner import HetSev, HetsevMemory, Pending, grouped, seat_all, weight
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
@@ -353,6 +356,23 @@ def test_what_is_paid_is_the_memory_that_an_instance_holds() -> None:
         kind = service.draft.fleet.classes[option.device_class]
         assert usd == pytest.approx(kind.usd_per_h * option.memory_mib / kind.memory_mib)
     assert made.scaling.wanted_rps == pytest.approx(100.0 / 0.8)
+
+
+def test_where_an_engine_ends_early_the_plain_rule_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = replace(controlled(100.0), room=lambda _need, _option: 3)
+    best = grow(service)
+    assert not best.fell_back
+
+    def early(problem: CountScaling, engine: Engine, limits: Limits) -> tuple[Whole | None, EngineAnswer]:
+        change, answer = scale(problem, engine, limits)
+        assert change is not None
+        return change + 1, answer
+
+    monkeypatch.setattr(deciding, "scale", early)
+    found = grow(service)
+    assert found.fell_back
+    assert len(found.start) < len(best.start) + 2
+    assert found.objective >= best.objective - 1e-9
 
 
 def test_lambda_grows_with_how_much_the_rate_varied() -> None:

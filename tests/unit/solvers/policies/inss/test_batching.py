@@ -39,6 +39,7 @@ def up_to(batch_max: int) -> Callable[[int], float]:
     [
         (question(), (16, 24, 28, 30, 31, 32), 32),
         (question(latency_ms=up_to(0)), (16, 8, 4, 2, 1), None),
+        (question(fits=lambda batch: batch <= 10), (16, 8, 12, 10, 11), 10),
         (question(latency_ms=up_to(28), rate_rps=2000.0), (16, 24, 28, 30, 29), 28),
         (question(latency_ms=up_to(10), rate_rps=2000.0), (16,), None),
         (
@@ -52,7 +53,7 @@ def up_to(batch_max: int) -> Callable[[int], float]:
             10,
         ),
     ],
-    ids=["always", "never", "between", "too-slow", "linear"],
+    ids=["always", "never", "memory", "between", "too-slow", "linear"],
 )
 def test_traces(asked: BatchQuestion, probes: tuple[int, ...], batch: int | None) -> None:
     found = bisect_batch(asked)

@@ -118,7 +118,7 @@ def test_gpulets_places_stay_with_other_batches() -> None:
 
 def test_replicas_of_a_service_divide_its_rate() -> None:
     """On two whole GPUs each serves a half, which is more than any could serve of all of it."""
-    service = builders.service("one", rate_rps_declared=560.0, replicas_max=2, slo=builders.slo(400.0))
+    service = builders.service("one", rate_rps_declared=1000.0, replicas_max=2, slo=builders.slo(400.0))
     stands = [
         builders.assignment(f"demo/one#{at}", device, share_pct_sm=100, batch=32, memory_mib_limit=4000)
         for at, device in enumerate(DEVICES)
@@ -131,7 +131,8 @@ def test_replicas_of_a_service_divide_its_rate() -> None:
 
 def test_a_placement_that_serves_no_more_is_not_made_though_nothing_speaks_for_staying() -> None:
     """Both GPUs are alike, so that the same placement with both exchanged is as good."""
-    hopeless, settings = room(20000.0), {"stay_part": 0.0}
+    services = [builders.service(name, rate_rps_declared=20000.0, replicas_max=1) for name in ("one", "two")]
+    hopeless, settings = builders.snapshot(DEVICES, services), {"stay_part": 0.0}
     first, _ = plan_of(hopeless, settings=settings)
     other = {DEVICES[0].id: DEVICES[1].id, DEVICES[1].id: DEVICES[0].id}
     turned = tuple(replace(item, device=other[item.device]) for item in first.assignments)

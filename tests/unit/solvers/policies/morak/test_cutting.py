@@ -26,6 +26,8 @@ def test_the_knee_asks_for_ten_percent_more_also_between_measured_shares() -> No
     assert knee_share_pct({5: 100.0, 25: 60.0, 45: 58.0}) == 25
     assert knee_share_pct({5: 100.0, 10: 96.0, 20: 60.0, 100: 60.0}) == 20
     assert knee_share_pct({30: 8.0}) == 30
+    # A quarter of the way to 50 % gains 7.5 of 100 ms, and all of it 30.
+    assert knee_share_pct({10: 100.0, 50: 70.0, 90: 69.0}) == 10
 
 
 def test_a_curve_that_never_flattens_has_its_knee_at_the_end() -> None:

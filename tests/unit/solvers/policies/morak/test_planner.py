@@ -254,3 +254,9 @@ def test_clocks_stay_closed_beside_what_may_not_be_moved() -> None:
     mine = [item for item in plan.assignments if item.workload in movable]
     assert mine
     assert {item.envelope.clock_mhz_sm_max - item.envelope.clock_mhz_sm_min for item in mine} == {0}
+
+
+def test_a_replica_goes_where_most_is_free() -> None:
+    services = [builders.service(name, slo=EXECUTION, rate_rps_declared=5.0, replicas_max=1) for name in NAMES]
+    plan = plan_of(thought(builders.snapshot(DEVICES, services)))
+    assert sorted(len(items) for items in by_device(plan).values()) == [1, 1, 1]

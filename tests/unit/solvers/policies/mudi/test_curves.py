@@ -53,6 +53,7 @@ def test_parts_of_a_batch_count_as_a_batch_unless_printed_otherwise() -> None:
 
 def test_a_batch_is_never_slower_than_its_limit_or_than_requests_come() -> None:
     assert target_ms(100.0, 1.0, 64, MudiParameters()) == 100.0
+    assert target_ms(100.0, 1.0, 64, MudiParameters(window_part=10.0)) == 100.0
     assert target_ms(2200.0, 60.0, 8, MudiParameters(window_part=10.0)) == pytest.approx(22000.0 / 165)
     assert target_ms(math.inf, 50.0, 8, MudiParameters()) == pytest.approx(160.0)
     assert math.isinf(target_ms(math.inf, 0.0, 8, MudiParameters()))

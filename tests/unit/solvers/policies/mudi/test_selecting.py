@@ -182,7 +182,8 @@ def pressed(picture: Snapshot) -> Snapshot:
     return replace(picture, profiles=tuple(replace(item, interference=PRESSED) for item in picture.profiles))
 
 
-def test_a_service_grows_beside_the_job_that_comes() -> None:
+def test_a_service_grows_beside_the_job_that_comes_and_where_it_cannot_the_job_waits() -> None:
+    came = set()
     for rate_rps in range(20, 1000, 20):
         slack = slack_of(pressed(room("one", rate_rps=float(rate_rps), jobs=1)))
         need = next(need for need in slack.draft.case.needs if need.kind is WorkloadKind.JOB)
@@ -190,20 +191,29 @@ def test_a_service_grows_beside_the_job_that_comes() -> None:
             continue
         ((device, (host,)),) = ((at, hosts) for at, hosts in slack.hosts.items() if hosts)
         before = host.placed.option
-        # The other devices are full of nothing but rules: the job must come here.
+        # The other devices have jobs enough: it must come here.
         slack.jobs_on[[at for at in range(len(DEVICES)) if at != device]] = slack.parameters.jobs_per_device
         made = slack.place(need, slack.draft.case.snapshot.jobs[0])
         if made is None:
+            came.add("waits")
+            assert slack.hosts[device][0].placed.option == before
             continue
         after = made.hosts[0].placed.option
         assert before is not None
         assert after is not None
         assert made.device == device
         assert slack.coordinator.needed(made.hosts[0], slack.company(device), 100.0) == after
-        if after != before:
-            assert after.share_pct > before.share_pct
-            return
-    raise AssertionError("no rate at which a job makes a service grow")
+        came.add("grows" if after.share_pct > before.share_pct else "stays")
+    assert {"grows", "waits"} <= came
+
+
+def test_a_job_is_not_started_anew_for_a_few_more_percent() -> None:
+    picture = room(jobs=1)
+    (fresh,) = (item for item in plan_of(picture).assignments if item.kind is WorkloadKind.JOB)
+    for share_pct, then_pct in ((95, 95), (80, 100)):
+        stands = replace(fresh, share_pct_sm=share_pct)
+        (again,) = plan_of(replace(picture, target=builders.target([stands]))).assignments
+        assert again.share_pct_sm == then_pct
 
 
 def test_a_job_that_stands_stays_where_another_would_go_elsewhere() -> None:

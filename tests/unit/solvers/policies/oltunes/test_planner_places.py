@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,8 @@ from solvers.domain.ids import ModelName
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Slo, SloKind, WorkloadKind
+from solvers.planners.draft import Draft
+from solvers.policies.oltunes.groups import GroupBooks, WaitingWork
 from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.planner import Oltunes
 from solvers.verify.checks import is_fatal, verify
@@ -194,3 +198,37 @@ def test_nobody_is_squeezed_where_all_have_room() -> None:
     """The paper's own passes answer alone: a patient task gets its largest batch and no more than a group's part."""
     plan = Course(picture([task("alone", deadline_s=60_000.0)], ("v100",))).cycle()
     assert of(plan, "alone").batch == max(builders.BATCHES)
+
+
+def books(**of_fleet: list[float]) -> GroupBooks:
+    """Of devices of which only this is known; nobody sits anywhere."""
+    count = len(of_fleet["utilisation"])
+    fleet = SimpleNamespace(occupants=np.zeros(count), unrented=np.array(of_fleet.get("unrented", [0.0] * count)))
+    return GroupBooks(
+        draft=cast(Draft, SimpleNamespace(fleet=fleet)),
+        parameters=OltunesParameters(),
+        group_max=3,
+        models={},
+        utilisation=np.array(of_fleet["utilisation"]),
+        first_group=0,
+        tasks=np.array(of_fleet["tasks"], dtype=np.int64),
+    )
+
+
+def test_the_least_utilised_device_without_tasks_gets_the_next_group() -> None:
+    made = books(utilisation=[50.0, 20.0, 70.0, 10.0, 0.0], tasks=[0, 0, 0, 1, 0], unrented=[0, 0, 0, 0, 1])
+    assert made._order() == [1, 0, 2, 4, 3]
+
+
+def test_a_full_group_admits_no_task_and_its_size_is_no_matter_of_services() -> None:
+    task, service = (
+        cast(WaitingWork, SimpleNamespace(need=SimpleNamespace(kind=kind, model="resnet50")))
+        for kind in (WorkloadKind.TASK, WorkloadKind.SERVICE)
+    )
+    made = books(utilisation=[0.0, 0.0], tasks=[2, 3])
+    assert [made._admits(task, device, last=False) for device in (0, 1)] == [True, False]
+    assert [made._admits(service, device, last=False) for device in (0, 1)] == [True, True]
+    assert not made._admits(task, 1, last=True)
+    # Whoever sits there is of the same kind: affinity 25, which only orders in the last round.
+    made.seat(0, ModelName("resnet50"), WorkloadKind.SERVICE)
+    assert [made._admits(task, 0, last=last) for last in (False, True)] == [False, True]

@@ -13,13 +13,19 @@ from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.scores import (
     Character,
     PowerTerms,
+    Record,
     TaskAffinity,
     affinity,
+    better,
     epc_score,
     is_latency_critical,
+    patient_first,
+    run_ms,
     urgency,
     variant_affinity,
+    welcome,
     workload_affinity,
+    worth_a_slice,
 )
 
 HIGH, LOW = QualityClass.HIGH, QualityClass.LOW
@@ -114,3 +120,41 @@ def test_weights_of_latency() -> None:
 def test_urgency_is_less_where_there_is_more_time() -> None:
     assert urgency(0.2, 0.1) == pytest.approx(2.0)
     assert urgency(0.2, 0.1) < urgency(0.4, 0.1)
+
+
+def test_a_task_takes_all_its_batches_one_after_the_other() -> None:
+    assert run_ms(100.0, np.array([32, 128]), np.array([10.0, 30.0])).tolist() == [40.0, 30.0]
+
+
+def test_who_is_alike_or_large_beside_large_is_not_welcome() -> None:
+    low, other, high = (
+        Character(ratio=1.0, quality=LOW),
+        Character(ratio=4.0, quality=LOW),
+        Character(ratio=1.0, quality=HIGH),
+    )
+    assert welcome(high, [], AFFINITY_MIN)
+    assert welcome(high, [low], AFFINITY_MIN)
+    assert welcome(low, [other], AFFINITY_MIN)
+    assert not welcome(low, [low], AFFINITY_MIN)
+    assert not welcome(high, [high], AFFINITY_MIN)
+
+
+def test_urgent_tasks_are_tuned_for_time_and_patient_ones_for_throughput_with_larger_batches() -> None:
+    now = Record(batch=8, run=10.0, throughput_rps=100.0)
+    records = [
+        Record(batch=4, run=7.0, throughput_rps=150.0),
+        Record(batch=16, run=12.0, throughput_rps=130.0),
+        Record(batch=32, run=8.0, throughput_rps=160.0),
+        Record(batch=64, run=30.0, throughput_rps=90.0),
+    ]
+    assert better(now, records, urgent=True) == [0, 2]
+    assert better(now, records, urgent=False) == [2, 1]
+    assert better(now, records[:1], urgent=True) == []
+    assert patient_first([True, False, True, False]) == [1, 3, 0, 2]
+
+
+def test_a_slice_is_worth_asking_for_where_much_memory_and_half_the_sms_are_left() -> None:
+    assert worth_a_slice(50.0, 5000.0, 4000.0)
+    assert not worth_a_slice(50.0, 3000.0, 4000.0)
+    assert not worth_a_slice(60.0, 5000.0, 4000.0)
+    assert not worth_a_slice(50.0, 5000.0, 0.0)

@@ -9,7 +9,7 @@ import pytest
 
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Patterns, ordered
+from solvers.problems.patterns import CHARGE_DEVICES, Layout, Patterns, ordered
 from tests.judgement import judge
 from tests.unit.solvers.planners.joint.solve.oracle import keys_of
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
@@ -97,3 +97,14 @@ def test_members_are_put_in_order_wherever_they_stood() -> None:
     rows = Patterns(kind=np.array([2]), variants=np.array([[3, -1, 1, 1]]), shares_pct=np.array([[10, 0, 30, 20]]))
     assert keys_of(ordered(rows)) == [(2, (1, 1, 3), (20, 30, 10))]
     assert scene(1).members_max <= 10
+
+
+def test_layouts_are_compared_with_the_replicas_that_they_lack() -> None:
+    problem, nothing = scene(3), Layout(patterns=(), counts=())
+    fewest = np.array([work.replicas_min > 0 for work in problem.workloads])
+    assert fewest.any()
+    assert (nothing.fewer(problem) > 0).tolist() == fewest.tolist()
+    missing_usd = float(problem.unserved_usd @ nothing.fewer(problem))
+    short = CHARGE_DEVICES * problem.dearest_usd * len(problem.workloads)
+    assert nothing.value(problem) == pytest.approx(float(problem.unserved_usd.sum()))
+    assert nothing.judged_usd(problem) == pytest.approx(nothing.value(problem) + missing_usd + short)
