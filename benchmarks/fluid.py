@@ -51,7 +51,9 @@ MOST, VIOLATED_LEAST = 0.05, 0.01
 BEYOND_MOST = 0.1
 GPU = GPUS["v100"]
 TYPE = GpuTypeName(GPU.name)
-SERVED, BESIDE = "resnet50", "vgg19"
+SERVED, BESIDE = "resnet50-trt", "vgg19-trt"
+LIKE = {SERVED: "resnet50", BESIDE: "vgg19"}
+"""The library's networks without the engine that runs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,7 @@ def world(case: Case) -> WorldScenario:
         span_s=SPAN_S,
         warmup_s=WARMUP_S,
         fleet=ScenarioFleet(gpu_types=(facts.gpu_types[TYPE],), nodes=(node,), devices=devices),
-        models=tuple(facts.models[ModelName(name)] for name in batches),
+        models=tuple(replace(facts.models[ModelName(LIKE[name])], name=ModelName(name)) for name in batches),
         projects=(Project(name=ProjectName("demo")),),
         traffic=tuple(asked[name] for name in batches),
         policy=Policy(name=PolicyName("none"), work_units=1),

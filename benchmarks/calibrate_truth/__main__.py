@@ -1,4 +1,4 @@
-"""`python -m benchmarks.calibrate_truth [--fit]`: errors of the committed coefficients, source by source.
+"""`python -m benchmarks.calibrate_truth [--fit | --write | --surfaces]`: errors of the committed coefficients.
 
 Owns the order. Reads the sources from the folder that HEADROOM_DATA names; those that may not be redistributed leave
 nothing but coefficients here. `--fit` also makes fits again.
@@ -8,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.calibrate_truth import clocks, igniter, printed, slices, speeds, training
+from benchmarks.calibrate_truth import clocks, igniter, printed, rapp, slices, speeds, studies, table, training
+from lab.world import replays
 
 
 def main() -> None:
@@ -16,8 +17,15 @@ def main() -> None:
     data = Path(os.environ.get("HEADROOM_DATA", ""))
     if not (data / "igniter-v100").is_dir():
         sys.exit("HEADROOM_DATA does not name a folder with igniter-v100")
+    rows = studies.rows_of(data)
+    if "--surfaces" in sys.argv[1:]:
+        replays.STORE.write_text(studies.stored_text(rows), encoding="utf-8")
+        return
+    if "--write" in sys.argv[1:]:
+        table.write(data, rows)
+        return
     fitting = "--fit" in sys.argv[1:]
-    for source in (igniter, slices, training, clocks, speeds, printed):
+    for source in (rapp, igniter, slices, training, clocks, speeds, printed):
         print(f"-- {source.__name__.rsplit('.', 1)[-1]}")
         source.report(data, fitting)
 

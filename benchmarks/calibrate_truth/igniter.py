@@ -1,7 +1,7 @@
 """Times, slowdowns and power of a V100 under MPS, published with iGniter.
 
-Owns the fits behind the first four rows of `solvers.sim.truth.catalogue` and behind every network's power. The data
-may not be redistributed, so only coefficients are committed.
+Owns the fits behind the rows `-trt` and `ssd-resnet50` of `solvers.sim.truth.catalogue` and behind every network's
+power. The data may not be redistributed, so only coefficients are committed.
 """
 
 from __future__ import annotations
@@ -15,21 +15,12 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from solvers.sim.truth.catalogue import GPUS, MODELS, ModelTruth
-from solvers.sim.truth.truth import (
-    CLOCK_EXPONENT_OF_POWER,
-    SHARE_OF_FULL_BANDWIDTH,
-    Resident,
-    board_power_w,
-    execution_ms,
-    sm_count_of_share,
-    wanted,
-)
+from benchmarks.calibrate_truth.fitting import fitted, row
+from solvers.sim.truth.catalogue import GPUS, MODELS
+from solvers.sim.truth.truth import Resident, board_power_w, execution_ms, parts
 
 V100 = GPUS["v100"]
-NAMES = {"alexnet": "alexnet", "resnet50": "resnet50", "vgg19": "vgg19", "ssd": "ssd-resnet50"}
-FIRST_INPUT_WEIGHT = 3.0
-"""Batches of one are few in the data and matter most for latency."""
+NAMES = {"alexnet": "alexnet-trt", "resnet50": "resnet50-trt", "vgg19": "vgg19-trt", "ssd": "ssd-resnet50"}
 Cell = tuple[str, int, int]
 
 
@@ -42,32 +33,6 @@ def solo(folder: Path) -> dict[Cell, float]:
         }
 
 
-def fit(model: ModelTruth, cells: dict[Cell, float]) -> tuple[float, ...]:
-    """fixed, io, work, SMs of the first input and exponent that fit best; traffic is taken as known."""
-    batch = np.array([cell[1] for cell in cells], float)
-    sms = np.array([sm_count_of_share(V100, cell[2]) for cell in cells], float)
-    times = np.array(list(cells.values()))
-    weight = np.where(batch == 1, FIRST_INPUT_WEIGHT, 1.0)
-    bandwidth = V100.memory_bandwidth_gb_per_s * np.minimum(1.0, sms / V100.sm_count / SHARE_OF_FULL_BANDWIDTH)
-    memory = 1000.0 * (model.traffic_gb_weights + model.traffic_gb_per_input * batch) / bandwidth
-
-    def unpack(point: np.ndarray) -> tuple[float, ...]:
-        return (*np.exp(point[:4]), float(1.0 / (1.0 + np.exp(-point[4]))))
-
-    def residual(point: np.ndarray) -> np.ndarray:
-        fixed, io, work, first, exponent = unpack(point)
-        busy = (sms**-2.0 + (first * batch**exponent) ** -2.0) ** -0.5
-        return np.asarray(weight * np.log((fixed + io * batch + work * batch / busy + memory) / times))
-
-    starts = [
-        [np.log(fixed), np.log(0.02), np.log(work), np.log(first), 0.0]
-        for fixed in (0.1, 0.5, 1.5)
-        for work in (5.0, 20.0, 80.0, 200.0)
-        for first in (20.0, 60.0)
-    ]
-    return unpack(min((least_squares(residual, start) for start in starts), key=lambda found: found.cost).x)
-
-
 def print_solo(cells: dict[Cell, float]) -> None:
     """Error of the committed coefficients, by model."""
     errors: dict[str, list[float]] = defaultdict(list)
@@ -78,9 +43,9 @@ def print_solo(cells: dict[Cell, float]) -> None:
         print(f"{name:13} mean error {100 * statistics.mean(found):5.2f} %, worst {100 * max(found):5.1f} %")
 
 
-def print_pairs(folder: Path, cells: dict[Cell, float]) -> None:
-    """Error of the slowdown of two neighbours, beside that of always predicting the mean slowdown."""
-    published, modelled = [], []
+def slowdowns_of(folder: Path) -> tuple[list[float], list[float]]:
+    """Published slowdowns of two neighbours, and ours."""
+    cells, published, modelled = solo(folder), [], []
     with (folder / "colocated_pairs.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             one, other = (
@@ -97,6 +62,12 @@ def print_pairs(folder: Path, cells: dict[Cell, float]) -> None:
                     published.append(float(row[f"latency_{side}_ms"]) / alone_ms)
                     clock = V100.clock_mhz_sm_max
                     modelled.append(execution_ms(V100, mine, clock, (neighbour,)) / execution_ms(V100, mine, clock))
+    return published, modelled
+
+
+def print_pairs(folder: Path) -> None:
+    """Error of the slowdown of two neighbours, beside that of always predicting the mean slowdown."""
+    published, modelled = slowdowns_of(folder)
     mean = statistics.mean(published)
     off = statistics.mean(abs(found - true) for found, true in zip(modelled, published, strict=True))
     constant = statistics.mean(abs(mean - true) for true in published)
@@ -121,38 +92,31 @@ def power(folder: Path) -> dict[Cell, tuple[float, float]]:
     }
 
 
-def print_power(folder: Path) -> None:
-    """Error of the board's power at the clock that it ran at."""
-    errors = []
-    for (name, batch, share), (published_w, clock) in power(folder).items():
-        resident = Resident(model=name, share_pct_sm=share, batch=batch)
-        errors.append(abs(board_power_w(V100, [resident], clock, 1e9) / published_w - 1.0))
-    mean, worst = 100 * statistics.mean(errors), 100 * max(errors)
-    print(f"{len(errors)} board powers: mean error {mean:.1f} %, worst {worst:.1f} %")
+def power_errors(folder: Path) -> list[float]:
+    """Of the board's power at the clock that it ran at."""
+    return [
+        abs(board_power_w(V100, [Resident(model=name, share_pct_sm=share, batch=batch)], clock, 1e9) / watts - 1.0)
+        for (name, batch, share), (watts, clock) in power(folder).items()
+    ]
 
 
 def fit_power(published: dict[Cell, tuple[float, float]]) -> np.ndarray:
-    """Intensity of each network, floor, watts of waiting for memory against computing, and watts of an idle context."""
+    """Intensity of each network, watts of waiting for memory against computing, and watts of an idle context."""
     names, rows = list(NAMES.values()), []
     for (name, batch, share), (published_w, clock) in published.items():
-        one = Resident(model=name, share_pct_sm=share, batch=batch)
-        (running, filled), model = wanted(V100, one, clock), MODELS[name]
-        fixed_ms = model.fixed_ms + model.io_ms_per_input * batch
-        alone_ms = fixed_ms / (1.0 - running)
-        compute = (
-            model.work_ms_sm_per_input * batch * V100.clock_mhz_sm_max / (filled * V100.sm_count * clock) / alone_ms
-        )
-        fast = filled * (clock / V100.clock_mhz_sm_max) ** CLOCK_EXPONENT_OF_POWER
-        rows.append((names.index(name), fast, compute, running - compute, published_w))
-    index, fast, compute, memory, watts = np.array(rows).T
+        alone = parts(V100, MODELS[name], Resident(model=name, share_pct_sm=share, batch=batch), clock)
+        part = clock / V100.clock_mhz_sm_max
+        switched = part * max(part, V100.voltage_floor) ** 2 / alone.total_ms
+        waited_ms = alone.used_ms - alone.core_ms
+        rows.append((names.index(name), switched * alone.core_ms, switched * waited_ms, published_w))
+    index, computes, waits, watts = np.array(rows).T
 
     def residual(point: np.ndarray) -> np.ndarray:
-        floor, waiting, idle_w = point[-3:]
-        active = floor + (1.0 - floor) * (compute + waiting * memory)
-        dynamic = point[index.astype(int)] * (V100.tdp_w - idle_w) * fast * active
+        waiting, idle_w = point[-2:]
+        dynamic = point[index.astype(int)] * (V100.tdp_w - idle_w) * (computes + waiting * waits)
         return np.asarray((idle_w + dynamic) / watts - 1.0)
 
-    return np.asarray(least_squares(residual, [1.3] * len(names) + [0.1, 0.5, 53.0]).x)
+    return np.asarray(least_squares(residual, [1.3] * len(names) + [0.5, 53.0]).x)
 
 
 def report(data: Path, fitting: bool) -> None:
@@ -160,12 +124,13 @@ def report(data: Path, fitting: bool) -> None:
     folder = data / "igniter-v100"
     cells = solo(folder)
     print_solo(cells)
-    print_pairs(folder, cells)
-    print_power(folder)
+    print_pairs(folder)
+    errors = power_errors(folder)
+    print(
+        f"{len(errors)} board powers: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %"
+    )
     if fitting:
         print("power:", ", ".join(f"{value:.3g}" for value in fit_power(power(folder))))
     for name in NAMES.values() if fitting else ():
-        mine = {cell: time_ms for cell, time_ms in cells.items() if cell[0] == name}
-        found = fit(MODELS[name], mine)
-        values = dict(zip(("fixed", "io", "work", "SMs", "exponent"), found, strict=True))
-        print(f"{name:13}", ", ".join(f"{part} {value:.4g}" for part, value in values.items()))
+        mine = {(V100, share, batch): time_ms for (each, batch, share), time_ms in cells.items() if each == name}
+        print(f"{name:13}", row(fitted(MODELS[name], mine)))

@@ -7,41 +7,44 @@ leave the printed knee where it is.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from lab.claims.morak.rules import Triple, knees_2080ti, morak_triples
 from solvers.sim.truth.catalogue import GPUS, model_on
-from solvers.sim.truth.truth import POWER_OF_MEMORY, Resident, execution_ms, idle_power_w, wanted
+from solvers.sim.truth.truth import POWER_OF_MEMORY, Resident, execution_ms, idle_power_w, parts
 
 TURING = GPUS["rtx-2080ti"]
 
 
 def solved(triples: tuple[Triple, Triple]) -> tuple[np.ndarray, np.ndarray]:
-    """io and work, then power at full work and the part of it that any work draws; from the committed ones onwards.
-
-    Both laws are linear in what is solved for, given the slowdown by neighbours and the SMs in use.
-    """
+    """io and work, then power at full work and the part of it that any work draws; from the committed ones onwards."""
     model, clock = model_on(TURING, "googlenet"), TURING.clock_mhz_sm_max
-    times, shapes, powers, watts = [], [], [], []
-    for triple in triples:
-        one = Resident(model="googlenet", share_pct_sm=triple.share_pct_sm, batch=triple.batch)
-        alone_ms, slowed_ms = execution_ms(TURING, one, clock), _cycle_ms(triple, triple.throughput_rps)
-        running, filled = wanted(TURING, one, clock)
-        io_ms = model.io_ms_per_input * triple.batch
-        compute_ms = model.work_ms_sm_per_input * triple.batch / (filled * TURING.sm_count * TURING.sm_speed)
-        wanted_ms = _cycle_ms(triple, triple.throughput_rps_stated)
-        rest_ms = alone_ms - io_ms - compute_ms
-        times.append(wanted_ms * alone_ms / slowed_ms - rest_ms)
-        shapes.append((triple.batch, compute_ms / model.work_ms_sm_per_input))
-        full_w = triple.replicas * filled * (TURING.tdp_w - TURING.idle_w - TURING.context_w)
-        memory_ms = running * alone_ms - compute_ms
-        working = (compute_ms + POWER_OF_MEMORY * memory_ms) / alone_ms
-        powers.append((full_w * working, full_w * (1.0 - working)))
-        watts.append(triple.power_w_stated - idle_power_w(TURING, [one]))
+    ones = [Resident(model="googlenet", share_pct_sm=each.share_pct_sm, batch=each.batch) for each in triples]
+    neighbours = [
+        execution_ms(TURING, one, clock, [one] * (each.replicas - 1)) / execution_ms(TURING, one, clock)
+        for one, each in zip(ones, triples, strict=True)
+    ]
+    wanted_ms = np.array([_cycle_ms(each, each.throughput_rps_stated) for each in triples]) / neighbours
+
+    def off(point: np.ndarray) -> np.ndarray:
+        tried = replace(model, io_ms_per_input=point[0], work_ms_sm_per_input=point[1])
+        return np.array([parts(TURING, tried, one, clock).total_ms for one in ones]) / wanted_ms - 1.0
+
+    times = least_squares(off, [model.io_ms_per_input, model.work_ms_sm_per_input], xtol=1e-14, ftol=1e-14).x
+    powers, watts = [], []
+    for each, one in zip(triples, ones, strict=True):
+        alone = parts(TURING, model, one, clock)
+        full_w = each.replicas * (TURING.tdp_w - TURING.idle_w - TURING.context_w) / alone.total_ms
+        working_ms = alone.core_ms + POWER_OF_MEMORY * (alone.used_ms - alone.core_ms)
+        idle_ms = alone.used_ms / alone.device_ms * (alone.total_ms - alone.device_ms)
+        powers.append((full_w * working_ms, full_w * idle_ms))
+        watts.append(each.power_w_stated - idle_power_w(TURING, [one]))
     both, floor = np.linalg.solve(np.array(powers), np.array(watts))
-    return np.linalg.solve(np.array(shapes), np.array(times)), np.array([both, floor / both])
+    return times, np.array([both, floor / both])
 
 
 def shift_solved(triples: tuple[Triple, Triple]) -> np.ndarray:

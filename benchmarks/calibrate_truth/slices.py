@@ -12,11 +12,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import least_squares, minimize
+from scipy.optimize import minimize
 
+from benchmarks.calibrate_truth.fitting import Where, fitted, row
 from lab.world.truth import mig_truth
 from solvers.sim.truth.catalogue import GPUS, model_on
-from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, wanted
+from solvers.sim.truth.truth import Resident, execution_ms, wanted
 
 A100 = GPUS["a100"]
 SLICES = {size: mig_truth(A100, *shape) for size, shape in {
@@ -38,6 +39,15 @@ def rates(folder: Path) -> dict[Case, dict[int, float]]:
                 case = (NAMES.get(row["model"], row["model"]), int(row["mig_gpcs"]), int(row["batch"]))
                 found[case][int(row["mps_procs"])] = rate
     return found
+
+
+def alone_of(published: dict[Case, dict[int, float]], name: str) -> dict[Where, float]:
+    """Milliseconds of a batch of one process on each slice."""
+    return {
+        (SLICES[case[1]], 100, case[2]): 1000.0 * case[2] / found[1]
+        for case, found in published.items()
+        if case[0] == name and 1 in found
+    }
 
 
 def _resident(case: Case) -> Resident:
@@ -100,32 +110,6 @@ def fit_crowds(rows: np.ndarray) -> np.ndarray:
     return np.asarray(minimize(off, [1.0, 3.0], method="Nelder-Mead").x)
 
 
-def fit(name: str, cells: dict[tuple[int, int], float]) -> np.ndarray:
-    """fixed, io, work, SMs of the first input, exponent, traffic per input; traffic of weights is taken as known."""
-    sizes, batch = (np.array(each, float) for each in zip(*cells, strict=True))
-    parts: list[GpuTruth] = [SLICES[int(size)] for size in sizes]
-    sms = np.array([part.sm_count for part in parts], float)
-    bandwidth = np.array([part.memory_bandwidth_gb_per_s for part in parts])
-    times, weights = np.array(list(cells.values())), model_on(A100, name).traffic_gb_weights
-
-    def unpack(point: np.ndarray) -> np.ndarray:
-        return np.append(np.exp(point[[0, 1, 2, 3, 5]]), 1.0 / (1.0 + np.exp(-point[4])))[[0, 1, 2, 3, 5, 4]]
-
-    def residual(point: np.ndarray) -> np.ndarray:
-        fixed, io, work, first, exponent, traffic = unpack(point)
-        busy = (sms**-2.0 + (first * batch**exponent) ** -2.0) ** -0.5
-        memory = 1000.0 * (weights + traffic * batch) / bandwidth
-        return np.asarray(np.log((fixed + 0.5 * io * batch + work * batch / (busy * A100.sm_speed) + memory) / times))
-
-    starts = [
-        np.array([np.log(fixed), np.log(0.02), np.log(work), np.log(20.0), 0.0, np.log(traffic)])
-        for fixed in (1.0, 5.0)
-        for work in (5.0, 30.0, 150.0)
-        for traffic in (0.01, 0.1)
-    ]
-    return unpack(min((least_squares(residual, start) for start in starts), key=lambda found: found.cost).x)
-
-
 def report(data: Path, fitting: bool) -> None:
     """Print errors, and when fitting the coefficients of a new fit."""
     published = rates(data / "parvagpu-a100-mig")
@@ -136,9 +120,4 @@ def report(data: Path, fitting: bool) -> None:
         full, edge = fit_crowds(rows)
         print(f"overlapping shares: a full GPU is wanted {full:.2f} times, sharpness {edge:.1f}")
         for name in sorted({case[0] for case in published}):
-            mine = {
-                case[1:]: 1000.0 * case[2] / found[1]
-                for case, found in published.items()
-                if case[0] == name and 1 in found
-            }
-            print(f"{name:13}", *(f"{value:.4g}" for value in fit(name, mine)))
+            print(f"{name:13}", row(fitted(model_on(A100, name), alone_of(published, name))))

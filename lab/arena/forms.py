@@ -312,6 +312,13 @@ class FaultForm(ScenarioForm):
     factor: Factor = 1.0
 
 
+class TruthForm(ScenarioForm):
+    """How simulated hardware behaves: by the laws, or as public studies measured it."""
+
+    replay: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Studies by name; where two measured the same, the first counts."""
+
+
 class WorldForm(Heading):
     """A simulated world."""
 
@@ -345,6 +352,7 @@ class WorldForm(Heading):
     warm_start: bool = True
     latency_noise: Annotated[float, Field(ge=0, le=1)] = 0.03
     launch_scale: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    truth: TruthForm | None = None
 
     @classmethod
     def completed(cls, plain: dict[str, Any]) -> dict[str, Any]:

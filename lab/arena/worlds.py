@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from lab.arena.loads import load_of, mean_rps, philly_jobs, scaled
 from lab.outcome import Bench
 from lab.world.arrivals import JobArrival, JobPattern, Source, job_arrivals
 from lab.world.ports import CLUSTER
+from lab.world.replays import STUDIES, replay_of
 from lab.world.scenario import JobEntry, PolicyChange, ScenarioFault, ScenarioFleet, TaskEntry, Traffic, WorldScenario
 from solvers.domain.device import Device, GpuType, MigSlice, Node, Offer, PowerCap, PowerScope, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ProjectName
@@ -242,7 +245,22 @@ def scenario_of(form: WorldForm, document: Document) -> WorldScenario:
             tasks=tuple(each.made(TaskEntry) for each in form.tasks),
             policy_changes=tuple(each.made(PolicyChange) for each in form.policy_changes),
             faults=tuple(faults),
+            **_replayed(form, document),
         )
+
+
+def _replayed(form: WorldForm, document: Document) -> dict[str, Any]:
+    """The studies that a file replays, and their scatter unless it says another. Raises InputError."""
+    if form.truth is None:
+        return {}
+    where = ("truth", "replay")
+    for place, name in enumerate(form.truth.replay):
+        if name not in STUDIES:
+            raise document.refusal((*where, place), f"no study {name} can be replayed; known: {', '.join(STUDIES)}")
+    made = replay_of(form.truth.replay, lambda *parts: document.rows(where, *parts))
+    noises = [surface.noise for surface in made.times.values()]
+    said = "latency_noise" in form.model_fields_set or not noises
+    return {"replay": made} | ({} if said else {"latency_noise": median(noises)})
 
 
 def _projects(form: WorldForm) -> tuple[Project, ...]:

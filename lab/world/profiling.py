@@ -8,6 +8,7 @@ scenario and seed measure the same, whoever contends. Training jobs are not meas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from solvers.domain.profile import Interference, Profile, ProfileGrid, ProfileOr
 from solvers.domain.value import value
 from solvers.errors import InputError
 from solvers.models.believed import ADDED_MIN, PAIR_BATCHES, PAIR_SHARES_PCT, PARTNERS, Disturbances, fit_interference
+from solvers.sim.truth.replay import Replay
 from solvers.sim.truth.truth import GpuTruth, Resident, dynamic_power_w, execution_ms, gpu_truth, memory_mib
 
 TAIL = 2.326
@@ -39,6 +41,7 @@ class Measuring:
     gpu_types: tuple[GpuType, ...]
     latency_noise: float
     seed: int
+    replay: Replay | None
 
 
 def profiles_of(scenario: WorldScenario, seed: int) -> tuple[Profile, ...]:
@@ -48,22 +51,30 @@ def profiles_of(scenario: WorldScenario, seed: int) -> tuple[Profile, ...]:
     return _measured(
         Measuring(
             profiling=scenario.profiling,
-            models=tuple(sorted(model.name for model in scenario.models)),
+            models=served_models(scenario),
             gpu_types=tuple(
                 sorted((each for each in scenario.fleet.gpu_types if each.name in used), key=lambda each: each.name)
             ),
             latency_noise=scenario.latency_noise,
             seed=seed,
+            replay=scenario.replay,
         )
     )
 
 
-def known_truth(gpu_type: GpuTypeName) -> GpuTruth:
-    """How a GPU type behaves. Raises InputError for one that no simulated world has."""
+def served_models(scenario: WorldScenario) -> tuple[ModelName, ...]:
+    """The networks that answer requests or do tasks; training is nothing that a profile of inference tells."""
+    services = [item.service for item in scenario.traffic]
+    named = {name for service in services for name in (service.model, *service.alternatives)}
+    return tuple(sorted(named | {entry.task.model for entry in scenario.tasks}))
+
+
+def known_truth(gpu_type: GpuTypeName, replay: Replay | None = None) -> GpuTruth:
+    """How a GPU type behaves, by the laws or as a study measured it. Raises InputError for one that no world has."""
     truth = gpu_truth(gpu_type)
     if truth is None:
         raise InputError(f"no simulated world has GPUs of type {gpu_type}", gpu_type=gpu_type)
-    return truth
+    return replace(truth, replay=replay)
 
 
 @lru_cache(maxsize=16)
@@ -71,7 +82,7 @@ def _measured(measuring: Measuring) -> tuple[Profile, ...]:
     streams = Streams(measuring.seed)
     found = []
     for gpu_type in measuring.gpu_types:
-        truth = known_truth(gpu_type.name)
+        truth = known_truth(gpu_type.name, measuring.replay)
         pressed: dict[ModelName, Interference] = {}
         crowded: dict[ModelName, Interference] = {}
         if measuring.profiling.interference:
@@ -92,17 +103,19 @@ def _measured(measuring: Measuring) -> tuple[Profile, ...]:
 
 def _grid(measuring: Measuring, gpu_type: GpuType, model: ModelName, draw: np.random.Generator) -> ProfileGrid:
     """One model alone on one GPU type: a cell that does not fit into its memory has latency 0."""
-    truth, plan = known_truth(gpu_type.name), measuring.profiling
+    truth, plan = known_truth(gpu_type.name, measuring.replay), measuring.profiling
     clocks = _clocks(gpu_type.clocks_mhz_sm, plan.clocks)
-    memory = [memory_mib(model, batch) for batch in plan.batches]
+    true_mib = [memory_mib(model, batch) for batch in plan.batches]
     latency, power = [], []
     for clock in clocks:
         for share in plan.shares_pct_sm:
-            for batch, mib in zip(plan.batches, memory, strict=True):
+            for batch, mib in zip(plan.batches, true_mib, strict=True):
                 load = Resident(model=model, share_pct_sm=share, batch=batch)
                 mean_ms = execution_ms(truth, load, clock) * float(np.exp(plan.noise * draw.standard_normal()))
                 latency.append(mean_ms if mib <= gpu_type.memory_mib else 0.0)
                 power.append(dynamic_power_w(truth, load, clock))
+    power = list(power * np.exp(plan.noise_power * draw.standard_normal(len(power))))
+    memory = list(true_mib * np.exp(plan.noise_memory * draw.standard_normal(len(true_mib))))
     tail = float(np.exp(TAIL * measuring.latency_noise))
     return ProfileGrid(
         clocks_mhz_sm=clocks,

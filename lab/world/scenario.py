@@ -18,6 +18,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.value import NOT_NEGATIVE, POSITIVE, Limit, check_range, distinct, each, rising, text, value, within
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import FieldError
+from solvers.sim.truth.replay import Replay
 
 
 class Level(StrEnum):
@@ -172,6 +173,8 @@ class Profiling:
     """So many clocks from the highest down, evenly; 1: the highest alone."""
     noise: Annotated[float, within(0, 1)] = 0.01
     """Relative standard deviation of a measured latency."""
+    noise_power: Annotated[float, within(0, 1)] = 0.04
+    noise_memory: Annotated[float, within(0, 1)] = 0.02
     interference: bool = True
     """Whether pairs were measured; without it planners have nothing but their margin."""
 
@@ -227,6 +230,8 @@ class WorldScenario:
     """Spread of the logarithm of a batch's time."""
     launch_scale: Annotated[float, NOT_NEGATIVE] = 1.0
     """Multiplies the truth's launch times."""
+    replay: Replay | None = None
+    """Studies whose measurements stand in for the laws of hardware."""
 
     def __post_init__(self) -> None:
         check_range("warmup_s", self.warmup_s, 0, self.span_s)

@@ -33,6 +33,7 @@ from solvers.domain.ownership import device_owners
 from solvers.domain.policy import Policy
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import FieldError, InputError
+from solvers.sim.truth.replay import Replay
 from solvers.sim.truth.truth import GpuTruth, launch_s, memory_mib
 
 # --- What goes wrong in a simulated world, and what ends it
@@ -257,7 +258,7 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
         cell = WorldDevice(
             device=device,
             gpu_type=gpu_type,
-            truth=truth_of(device),
+            truth=truth_of(device, scenario.replay),
             host=host,
             usd_per_h=policy.usd_per_h(device, gpu_type, host.node),
             gpu_part=gpu_type.part_of(device),
@@ -291,9 +292,9 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
     return state
 
 
-def truth_of(device: Device) -> GpuTruth:
+def truth_of(device: Device, replay: Replay | None = None) -> GpuTruth:
     """How a device behaves: a whole GPU, or its slice of one. Raises InputError for unknown hardware."""
-    whole = known_truth(device.gpu_type)
+    whole = known_truth(device.gpu_type, replay)
     return whole if device.mig is None else mig_truth(whole, device.sm_count, device.memory_mib)
 
 

@@ -64,7 +64,7 @@ def test_ratios_in_the_spike(found: dict[str, tuple[RunOutcome, ...]]) -> None:
     told = worlds.in_spike(Effort())
     assert told.status is ClaimStatus.PASS
     assert told.measured == "throughput up to 2.50x, cluster utilisation up to 3.00x, response time 0.333x (1/3.00)"
-    assert "peak over peak 2.50x; two tenants gain at most: v100 1.7" in told.note
+    assert "peak over peak 2.50x; two tenants gain at most: v100 1.8" in told.note
     assert "hetsev in the spike: 8.0 GPUs 60 % busy" in told.note
     found["k8s_hpa"] = (replace(THEIRS, windows=OURS.windows),)
     assert worlds.in_spike(Effort()).status is ClaimStatus.NOT_REPRODUCED

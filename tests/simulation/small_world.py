@@ -94,9 +94,9 @@ def scenario(**changes: Any) -> WorldScenario:
         level=Level.REQUEST,
         span_s=120.0,
         fleet=fleet,
-        models=(model("resnet50"), model("vgg19")),
+        models=tuple(model(name) for name in ("resnet50-trt", "vgg19-trt", "resnet50", "vgg19")),
         projects=(Project(name=ProjectName("demo")),),
-        traffic=(traffic("resnet50", 300.0), traffic("vgg19", 100.0)),
+        traffic=(traffic("resnet50-trt", 300.0), traffic("vgg19-trt", 100.0)),
         policy=Policy(name=PolicyName("default"), work_units=100, cooldown_s=20.0),
         profiling=PROFILING,
     )
@@ -117,10 +117,10 @@ def contender(name: str = "greedy", **changes: Any) -> RunContender:
 def replica(ordinal: int = 0, device: DeviceId = FIRST, **changes: Any) -> Assignment:
     """A replica of the first service as a plan would have it."""
     made = Assignment(
-        replica=ReplicaId(f"demo/resnet50#{ordinal}"),
+        replica=ReplicaId(f"demo/resnet50-trt#{ordinal}"),
         kind=WorkloadKind.SERVICE,
-        workload=WorkloadId("demo/resnet50"),
-        model=ModelName("resnet50"),
+        workload=WorkloadId("demo/resnet50-trt"),
+        model=ModelName("resnet50-trt"),
         device=device,
         share_pct_sm=40,
         memory_mib_limit=2000,

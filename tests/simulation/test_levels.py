@@ -41,7 +41,7 @@ def world(part: float, *, bursts: bool, routing: Routing = Routing.WEIGHTED_RAND
         rhythm=Rhythm(cycle_s=1000.0),
         traffic=tuple(
             Traffic(service=service(name, rate_rps, limit_ms), load=Open(pattern=asked(rate_rps)), routing=routing)
-            for name, rate_rps, limit_ms in (("resnet50", 900.0, 60.0), ("vgg19", 150.0, 100.0))
+            for name, rate_rps, limit_ms in (("resnet50-trt", 900.0, 60.0), ("vgg19-trt", 150.0, 100.0))
         ),
     )
 

@@ -18,7 +18,7 @@ def entry(number: int) -> TaskEntry:
     task = OfflineTask(
         project=ProjectName("demo"),
         name=f"task-{number}",
-        model=ModelName("resnet50" if number % 2 else "vgg19"),
+        model=ModelName("resnet50-trt" if number % 2 else "vgg19-trt"),
         inputs_total=4_000,
         slo=Slo(kind=SloKind.DEADLINE, deadline_s=DEADLINE_S),
         class_lambda=0.8 if number == 3 else 0.3,
@@ -38,10 +38,10 @@ def world() -> WorldScenario:
         level=Level.FLUID,
         fleet=fleet,
         models=(
-            replace(model("resnet50"), compute_memory_ratio=0.6, quality_class=QualityClass.LOW),
-            replace(model("vgg19"), compute_memory_ratio=2.5),
+            replace(model("resnet50-trt"), compute_memory_ratio=0.6, quality_class=QualityClass.LOW),
+            replace(model("vgg19-trt"), compute_memory_ratio=2.5),
         ),
-        traffic=(traffic("resnet50", 100.0),),
+        traffic=(traffic("resnet50-trt", 100.0),),
         tasks=tuple(entry(number) for number in range(6)),
     )
 
@@ -67,7 +67,7 @@ def crowded() -> WorldScenario:
         replace(item, at_s=40.0 + number, task=replace(item.task, slo=Slo(kind=SloKind.DEADLINE, deadline_s=400.0)))
         for number, item in enumerate(entries)
     )
-    busy = (traffic("resnet50", 1500.0), traffic("vgg19", 375.0))
+    busy = (traffic("resnet50-trt", 1000.0), traffic("vgg19-trt", 250.0))
     return replace(quiet, span_s=500.0, fleet=fleet, traffic=busy, tasks=tasks)
 
 

@@ -39,7 +39,7 @@ def planned_by(name: str, made: Traffic) -> Traffic:
 def world(first: tuple[Policy, ...], *changes: tuple[float, tuple[Policy, ...]]) -> WorldScenario:
     """A pool of three T4 on the left, one of three V100 on the right, a service for each."""
     return scenario(
-        traffic=(planned_by("left", traffic("resnet50", 40.0)), planned_by("right", traffic("vgg19", 15.0))),
+        traffic=(planned_by("left", traffic("resnet50-trt", 40.0)), planned_by("right", traffic("vgg19-trt", 15.0))),
         policies=first,
         policy_changes=tuple(PolicyChange(at_s=at_s, policies=policies) for at_s, policies in changes),
         governor="morak",
@@ -81,7 +81,7 @@ def at_home(run: Run) -> bool:
     owners = device_owners(
         run.scenario.policies_at(run.state.now_s), {node.id: node for node in fleet.nodes}, fleet.devices
     )
-    names = {"demo/resnet50": "left", "demo/vgg19": "right"}
+    names = {"demo/resnet50-trt": "left", "demo/vgg19-trt": "right"}
     return all(owners[item.device] == names[item.workload] for item in run.state.target.assignments)
 
 

@@ -67,7 +67,7 @@ def number(made: WorldScenario, name: str, **who: Any) -> float:
 
 @pytest.mark.parametrize("level", list(Level))
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others(level: Level) -> None:
-    made = scenario(level=level, traffic=(Traffic(service=service("resnet50", 300.0), load=Open(pattern=BURSTS)),))
+    made = scenario(level=level, traffic=(Traffic(service=service("resnet50-trt", 300.0), load=Open(pattern=BURSTS)),))
     first, again, other = (run_world(made, seed=seed) for seed in (1, 1, 2))
     assert repr(first) == repr(again)
     assert first.services != other.services
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(level: Level)
 def test_an_outcome_is_whole(level: Level) -> None:
     found = checked_run(scenario(level=level, warmup_s=20.0))
     assert {each.name for each in found.metrics} == METRICS
-    assert [each.service for each in found.services] == ["demo/resnet50", "demo/vgg19"]
+    assert [each.service for each in found.services] == ["demo/resnet50-trt", "demo/vgg19-trt"]
     assert found.services[0].asked == pytest.approx(300.0 * 100.0, rel=0.05)
     assert found.metric("completed_rps") == pytest.approx(400.0, rel=0.05)
     assert (len(found.windows), found.windows[0].from_s, found.windows[-1].until_s) == (20, 20.0, 120.0)
@@ -105,7 +105,10 @@ def test_whatever_goes_wrong_the_books_stay_right(level: Level, seed: int) -> No
     made = scenario(
         level=level,
         faults=tuple(faults),
-        traffic=(Traffic(service=service("resnet50", 300.0), load=Open(pattern=BURSTS)), traffic("vgg19", 100.0)),
+        traffic=(
+            Traffic(service=service("resnet50-trt", 300.0), load=Open(pattern=BURSTS)),
+            traffic("vgg19-trt", 100.0),
+        ),
         rhythm=Rhythm(report_delay_s=float(draw.choice([0.0, 7.0]))),
         warm_start=bool(draw.random() < 0.5),
         governor=str(draw.choice(["morak", "dfs"])),
@@ -153,7 +156,7 @@ def test_nobody_plans_while_the_planner_is_down() -> None:
 
 def test_clients_that_wait_ask_less_of_a_slow_service() -> None:
     steps = (ClientStep(from_s=0.0, clients=30), ClientStep(from_s=60.0, clients=60))
-    load = Traffic(service=service("resnet50", 250.0), load=Closed(steps=steps, think_s_mean=0.1))
+    load = Traffic(service=service("resnet50-trt", 250.0), load=Closed(steps=steps, think_s_mean=0.1))
     for level in Level:
         found = checked_run(scenario(traffic=(load,), level=level))
         # Thinking and an answer of 5 to 20 ms: each client asks about nine times a second.
@@ -163,7 +166,7 @@ def test_clients_that_wait_ask_less_of_a_slow_service() -> None:
 
 @pytest.mark.parametrize("level", list(Level))
 def test_a_full_queue_shows_what_the_hardware_gives(level: Level) -> None:
-    made = service("resnet50", 250.0)
+    made = service("resnet50-trt", 250.0)
     alone = replace(made, slo=Slo(latency_ms=60.0, scope=SloScope.EXECUTION))
     found = checked_run(scenario(traffic=(Traffic(service=alone, load=Saturating()),), level=level))
     assert found.services[0].completed > 250.0 * 120.0
@@ -177,7 +180,7 @@ def test_jobs_and_tasks_end_and_leave(level: Level) -> None:
     job = TrainingJob(
         project=ProjectName("demo"),
         name="train",
-        model=ModelName("resnet50"),
+        model=ModelName("resnet50-trt"),
         iterations_total=200,
         iteration_ms_reference=100.0,
         gpu_type_reference=real_type("v100").name,
@@ -186,7 +189,7 @@ def test_jobs_and_tasks_end_and_leave(level: Level) -> None:
     task = OfflineTask(
         project=ProjectName("demo"),
         name="batch",
-        model=ModelName("resnet50"),
+        model=ModelName("resnet50-trt"),
         inputs_total=5000,
         slo=Slo(kind=SloKind.DEADLINE, deadline_s=100.0),
     )
@@ -221,7 +224,7 @@ def test_slices_of_a_gpu_do_not_slow_each_other() -> None:
         mig_profiles=(MigProfile(name="3g.40gb", sm_count=42, memory_mib=40960, instances_max=2),),
     )
     fleet = replace(scenario().fleet, gpu_types=(kind,), devices=(*devices("a100", "n1", 1), *shapes))
-    both = scenario(fleet=fleet, traffic=(traffic("resnet50", 150.0), traffic("vgg19", 60.0)))
+    both = scenario(fleet=fleet, traffic=(traffic("resnet50-trt", 150.0), traffic("vgg19-trt", 60.0)))
     found = checked_run(both)
     alone = checked_run(replace(both, traffic=both.traffic[:1]))
     assert found.metric("gpus_peak") == pytest.approx(1.0)
@@ -244,8 +247,8 @@ def test_power_above_caps_is_told_by_time(limits_w: tuple[float, ...], over_pct:
 @pytest.mark.parametrize("controller", ["morak", "dfs", "batchdvfs"])
 def test_a_controller_keeps_a_device_near_its_cap(controller: str) -> None:
     made = scenario(
-        models=(model("vgg19"),),
-        traffic=(Traffic(service=service("vgg19", 100.0, 2000.0), load=Saturating()),),
+        models=(model("vgg19-trt"),),
+        traffic=(Traffic(service=service("vgg19-trt", 100.0, 2000.0), load=Saturating()),),
         profiling=replace(scenario().profiling, clocks=4),
         rhythm=Rhythm(cycle_s=1000.0),
     )
@@ -253,9 +256,9 @@ def test_a_controller_keeps_a_device_near_its_cap(controller: str) -> None:
     clocks = made.fleet.gpu_types[1].clocks_mhz_sm
     item = replica(
         device=cell.id,
-        workload=WorkloadId("demo/vgg19"),
-        replica=ReplicaId("demo/vgg19#0"),
-        model=ModelName("vgg19"),
+        workload=WorkloadId("demo/vgg19-trt"),
+        replica=ReplicaId("demo/vgg19-trt#0"),
+        model=ModelName("vgg19-trt"),
         share_pct_sm=100,
         batch=16,
         envelope=Envelope(batch_min=1, batch_max=16, clock_mhz_sm_min=clocks[0], clock_mhz_sm_max=clocks[-1]),
@@ -283,7 +286,7 @@ def test_contenders_may_change_policy_and_nobody_else_may_be_named() -> None:
 
 
 def test_what_stands_before_serves_from_the_first_moment() -> None:
-    made = scenario(traffic=(traffic("resnet50", 100.0),), rhythm=Rhythm(cycle_s=1000.0))
+    made = scenario(traffic=(traffic("resnet50-trt", 100.0),), rhythm=Rhythm(cycle_s=1000.0))
     bare = checked_run(made, contender("keep-target"))
     assert (bare.metric("completed_rps"), bare.metric("violation_pct")) == (0.0, 100.0)
     standing = replace(made, standing=Target(assignments=(replica(device=made.fleet.devices[3].id),)))

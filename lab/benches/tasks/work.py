@@ -26,7 +26,8 @@ from solvers.domain.value import NAME_PATTERN
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import InputError
 from solvers.models.base import Facts, Queries, Samples
-from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
+from solvers.sim.truth.catalogue import model_on
+from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, parts
 
 MS_PER_S = 1000.0
 _RATIO_BATCH = 8
@@ -177,11 +178,12 @@ def told(kinds: Sequence[TaskKindForm], facts: Facts, profiled_on: GpuTypeName) 
     for kind in kinds:
         known = described[kind.model]
         family = [each.parameters_million for each in described.values() if each.family == known.family]
-        first_mib, second_mib = memory_mib(kind.model, 1), memory_mib(kind.model, 2)
+        first_mib, last_mib = memory_mib(kind.model, 1), memory_mib(kind.model, BATCHES[-1])
+        each_mib = (last_mib - first_mib) / (BATCHES[-1] - 1)
         models[kind.model] = replace(
             known,
-            memory_mib_weights=max(1.0, 2.0 * first_mib - second_mib - PROCESS_MIB),
-            memory_mib_per_input=second_mib - first_mib,
+            memory_mib_weights=max(1.0, first_mib - each_mib - PROCESS_MIB),
+            memory_mib_per_input=each_mib,
             compute_memory_ratio=kind.compute_memory_ratio or _ratio(kind.model, profiled_on),
             quality_class=quality_class(known.parameters_million, family),
         )
@@ -193,11 +195,10 @@ def _ratio(model: ModelName, gpu_type: GpuTypeName) -> float:
     if gpu is None:
         raise InputError(f"no simulated GPU is called {gpu_type}")
     resident = Resident(model=model, share_pct_sm=100, batch=_RATIO_BATCH)
-    # Halving the clock of the SMs doubles the time of computing and slows memory by a third: two equations.
+    # Halving the clock of the SMs doubles the time of computing and leaves DRAM as it is.
     full, half = gpu.clock_mhz_sm_max, gpu.clock_mhz_sm_max / 2.0
-    both_ms = [execution_ms(gpu, resident, clock) for clock in (full, half)]
-    kernels_ms = wanted(gpu, resident, full)[0] * both_ms[0]
-    compute_ms = (both_ms[1] - both_ms[0] - kernels_ms / 3.0) / (1.0 - 1.0 / 3.0)
+    kernels_ms, slower_ms = (parts(gpu, model_on(gpu, model), resident, clock).device_ms for clock in (full, half))
+    compute_ms = slower_ms - kernels_ms
     return float(0.5 * np.sqrt(max(compute_ms, 1e-3) / max(kernels_ms - compute_ms, 1e-3)))
 
 

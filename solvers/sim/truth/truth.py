@@ -5,36 +5,44 @@ Nothing that plans may import it: planners know profiles and reports. Randomness
 numbers. It does not model L2 partitions, DRAM refresh, thermals or clock ramps. Calibration and its error:
 `solvers.sim.truth.catalogue`. Two busy neighbours slow each other by a factor of 1.05 to 1.15 (training: more); the
 1,200 slowdowns that iGniter's authors measured lie between 1.01 and 1.23, and `benchmarks.calibrate_truth` shows a mean
-error of 0.030 beside 0.036 for always predicting their mean: right in size, hardly right pair by pair.
+error of 0.032 beside 0.036 for always predicting their mean: right in size, hardly right pair by pair.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solvers.sim.serving.serving import Served, serve
-from solvers.sim.truth.catalogue import GpuTruth, ModelTruth, gpu_truth, model_on, model_truth, training_sms
+from solvers.sim.truth.catalogue import GpuTruth, ModelTruth, gpu_truth, key_of, model_on, model_truth, training_sms
 
 # One door: agents may import this module and nothing else of the simulated world.
 __all__ = ["GpuTruth", "Served", "gpu_truth", "serve"]
 
-SHARE_OF_FULL_BANDWIDTH = 0.8
+SHARE_OF_FULL_BANDWIDTH = 0.5
 """Part of the SMs that can draw the whole DRAM bandwidth; below it, bandwidth shrinks in proportion."""
-CLOCK_EXPONENT_OF_POWER = 2.5
-POWER_OF_MEMORY = 0.74
+BANDWIDTH_REACHED = 0.8
+"""Of the data sheet's bandwidth, what kernels reach."""
+POWER_OF_MEMORY = 0.32
 """Watts of an SM that waits for DRAM, against one that computes."""
-FULL_GPU, CROWDING = 1.42, 4.2
-"""Overlapping shares: a GPU is full when kernels fill 1 / 1.42 of it all the time, and how sharp that edge is."""
+FULL_GPU, CROWDING = 1.19, 5.8
+"""Overlapping shares: a GPU is full when kernels fill 1 / 1.19 of it all the time, and how sharp that edge is."""
 OTHER_MODEL = 0.9
 """Of what a process wants, what meets a process of another network: their operators differ. An estimate."""
-SLOWDOWN_PER_NEIGHBOUR = 0.045
+SLOWDOWN_PER_NEIGHBOUR = 0.06
 LAUNCH_MS_PER_KERNEL_AND_NEIGHBOUR = 0.0025
 LATENCY_NOISE = 0.03
 """Standard deviation of one batch's execution time, relative."""
-PROCESS_MIB = 380.0
-"""Device memory every process takes before it loads anything (driver context)."""
+PROCESS_MIB = 560.0
+"""Device memory every process takes before it loads anything: context, handles, workspaces. Tally's BERT leaves 1,030
+MiB for it on an A100, gpulet's nine networks some 300 on GeForce cards: between the two.
+"""
+SEGMENT_MIB = 20.0
+"""An allocator takes whole segments."""
 TRAINING_SERIAL_PART = 0.08
+TRAINING_SPREAD = 2.0
+"""How much wider the wide kernels of training are than the middling, and those than the narrow."""
 TRAINING_PRESSURE = 1.3
 TRAINING_ON_GPU = 0.9
 """Part of an iteration in which a training job's kernels are on the GPU."""
@@ -59,41 +67,72 @@ def sm_count_of_share(gpu: GpuTruth, share_pct_sm: int) -> int:
     return max(1, units) * gpu.sm_granularity
 
 
-def _busy_sms(gpu: GpuTruth, model: ModelTruth, share_pct_sm: int, batch: int) -> float:
-    """SMs kept busy: a smooth minimum of those given and those the batch can use."""
-    return _filled(sm_count_of_share(gpu, share_pct_sm), model.sms_needed_first * batch**model.parallel_exponent)
-
-
-def _filled(given: float, needed: float) -> float:
-    return float((given**-2.0 + needed**-2.0) ** -0.5)
-
-
 @dataclass(frozen=True, slots=True)
 class _BatchParts:
     """Where the time of one batch goes, without neighbours, milliseconds."""
 
-    fixed_ms: float
-    compute_ms: float
-    memory_ms: float
+    total_ms: float
+    device_ms: float
+    """The GPU's part of it; host and GPU work at once."""
+    used_ms: float
+    """Time in which the whole GPU would have done what the SMs in use did."""
+    core_ms: float
+    """Of that, what computes instead of waiting for DRAM."""
     traffic_gb: float
 
     @property
-    def total_ms(self) -> float:
-        return self.fixed_ms + self.compute_ms + self.memory_ms
+    def running(self) -> float:
+        """Part of the time in which kernels run."""
+        return min(1.0, self.device_ms / self.total_ms)
 
 
-def _parts(gpu: GpuTruth, model: ModelTruth, resident: Resident, clock_mhz_sm: float) -> _BatchParts:
-    batch = resident.batch
-    clock = clock_mhz_sm / gpu.clock_mhz_sm_max
-    share = sm_count_of_share(gpu, resident.share_pct_sm) / gpu.sm_count
-    bandwidth = gpu.memory_bandwidth_gb_per_s * min(1.0, share / SHARE_OF_FULL_BANDWIDTH) * (0.5 + 0.5 * clock)
+def part_of_gpu(gpu: GpuTruth, share_pct_sm: int) -> float:
+    """Of the whole GPU's SMs, those that a share gives; a slice's share is a part of its GPU."""
+    whole = gpu_truth(gpu.like or gpu.name) or gpu
+    return sm_count_of_share(gpu, share_pct_sm) / whole.sm_count
+
+
+def parts(gpu: GpuTruth, model: ModelTruth, resident: Resident, clock_mhz_sm: float) -> _BatchParts:
+    """The host issues a batch's kernels class after class while the GPU executes those before: what waits for DRAM,
+    then wide, middling and narrow kernels, each on the SMs that it can use.
+    """
+    batch, sms = resident.batch, sm_count_of_share(gpu, resident.share_pct_sm)
+    drawn = min(1.0, sms / gpu.sm_count / SHARE_OF_FULL_BANDWIDTH)
     traffic = model.traffic_gb_weights + model.traffic_gb_per_input * batch
-    busy = _busy_sms(gpu, model, resident.share_pct_sm, batch)
+    memory_ms = 1000.0 * traffic / (BANDWIDTH_REACHED * gpu.memory_bandwidth_gb_per_s * drawn)
+    work_ms = model.work_ms_sm_per_input * batch * gpu.clock_mhz_sm_max / (3.0 * gpu.sm_speed * clock_mhz_sm)
+    middle = model.sms_needed_first * batch
+    wide, middle, narrow = min(sms, middle * model.spread), min(sms, middle), min(sms, middle / model.spread)
+    classes_ms = (memory_ms, work_ms / wide, work_ms / middle, work_ms / narrow)
+    issuing_ms = model.host_ms / (len(classes_ms) * gpu.host_speed)
+    done_ms = issued_ms = 0.0
+    for class_ms in classes_ms:
+        done_ms = max(done_ms + class_ms, issued_ms + max(class_ms, issuing_ms))
+        issued_ms += issuing_ms
+    copied_ms = model.io_ms_per_input * batch * 16.0 / gpu.pcie_bandwidth_gb_per_s
+    core_ms = 3.0 * work_ms / gpu.sm_count
+    used_ms = core_ms + memory_ms * wide / gpu.sm_count
+    by_law = _BatchParts(copied_ms + done_ms, sum(classes_ms), used_ms, core_ms, traffic)
+    return by_law if gpu.replay is None else _replayed(gpu, model, resident, clock_mhz_sm, by_law)
+
+
+def _replayed(
+    gpu: GpuTruth, model: ModelTruth, resident: Resident, clock_mhz_sm: float, by_law: _BatchParts
+) -> _BatchParts:
+    """The same batch in the time that was measured; what of it the GPU works is what the law says."""
+    surface = gpu.replay.times.get((gpu.like or gpu.name, key_of(model.name))) if gpu.replay else None
+    if surface is None:
+        return by_law
+    at_highest = by_law
+    if clock_mhz_sm < gpu.clock_mhz_sm_max:
+        at_highest = parts(replace(gpu, replay=None), model, resident, gpu.clock_mhz_sm_max)
+    factor = surface.at(resident.batch, part_of_gpu(gpu, resident.share_pct_sm)) / at_highest.total_ms
     return _BatchParts(
-        fixed_ms=model.fixed_ms + model.io_ms_per_input * batch * 16.0 / gpu.pcie_bandwidth_gb_per_s,
-        compute_ms=model.work_ms_sm_per_input * batch / (busy * gpu.sm_speed * clock),
-        memory_ms=1000.0 * traffic / bandwidth,
-        traffic_gb=traffic,
+        total_ms=factor * by_law.total_ms,
+        device_ms=factor * by_law.device_ms,
+        used_ms=factor * by_law.used_ms,
+        core_ms=factor * by_law.core_ms,
+        traffic_gb=by_law.traffic_gb,
     )
 
 
@@ -102,10 +141,8 @@ def wanted(gpu: GpuTruth, resident: Resident, clock_mhz_sm: float) -> tuple[floa
     if resident.training:
         used = min(float(sm_count_of_share(gpu, resident.share_pct_sm)), training_sms(resident.model))
         return TRAINING_ON_GPU, used / gpu.sm_count
-    model = model_on(gpu, resident.model)
-    parts = _parts(gpu, model, resident, clock_mhz_sm)
-    filled = _busy_sms(gpu, model, resident.share_pct_sm, resident.batch) / gpu.sm_count
-    return (parts.compute_ms + parts.memory_ms) / parts.total_ms, filled
+    alone = parts(gpu, model_on(gpu, resident.model), resident, clock_mhz_sm)
+    return alone.running, alone.used_ms / alone.device_ms
 
 
 def _crowding(
@@ -133,6 +170,12 @@ def _crowding(
     return overlap, 1.0 + (together / alone - 1.0) * running * total / weighted
 
 
+def filled(given: float, needed: float) -> float:
+    """SMs that training keeps busy on average, of those given, if it can use so many."""
+    widths = (needed * TRAINING_SPREAD, needed, needed / TRAINING_SPREAD)
+    return len(widths) / sum(1.0 / min(given, width) for width in widths)
+
+
 def slowdown(
     gpu: GpuTruth, resident: Resident, clock_mhz_sm: float, neighbours: Sequence[Resident]
 ) -> tuple[float, float]:
@@ -140,22 +183,39 @@ def slowdown(
     DRAM and the launch queue, and to SMs where shares overlap.
     """
     model = model_on(gpu, resident.model)
+    running = 1.0 if resident.training else parts(gpu, model, resident, clock_mhz_sm).running
     factor, busy_neighbours = 1.0, 0.0
     for neighbour in neighbours:
         if neighbour.busy <= 0.0:
             continue
         other = model_on(gpu, neighbour.model)
-        parts = _parts(gpu, other, neighbour, clock_mhz_sm)
-        dram = 1000.0 * parts.traffic_gb / (parts.total_ms * gpu.memory_bandwidth_gb_per_s)
+        theirs = parts(gpu, other, neighbour, clock_mhz_sm)
+        taken_ms = theirs.device_ms if neighbour.training else theirs.total_ms
+        dram = 1000.0 * theirs.traffic_gb / (taken_ms * gpu.memory_bandwidth_gb_per_s)
+        measured = _beside(gpu, resident, neighbour)
+        if measured is not None:
+            factor += neighbour.busy * (measured - 1.0)
+            continue
         press = TRAINING_PRESSURE if neighbour.training else 1.0
         l2 = other.l2_pressure * (neighbour.share_pct_sm / 100.0) ** 0.5
         pressure = model.l2_sensitivity * l2 + model.dram_sensitivity * min(1.0, dram)
-        factor += neighbour.busy * (SLOWDOWN_PER_NEIGHBOUR + press * pressure)
+        # What the GPU does meanwhile for others is hidden where the host is what a batch waits for.
+        factor += running * neighbour.busy * (SLOWDOWN_PER_NEIGHBOUR + press * pressure)
         busy_neighbours += neighbour.busy
     overlap, crowded = _crowding(gpu, resident, clock_mhz_sm, neighbours)
     # The law of overlapping shares was fitted to whole times, so it stands in for what disjoint shares do.
     factor = 1.0 + (1.0 - overlap) * (factor - 1.0) + (crowded - 1.0)
     return factor, (1.0 - overlap) * model.kernels * LAUNCH_MS_PER_KERNEL_AND_NEIGHBOUR * busy_neighbours
+
+
+def _beside(gpu: GpuTruth, resident: Resident, neighbour: Resident) -> float | None:
+    """The slowdown that a study measured for such a pair whose shares fit, if one did."""
+    if gpu.replay is None or resident.training or neighbour.training:
+        return None
+    own, other = (key_of(model_truth(each.model).name) for each in (resident, neighbour))
+    found = gpu.replay.slowdowns.get((gpu.like or gpu.name, own, other))
+    mine, theirs = ((each.batch, part_of_gpu(gpu, each.share_pct_sm)) for each in (resident, neighbour))
+    return None if found is None else found.at(*mine, *theirs)
 
 
 def execution_ms(
@@ -164,7 +224,7 @@ def execution_ms(
     """Milliseconds of one batch. `noise` is a standard normal number: 0 gives the mean."""
     model = model_on(gpu, resident.model)
     factor, extra_ms = slowdown(gpu, resident, clock_mhz_sm, neighbours)
-    mean_ms = _parts(gpu, model, resident, clock_mhz_sm).total_ms * factor + extra_ms
+    mean_ms = parts(gpu, model, resident, clock_mhz_sm).total_ms * factor + extra_ms
     return mean_ms * max(0.5, 1.0 + LATENCY_NOISE * noise)
 
 
@@ -179,7 +239,7 @@ def execution_curve_ms(
         Resident(model=resident.model, share_pct_sm=resident.share_pct_sm, batch=size, training=resident.training)
         for size in sizes
     )
-    return tuple(_parts(gpu, model, load, clock_mhz_sm).total_ms * factor + extra_ms for load in loads)
+    return tuple(parts(gpu, model, load, clock_mhz_sm).total_ms * factor + extra_ms for load in loads)
 
 
 def training_iteration_ms(
@@ -195,7 +255,12 @@ def training_iteration_ms(
     # Between types training scales with all their SMs (large ones bring bandwidth too), within one as far as it fills.
     whole = (gpu_truth(gpu.like or gpu.name) or gpu).sm_count
     between = reference_gpu.sm_count * reference_gpu.sm_speed / (whole * gpu.sm_speed)
-    within = _filled(whole, needed) / _filled(sm_count_of_share(gpu, resident.share_pct_sm), needed)
+    within = filled(whole, needed) / filled(sm_count_of_share(gpu, resident.share_pct_sm), needed)
+    measured = gpu.replay.iterations.get((gpu.like or gpu.name, key_of(resident.model))) if gpu.replay else None
+    if measured is not None:
+        # The part that no SM shortens is in what was measured.
+        slower = measured.at(1, part_of_gpu(gpu, resident.share_pct_sm))
+        within = (slower - TRAINING_SERIAL_PART) / (1.0 - TRAINING_SERIAL_PART)
     parallel = between * within * gpu.clock_mhz_sm_max / clock_mhz_sm
     factor, extra_ms = slowdown(gpu, resident, clock_mhz_sm, neighbours)
     return reference_ms * (TRAINING_SERIAL_PART + (1.0 - TRAINING_SERIAL_PART) * parallel) * factor + extra_ms
@@ -204,12 +269,15 @@ def training_iteration_ms(
 def dynamic_power_w(gpu: GpuTruth, resident: Resident, clock_mhz_sm: float) -> float:
     """Watts a resident adds to a GPU that already holds an idle context, averaged over its busy and idle time."""
     model = model_on(gpu, resident.model)
-    parts = _parts(gpu, model, resident, clock_mhz_sm)
-    working = (parts.compute_ms + POWER_OF_MEMORY * parts.memory_ms) / parts.total_ms
-    active = model.power_floor + (1.0 - model.power_floor) * working
-    used = _busy_sms(gpu, model, resident.share_pct_sm, resident.batch) / gpu.sm_count
-    clock: float = (clock_mhz_sm / gpu.clock_mhz_sm_max) ** CLOCK_EXPONENT_OF_POWER
-    return model.power_intensity * (gpu.tdp_w - gpu.idle_w - gpu.context_w) * used * active * clock * resident.busy
+    alone = parts(gpu, model, resident, clock_mhz_sm)
+    clock = clock_mhz_sm / gpu.clock_mhz_sm_max
+    # Voltage falls with the clock down to where it may fall no further; memory has a clock of its own.
+    switched = clock * max(clock, gpu.voltage_floor) ** 2
+    waiting = POWER_OF_MEMORY * (alone.used_ms - alone.core_ms)
+    working = gpu.uncore_part * alone.used_ms + (1.0 - gpu.uncore_part) * (alone.core_ms + waiting) * switched
+    idle = model.power_floor * alone.used_ms / alone.device_ms * (alone.total_ms - alone.device_ms) * switched
+    used = (working + max(0.0, idle)) / alone.total_ms
+    return model.power_intensity * (gpu.tdp_w - gpu.idle_w - gpu.context_w) * used * resident.busy
 
 
 def idle_power_w(gpu: GpuTruth, residents: Sequence[Resident]) -> float:
@@ -239,7 +307,8 @@ def clock_reached_mhz(gpu: GpuTruth, residents: Sequence[Resident], clock_mhz_sm
 def memory_mib(model: str, batch: int) -> float:
     """Device memory of a replica process that has run batches of this size."""
     found = model_truth(model)
-    return PROCESS_MIB + found.memory_mib_weights + found.memory_mib_per_input * batch
+    held = found.memory_mib_weights + found.memory_mib_per_input * batch
+    return PROCESS_MIB + SEGMENT_MIB * math.ceil(held / SEGMENT_MIB)
 
 
 def launch_s(model: str, gpu: GpuTruth | None = None) -> float:

@@ -272,7 +272,7 @@ def packings(draw: st.DrawFn) -> tuple[ReplicaTarget, ...]:
     for name in ("r1", "r2", "r3", "r4"):
         if not draw(st.booleans()):
             continue
-        wanted, limit = draw(sizes), draw(st.sampled_from([900, 4_000, 9_000, 20_000]))
+        wanted, limit = draw(sizes), draw(st.sampled_from([1_200, 4_000, 9_000, 20_000]))
         if share + wanted <= 100 and memory + limit <= 32_768:
             share, memory = share + wanted, memory + limit
             chosen.append(replica_target(name, share=wanted, memory=limit, batch=draw(st.integers(1, 8))))

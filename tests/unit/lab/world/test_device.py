@@ -71,7 +71,7 @@ def test_neighbours_slow_each_other_and_the_more_the_busier_they_are() -> None:
 
 
 def test_a_power_limit_lowers_the_clock_and_so_lengthens_times() -> None:
-    busy = replace(VISION, share_pct_sm=100, rate_rps=5000.0)
+    busy = replace(VISION, model="resnet50-trt", share_pct_sm=100, rate_rps=5000.0)
     free, tight = settle(load(busy)), settle(load(busy, power_limit_w=170.0))
     assert tight.clock_mhz_sm < free.clock_mhz_sm == V100.clock_mhz_sm_max
     assert tight.exec_ms[0][-1] > free.exec_ms[0][-1]

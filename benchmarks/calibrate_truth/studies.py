@@ -1,0 +1,111 @@
+"""Studies whose surfaces may be handed on: what they tell of which network, and the file that replays read.
+
+Owns `lab/world/replays.json`: fitted values at knots, with source and licence, and no row of anybody.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.world.replays import CsvRows, StudyCell, given, igniter, infless, surfaces_of
+from solvers.sim.truth.catalogue import GPUS
+
+RAPP = {
+    "alexnet": "alexnet", "densenet121": "densenet121", "densenet161": "densenet161", "googlenet": "googlenet",
+    "efficientnet_b0": "efficientnet", "inception_v3": "inception-v3", "mnasnet1_0": "mnasnet", "vgg19": "vgg19",
+    "mobilenet_v3_large": "mobilenet", "resnet18": "resnet18", "resnet50": "resnet50", "resnet101": "resnet101",
+    "vgg16_bn": "vgg16",
+}  # fmt: skip
+PARVA = {"bert": "bert-large", "inceptionv3": "inception-v3", "mobilenetv2": "mobilenet"} | {
+    name: name for name in ("densenet121", "resnet50", "resnet101", "resnet152", "vgg16", "vgg19")
+}
+MISO = {"bert": "bert-base", "mobilenet": "mobilenet", "resnet": "resnet50", "cyclegan": "cyclegan",
+        "embedding": "embedding", "deepspeech2": "deepspeech2"}  # fmt: skip
+MISO_BATCH = {"bert": "8", "cyclegan": "2", "deepspeech2": "8"}
+SLICE_SMS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
+SLICE_SMS = {1: 14, 2: 28, 3: 42, 4: 56, 7: 98}
+
+
+def rows_of(data: Path) -> CsvRows:
+    """Reads the CSV files below a folder."""
+
+    def rows(*path: str) -> list[dict[str, str]]:
+        with data.joinpath(*path).open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    return rows
+
+
+def rapp(rows: CsvRows) -> dict[StudyCell, float]:
+    """Milliseconds on a V100 in eager PyTorch, with the whole time quota."""
+    return {
+        (RAPP[row["model"]], int(row["batch"]), given("v100", row["sm_pct"])): float(row["latency_ms"])
+        for row in rows("rapp-v100", "latency.csv")
+        if row["quota_pct"] == "100" and row["model"] in RAPP
+    }
+
+
+def parva(rows: CsvRows) -> dict[StudyCell, float]:
+    """Milliseconds of one process on slices of an A100."""
+    return {
+        (PARVA[row["model"]], int(row["batch"]), SLICE_SMS[int(row["mig_gpcs"])] / GPUS["a100"].sm_count): 1000.0
+        * int(row["batch"])
+        / float(row["throughput_per_proc_img_s"])
+        for row in rows("parvagpu-a100-mig", "profile.csv")
+        if row["mps_procs"] == "1" and row["model"] in PARVA and float(row["throughput_per_proc_img_s"] or 0) > 0.0
+    }
+
+
+def miso(rows: CsvRows) -> dict[StudyCell, float]:
+    """Iteration times of training on slices of an A100 against those on the largest, at one batch size each."""
+    times: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows("miso-a100-mig-training", "train_iter_time_by_mig_slice.csv"):
+        if row["batch"] == MISO_BATCH.get(row["model"], "128") and row["model"] in MISO:
+            times[MISO[row["model"]]][int(row["mig_slice"][0])] = float(row["median_iter_s"])
+    return {
+        (name, 1, SLICE_SMS[size] / GPUS["a100"].sm_count): time / found[7]
+        for name, found in times.items()
+        if 7 in found
+        for size, time in found.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStudy:
+    licence: str
+    origin: str
+    times: Callable[[CsvRows], dict[StudyCell, float]] | None = None
+    iterations: Callable[[CsvRows], dict[StudyCell, float]] | None = None
+
+
+KEPT = {
+    "rapp-v100": KeptStudy("Apache-2.0", "github KontonGu/RaPP at 600348c1 (HAS-GPU, 2025)", rapp),
+    "parvagpu-a100-mig": KeptStudy("MIT", "github MunQ-Lee/ParvaGPU_SC24 at 5f3de1e (SC'24)", parva),
+    "miso-a100-mig-training": KeptStudy("MIT", "github boringlee24/socc22-miso at 39b1ee6 (SoCC'22)", None, miso),
+}
+EVERY = {
+    "rapp-v100": ("v100", "Apache-2.0", rapp),
+    "igniter-v100": ("v100", "none stated", igniter),
+    "parvagpu-a100-mig": ("a100", "MIT", parva),
+    "infless-2080ti": ("rtx-2080ti", "none stated", infless),
+}
+"""Times of a batch alone: GPU, licence, reader."""
+
+
+def stored_text(rows: CsvRows) -> str:
+    """The file of all surfaces that may be handed on, each with source and licence."""
+    kept: dict[str, Any] = {}
+    for name, study in KEPT.items():
+        kinds = (("times", study.times), ("iterations", study.iterations))
+        told = {kind: surfaces_of(reader(rows)) if reader else {} for kind, reader in kinds}
+        kept[name] = {"origin": study.origin, "licence": study.licence} | {
+            kind: {network: asdict(surface) for network, surface in found.items()} for kind, found in told.items()
+        }
+    numbers = json.loads(json.dumps(kept), parse_float=lambda text: float(f"{float(text):.4g}"))
+    return json.dumps(numbers, separators=(",", ":"), sort_keys=True).replace('},"', '},\n"') + "\n"
