@@ -26,10 +26,18 @@ Tls = Callable[[], ssl.SSLContext]
 
 
 class UnreachableError(AgentError):
-    """The control plane could not be reached, or hung up in the middle of an answer."""
+    """The control plane could not be reached, hung up in the middle of an answer, or said nothing for too long."""
 
     code = "unreachable"
     retryable = True
+    is_silence = False
+    """Whatever else is asked there at once would wait as long."""
+
+    @classmethod
+    def of(cls, error: Exception) -> UnreachableError:
+        found = cls(f"{type(error).__name__}: {error}")
+        found.is_silence = isinstance(error, TimeoutError)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +102,8 @@ class HttpConnection:
         kept = self._open is not None
         try:
             return self._exchange(method, path, body, headers)
-        except UnreachableError:
-            if not kept:
+        except UnreachableError as error:
+            if not kept or error.is_silence:
                 raise
             return self._exchange(method, path, body, headers)
 
@@ -116,7 +124,7 @@ class HttpConnection:
                     raise UnreachableError("the stream ended")
                 yield line
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"{type(error).__name__}: {error}") from None
+            raise UnreachableError.of(error) from None
         finally:
             self.close()
 
@@ -142,7 +150,7 @@ class HttpConnection:
             raise
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise UnreachableError(f"{type(error).__name__}: {error}") from None
+            raise UnreachableError.of(error) from None
         if response.will_close:
             self.close()
         return HttpAnswer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)

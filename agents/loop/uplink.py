@@ -225,7 +225,8 @@ class Uplink:
         """Where a server hangs up on the certificate alone, join again without it: it is over or revoked, or another
         authority's.
         """
-        refused = isinstance(error, UnreachableError) and self._identity.is_refused(self._connection.url)
+        hung_up = isinstance(error, UnreachableError) and not error.is_silence
+        refused = hung_up and self._identity.is_refused(self._connection.url)
         if refused:
             self._log.event("certificate.refused", server=self._connection.url)
             self.joined.clear()

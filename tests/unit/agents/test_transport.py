@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 
 from agents.errors import ConfigError
@@ -38,3 +41,28 @@ def test_a_refusal_says_why(body: bytes, reason: str) -> None:
 def test_an_answer_of_something_else_is_not_an_answer() -> None:
     with pytest.raises(UnreachableError):
         HttpAnswer(200, {}, b"<html>welcome to the hotel</html>").json()
+
+
+def test_who_says_nothing_is_waited_for_once() -> None:
+    """A connection that was kept may have been closed meanwhile; one that is silent would be silent again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = HttpConnection(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.2)
+        ends: list[socket.socket] = []
+
+        def serve() -> None:
+            end, _ = server.accept()
+            end.recv(4096)
+            end.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            ends.append(end)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert connection.call("GET", "/").ok
+        thread.join()
+        with pytest.raises(UnreachableError) as caught:
+            connection.call("GET", "/")
+        assert caught.value.is_silence
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+        ends[0].close()

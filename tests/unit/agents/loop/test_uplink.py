@@ -18,7 +18,7 @@ from agents.loop.collect import ReportBuffer
 from agents.loop.uplink import Mailbox, Uplink
 from agents.servers import Servers, SpreadConnection
 from agents.state import StateDirectory
-from agents.transport import HttpAnswer
+from agents.transport import HttpAnswer, UnreachableError
 from agents.wire import Report
 from tests.integration.api.world import join_message
 from tests.unit.agents.builders import NODE
@@ -132,3 +132,21 @@ def test_what_another_history_refuses_waits_until_that_is_cleared_up(tmp_path: P
         node.go_round()
         assert [each["sequence"] for each in server.stored] == [1, 2]
         assert server.calls.count("join") == 2
+
+
+@pytest.mark.parametrize(("error", "asked"), [(TimeoutError(), False), (ConnectionResetError(), True)])
+def test_only_of_who_hung_up_it_is_asked_whether_the_certificate_was_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, asked: bool
+) -> None:
+    """To ask takes two connections, for which a silent server would be waited as long again, each."""
+    server, urls = Server(), list[str]()
+    node = Node(tmp_path, server)
+
+    def lost(*_: object) -> HttpAnswer:
+        raise UnreachableError.of(error)
+
+    monkeypatch.setattr(server, "call", lost)
+    monkeypatch.setattr(Identity, "is_refused", lambda _, url: bool(urls.append(url)))
+    node.go_round()
+    assert urls == (["http://scripted"] if asked else [])
+    assert node.pauses[-1] <= 0.5
