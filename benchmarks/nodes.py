@@ -144,6 +144,8 @@ class Connection:
 
     port: int
     token: str
+    retry_after_s: float = 0.0
+    """As the last answer told it; 0: it did not."""
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
 
@@ -158,11 +160,13 @@ class Connection:
         )
         self.writer.write(body)
         head = await self.reader.readuntil(b"\r\n\r\n")
-        length = 0
+        length, self.retry_after_s = 0, 0.0
         for line in head.split(b"\r\n")[1:]:
             name, _, text = line.partition(b":")
             if name.lower() == b"content-length":
                 length = int(text)
+            elif name.lower() == b"retry-after":
+                self.retry_after_s = float(text)
         answer = await self.reader.readexactly(length) if length else b""
         return int(head.split(b" ", 2)[1]), answer
 

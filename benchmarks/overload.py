@@ -98,7 +98,7 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
         report = body.at(sequence, time.time()).replace(b"bench-0", name)
         try:
             status, _ = await asyncio.wait_for(connection.post(PATH, report), GIVE_UP_S)
-            pause_s = INTERVAL_S * random.uniform(0.5, 1.5)
+            pause_s = (connection.retry_after_s or INTERVAL_S) * random.uniform(0.5, 1.5)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             connection.close()
             connection, status = Connection(load.port, f"hr_bench_{number}"), 0
