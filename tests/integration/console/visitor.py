@@ -130,10 +130,12 @@ class Visitor:
         """What can be scrolled by a mouse alone, or has no name."""
         return list(self.page.evaluate(_UNREACHABLE))
 
-    def axe(self, source: Path) -> list[str]:
-        """What axe finds that keeps somebody out."""
-        self.page.evaluate(source.read_text(encoding="utf-8"))
-        found = self.page.evaluate("axe.run().then((found) => found.violations)")
+    def axe(self, source: Path, *rules: str) -> list[str]:
+        """What axe finds that keeps somebody out, by all of its rules unless some are named."""
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(source.read_text(encoding="utf-8"))
+        asked = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+        found = self.page.evaluate("(asked) => axe.run(asked).then((found) => found.violations)", asked)
         return [f"{item['id']}: {node['html'][:160]}" for item in found for node in item["nodes"]]
 
     def numbers(self) -> dict[str, str]:
