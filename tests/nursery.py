@@ -266,9 +266,17 @@ def _born(asked: dict[str, Any], streams: Sequence[int]) -> list[str]:
     return arguments
 
 
+def _plan_in_forked() -> None:
+    """What plans for a process of the application is forked from it, as where plans are made without a server."""
+    bootstrap = importlib.import_module("app.bootstrap")
+    bootstrap.SolvePool = functools.partial(bootstrap.SolvePool, start="fork")  # type: ignore[attr-defined]
+
+
 def main() -> None:
     sys.argv[1:] = Nursery(socket.socket(fileno=int(sys.argv[1]))).live()
     module = sys.argv.pop(1)
+    if module == "app":
+        _plan_in_forked()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

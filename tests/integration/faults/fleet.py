@@ -36,7 +36,7 @@ T4 = GpuType(
     pcie_bandwidth_gb_per_s=16,
     fp32_tflops=8.1,
     fp16_tflops=65,
-    clocks_mhz_sm=tuple(range(300, CLOCK_MHZ + 1, 15)),
+    clocks_mhz_sm=(300, 945, CLOCK_MHZ),
     prices=(PriceRow(kind=PriceKind.ON_DEMAND, usd_per_h=0.526),),
 )
 # No hysteresis: every change of demand shall become a change of the target, soon.
