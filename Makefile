@@ -94,10 +94,10 @@ down: ## Stop what `make up` started; the data stays
 # --- proving ----------------------------------------------------------------------------------------------------------
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_ARGS=...)
-	@# Four at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
+	@# Five at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
 	@# then those that measure what happens within seconds, with the machine to themselves.
 	@rm -f $(DURATIONS)
-	$(BIN)/pytest -n 4 --durations-kept $(DURATIONS) --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest -n 5 --durations-kept $(DURATIONS) --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 	$(BIN)/pytest --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),$(ALONE)) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 coverage: COVER_TOGETHER = --cov --cov-report=
