@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-EXAMPLES, EXAMPLES_BODILESS = 8, 5
+EXAMPLES, EXAMPLES_BODILESS = 14, 7
 """Drawing a request takes ten times as long as answering it, and whoever has no body is about a few short texts."""
 _STREAMS = ("/v1/doorbell", "/v1/events/stream")
 _AGENTS = "/v1/agent/"
