@@ -272,7 +272,12 @@ def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, 
     else:
         made_rates = table.rates_rps[:, None] + table.rates_rps[None]
         made_count = table.replicas[:, None] + table.replicas[None]
-        value, able = table.value[:, None] + table.value[None], fits[0][:, None] & fits[1][None]
+        # Each fits alone; who shares a power domain has to fit together.
+        shared = np.intersect1d(*seats.floor.domain_of[list(at)])
+        left_w = np.append(seats.left_w, np.inf)[shared].min(initial=np.inf)
+        more_w = [table.dynamic_w - seats.dynamic_w(device) for device in at]
+        together = more_w[0][:, None] + more_w[1][None] <= left_w + DUST_W
+        value, able = table.value[:, None] + table.value[None], fits[0][:, None] & fits[1][None] & together
     able = able & (made_rates >= least).all(axis=-1) & (made_count >= fewest).all(axis=-1)
     able = able & (made_count <= most).all(axis=-1)
     short = np.maximum(0.0, floors - served + rates - made_rates) @ weights

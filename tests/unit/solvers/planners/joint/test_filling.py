@@ -114,6 +114,16 @@ def test_a_cap_on_power_is_kept() -> None:
     assert float(np.sum(found.capacity_rps)) >= 60.0
 
 
+def test_two_devices_of_a_node_take_no_more_than_it_bears_together() -> None:
+    of = two()
+    of = replace(of, power_w=of.power_w * np.array([1.0, 0.8])[None, :, None, None])
+    seats = Seats.empty(floor(of, nodes=(2, 160.0)))
+    seats.put(0, pattern(of, (1, 40)))
+    seats.put(1, pattern(of, (0, 40)))
+    fill(seats, MORE, PLENTY)
+    assert seats.left_w.min() >= -1e-6
+
+
 def test_under_a_controller_the_clock_is_open_as_far_as_promises_keep() -> None:
     of = problem(1, workloads=(workload(0, 10.0, limit_ms=200.0, end_to_end=False),))
     seats = seated(of, ((0, 40),))
