@@ -44,7 +44,7 @@ from solvers.planners.base import Budget, PlanRequest, Thought
 from solvers.planners.joint import attempt, certificate, change, planner, spare, whole_devices, write
 from solvers.planners.joint.planner import Advance, Joint
 from solvers.planners.joint.seat import jobs, seating, standing
-from solvers.planners.joint.solve import branch, groups, improve, listing, reach, solve, trim
+from solvers.planners.joint.solve import branch, groups, improve, listing, reach, solve
 from solvers.planners.joint.solve.reach import Reached
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
@@ -314,7 +314,7 @@ def _phase(code: tuple[Any, ...], *swaps: Swap) -> Phase:
 QUICKEST = solve.DEPTHS[:1]
 PHASES: dict[str, Phase] = {
     "first: greed's plan": _phase((attempt.affords_first,), _swap(planner, "affords_first", _no)),
-    "first: shed": _phase((trim.shed,), _swap(solve, "shed", _same)),
+    "first: improved at once": _phase((improve.improved_at_once,), _swap(solve, "improved_at_once", _same)),
     "solve: dives after the first": _phase(
         (), *(_swap(solve, n, QUICKEST) for n in ("DEPTHS", "DEPTHS_SMALL", "DEPTHS_TINY"))
     ),
@@ -322,13 +322,6 @@ PHASES: dict[str, Phase] = {
         (), *(_swap(solve, n, solve.DEPTHS) for n in ("DEPTHS_SMALL", "DEPTHS_TINY"))
     ),
     "solve: dives of tiny fleets": _phase((), _swap(solve, "DEPTHS_TINY", solve.DEPTHS_SMALL)),
-    "solve: trim": _phase((trim.trim, trim.trimmed), _swap(solve, "trim", _same)),
-    "solve: thin": _phase((solve.Phases._thin, trim.thin), _swap(solve.Phases, "_thin", _nothing)),
-    "solve: descend": _phase((trim.descend, trim._step, trim.Moves), _swap(trim, "descend", lambda found, _: found)),
-    "solve: fine": _phase((trim._fine,), _swap(trim, "_fine", lambda found, *_: found)),
-    "solve: mend what is thin": _phase(
-        (solve.Phases._served,), _swap(solve.Phases, "_served", lambda _s, _c, short, *_r: short)
-    ),
     "solve: complete": _phase((solve.completed, solve._urgent), _swap(solve, "completed", _same)),
     "solve: exchange": _phase((improve,), _swap(solve, "improved", _same)),
     "solve: closer bound": _phase((solve._proven,), _swap(solve, "_proven", lambda phases, *_: phases.bound)),

@@ -28,7 +28,7 @@ from solvers.planners.joint.solve.solve import SolveOrder, solve
 SIZES = ("8x5:1", "64x20:2", "256x60:5", "1000x200:10")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 UNITS_PER_S = 1000
-PHASES = ("first_s", "generate_s", "dive_s", "trim_s", "mend_s", "complete_s", "improve_s", "bound_s")
+PHASES = ("first_s", "generate_s", "dive_s", "complete_s", "improve_s", "bound_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -265,15 +265,6 @@ class ColumnMaster:
         self._believe(status)
         self.columns += len(columns)
 
-    def add_row(self, columns: Whole, lower: float, upper: float) -> int:
-        """A further row: the sum of some columns between two sides. Returns its number."""
-        status = self._highs.addRow(
-            lower, upper, len(columns), np.ascontiguousarray(columns, dtype=np.int32), np.ones(len(columns))
-        )
-        self._believe(status)
-        self.rows += 1
-        return self.rows - 1
-
     def add_rows(self, lower: Floats, *, start: Whole, column: Whole, value: Floats) -> None:
         """Further rows at least so high, over columns that are there: start (one element more than rows), column and
         value as in CSR.

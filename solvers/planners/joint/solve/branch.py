@@ -17,11 +17,12 @@ from itertools import count
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
-from solvers.engines.deadline import Deadline
+from solvers.domain.arrays import Floats, Whole
+from solvers.engines.base import Program
+from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.planners.joint.solve.generate import Generation, Look, Pricing
 from solvers.planners.joint.solve.master import PART_LEAST, Master
-from solvers.planners.joint.solve.trim import Effort, Sides, held_in, program_over, whole_of
+from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import Floors, JointProblem
 from solvers.problems.patterns import Layout
 
@@ -36,8 +37,10 @@ REPEATS = 3
 WHOLE = 1e-5
 MORE_NODES = 1.5
 """So many times as many nodes, and it goes down again."""
-PART, EASY = 0.1, 20
-"""Of what is left, and how much easier than others, for the integer programme of a node."""
+PART, GAP, TOLERANCE = 0.1, 1e-4, 1e-9
+"""Of what is left, for the integer programme of a node; and how good it has to be."""
+ENTRIES_PER_UNIT, NODE_UNITS = 600, 1.5
+"""Of work: the first node of the engine's own with all that comes before it, and another one."""
 PART_COLUMNS, LEAF_COLUMNS = 60, 300
 ROWS_PER_UNIT = 90_000
 COUNTS_MAX, DEVICES_MAX = 40, 12
@@ -48,6 +51,14 @@ def few_devices(problem: JointProblem) -> bool:
     """Whether branching has a chance."""
     counts = np.count_nonzero(problem.pool_devices) * (1 + len(problem.workloads))
     return bool(counts <= COUNTS_MAX and problem.pool_devices.sum() <= DEVICES_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Of every row of a master."""
+
+    lower: Floats
+    upper: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +223,7 @@ class Tree:
         """The integer programme over what any node had in use, and what promises most in this one, of its part."""
         master = self._master
         master.offer(master.of_patterns(self.best.patterns))
-        held = held_in(master, self.best)
+        held = _held(master, self.best)
         self._narrow(node)
         relaxed = master.programme.solve(max(0.1, self.deadline.left_s), primal=False)
         if relaxed is None:
@@ -220,10 +231,53 @@ class Tree:
         most = PART_COLUMNS if self._halves(node) else LEAF_COLUMNS
         some = np.union1d(np.array(sorted(self._used), dtype=np.int64), master.promising(relaxed, most))
         chosen = np.union1d(some, np.flatnonzero(held))
-        program, counts = program_over(master, chosen, node.sides), held[chosen].astype(np.float64)
-        layout = whole_of(master, chosen, program, counts, Effort(part=PART, easy=EASY), self.deadline)
+        counts = self._answered(chosen, _program_over(master, chosen, node.sides), held[chosen])
+        layout = Solution.of_rows(Rules(master.judge), master.judged.rows.take(chosen), counts).layout()
         if self.worth(layout) < self.worth(self.best):
             self.best = layout
+
+    def _answered(self, chosen: Whole, program: Program, counts: Whole) -> Whole:
+        """What the engine makes of a programme over chosen patterns; these counts of them at worst."""
+        slacks = self._master.slacks
+        hint = np.concatenate([np.zeros(slacks), counts.astype(np.float64)])
+        short = np.maximum(0.0, program.row_lower - program.activity(hint))
+        slack = np.flatnonzero(np.diff(program.start[: slacks + 1]))
+        hint[slack] = short[program.row[program.start[slack]]]
+        first = 1 + program.rows * len(chosen) // ENTRIES_PER_UNIT
+        work = ProgrammeWork(part=PART, first_units=first, node_units=NODE_UNITS, gap=GAP)
+        answer = programme_answer(program, work, self.deadline, hint)
+        if answer is None or answer.values is None or answer.objective >= float(program.cost @ hint) - TOLERANCE:
+            return counts
+        return np.rint(answer.values[slacks:]).astype(np.int64)
+
+
+def _held(master: Master, layout: Layout) -> Whole:
+    """By pattern of a master, how many devices of a layout have it."""
+    number = {key.tobytes(): place for place, key in enumerate(master.judged.rows.keys)}
+    held = np.zeros(master.size, dtype=np.int64)
+    for key, devices in zip(master.of_patterns(layout.patterns).keys, layout.counts, strict=True):
+        if key.tobytes() in number:
+            held[number[key.tobytes()]] += devices
+    return held
+
+
+def _program_over(master: Master, chosen: Whole, sides: Sides) -> Program:
+    """The integer programme over chosen patterns, without rows that ask for nothing."""
+    numbers = np.concatenate([np.arange(master.slacks), chosen + master.slacks])
+    some = master.columns.take(numbers)
+    asks = (sides.lower > 0) | np.isfinite(sides.upper)
+    kept = asks[some.row]
+    return Program(
+        cost=some.cost,
+        lower=np.zeros(len(numbers)),
+        upper=some.upper,
+        integer=numbers >= master.slacks,
+        start=np.concatenate([[0], np.cumsum(kept)])[some.start],
+        row=(np.cumsum(asks) - 1)[some.row[kept]],
+        value=some.value[kept],
+        row_lower=sides.lower[asks],
+        row_upper=sides.upper[asks],
+    )
 
 
 def _whole_at(node: Node, rows: slice) -> bool:

@@ -1,7 +1,7 @@
 """Whole devices exchanged until fewer or cheaper ones serve everybody: `engines.exchange` on a layout.
 
-A walk is asked for some work at a time, so that it ends with the deadline, and goes on from the best so far. Whatever
-it finds is judged once more, and is never worse than what it began with.
+Who is in haste takes one short walk. A longer one is asked for some work at a time, so that it ends with the deadline,
+and goes on from the best so far. Whatever is found is judged once more, and is never worse than what it began with.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from solvers.domain.arrays import Floats
 from solvers.engines.deadline import Deadline
 from solvers.engines.exchange import WALKS, Exchange, Rooms, Walk
 from solvers.planners.joint.solve.solution import Rules, Solution
-from solvers.problems.patterns import Layout, Prices
+from solvers.problems.patterns import Layout, Patterns, Prices
 
 HEAT, COLD = 0.004, 0.0004
 """Parts of what a device costs on average that a move may lose, at the beginning and at the end of an attempt."""
@@ -24,6 +24,8 @@ PATIENCE = 30
 """Attempts in vain after which it ends by itself, of each walk; or as much as went before the last gain, if that is
 more: who gains seldom is waited for as long again.
 """
+HASTE_UNITS, HASTE_UNITS_EACH, HASTE_PATIENCE = 10.0, 0.2, 10
+"""Of who is in haste: of the walk, for each workload besides, and attempts in all."""
 GAIN_LEAST = 1e-6
 PRICE_LEAST = 0.01
 """Of a device: so much any rate is worth at least, for what is free may be short, too."""
@@ -32,16 +34,13 @@ PRICE_LEAST = 0.01
 def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Deadline, seed: int) -> Layout:
     """A layout worth at least as much, with no more left short."""
     solution = Solution.of_layout(rules, layout)
-    devices = int(solution.counts.sum())
-    if devices < 2:
+    rows, mean_usd = _each(solution), _mean_usd(solution)
+    if len(rows) < 2:
         return layout
-    problem, mean_usd = rules.judge.problem, solution.usd_per_h() / devices
-    each = np.repeat(np.arange(len(solution.counts)), solution.counts)
-    rows = solution.judged.rows.take(each)
     usd = _guessed(solution) if prices is None else prices.demand_usd
-    price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), problem.unserved_usd)
+    price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), rules.judge.problem.unserved_usd)
     exchange = Exchange(rules.judge.contents, _rooms(rules, price))
-    attempt = shortest = min(ATTEMPT_UNITS, devices**2 / DEVICES_EVEN)
+    attempt = shortest = min(ATTEMPT_UNITS, len(rows) ** 2 / DEVICES_EVEN)
     spent, gained, best_usd, turn = 0.0, 0.0, np.inf, 0
     while not deadline.over and spent - gained < max(gained, PATIENCE * shortest * WALKS):
         left = deadline.units_until(0.0) / (1 if deadline.work_units is None else WALKS)
@@ -59,10 +58,44 @@ def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Dead
         if answer.usd_per_h < best_usd - GAIN_LEAST * mean_usd:
             best_usd, gained = answer.usd_per_h, spent + answer.units
         rows, attempt, spent, turn = answer.rows, answer.attempt_units, spent + answer.units, turn + 1
-    after = Solution.of_rows(rules, rows, np.ones(len(rows), dtype=np.int64))
-    if after.worth() >= solution.worth() or (solution.kept() and not after.kept()):
+    return _better(solution, rows, layout)
+
+
+def improved_at_once(rules: Rules, layout: Layout) -> Layout:
+    """Likewise, however late it is: one short walk, in which every rate is worth what it costs to leave it."""
+    solution = Solution.of_layout(rules, layout)
+    rows, mean_usd, problem = _each(solution), _mean_usd(solution), rules.judge.problem
+    if len(rows) < 2:
         return layout
-    return after.layout(layout)
+    units = HASTE_UNITS + HASTE_UNITS_EACH * len(problem.workloads)
+    walk = Walk(
+        heat_usd=COLD * mean_usd,
+        cold_usd=COLD * mean_usd,
+        units=units,
+        attempt_units=units / HASTE_PATIENCE,
+        patience=HASTE_PATIENCE,
+        seed=0,
+        closes=False,
+    )
+    exchange = Exchange(rules.judge.contents, _rooms(rules, problem.unserved_usd))
+    return _better(solution, exchange.run(rows, walk).rows, layout)
+
+
+def _each(solution: Solution) -> Patterns:
+    """Devices one by one."""
+    return solution.judged.rows.take(np.repeat(np.arange(len(solution.counts)), solution.counts))
+
+
+def _mean_usd(solution: Solution) -> float:
+    """What a device costs on average."""
+    return solution.usd_per_h() / max(1, int(solution.counts.sum()))
+
+
+def _better(solution: Solution, rows: Patterns, layout: Layout) -> Layout:
+    """What these devices carry, unless it is worth less than the solution of a layout, or breaks a rule."""
+    after = Solution.of_rows(solution.rules, rows, np.ones(len(rows), dtype=np.int64))
+    worse = after.worth() >= solution.worth() or (solution.kept() and not after.kept())
+    return layout if worse else after.layout(layout)
 
 
 def _rooms(rules: Rules, price: Floats) -> Rooms:

@@ -1,6 +1,6 @@
 """What a device may carry and what it then serves, draws and costs, judged by the thousand in `engines.contents`.
 
-Everything that asks comes here: pricing and its neighbourhood, packing, trimming, seating, the bound. Empty places are
+Everything that asks comes here: pricing and its neighbourhood, packing, seating, the bound. Empty places are
 -1 and 0, and a row's members stand in the order of (variant, share). A test holds this and a judgement in Python, one
 device at a time, together.
 """

@@ -1,9 +1,9 @@
 """The solve: first answer, better answers, a bound; never worse than the first answer.
 
-One problem goes through phases from the relaxed optimum to whole devices: price patterns, dive, trim, make up what is
-short, and exchange with what time is left. Every phase begins with the best so far and can
-only improve it. Problems of some hundred workloads are solved whole, larger ones in groups, and what stays short then
-is made up on the whole problem. Devices are named by seating.
+One problem goes through phases from the relaxed optimum to whole devices: price patterns, dive, make up what is short,
+and exchange with what time is left. Every phase begins with the best so far and can only improve it. Problems of some
+hundred workloads are solved whole, larger ones in groups, and what stays short then is made up on the whole problem.
+Devices are named by seating.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
 
 import numpy as np
 
@@ -36,12 +35,11 @@ from solvers.planners.joint.solve.generate import (
     singles,
 )
 from solvers.planners.joint.solve.groups import Group, GroupLayout, groups_of, together
-from solvers.planners.joint.solve.improve import improved
+from solvers.planners.joint.solve.improve import improved, improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.solution import Rules
-from solvers.planners.joint.solve.trim import shed, small_enough, thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern, Patterns, Prices, Standing
 
@@ -49,16 +47,9 @@ GENERATE_UNTIL = 0.7
 DIVE_UNTIL = 0.7
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
-TRIM_PART = 0.25
-THIN_PART = 0.8
-MEND_PART = 0.3
-THIN_UNTIL = 0.62
-SHED_PATTERNS_MAX = 2000
-"""Of a first layout that is trimmed at once."""
-RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
-"""Parts of the rates that devices are made fewer with, in the order that pays best."""
-THIN_BASES = 3
-DEVICES_TINY, DEVICES_FEW = 16.0, 32.0
+FIRST_PATTERNS_MAX = 2000
+"""Of a first layout that is improved at once."""
+DEVICES_TINY, DEVICES_FEW, DEVICES_SMALL, WORKLOADS_SMALL = 16.0, 32.0, 120.0, 60
 EARLY_PART = 0.2
 """Of what is left: so long few devices are exchanged from the first answer on, before anything else."""
 IMPROVE_PART = 0.97
@@ -133,7 +124,7 @@ DEPTHS_TINY = (
     (2.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
     (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
 )
-"""A few devices are decided by luck: quick ways, each trimmed, and then an integer programme."""
+"""A few devices are decided by luck: quick ways, and then an integer programme."""
 
 
 def layout_of(standing: Sequence[Standing]) -> Layout:
@@ -201,26 +192,18 @@ class Phases:
         if devices <= DEVICES_FEW:
             prices = begin.master.rows.prices(begin.relaxed.row_duals)
             self._within("improve_s", EARLY_PART, partial(self._exchanged, scene, self.first, prices))
-        tiny = devices <= DEVICES_TINY
-        depths = DEPTHS_SMALL if small_enough(begin.master, begin.relaxed) else DEPTHS
-        for times, depth in DEPTHS_TINY if tiny else depths:
+        small = devices <= DEVICES_SMALL and len(self.problem.workloads) <= WORKLOADS_SMALL
+        depths = DEPTHS_SMALL if small else DEPTHS
+        for times, depth in DEPTHS_TINY if devices <= DEVICES_TINY else depths:
             if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
                 break
             before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
-            self._try("dive_s", partial(self._dived, dive, begin, trimmed=tiny))
+            self.dived.append(self._try("dive_s", partial(dive.run, begin, deadline)))
             slowness, took = times, before - deadline.left_part
-
-    def _dived(self, dive: Dive, begin: Generation, *, trimmed: bool) -> Layout:
-        layout = dive.run(begin, self.deadline)
-        if trimmed:
-            layout = trim(dive.scene.rules, layout, portion(self.deadline, TRIM_PART))
-        self.dived.append(layout)
-        return layout
 
     def _finish(self, scene: Scene, search: Generation) -> None:
         master, relaxed = search.master, search.relaxed
         deadline = self.deadline
-        self._thin(scene, master.rows.prices(relaxed.row_duals))
         if self.found is not None and self._short(self.found):
             self._try("complete_s", lambda: completed(scene, self.best, deadline))
         if self.found is not None and self.worth(self.found) > relaxed.value * (1 + self.order.gap):
@@ -232,32 +215,8 @@ class Phases:
         kept = master.promising(relaxed, COLUMNS_KEPT)
         self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
 
-    def _thin(self, scene: Scene, prices: Prices) -> None:
-        """Fewer devices, with less and with more in reserve, as long as there is time for what it takes; from the best
-        of the dives, by turns. The cheapest is kept; where it leaves any rate a little short, that is made up first.
-        """
-        bases, short, took = sorted(self.dived, key=self.worth)[:THIN_BASES] or [self.best], list[Layout](), 0.0
-        for reserve, base in product(RESERVES, bases):
-            if self.deadline.late or (took and self.deadline.left_part - took < THIN_UNTIL):
-                break
-            before = self.deadline.left_part
-            tried = self._within("trim_s", THIN_PART, partial(thin, scene.rules, base, reserve))
-            took = before - self.deadline.left_part
-            if self._short(tried):
-                short.append(tried)
-        if not short:
-            return
-        cheapest = min(short, key=lambda item: item.usd_per_h)
-        if self.found is None or cheapest.usd_per_h < self.found.usd_per_h or self._short(self.found):
-            self._within("mend_s", MEND_PART, partial(self._served, scene, cheapest, prices))
-
     def _exchanged(self, scene: Scene, base: Layout, prices: Prices, deadline: Deadline) -> Layout:
         return improved(scene.rules, base, prices, deadline, self.order.seed)
-
-    def _served(self, scene: Scene, short: Layout, prices: Prices, deadline: Deadline) -> Layout:
-        """What lacks a little is served by exchanging what devices have, else by another device."""
-        layout = improved(scene.rules, short, prices, portion(deadline, MEND_PART), self.order.seed)
-        return completed(scene, layout, deadline) if self._short(layout) else layout
 
     def _short(self, layout: Layout) -> bool:
         return bool(layout.missing(self.problem)[self.problem.must_serve].any())
@@ -328,7 +287,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     begin = first_layout(problem)
     facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": begin.value(problem)}
     # Told, and the least that comes of it; the search begins with what it was made of.
-    first = shed(Rules(Judge(problem)), begin) if 0 < len(begin.patterns) <= SHED_PATTERNS_MAX else begin
+    first = improved_at_once(Rules(Judge(problem)), begin) if len(begin.patterns) <= FIRST_PATTERNS_MAX else begin
     if order.better is not None:
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:

@@ -58,10 +58,9 @@ def test_rows_and_bounds_can_be_changed_later() -> None:
     master = ColumnMaster(np.array([2.0]), np.array([INF]))
     master.add(_columns([1.0, 3.0], [[1.0], [1.0]]))
     assert _value(master.solve()) == pytest.approx(2.0)
-    row = master.add_row(np.array([0]), 0.0, 1.0)
-    assert row == 1
+    master.add_rows(np.array([1.0]), start=np.array([0, 1]), column=np.array([1]), value=np.ones(1))
     assert _value(master.solve(primal=False)) == pytest.approx(4.0)
-    master.bound_row(row, 0.0, 2.0)
+    master.bound_row(1, 0.0, 2.0)
     assert _value(master.solve(primal=False)) == pytest.approx(2.0)
 
 

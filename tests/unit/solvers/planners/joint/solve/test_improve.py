@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from solvers.engines import exchange
 from solvers.engines.contents import Contents
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved
+from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved, improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
@@ -26,18 +27,33 @@ def after(problem: JointProblem, layout: Layout, units: int = UNITS, seed: int =
     return improved(Rules(Judge(problem)), layout, None, Deadline(1e9, work_units=units), seed)
 
 
+def at_once(problem: JointProblem, layout: Layout) -> Layout:
+    return improved_at_once(Rules(Judge(problem)), layout)
+
+
 def solution(problem: JointProblem, layout: Layout) -> Solution:
     return Solution.of_layout(Rules(Judge(problem)), layout)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("basis", BASES)
-def test_keeps_rules_and_is_never_worse(seed: int, basis: str) -> None:
+@pytest.mark.parametrize("how", [after, at_once])
+def test_keeps_rules_and_is_never_worse(how: Callable[[JointProblem, Layout], Layout], seed: int, basis: str) -> None:
     problem = scene(seed, basis=basis)
     layout = first_layout(problem)
-    found = after(problem, layout)
+    found = how(problem, layout)
     check_layout(problem, found)
     assert solution(problem, found).worth() <= solution(problem, layout).worth() + 1e-6
+
+
+def test_sheds_devices_that_nobody_needs_at_once() -> None:
+    problem = scene(1, devices=20)
+    problem = replace(problem, workloads=tuple(replace(item, replicas_max=99) for item in problem.workloads))
+    layout = first_layout(problem)
+    double = replace(layout, counts=tuple(2 * count for count in layout.counts))
+    before, found = solution(problem, double), solution(problem, at_once(problem, double))
+    assert found.counts.sum() < before.counts.sum()
+    assert found.lacking().sum() <= before.lacking().sum() + 1e-9
 
 
 def test_it_finds_cheaper_devices() -> None:
