@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import psycopg
 
-from app.client import Client
 from app.store.engine import libpq_url
 from benchmarks.nodes import GPU_TYPE, INTERVAL_S
 from benchmarks.overload import make_nodes, offered
 from benchmarks.stack import Stack, processor_s, resident_mib, running_stack
+from headroom_client import Client
 
 RAW = ("node_samples", "device_samples", "replica_samples", "report_log", "report_heads", "sample_shapes")
 

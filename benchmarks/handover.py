@@ -17,13 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from app.client import Client
 from app.routing.haproxy import HaproxyStyle, backends
 from app.routing.routes import read_services
 from app.store.engine import Database
 from benchmarks.gateway.node import GRACE_S, SERVICE, SHARES, ControlPlane, Node
 from benchmarks.gateway.processes import Load, following, log_lines, running_haproxy
 from benchmarks.stack import Stack, running_stack
+from headroom_client import Client
 
 CLUSTER = "default"
 

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 import psycopg
 
 from agents.wire import Join, encode
-from app.client import Client
 from app.store.engine import libpq_url
 from app.store.ingest import DEVICE_TYPES, LOG_TYPES, NODE_TYPES, REPLICA_TYPES
 from app.store.tokens import Purpose, Role
 from benchmarks.nodes import BOOT, GPU_TYPE, INTERVAL_S, ROWS, Body, Connection, join_of, report_of
 from benchmarks.stack import Stack, running_stack
+from headroom_client import Client
 
 PATH = "/v1/agent/reports"
 

@@ -26,11 +26,11 @@ from multiprocessing import get_context
 
 import psycopg
 
-from app.client import Client
 from app.store.engine import Database, libpq_url
 from benchmarks.ingest import PATH, join_all
 from benchmarks.nodes import GPU_TYPE, INTERVAL_S, Body, Connection, report_of
 from benchmarks.stack import Stack, processor_s, running_stack
+from headroom_client import Client
 from tests.integration.store.samples import tell
 
 GIVE_UP_S = 10.0

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.client import Client
 from app.clock import new_id, new_secret
 from app.store import tokens
 from app.store.embedded import embedded_url, stop_embedded
 from app.store.engine import Database
 from app.store.migrate import upgrade
 from app.store.tokens import Purpose, Role, TokenDraft
+from headroom_client import Client
 from solvers.errors import HeadroomError
 from tests.ports import free_port
 

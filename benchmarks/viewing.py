@@ -21,7 +21,6 @@ import httpx
 import psycopg
 
 from app import kinds
-from app.client import Client
 from app.services.declared.documents import put_audited
 from app.services.declared.sign_ins import SignIns
 from app.services.declared.tokens import Deed, Tokens
@@ -34,6 +33,7 @@ from app.store.tokens import Role
 from benchmarks.nodes import DEVICES, GPU_TYPE, report_of
 from benchmarks.overload import make_nodes
 from benchmarks.stack import Stack, processor_s, running_stack
+from headroom_client import Client
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest
 from solvers.domain.device import Device

@@ -16,11 +16,11 @@ import typer
 
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Cell, CommandError, Exit, Format, Output, listed, show
-from app.client import ApiError, Client
-from app.client.client import Connection
+from app.client.connection import Connection
 from app.client.contexts import CONTEXT_VARIABLE, read_contexts, write_contexts
 from app.demo.fleet import GATEWAY
 from app.settings import load_settings
+from headroom_client import ApiError, Client
 from solvers.errors import InputError
 
 token = typer.Typer(help="Access tokens: who may do what.", no_args_is_help=True)

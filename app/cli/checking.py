@@ -16,7 +16,7 @@ from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, rows, show, standard_output_to_error
 from app.cli.planning import LaneOption
 from app.cli.tables import finding_lines
-from app.client import Client
+from headroom_client import Client
 from solvers.errors import InputError
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from app import kinds
 from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
 from app.cli.tables import plan_head
-from app.client import ApiError, Client, Document, key_of
 from app.client.documents import (
     PROFILES,
     Declared,
@@ -37,6 +36,7 @@ from app.client.documents import (
 )
 from app.kinds import Kind
 from app.marked import UnreadableError
+from headroom_client import ApiError, Client, ClientError, Document, key_of
 from solvers.errors import HeadroomError, InputError
 
 HISTORY_SHOWN = 50
@@ -377,12 +377,12 @@ def _read(files: list[str] | None) -> list[Declared]:
 def _each(client: Client, documents: Sequence[Declared], act: Any, output: Format) -> None:
     """Do one thing to every document and go on after a failure; what depends on what failed will say so itself."""
     results: list[dict[str, str]] = []
-    failures: list[HeadroomError] = []
+    failures: list[HeadroomError | ClientError] = []
     for document in documents:
         line = {"document": document.label, "outcome": "failed"}
         try:
             line["outcome"] = act(client, document).value
-        except HeadroomError as error:
+        except (HeadroomError, ClientError) as error:
             if exit_code_of(error) in (Exit.UNREACHABLE, Exit.REFUSED):
                 raise
             failures.append(error)
@@ -402,7 +402,7 @@ def _show_lines(results: Sequence[Mapping[str, str]], output: Format) -> None:
         typer.echo(f"{line['outcome']:<10} {line['document']}")
 
 
-def _placed(document: Declared, error: HeadroomError) -> list[str]:
+def _placed(document: Declared, error: HeadroomError | ClientError) -> list[str]:
     """What is wrong with a document, fault by fault where the API names fields of it."""
     pointers = error.pointers if isinstance(error, ApiError) else ()
     if any(pointer.startswith("/") for pointer, _ in pointers):
@@ -441,7 +441,7 @@ def edit(
             return
         try:
             _put(client, kind, key, file, found.etag)
-        except HeadroomError as error:
+        except (HeadroomError, ClientError) as error:
             told = "" if isinstance(error, ApiError | UnreadableError) else f"{error.message}; "
             raise CommandError(f"{told}nothing was changed; your text is in {file}", exit_code_of(error)) from None
     file.unlink()

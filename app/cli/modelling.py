@@ -33,7 +33,7 @@ from app.cli.files import (
 )
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import CommandError, Exit, Format, Output, listed, show
-from app.client import ApiError, Client, Document
+from headroom_client import ApiError, Client, Document
 from solvers.errors import InputError
 
 if TYPE_CHECKING:

@@ -35,7 +35,6 @@ from app.cli.tables import (
     way_lines,
     why_not_lines,
 )
-from app.client import Client, Document
 from app.errors import FieldsError
 from app.records import plain
 from app.services.explaining.explaining import Types, WhyNot, choices, gaps, told, why_not
@@ -47,6 +46,7 @@ from app.services.whatif.outcome import Outcome, outcome_of
 from app.services.whatif.question import Pictures, WhatIfQuestion
 from app.services.whatif.question import answer as answer_whatif
 from app.workers.solve_pool import PoolLimits, SolvePool, load_planners
+from headroom_client import Client, Document
 from solvers.cycle.attempts import Asking
 from solvers.cycle.owners import StandingOwners
 from solvers.cycle.ports import Forgetful, Recollection

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.output import CommandError, Exit
-from app.client import Client
-from app.client.client import home_path, read_connection
+from app.client.connection import home_path, read_connection
 from app.client.contexts import CONTEXT_VARIABLE, read_contexts
+from headroom_client import Client
 from solvers.errors import InputError
 from solvers.extensions import COMMANDS, found
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app import kinds
-from app.client import ApiError, UnreachableError
+from headroom_client import ApiError, ClientError, UnreachableError, WrongUseError
 from solvers.errors import EngineError, HeadroomError, InputError, NotFoundError, StateError, TransientError
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ _STATUSES = {
 }
 
 # First match wins, so subclasses stand before their bases.
-_ERRORS: tuple[tuple[type[HeadroomError], Exit], ...] = (
+_ERRORS: tuple[tuple[type[Exception], Exit], ...] = (
+    (WrongUseError, Exit.USAGE),
     (UnreachableError, Exit.UNREACHABLE),
     (TransientError, Exit.UNREACHABLE),
     (NotFoundError, Exit.NOT_FOUND),
@@ -126,7 +127,7 @@ def sentence_of(error: BaseException) -> str | None:
     """One line for people, or None when the error is not one we expect (then a traceback is what helps)."""
     if isinstance(error, ApiError):
         return _api_sentence(error)
-    if isinstance(error, HeadroomError):
+    if isinstance(error, HeadroomError | ClientError):
         return error.message
     if isinstance(error, ModuleNotFoundError) and _top(error) in EXTRAS:
         extra = EXTRAS[_top(error)]

@@ -46,8 +46,8 @@ from app.cli.tables import (
     whatif_tables,
     why_not_lines,
 )
-from app.client import Client, Document
 from app.client.documents import PROFILES, Declared, read_documents
+from headroom_client import Client, Document
 from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:

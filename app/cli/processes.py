@@ -330,7 +330,7 @@ def _say_already_running(home: Home) -> None:
 
 
 def _say_welcome(home: Home, *, demo: bool) -> None:
-    from app.client.client import read_connection
+    from app.client.connection import read_connection
 
     connection = read_connection(home.path)
     if connection is None:

@@ -16,7 +16,7 @@ from app.cli.declare import Files
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Cell, CommandError, Exit, Format, Output, listed, number, rows, show, signed, usd
 from app.cli.planning import LaneOption
-from app.client import Client, Document
+from headroom_client import Client, Document
 from solvers.errors import InputError
 
 PLANS_SHOWN = 20

@@ -18,12 +18,12 @@ import typer
 
 from app.cli.options import Server, Token, connect
 from app.cli.output import CommandError, Exit, Format, Output, listed, show
-from app.client import Client, Document
 from app.logs import EventLog, configure_logs
 from app.routing.haproxy import SLOTS, Balance, HaproxyFollower, HaproxyStyle, RuntimeSocket, backends
 from app.routing.nginx import NginxFollower, NginxOrder, upstreams
 from app.routing.routes import NewestRoutes, ServiceRoutes, Watcher, read_service, write_whole
 from app.signals import asked_to_end
+from headroom_client import Client, Document
 
 routes = typer.Typer(no_args_is_help=True, help="Where requests may go, for gateways.")
 follow = typer.Typer(no_args_is_help=True, help="Keep a running gateway at the routes as they are.")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.cli.output import Cell, CommandError, Exit, gap_told, listed, number, rows, short, signed, usd, word
-from app.client import Document
+from headroom_client import Document
 from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import typer
 
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Cell, Format, Output, listed, number, rows, show
-from app.client import Document
+from headroom_client import Document
 from solvers.errors import InputError
 
 task = typer.Typer(help="Submit offline tasks and see where they are.", no_args_is_help=True)

@@ -20,7 +20,7 @@ from app.cli.output import Cell, CommandError, Exit, Format, Output, console, ga
 from app.cli.planning import full_name
 from app.cli.reviewing import hold_lines
 from app.cli.tables import answered_line
-from app.client import Client, Document, UnreachableError
+from headroom_client import Client, Document, UnreachableError
 from solvers.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:

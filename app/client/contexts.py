@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from app.client.client import Connection, write_private
+from app.client.connection import Connection, write_private
 from solvers.errors import InputError, NotFoundError, did_you_mean
 
 CONTEXT_VARIABLE = "HEADROOM_CONTEXT"

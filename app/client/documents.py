@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from app import kinds
-from app.client.client import ApiError, Client, Document, key_of
 from app.marked import Marked, UnreadableError, read_marked
+from headroom_client import ApiError, Client, Document, WrongUseError, key_of
 from solvers.errors import InputError
 
 PROFILES = "profiles"
@@ -221,6 +221,6 @@ def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
     try:
         document = Declared(origin=origin, kind=kinds.named(word).name, fields=fields, marked=part)
         key_of(document.kind, fields)
-    except InputError as error:
+    except (InputError, WrongUseError) as error:
         raise refused(error.message) from None
     return document

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.client import ApiError, Client
 from app.client.documents import PROFILES, read_documents
+from headroom_client import ApiError, Client
 from solvers.errors import NotFoundError
 
 

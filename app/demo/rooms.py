@@ -11,12 +11,12 @@ import sys
 import time
 from dataclasses import dataclass
 
-from app.client import ApiError, Client, UnreachableError
-from app.client.client import Connection, read_connection, write_connection
+from app.client.connection import Connection, read_connection, write_connection
 from app.demo.fleet import GATEWAY, NODES, DemoNode, is_blank, seed
 from app.demo.home import Home
 from app.demo.process import ChildSpec
 from app.settings import Settings
+from headroom_client import ApiError, Client, UnreachableError
 from solvers.errors import InvariantError
 
 DEMO_PACE = {"HEADROOM_REPORT_INTERVAL_S": "1", "HEADROOM_RETENTION_RAW_DAYS": "1", "HEADROOM_TUNE_INTERVAL_S": "5"}

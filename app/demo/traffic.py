@@ -23,9 +23,9 @@ import httpx
 import yaml
 
 from agents.wire import EdgeReport, RateSample, encode
-from app.client import ApiError, Client, UnreachableError
 from app.logs import EventLog
 from app.signals import asked_to_end
+from headroom_client import ApiError, Client, UnreachableError
 from solvers.errors import InputError
 
 GAUSS_ABOVE = 50.0

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.client import ApiError, Client, Document, UnreachableError
 from app.logs import EventLog
+from headroom_client import ApiError, Client, Document, UnreachableError
 from solvers.errors import InputError
 
 WEIGHT_MAX = 100

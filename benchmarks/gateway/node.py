@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from app.client import Client
 from app.clock import SystemClock
 from app.services.planning.rollout import Author, promote
 from app.services.planning.snapshots import StoreObserver
@@ -22,6 +21,7 @@ from app.store import plans
 from app.store.engine import Database
 from app.store.plans import NewPlan, PlanState
 from benchmarks.gateway.processes import ROOT, await_true, end
+from headroom_client import Client
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId, replica_id

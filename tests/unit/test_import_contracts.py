@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("app", "solvers", "agents", "lab")
+PACKAGES = ("app", "headroom_client", "solvers", "agents", "lab")
 BIN = Path(sys.executable).parent
 CONTRACTS = {
     contract["id"]: contract["name"]
@@ -69,6 +69,8 @@ PLANTED = (
     Planted("shell-layers", "app.demo.planted", "import app.cli.options"),
     Planted("shell-layers", "app.routing.planted", "import app.demo"),
     Planted("shell-layers", "app.client.planted", "import app.store"),
+    Planted("client-alone", "headroom_client.planted", "import app.kinds"),
+    Planted("client-alone", "headroom_client.planted", "import yaml"),
     Planted("shell-layers", "app.unplanned.planted", "import app.kinds"),
     Planted("console-apart", "app.api.console.planted", "import app.store.engine"),
     Planted("wire-only", "app.services.planted", "import agents.devices"),

@@ -12,8 +12,8 @@ import httpx
 from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, wrong
 from app.cli.output import CommandError
 from app.cli.tables import answered_line
-from app.client import ApiError, Client
 from app.settings import Settings
+from headroom_client import ApiError, Client
 
 EXPIRY_DAYS = 14
 STALE_S_LEAST = 600.0

@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from app.client import ApiError, Client, UnreachableError
-from app.client.client import read_connection
+from app.client.connection import read_connection
 from app.demo.home import Home
 from app.store.embedded import embedded_url
+from headroom_client import ApiError, Client, UnreachableError
 from tests.ports import free_port
 from tests.standins import servers
 from tests.standins.hosts import HostStandIn

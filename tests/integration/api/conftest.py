@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.cli.program import run
-from app.client import Client
 from app.store.engine import Database
+from headroom_client import Client
 from tests.integration.api.routes import Requests, requests_of
 from tests.integration.api.world import Headroom, World, build_world, settled_clone
 from tests.integration.postgres import Server

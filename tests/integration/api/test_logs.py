@@ -19,9 +19,9 @@ from agents.loop.uplink import LOG_REQUESTS as REQUESTS
 from agents.loop.uplink import Mailbox, Tails, _follow
 from agents.servers import Servers
 from app import kinds
-from app.client import ApiError, Client
 from app.store import logs
 from app.store.engine import Database
+from headroom_client import ApiError, Client
 from tests import builders
 from tests.integration.api.routes import TOLD
 from tests.integration.api.serving import serving

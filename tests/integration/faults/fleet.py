@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from app.client import Client
+from headroom_client import Client
 from solvers.domain.codec import to_plain
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.ids import GpuTypeName, ModelName, PolicyName, ProjectName

@@ -23,13 +23,13 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg.rows import TupleRow
 
-from app.client import ApiError, Client, UnreachableError
 from app.clock import new_id, new_secret
 from app.demo.home import Home, SupervisedProcess
 from app.store import tokens
 from app.store.embedded import embedded_url
 from app.store.engine import Database, libpq_url
 from app.store.migrate import upgrade
+from headroom_client import ApiError, Client, UnreachableError
 from solvers.errors import HeadroomError
 from tests import nursery
 from tests.integration.postgres import embedded_binaries

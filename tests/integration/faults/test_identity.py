@@ -19,8 +19,8 @@ import pytest
 
 from agents.wire import encode
 from app.authority import Authority, presented
-from app.client import Client
 from app.store import tokens
+from headroom_client import Client
 from tests import nursery
 from tests.integration.api.world import join_message
 from tests.integration.faults.house import House, Postgres, Process

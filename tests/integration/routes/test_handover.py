@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app.client import Client
 from app.routing.haproxy import HaproxyStyle, backends
 from app.routing.routes import read_services
 from app.store.engine import Database
 from benchmarks.gateway.node import GRACE_S, SERVICE, SHARES, ControlPlane, Node
 from benchmarks.gateway.processes import Load, await_true, following, log_lines, running_haproxy
+from headroom_client import Client
 from tests.integration.api.serving import serving
 from tests.integration.api.world import CLUSTER, build_world
 

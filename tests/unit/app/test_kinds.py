@@ -13,18 +13,19 @@ import httpx
 import pytest
 from sqlalchemy.orm import Session
 
+import headroom_client
 from app import kinds
 from app.api import openapi
 from app.api.routers.documents import router_for
 from app.cli.declare import kind_and_key
 from app.cli.planning import read_changes
-from app.client import Client
 from app.client.documents import read_documents
 from app.errors import FieldsError, ReferencedError
 from app.kinds import Kind, Reference
 from app.services.declared import documents as declared
 from app.store import documents
 from app.store.tables import TABLES
+from headroom_client import Client
 from solvers.domain.codec import to_plain
 from solvers.domain.value import value
 
@@ -55,6 +56,9 @@ ZONE = Kind(
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "KINDS", (*kinds.KINDS, ZONE))
+    monkeypatch.setitem(
+        headroom_client.client.KINDS, ZONE.name, headroom_client.client.KindPlace(ZONE.plural, ZONE.key)
+    )
     monkeypatch.setattr(openapi, "_BODIES", dict(openapi._BODIES))
 
 

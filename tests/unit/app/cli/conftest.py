@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.cli.program import run
-from app.client import Client
+from headroom_client import Client
 
 SERVER = "http://control.test"
 

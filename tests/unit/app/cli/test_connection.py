@@ -9,7 +9,7 @@ import pytest
 
 from app.cli.options import connect
 from app.cli.output import CommandError, Exit
-from app.client.client import CLIENT_FILE, Connection, read_connection, write_connection
+from app.client.connection import CLIENT_FILE, Connection, read_connection, write_connection
 from solvers.errors import InputError
 
 STORED = Connection(server="http://127.0.0.1:8080", token="stored")

@@ -12,7 +12,7 @@ import pytest
 
 from app.cli import options
 from app.cli.output import Exit
-from app.client.client import Connection, write_connection
+from app.client.connection import Connection, write_connection
 from app.client.contexts import contexts_file
 from tests.unit.app.cli.conftest import SERVER, Api, Headroom
 

@@ -23,8 +23,8 @@ from agents import doctor as agents_doctor
 from agents.state import StateDirectory
 from app.cli.doctor import database, deployment
 from app.cli.doctor.checks import Check, Grade, Symptom, told_skew, well
-from app.client import Client
 from app.settings import Settings
+from headroom_client import Client
 from solvers.engines import compiled
 from tests.unit.app.cli.conftest import Api, Headroom, page
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from app.cli.output import CommandError, Exit, Format, exit_code_of, number, rows, sentence_of, show, usd, word
-from app.client import ApiError, UnreachableError
+from headroom_client import ApiError, UnreachableError
 from solvers.errors import (
     EngineError,
     FieldError,

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from app import kinds
-from app.client import ApiError, Client, UnreachableError, key_of
-from solvers.errors import InputError
+from headroom_client import ApiError, Client, UnreachableError, WrongUseError, key_of
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -143,12 +142,12 @@ def test_kinds_are_named_freely(word: str, name: str) -> None:
 
 
 def test_unknown_kinds_and_missing_keys_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown kind 'pod'"):
-        kinds.named("pod")
-    with pytest.raises(InputError, match="'project'"):
+    with pytest.raises(WrongUseError, match="unknown kind 'pod'"):
+        key_of("pod", {"name": "a"})
+    with pytest.raises(WrongUseError, match="'project'"):
         key_of("service", {"name": "a"})
 
 
 def test_a_server_needs_a_scheme() -> None:
-    with pytest.raises(InputError, match="http://"):
+    with pytest.raises(WrongUseError, match="http://"):
         Client("localhost:8080", "t")

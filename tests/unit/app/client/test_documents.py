@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.client import Client
 from app.client.documents import Declared, DocumentOutcome, apply_document, delete_document, read_documents
+from headroom_client import Client
 from solvers.errors import InputError
 
 SERVICE = "kind: service\nproject: p\nname: a\n"

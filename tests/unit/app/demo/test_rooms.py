@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from app.api.server import FINISH_S
-from app.client import Client
 from app.demo.fleet import NODES, seed
 from app.demo.home import Home
 from app.demo.rooms import LocalRooms, Order
 from app.settings import Settings
+from headroom_client import Client
 from solvers.errors import InvariantError
 
 

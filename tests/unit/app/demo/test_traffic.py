@@ -8,7 +8,6 @@ from collections import Counter
 import httpx
 import pytest
 
-from app.client import Client
 from app.demo.traffic import (
     REPORTS_KEPT_MAX,
     NodeEndpoints,
@@ -19,6 +18,7 @@ from app.demo.traffic import (
     TrafficOrder,
     TrafficPlan,
 )
+from headroom_client import Client
 
 NODE = "http://node.test:9"
 

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.client import ApiError, Client, UnreachableError
 from app.logs import EventLog
 from app.routing.routes import EMPTY_HOLD_S, HeldRoutes, NewestRoutes, RouteServer, ServiceRoutes, Watcher
+from headroom_client import ApiError, Client, UnreachableError
 
 SERVICE = "vision/labels"
 LOG = EventLog("test.routes")

@@ -1,68 +1,19 @@
-"""The HTTP client: connection, retries, and one exception type that carries the problem; and what `headroom up` left
-behind for it: `<home>/client.json`, the address of its server and a token, mode 0600.
-
-Answers are translated into plain data. A script needs the base install only.
-"""
+"""The HTTP client: connection, retries, and one exception type that carries the problem. Answers are plain data."""
 
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
 import httpx
-
-from app import kinds
-from solvers.errors import HeadroomError, InputError
-
-CLIENT_FILE = "client.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    server: str
-    token: str
-
-
-def home_path() -> Path:
-    """The home folder commands look into: HEADROOM_HOME, else `.headroom` here."""
-    return Path(os.environ.get("HEADROOM_HOME") or ".headroom")
-
-
-def read_connection(home: Path) -> Connection | None:
-    """What `headroom up` wrote, or None. Raises InputError when the file cannot be understood."""
-    file = home / CLIENT_FILE
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        return Connection(server=str(stored["server"]), token=str(stored["token"]))
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{file} is not readable as a connection; `headroom up` writes a new one") from None
-
-
-def write_connection(home: Path, connection: Connection) -> None:
-    """Store server and token so that only this user can read them."""
-    write_private(home / CLIENT_FILE, json.dumps({"server": connection.server, "token": connection.token}) + "\n")
-
-
-def write_private(file: Path, text: str) -> None:
-    """Write a file whole, readable by this user only."""
-    scratch = file.with_suffix(".new")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        os.fchmod(descriptor, 0o600)
-        stream.write(text)
-    scratch.replace(file)
-
 
 Document = dict[str, Any]
 
@@ -73,12 +24,28 @@ STREAM_SILENT_S = 60.0
 _RETRY_STATUSES = frozenset({429, 502, 503, 504})
 
 
-class ApiError(HeadroomError):
+class ClientError(Exception):
+    """Base of all that goes wrong here: a sentence, and a stable code."""
+
+    code = "client"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class WrongUseError(ClientError, ValueError):
+    """What was asked for makes no sense; nothing was sent."""
+
+    code = "input-invalid"
+
+
+class ApiError(ClientError):
     """The API answered with a problem. `code` is the problem's stable code, `pointers` name the offending fields."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         detail = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
-        super().__init__(detail, status=status)
+        super().__init__(detail)
         self.status = status
         self.code = str(problem.get("code") or f"http-{status}")
         self.request_id = str(problem.get("request_id") or "")
@@ -89,11 +56,10 @@ class ApiError(HeadroomError):
         )
 
 
-class UnreachableError(HeadroomError):
+class UnreachableError(ClientError):
     """No answer: nothing listens, the name does not resolve, or the time ran out."""
 
     code = "unreachable"
-    retryable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +87,7 @@ class Client:
         attempts_max: int = ATTEMPTS_MAX,
     ) -> None:
         if not server.startswith(("http://", "https://")):
-            raise InputError(f"the server address {server!r} must start with http:// or https://")
+            raise WrongUseError(f"the server address {server!r} must start with http:// or https://")
         self.server = server.rstrip("/")
         self._attempts_max = attempts_max
         headers = {"Accept": "application/json"}
@@ -413,20 +379,55 @@ def _given(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {name: found for name, found in wanted.items() if found is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class KindPlace:
+    """Where documents of a kind are, and what names one."""
+
+    plural: str
+    key: tuple[str, ...] = ("name",)
+
+
+_OF_PROJECT = ("project", "name")
+KINDS: Mapping[str, KindPlace] = {
+    "gpu-type": KindPlace("gpu-types"),
+    "model": KindPlace("models"),
+    "policy": KindPlace("policies"),
+    "project": KindPlace("projects"),
+    "power-cap": KindPlace("power-caps", ("scope", "subject")),
+    "node": KindPlace("nodes", ("id",)),
+    "device": KindPlace("devices", ("id",)),
+    "service": KindPlace("services", _OF_PROJECT),
+    "job": KindPlace("jobs", _OF_PROJECT),
+    "task": KindPlace("tasks", _OF_PROJECT),
+    "webhook": KindPlace("webhooks"),
+    "budget": KindPlace("budgets"),
+}
+"""Documents by kind, as the server has them; a test holds both together."""
+
+
+def _place(kind: str) -> KindPlace:
+    wanted = kind.strip().lower().replace("_", "-")
+    for name, place in KINDS.items():
+        if wanted in (name, place.plural):
+            return place
+    near = get_close_matches(wanted, KINDS, n=3)
+    raise WrongUseError(f"unknown kind {kind!r}; {f'did you mean {near[0]}?' if near else f'known are {list(KINDS)}'}")
+
+
 def key_of(kind: str, document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The key of a document of a kind. Raises InputError when the kind is unknown or a key field is missing."""
+    """The key of a document of a kind. Raises WrongUseError when the kind is unknown or a key field is missing."""
     key = []
-    for field in kinds.named(kind).key:
+    for field in _place(kind).key:
         text = document.get(field)
         if not isinstance(text, str) or not text:
             quoted = "" if text in (None, "") else f"; text that reads as another value stands in quotes: '{text}'"
-            raise InputError(f"a document of kind {kind} needs the text field {field!r}{quoted}")
+            raise WrongUseError(f"a document of kind {kind} needs the text field {field!r}{quoted}")
         key.append(text)
     return tuple(key)
 
 
 def _path(kind: str, key: tuple[str, ...]) -> str:
-    return "/".join(("/v1", kinds.named(kind).plural, *(quote(part, safe="") for part in key)))
+    return "/".join(("/v1", _place(kind).plural, *(quote(part, safe="") for part in key)))
 
 
 def _routes_path(service: str) -> str:
