@@ -256,7 +256,7 @@ class Reporter(Rememberer):
         self._unsent: list[Any] = []
         self._sent: list[Any] = []
         self._joined = False
-        self._observed_s = time.time() - 240.0
+        self._observed_s = time.time() // 60.0 * 60.0 - 240.0  # whole minutes: into which it falls is part of the story
         self.acknowledged: list[tuple[str, int]] = []
         self._kept = 0
         self.refused = 0

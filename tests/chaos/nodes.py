@@ -101,7 +101,7 @@ class RealNode(Rememberer):
     def __init__(self, join_token: str) -> None:
         self._state = StateDirectory(Path(tempfile.mkdtemp(prefix="headroom-node-")))
         self._facts = replace(FACTS, join_token=join_token)
-        self._observed_s = time.time() - 240.0
+        self._observed_s = time.time() // 60.0 * 60.0 - 240.0  # whole minutes: into which it falls is part of the story
         self._boots = 0
         self._made: set[tuple[str, int]] = set()
         self._void: set[tuple[str, int]] = set()

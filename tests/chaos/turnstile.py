@@ -25,7 +25,7 @@ from app.store import grouped
 from app.store.engine import Database, libpq_url
 
 LOOK_S = 0.005
-PATIENCE_LOOKS = 40
+PATIENCE_LOOKS = 400
 """Who says nothing for so long waits for a thread of its own process; that is the only thing that time decides."""
 STUCK_LOOKS = 10_000
 LEAVING_S = 30.0
