@@ -85,7 +85,7 @@ def _measured(measuring: Measuring) -> tuple[Profile, ...]:
         truth = known_truth(gpu_type.name, measuring.replay)
         pressed: dict[ModelName, Interference] = {}
         crowded: dict[ModelName, Interference] = {}
-        if measuring.profiling.interference:
+        if measuring.profiling.interference and measuring.models:
             pressed = _pairs(measuring, truth, streams.stream(f"profiling/pairs/{gpu_type.name}"))
             crowded = _groups(measuring, truth, streams.stream(f"profiling/groups/{gpu_type.name}"))
         found += [

@@ -18,7 +18,7 @@ from solvers.domain.plan import Assignment, DeviceSetting
 from tests.simulation.small_world import replica, scenario
 
 LAUNCH_S = 5.0
-SERVICE = "demo/resnet50"
+SERVICE = "demo/resnet50-trt"
 FIRST, SECOND, FAR = (DeviceId(name) for name in ("GPU-n1-0", "GPU-n1-1", "GPU-n2-0"))
 
 

@@ -25,7 +25,7 @@ from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
 from tests.simulation.small_world import contender, planners, scenario
 
-SERVICE = ServiceId("demo/resnet50")
+SERVICE = ServiceId("demo/resnet50-trt")
 
 
 def begun(made: WorldScenario) -> Run:
