@@ -51,3 +51,8 @@ def test_no_page_installs_what_belongs_to_somebody_else() -> None:
     assert [str(page) for page in pages if foreign.search(page.read_text(encoding="utf-8"))] == []
     assert foreign.search('pip install "headroom[rl]"')
     assert foreign.search("/opt/headroom/bin/pip install headroom\n")
+
+
+def test_decisions_have_each_a_number() -> None:
+    numbers = [page.name[:4] for page in sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
