@@ -149,7 +149,7 @@ def test_every_reason_to_hold_has_words() -> None:
 
 def test_templates_escape_and_miss_nothing_in_silence() -> None:
     templates = environment()
-    told = {"theme": "dark", "asset": str, "note": "", "code": "", "back": "/"}
+    told = {"theme": "dark", "asset": str, "note": "", "code": "", "back": "/", "signed_in": False, "by_provider": True}
     page = templates.get_template("signin.html").render(problem="<b>&\"'", **told)
     assert "&lt;b&gt;&amp;&#34;&#39;" in page
     with pytest.raises(UndefinedError):
