@@ -103,6 +103,7 @@ class Visit:
             "may_write": self.may(CLUSTER_WRITE),
             "may_see_all": self.may(CLUSTER_READ),
             "who": self._who,
+            "own_name": self.services.tokens.name_of(self.actor.name),
         }
         return html(self.request, template, status, **facts)
 

@@ -19,10 +19,16 @@ WHERE token_id = :token_id AND ended_at IS NULL AND expires_at > now()
 ORDER BY created_at DESC, id LIMIT 200
 
 -- name: end_sign_in
--- Ends one of a token's sign-ins.
-UPDATE sign_ins SET ended_at = now()
-WHERE id = :id AND token_id = :token_id AND ended_at IS NULL AND expires_at > now()
-RETURNING id
+-- Ends one of a token's sign-ins, and with it a token that was made for it alone, by an identity provider.
+WITH over AS (
+    UPDATE sign_ins SET ended_at = now()
+    WHERE id = :id AND token_id = :token_id AND ended_at IS NULL AND expires_at > now()
+    RETURNING id, token_id
+), spent AS (
+    UPDATE tokens t SET revoked_at = now() FROM over
+    WHERE t.id = over.token_id AND t.created_by LIKE 'oidc:%' AND t.revoked_at IS NULL
+)
+SELECT id FROM over
 
 -- name: keep_sign_in_link
 -- Keeps a link that signs in once, and forgets those whose time is over.

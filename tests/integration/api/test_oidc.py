@@ -4,22 +4,13 @@ somebody between them may say that is not so.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from app.api.console import door
 from app.services.declared import oidc
@@ -27,120 +18,17 @@ from app.services.declared.oidc import oidc_order
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.errors import InputError
+from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider, b64
 from tests.integration.api.world import OWN, World, build_world
 
 pytestmark = pytest.mark.integration
-CLIENT, SECRET = "headroom-console", "a secret of the client"
-ROLES = f"sre=admin,ml=operator,everybody=viewer,team-a=operator@{OWN}"
-
-
-def b64(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
-
-
-def number(value: int) -> str:
-    return b64(value.to_bytes((value.bit_length() + 7) // 8))
-
-
-class Provider:
-    """An identity provider on a socket. `lie` changes what it says next."""
-
-    def __init__(self) -> None:
-        self.rsa = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        self.curve = ec.generate_private_key(ec.SECP256R1())
-        self.foreign = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        self.codes: dict[str, dict[str, str]] = {}
-        self.header: dict[str, Any] = {"alg": "RS256", "kid": "r1"}
-        self.claims: dict[str, Any] = {"sub": "u-1", "email": "ada@example.org", "groups": ["ml", "other"]}
-        self.signer: Any = None
-        self.signature: str | None = None
-        self.answer: dict[str, Any] | None = None
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.say(200, provider.keys() if self.path == "/keys" else provider.discovery())
-
-            def do_POST(self) -> None:
-                form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
-                status, told = provider.redeem({name: values[0] for name, values in form.items()})
-                self.say(status, told)
-
-            def say(self, status: int, told: object) -> None:
-                body = json.dumps(told).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: object) -> None:
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def discovery(self) -> dict[str, Any]:
-        return {
-            "issuer": self.issuer,
-            "authorization_endpoint": f"{self.issuer}/authorize",
-            "token_endpoint": f"{self.issuer}/token",
-            "jwks_uri": f"{self.issuer}/keys",
-        }
-
-    def keys(self) -> dict[str, Any]:
-        public, point = self.rsa.public_key().public_numbers(), self.curve.public_key().public_numbers()
-        return {
-            "keys": [
-                {"kty": "RSA", "kid": "r1", "use": "sig", "n": number(public.n), "e": number(public.e)},
-                {
-                    "kty": "EC",
-                    "kid": "e1",
-                    "crv": "P-256",
-                    "x": b64(point.x.to_bytes(32)),
-                    "y": b64(point.y.to_bytes(32)),
-                },
-            ]
-        }
-
-    def authorize(self, address: str) -> dict[str, str]:
-        """As if somebody had signed in at the address a browser was sent to: what it comes back with."""
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
-        assert address.startswith(f"{self.issuer}/authorize?")
-        assert (asked["client_id"], asked["response_type"], asked["code_challenge_method"]) == (CLIENT, "code", "S256")
-        code = f"code-{len(self.codes)}"
-        self.codes[code] = asked
-        return {"state": asked["state"], "code": code}
-
-    def redeem(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        asked = self.codes.pop(form["code"], None)
-        challenge = b64(hashlib.sha256(form["code_verifier"].encode()).digest())
-        if asked is None or challenge != asked["code_challenge"] or form["redirect_uri"] != asked["redirect_uri"]:
-            return 400, {"error": "invalid_grant"}
-        assert (form["client_id"], form["client_secret"]) == (CLIENT, SECRET)
-        if self.answer is not None:
-            return 200, self.answer
-        return 200, {"access_token": "x", "token_type": "Bearer", "id_token": self.token(asked["nonce"])}
-
-    def token(self, nonce: str) -> str:
-        now = int(time.time())
-        claims = {"iss": self.issuer, "aud": CLIENT, "exp": now + 300, "iat": now, "nonce": nonce, **self.claims}
-        content = f"{b64(json.dumps(self.header).encode())}.{b64(json.dumps(claims).encode())}"
-        return f"{content}.{self.signature if self.signature is not None else self.sign(content.encode())}"
-
-    def sign(self, content: bytes) -> str:
-        if self.header["alg"] == "ES256":
-            halves = decode_dss_signature(self.curve.sign(content, ec.ECDSA(hashes.SHA256())))
-            return b64(b"".join(half.to_bytes(32) for half in halves))
-        return b64((self.signer or self.rsa).sign(content, padding.PKCS1v15(), hashes.SHA256()))
 
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
     made = Provider()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.end()
 
 
 @pytest.fixture
@@ -313,8 +201,7 @@ def test_a_provider_that_is_away_or_lies_about_itself_is_told_in_words(site: Wor
         site.app.state.services.oidc._provider._said = None
         answer = site.client.get("/session/oidc")
         assert (answer.status_code, "identity provider" in answer.text) == (503, True), changed
-    provider.server.shutdown()
-    provider.server.server_close()
+    provider.end()
     site.app.state.services.oidc._provider._said = None
     assert site.client.get("/session/oidc").status_code == 503
 

@@ -16,6 +16,7 @@ from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
 from tests import builders
 from tests.integration.api.filled import fill
+from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider
 from tests.integration.api.world import CLUSTER, OWN, build_world
 from tests.integration.console.visitor import Entrance
 from tests.integration.faults.house import House, Postgres
@@ -29,18 +30,27 @@ class Served:
 
     house: House
     tokens: dict[str, str]
+    provider: Provider
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """The API as `headroom serve` starts it, over a fleet that stays as it is for as long as the tests take."""
     postgres = Postgres()
+    # Another site than the console: browsers keep cookies apart as they do between organisations.
+    provider = Provider("localhost")
     try:
         with closing(House(postgres, {"HEADROOM_CLUSTER": CLUSTER})) as house:
             tokens = _filled(house.url)
-            house.start_api()
-            yield Served(house, tokens)
+            secret = house.home / "oidc"
+            secret.write_text(SECRET)
+            house.start_api(
+                oidc_issuer=provider.issuer, oidc_client=CLIENT, oidc_secret_file=str(secret), oidc_roles=ROLES,
+                public_url=house.address,
+            )  # fmt: skip
+            yield Served(house, tokens, provider)
     finally:
+        provider.end()
         postgres.end()
 
 

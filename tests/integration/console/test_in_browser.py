@@ -10,7 +10,7 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.integration
 
 WIDTHS = (1440, 1024, 390)
 STREAM = "/console/events"
+ORGANISATION = "Sign in with your organisation"
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 STATIC = Path(overview.__file__).parent / "static"
 PAGES = [
@@ -124,6 +125,69 @@ def test_whoever_is_signed_out_elsewhere_is_shown_out(entrance: Entrance, served
     with here.expecting(f"status: 401 .*{STREAM}", "console: .* 401"):
         expect(here.page.get_by_role("button", name=SIGN_IN)).to_be_visible()
     assert there.inside()
+
+
+def test_an_account_of_the_organisation_opens_the_console(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.window()
+    visitor.open("/services?q=vision")
+    with visitor.expecting(f"foreign: {served.provider.issuer}/authorize"):
+        visitor.page.get_by_role("link", name=ORGANISATION).press("Enter")
+        visitor.page.get_by_role("link", name="Go on").click()
+        # It leads to where one wanted to go, although the way came from another site.
+        expect(visitor.page.get_by_role("searchbox", name="Find")).to_have_value("vision")
+    visitor.link().to_have_text("live")
+    own = visitor.page.get_by_role("link", name="ada@example.org by sign-in")
+    expect(own).to_have_attribute("title", "Signed in as ada@example.org by sign-in, operator")
+    own.click()
+    expect(visitor.page.get_by_text("ada@example.org by sign-in, operator")).to_be_visible()
+    (cookie,) = visitor.page.context.cookies()
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")
+    mine = "SELECT count(*) FROM tokens WHERE created_by = 'oidc:u-1' AND revoked_at IS NULL"
+    assert served.house.one(mine) == 1
+    visitor.page.get_by_role("button", name=SIGN_OUT).click()
+    expect(visitor.page.get_by_role("link", name=ORGANISATION)).to_be_visible()
+    # What was made for this sign-in is over with it.
+    assert (visitor.page.context.cookies(), served.house.one(mine)) == ([], 0)
+
+
+def test_an_account_that_is_not_let_in_is_told_why_on_a_page(
+    entrance: Entrance, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visitor = entrance.window(width=390)
+    visitor.open()
+
+    def refused(words: str, status: int, way: str = "Go on", **lies: object) -> None:
+        monkeypatch.setattr(served.provider, "claims", {**served.provider.claims, **lies})
+        with visitor.expecting(
+            f"foreign: {served.provider.issuer}/authorize", f"status: {status} .*/back", f"console: .* {status}"
+        ):
+            visitor.page.get_by_role("link", name=ORGANISATION).click()
+            visitor.page.get_by_role("link", name=way).click()
+            told(words)
+        monkeypatch.undo()
+
+    def told(words: str) -> None:
+        expect(visitor.page.get_by_role("alert")).to_contain_text(words)
+        assert not visitor.inside()
+        assert COOKIE not in {cookie["name"] for cookie in visitor.page.context.cookies()}
+
+    refused("the identity provider did not sign you in", 401, "Cancel")
+    refused("it answers another attempt; try again", 401, nonce="another")
+    refused("nothing in your groups lets you look here; ask who runs this", 403, groups=["strangers"])
+    assert (visitor.axe(AXE), visitor.wide(), visitor.pale()) == ([], [], [])
+    # The address of an attempt that is over, and one that somebody else began.
+    for state in (parse_qs(urlsplit(visitor.page.url).query)["state"][0], "somebody-elses"):
+        with visitor.expecting("status: 401 .*/back", "console: .* 401"):
+            answer = visitor.page.goto(f"{visitor.address}/session/oidc/back?code=x&state={state}")
+            told("this browser began no such attempt, or it is over; try again")
+            assert answer is not None
+            assert "unsafe" not in answer.headers["content-security-policy"]
+    # The way in stays open.
+    with visitor.expecting(f"foreign: {served.provider.issuer}/authorize"):
+        visitor.page.get_by_role("link", name=ORGANISATION).click()
+        visitor.page.get_by_role("link", name="Go on").click()
+        visitor.link().to_have_text("live")
+    assert visitor.inside()
 
 
 @pytest.mark.parametrize("path", ["/session", "/session/end", "/plans/resume"])
