@@ -36,6 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Flags of our own."""
     parser.addoption("--golden-rewrite", action="store_true", help="write golden files anew; review the difference")
     parser.addoption("--durations-kept", type=Path, help="file in which the parts of a split run add up what they cost")
+    parser.addoption("--pictures", type=Path, help="folder that the console's pictures are written to")
+    parser.addoption(
+        "--pictures-of", type=Path, help="home of the `headroom up` to take them of, not of the tests' own"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,17 +7,20 @@ foreign requests, answers above 400), and every test ends by asking that there w
 from __future__ import annotations
 
 import gzip
+import json
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from app.api.console import catalogue, machines, money, overview, plans, workloads
 from app.api.console.door import COOKIE
 from app.store.tokens import Role
+from headroom_client import Client
 from tests.integration.api.world import DEVICE, NODE, OWN
 from tests.integration.console.conftest import LONG, Served
 from tests.integration.console.visitor import SIGN_IN, SIGN_OUT, Entrance, Visitor
@@ -326,6 +329,36 @@ def test_scripts_are_small(viewer: Visitor) -> None:
     scripts = [path.read_bytes() for path in STATIC.rglob("*.js")]
     assert len(scripts) >= 5
     assert sum(len(gzip.compress(script, 9)) for script in scripts) <= 150_000
+
+
+def test_pictures_for_the_documentation(
+    browser: Browser, served: Served, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Taken of what the tests have, or by `make pictures` of a fleet that lives, into the folder that pages show."""
+    folder, home = (request.config.getoption(name) for name in ("--pictures", "--pictures-of"))
+    told = json.loads((home / "client.json").read_text()) if home else {}
+    server, token = told.get("server", served.house.address), told.get("token", served.tokens["operator"])
+    entrance = Entrance(browser, server)
+    visitor = entrance.window(color_scheme="light", width=1200)
+    visitor.sign_in(token)
+    visitor.open("/services")
+    service = visitor.page.locator("tbody a[href^='/services/']").first.get_attribute("href")
+    with Client(server, token) as client:
+        plans = [client.plan({"lane": "act"})["id"], *(plan["id"] for plan in islice(client.items("plans"), 20))]
+        # One that can be approved and would change something tells more.
+        differs = (plan for plan in plans if (diff := client.diff_plan(plan).body)["workloads"] and diff["fits"])
+        plan = next(differs, plans[0])
+    shown = {"overview": "/", "service": service, "plan": f"/plans/{plan}", "fleet": "/fleet", "cost": "/costs"}
+    for name, path in shown.items():
+        visitor.open(str(path))
+        expect(visitor.page.get_by_role("heading", level=1)).to_be_visible()
+        if name in ("overview", "service"):
+            visitor.link().to_have_text("live")
+        visitor.wide()
+        picture = visitor.page.screenshot(path=(folder or tmp_path) / f"{name}.png", animations="disabled")
+        # Small enough to be kept beside the text, and not an empty page.
+        assert 10_000 < len(picture) <= 150_000, name
+    entrance.close()
 
 
 # -- what people decide -----------------------------------------------------------------------------------------------

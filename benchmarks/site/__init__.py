@@ -1,0 +1,1 @@
+"""The documentation as a site: what MkDocs is told beside `mkdocs.yml`, by `make docs`."""
