@@ -1,9 +1,10 @@
 """Planners in a long-lived child process, so that a hung, crashed or lying planner costs one cycle, never the service.
 
 The child is never trusted. A request goes over pickled, what is found comes back as canonical JSON and is decoded
-strictly. While it searches, a planner hands over the best so far: where it then overruns its deadline, crashes or runs
-out of memory, that is the answer, which says so. With nothing handed over, that is an EngineError. The child dies with
-its parent, also when that is killed.
+strictly. A deadline begins when the planner is loaded: a child that takes the place of a killed one would else be late
+for what the killed one knew. While it searches, a planner hands over the best so far: where it then overruns its
+deadline, crashes or runs out of memory, that is the answer, which says so. With nothing handed over, that is an
+EngineError. The child dies with its parent, also when that is killed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from solvers.planners.registry import create, think
 
 _PR_SET_PDEATHSIG = 1
 _STDOUT, _STDERR = 1, 2
+READY = b"ready"
 
 
 def die_with(parent_pid: int) -> None:
@@ -77,8 +79,8 @@ class ChildAnswer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
     """Bounds of the pool: grace beyond a planner's own deadline while nothing was handed over (for a small fleet, more
-    for larger ones), memory of the child, time for it to start, requests in line (with the running one), size of an
-    answer and of a state worth keeping.
+    for larger ones), memory of the child, time for it to start or to load a planner, requests in line (with the running
+    one), size of an answer and of a state worth keeping.
     """
 
     grace_s: float = 2.0
@@ -186,11 +188,12 @@ class SolvePool:
         process, connection = self._process, self._connection
         if process is None or connection is None:
             raise EngineError("the planner process did not start", planner=planner)
+        self._load(planner, request.snapshot.policy)
         heard, failure = _Heard(), None
         grace_s = self._limits.grace_s * (1 + len(request.movable) / WORKLOADS_SMALL)
         with _Watchdog(request.budget.deadline_s, grace_s, process) as watchdog:
             try:
-                connection.send_bytes(pickle.dumps((planner, request, state)))
+                connection.send_bytes(pickle.dumps((request, state)))
                 # Both need it; the child has enough to do until then.
                 connection.send_bytes(picture_digest(request.snapshot).encode())
                 said = heard.last_word(connection, self._limits.answer_bytes_max, watchdog)
@@ -220,13 +223,28 @@ class SolvePool:
         process.start()
         theirs.close()
         self._process, self._connection = process, connection
-        try:
-            ready = connection.poll(self._limits.start_s) and connection.recv_bytes(64) == b"ready"
-        except (OSError, EOFError):
-            ready = False
-        if not ready:
+        if not self._ready():
             exit_code = self._discard()
             raise EngineError("the planner process did not start", exit_code=exit_code)
+
+    def _load(self, planner: str, policy: Policy) -> None:
+        """Have the child make the planner, whatever it must import for it."""
+        connection = self._connection
+        with suppress(OSError):  # a child that is gone is not ready
+            if connection is not None:
+                connection.send_bytes(pickle.dumps((planner, policy)))
+        if not self._ready():
+            raise EngineError(f"planner {planner} could not be loaded", planner=planner, exit_code=self._discard())
+
+    def _ready(self) -> bool:
+        """Whether the child says within its time that it is."""
+        connection = self._connection
+        try:
+            return (
+                connection is not None and connection.poll(self._limits.start_s) and connection.recv_bytes(64) == READY
+            )
+        except (OSError, EOFError):
+            return False
 
     def _discard(self) -> int | None:
         """Kill and reap whatever child there is; its exit code (negative: the signal), None when it was alive."""
@@ -355,21 +373,33 @@ def _serve(connection: Connection[object, object], factory: PlannerFactory, pare
     sys.stdout = sys.stderr
     os.dup2(_STDERR, _STDOUT)
     try:
-        connection.send_bytes(b"ready")
+        connection.send_bytes(READY)
         while True:
-            planner, request, state = pickle.loads(connection.recv_bytes())  # from our own parent only
+            name, policy = pickle.loads(connection.recv_bytes())  # from our own parent only
+            planner = _made(factory, name, policy)
+            connection.send_bytes(READY)
+            request, state = pickle.loads(connection.recv_bytes())
             picture_digest.found_elsewhere(request.snapshot, lambda _: Digest(connection.recv_bytes().decode()))
-            connection.send_bytes(pickle.dumps(_answer(factory, planner, request, state, _Recorder(connection))))
+            connection.send_bytes(pickle.dumps(_answer(planner, request, state, _Recorder(connection))))
             picture_digest(request.snapshot)  # so that it is not taken for the next request
     except (EOFError, OSError):
         return
 
 
+def _made(factory: PlannerFactory, name: str, policy: Policy) -> Planner | Exception:
+    try:
+        return factory(name, policy)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the request that follows is answered with it
+        return error
+
+
 def _answer(
-    factory: PlannerFactory, name: str, request: PlanRequest, state: bytes | None, recorder: _Recorder
+    planner: Planner | Exception, request: PlanRequest, state: bytes | None, recorder: _Recorder
 ) -> ChildAnswer:
     try:
-        thought = think(factory(name, request.snapshot.policy), request, state, recorder)
+        if isinstance(planner, Exception):
+            raise planner
+        thought = think(planner, request, state, recorder)
         proposal: object = thought.proposal
         if not isinstance(proposal, Proposal):
             return ChildAnswer(None, f"answered a {type(proposal).__name__}, not a Proposal", tuple(recorder.events))

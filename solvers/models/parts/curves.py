@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+from scipy.optimize import nnls
 
 from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
@@ -29,8 +30,6 @@ _PENALTIES = 10.0 ** np.arange(-4.0, 4.1, 0.5)
 
 def not_negative(features: Floats, target: Floats, usual: Floats | None = None, weight: float = 0.0) -> Floats:
     """Least squares with coefficients of at least 0. `usual` counts like `weight` rows of middling features."""
-    from scipy.optimize import nnls
-
     if usual is not None and weight > 0:
         size = np.sqrt(weight * np.mean(features**2, axis=0) + 1e-12)
         features = np.vstack([features, np.diag(size)])

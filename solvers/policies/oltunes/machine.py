@@ -141,11 +141,11 @@ def _gradient(coordinates: Floats, rows: FeatureRows, targets: Floats) -> tuple[
     predicted, factors, sums = _evaluated(coordinates, rows)
     slope = 2.0 * (predicted - targets)[:, None, :, None] * rows.value[:, :, None, None]
     each = np.concatenate([slope, slope * (sums[:, None] - factors)], axis=-1)
-    touched, position = np.unique(rows.index, return_inverse=True)
-    gradient = np.zeros((len(touched), *each.shape[2:]))
-    np.add.at(gradient, position.ravel(), each.reshape(-1, *each.shape[2:]))
-    gradient[touched == BIAS, :, 1:] = 0.0
-    return touched, gradient
+    gradient, index = np.zeros_like(coordinates), rows.index.ravel()
+    np.add.at(gradient, index, each.reshape(-1, *each.shape[2:]))
+    gradient[BIAS, :, 1:] = 0.0
+    touched = np.flatnonzero(np.bincount(index))
+    return touched, gradient[touched]
 
 
 # --- As a learner takes it, with its vocabulary

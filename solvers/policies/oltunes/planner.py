@@ -18,7 +18,7 @@ from solvers.domain.ids import TaskId, WorkloadId
 from solvers.domain.plan import Assignment, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Service, SloKind, WorkloadKind
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
+from solvers.planners.base import IncumbentTaker, Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
@@ -173,10 +173,15 @@ class Oltunes(Recalling):
         return SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        """The plan, and what was heard, learned and begun."""
-        cycle = self._opened(request, state)
-        self._queue(cycle)
-        self._form(cycle)
+        """The plan, and what was heard, learned and begun. Before it learns all profiles at once it hands over what it
+        would plan without.
+        """
+        first = WindowPace.first(self.parameters)
+        memory = hear(OltunesMemory.of(state, self.parameters.predictor, first), request.snapshot, self.parameters)
+        if not memory.solo and isinstance(reporter, IncumbentTaker):
+            cycle = self._planned(request, memory, None)
+            reporter.found(_proposal(cycle, _remembered(cycle)))
+        cycle = self._planned(request, *predictor_of(memory, request.snapshot, self.parameters.samples_max))
         memory = _remembered(cycle)
         reporter.event(
             "oltunes.grouped",
@@ -186,16 +191,14 @@ class Oltunes(Recalling):
         )
         return Thought(proposal=_proposal(cycle, memory), state=kept(memory))
 
-    def _opened(self, request: PlanRequest, state: bytes) -> _Cycle:
-        snapshot = request.snapshot
-        first = WindowPace.first(self.parameters)
-        memory = OltunesMemory.of(state, self.parameters.predictor, first)
-        memory = hear(memory, snapshot, self.parameters)
-        memory, solo = predictor_of(memory, snapshot, self.parameters.samples_max)
+    def _planned(self, request: PlanRequest, memory: OltunesMemory, solo: LearnedSolo | None) -> _Cycle:
         case = Case.of(request)
         case.needs = tuple(_hurried(need, case.snapshot, memory) for need in case.needs)
         groups = opened(request, case, self.parameters, memory)
-        return _Cycle(request=request, parameters=self.parameters, memory=memory, case=case, solo=solo, groups=groups)
+        cycle = _Cycle(request=request, parameters=self.parameters, memory=memory, case=case, solo=solo, groups=groups)
+        self._queue(cycle)
+        self._form(cycle)
+        return cycle
 
     def _queue(self, cycle: _Cycle) -> None:
         """Rate whoever is short and put it into its queue."""

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
 
 from solvers.domain.codec import digest
@@ -151,6 +152,7 @@ def _found_and_lied(request: PlanRequest, reporter: Reporter) -> Proposal:
 
 _BEHAVIOURS: dict[str, Callable[[PlanRequest, Reporter], Proposal]] = {
     "good": _good,
+    "marking": _good,
     "hang": _hang,
     "spin-in-c": _spin_in_c,
     "exit": _exit,
@@ -213,6 +215,10 @@ class Tuned(Stateless):
         return _answer(empty_plan(request))
 
 
+MARK = "HEADROOM_PLANTED_MARK"
+"""Names the file that a planner leaves where it is made."""
+
+
 def build(name: str, policy: Policy) -> Planner:
     return with_settings(_built(name), settings_of(policy, name))
 
@@ -222,6 +228,8 @@ def _built(name: str) -> Planner:
         return Mindful("good")
     if name == "tuned":
         return Tuned()
+    if name == "marking":
+        Path(os.environ[MARK]).touch()
     if name not in _BEHAVIOURS:
         raise EngineError(f"no planner is called {name}")
     return Planted(name)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import pytest
 
+from app.workers import solve_pool
 from app.workers.solve_pool import PoolLimits, SolvePool
 from solvers.domain.ids import ClusterName, PolicyName
 from solvers.domain.plan import PlannerEnding, ProposalStatus
@@ -22,7 +23,7 @@ from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, TransientError
 from solvers.planners.base import Budget, PlanRequest
-from tests.unit.app.workers.planted import build, empty_plan
+from tests.unit.app.workers.planted import MARK, build, empty_plan
 from tests.waiting import LIMIT_S, wait_until
 
 SNAPSHOT = Snapshot(
@@ -104,6 +105,47 @@ def test_child_is_kept_between_requests(pool: SolvePool) -> None:
     pool.propose("good", request_of())
     assert first is not None
     assert child_pid(pool) == first
+
+
+def test_the_deadline_begins_when_the_planner_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark, there = tmp_path / "made", list[bool]()
+    monkeypatch.setenv(MARK, str(mark))
+
+    class Watchdog(solve_pool._Watchdog):
+        def __enter__(self) -> Self:
+            there.append(mark.exists())
+            return super().__enter__()
+
+    monkeypatch.setattr(solve_pool, "_Watchdog", Watchdog)
+    pool = SolvePool(build, Heard(), start="fork")
+    try:
+        assert pool.propose("marking", request_of()).plan is not None
+    finally:
+        pool.close()
+    assert there == [True]
+
+
+THINK = """
+import sys
+from app.workers.solve_pool import load_planners
+from solvers.domain.evidence import SilentReporter
+from solvers.planners.registry import create, think
+from benchmarks.instances.family_snapshot import family_snapshot
+from tests import builders
+request = builders.request(family_snapshot(8, 3, 1))
+load_planners()
+planners = [create(name) for name in ("mudi", "oltunes", "inss", "morak", "hetsev")]
+loaded = set(sys.modules)
+for planner in planners:
+    assert think(planner, request, None, SilentReporter()).proposal.plan.assignments
+print(sorted(name for name in set(sys.modules) - loaded if name.startswith(("scipy", "highspy", "cvxpy"))))
+"""
+
+
+def test_thinking_loads_nothing_large() -> None:
+    """Who has no processor for himself would spend his deadline on it, again in every child that follows."""
+    done = subprocess.run([sys.executable, "-c", THINK], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 @pytest.mark.parametrize("planner", ["hang", "spin-in-c"])
@@ -241,6 +283,7 @@ def test_close_ends_a_running_request_and_the_line_is_bounded() -> None:
 
 
 _PARENT = """
+from app.workers import solve_pool
 from app.workers.solve_pool import SolvePool
 from solvers.domain.evidence import SilentReporter
 from tests.unit.app.workers.planted import build

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from solvers.domain.evidence import ReasonCode
-from solvers.domain.plan import Plan
+from solvers.domain.evidence import ReasonCode, SilentReporter
+from solvers.domain.plan import Plan, Proposal
 from solvers.errors import FieldError
 from solvers.policies.oltunes import memory
 from solvers.policies.oltunes.parameters import OltunesParameters
+from solvers.policies.oltunes.planner import Oltunes
+from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.unit.lab.benches.tasks.course import Course, facts, of, picture, task
 
@@ -45,6 +47,29 @@ def test_who_finds_no_group_waits_only_where_that_is_wanted() -> None:
     assert len(joined.assignments) == 2
     below = [facts(item) for item in joined.assignments if "affinity_below_threshold" in facts(item)]
     assert [told["affinity"] for told in below] == [25.0]
+
+
+class Taker(SilentReporter):
+    """Takes what is found on the way."""
+
+    def __init__(self) -> None:
+        self.taken: list[Proposal] = []
+
+    def found(self, proposal: Proposal) -> None:
+        self.taken.append(proposal)
+
+
+def test_a_plan_is_handed_over_before_all_profiles_are_learned() -> None:
+    planner, request = Oltunes(), builders.request(picture([task("one"), task("two", "bert")]))
+    first, again = Taker(), Taker()
+    thought = planner.think(request, b"", first)
+    (early,) = first.taken
+    assert early.plan is not None
+    assert {item.workload for item in early.plan.assignments} == {"demo/one", "demo/two"}
+    assert not is_fatal(verify(request.snapshot, early.plan, request.movable))
+    assert thought.proposal == planner.propose(request, b"", SilentReporter())
+    planner.think(request, thought.state or b"", again)
+    assert not again.taken
 
 
 def test_groups_have_a_largest_size() -> None:
