@@ -195,11 +195,14 @@ class NewsSource(Protocol):
 
 
 class AskingStream(LineStream):
-    """A stream that asks for its news itself, in a thread: empty while there are none, None when that was all."""
+    """A stream that asks for its news itself, in a thread: empty while there are none, None when that was all.
 
-    def __init__(self, registry: StreamRegistry, actor: Actor, hub: Hub, reading: NewsSource) -> None:
+    `beat` is said while there are none, if anything.
+    """
+
+    def __init__(self, registry: StreamRegistry, actor: Actor, hub: Hub, reading: NewsSource, beat: bytes) -> None:
         super().__init__(registry, actor, hub, reading.news, BEAT_EVERY_S)
-        self._close = reading.close
+        self._close, self._beat = reading.close, beat
 
     async def _tell(self, send: Send, gone: asyncio.Future[None]) -> None:
         loop, beat_s = asyncio.get_running_loop(), 0.0
@@ -210,7 +213,7 @@ class AskingStream(LineStream):
                 if news is None:
                     return
                 if not news and loop.time() >= beat_s:
-                    news = HEARTBEAT
+                    news = self._beat
                 if news:
                     await send({"type": "http.response.body", "body": news, "more_body": True})
                     beat_s = loop.time() + self._heartbeat_s

@@ -415,6 +415,12 @@ def asset(name: str) -> str:
     return f"/static/{name}?{_assets()[name].digest}"
 
 
+@router.get("/favicon.ico")
+def no_icon() -> Response:
+    """Pages say that they have none; what is only text cannot."""
+    return Response(status_code=204, headers={"cache-control": f"max-age={YEAR_S}"})
+
+
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
     """Styles and scripts; under an address with their digest they never change."""

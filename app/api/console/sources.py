@@ -9,7 +9,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 
 from app.api.console.door import Looking
-from app.api.forms import answer
+from app.api.console.workloads import LOG_LINES
+from app.api.forms import Name, Project, answer
+from app.api.routers import seen
 from app.api.routers.seen import LastEventId, WantedTopics, answer_telemetry, follow, telemetry_query
 from app.services.seen.series import TelemetryQuery
 
@@ -22,6 +24,12 @@ async def events(
 ) -> Any:
     """As `/v1/events/stream`."""
     return follow(request, visit.actor, topics, last_event_id)
+
+
+@router.get("/console/logs/{project}/{name}")
+def logs(request: Request, visit: Looking, project: Project, name: Name, *, replica: seen.WantedReplica = None) -> Any:
+    """As `/v1/logs/{project}/{name}`, followed."""
+    return seen.read_logs(request, visit.actor, project, name, replica=replica, tail=LOG_LINES, follow=True)
 
 
 @router.get("/console/telemetry")

@@ -13,12 +13,14 @@ from fastapi.responses import HTMLResponse, Response
 
 from app import kinds
 from app.api.auth import CLUSTER_READ, require_project
-from app.api.console.door import Looking, PageRoute, Visit
+from app.api.console.door import HEADERS, Looking, PageRoute, Visit
 from app.api.console.glance import Plain, fleet_of
 from app.api.console.overview import budget_used
 from app.api.deps import context_of
 from app.api.forms import Name, Project
+from app.api.routers.seen import WantedReplica, log_stream
 from app.records import plain
+from app.services.seen.logs import LogWish
 from app.store.pages import PageOrder
 from app.store.tasks import TaskListing
 from app.store.telemetry import TelemetryWindow
@@ -26,7 +28,7 @@ from solvers.errors import NotFoundError
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 SORTS = ("id", "slo_attainment", "budget", "latency_ms_p99", "rate_rps", "replicas_ready", "model", "mode", "policy")
-SHOWN_MAX = 1000
+SHOWN_MAX, LOG_LINES = 1000, 200
 EVERY_TYPE = PageOrder(limit=500)
 Word = Annotated[str, Query(max_length=100)]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
@@ -113,6 +115,16 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1, why_
         events=_history(visit, f"services/{workload}"),
         past=_past(visit, line, hours),
     )
+
+
+@router.get("/services/{project}/{name}/log.txt")
+def log_text(visit: Looking, project: Project, name: Name, replica: WantedReplica = None) -> Any:
+    """The last lines that its workers wrote, for whoever has no scripts, or wants to keep them."""
+    require_project(visit.actor, project)
+    wish = LogWish(workload=f"{project}/{name}", replica=replica, lines=LOG_LINES, follow=False, as_text=True)
+    answer = log_stream(visit.request, visit.actor, wish, b"")
+    answer.headers.update({**HEADERS, "content-type": "text/plain; charset=utf-8"})
+    return answer
 
 
 def _explained(visit: Visit, workload: str, fleet: Plain, why_not: str | None) -> Any:

@@ -32,7 +32,7 @@ from app.api.exposition import FleetPage
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
 from app.api.live import Follower, live_stream
 from app.api.openapi import router_of
-from app.api.streams import AskingStream, LineStream
+from app.api.streams import HEARTBEAT, AskingStream, LineStream
 from app.errors import ForbiddenError
 from app.records import record
 from app.services.declared.tokens import Actor
@@ -141,6 +141,11 @@ LOG_STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 
+WantedReplica = Annotated[str | None, Query(max_length=200, description="Only this one, also when it is gone.")]
+WantedLines = Annotated[int, Query(ge=1, le=1000, description="Last lines of each replica to begin with.")]
+WantedOn = Annotated[bool, Query(description="Go on with what comes, also from replicas that come.")]
+
+
 @history_router.get(
     "/v1/logs/{project}/{name}",
     summary="Read what workers write",
@@ -154,17 +159,22 @@ def read_logs(
     project: Project,
     name: Name,
     *,
-    replica: Annotated[str | None, Query(max_length=200, description="Only this one, also when it is gone.")] = None,
-    tail: Annotated[int, Query(ge=1, le=1000, description="Last lines of each replica to begin with.")] = 100,
-    follow: Annotated[bool, Query(description="Go on with what comes, also from replicas that come.")] = False,
+    replica: WantedReplica = None,
+    tail: WantedLines = 100,
+    follow: WantedOn = False,
 ) -> Any:
     """Of a service, job or task, as its nodes hand it over while you read; nothing of it is kept. Ends with your token,
     and without `follow` when every node has told or ten seconds have passed.
     """
     require_project(actor, project)
     wish = LogWish(workload=f"{project}/{name}", replica=replica, lines=tail, follow=follow)
+    return log_stream(request, actor, wish, HEARTBEAT)
+
+
+def log_stream(request: Request, actor: Actor, wish: LogWish, beat: bytes) -> AskingStream:
+    """What somebody reads who may."""
     reading, hub = services_of(request).logs.open(wish), request.app.state.log_hub
-    return AskingStream(request.app.state.streams, actor, hub, reading)
+    return AskingStream(request.app.state.streams, actor, hub, reading, beat)
 
 
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {

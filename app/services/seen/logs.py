@@ -33,6 +33,8 @@ class LogWish:
     replica: str | None
     lines: int
     follow: bool
+    as_text: bool = False
+    """Lines of text, behind the replica's name, in place of JSON."""
 
 
 class LogReaders:
@@ -104,11 +106,16 @@ class LogReading:
         told = [line for each in taken for line in self._told(each)]
         if not told and not self._wish.follow and {(each.node_id, each.replica) for each in taken} <= self._settled:
             return None
-        return b"".join(json.dumps(line).encode() + b"\n" for line in told)
+        return b"".join(self._written(line) for line in told)
 
     def close(self) -> None:
         with self._database.transaction() as session:
             logs.end(session, self._reader)
+
+    def _written(self, told: dict[str, object]) -> bytes:
+        if not self._wish.as_text:
+            return json.dumps(told).encode() + b"\n"
+        return f"{told['replica']}: {told.get('line', told.get('problem'))}\n".encode()
 
     def _told(self, taken: LogsTaken) -> Iterator[dict[str, object]]:
         who = {"node": taken.node_id, "replica": taken.replica}

@@ -6,17 +6,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from agents.devices.base import LogRead
-from agents.log import Log
 from agents.loop.uplink import LOG_REQUESTS as REQUESTS
-from agents.loop.uplink import Mailbox, Tails, _follow
 from agents.servers import Servers
 from app import kinds
 from app.store import logs
@@ -26,23 +22,11 @@ from tests import builders
 from tests.integration.api.routes import TOLD
 from tests.integration.api.serving import serving
 from tests.integration.api.world import NODE, OWN, build_world
+from tests.integration.api.writing import Written, writing
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 REPLICA, VISION, READ = f"{OWN}/vision#0", "vision", f"/v1/logs/{OWN}/vision"
-
-
-class Written:
-    """A node's devices, as far as logs go: a list of lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.asked: list[str] = []
-
-    def read_log(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:
-        self.asked.append(replica)
-        begin = max(0, len(self.lines) - lines) if places is None else places["w"]
-        return LogRead(lines=tuple(self.lines[begin:]), places={"w": len(self.lines)})
 
 
 class Site:
@@ -79,28 +63,9 @@ def site(database: Database) -> Iterator[Site]:
         yield Site(stack, database)
 
 
-@contextmanager
-def agent(site: Site, process: int = 1) -> Iterator[Written]:
-    """The parts of an agent that hear of readers and hand over, at another process than people read from."""
-    written, stop, mailbox = Written(), threading.Event(), Mailbox(mock.Mock())
-    servers = Servers((f"http://127.0.0.1:{site.ports[process]}",), NODE)
-    log = Log(NODE, mock.Mock())
-    tails = Tails(written, servers.connection(), lambda: site.world.secrets[NODE], log)
-    ear = servers.connection()
-    ear.token = site.world.secrets[NODE]
-    threads = [
-        threading.Thread(target=tails.run, args=(stop, mailbox.logs_wanted), daemon=True),
-        threading.Thread(target=_follow, args=(ear, mailbox, stop, log), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: mailbox.rung() > 0)
-    yield written
-    stop.set()
-    mailbox.logs_wanted.set()
-    for thread in threads:
-        thread.join(30.0)
-        assert not thread.is_alive()
+def agent(site: Site, process: int = 1) -> AbstractContextManager[Written]:
+    """At another process than people read from."""
+    return writing(f"http://127.0.0.1:{site.ports[process]}", site.world.secrets[NODE])
 
 
 def test_lines_travel_from_a_node_to_who_reads(site: Site) -> None:
@@ -144,6 +109,11 @@ def test_an_agent_that_does_not_know_of_logs_is_told_of_in_words(site: Site, mon
 def test_only_its_own_project_reads(site: Site) -> None:
     for who, status in (("foreign viewer", 404), ("foreign operator", 404), ("reporter", 403), (NODE, 403)):
         assert site.world.call("GET", READ, who).status_code == status
+    for path, stranger in ((f"/console/logs/{OWN}/{VISION}", 401), (f"/services/{OWN}/{VISION}/log.txt", 200)):
+        for who, status in (("foreign viewer", 404), ("reporter", stranger), ("nobody", stranger)):
+            cookie = {} if who == "nobody" else site.world.cookie(who)
+            answer = site.world.call("GET", path, None, headers=cookie)
+            assert (answer.status_code, "Token" in answer.text) == (status, status == 200), (path, who)
     for path, words in (
         (f"/v1/logs/{OWN}/nothing", "there is no service, job or task"),
         (f"{READ}?replica={OWN}/vision%231", f"did you mean {REPLICA}?"),

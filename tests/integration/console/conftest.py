@@ -15,12 +15,14 @@ from app.store.engine import Database
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
 from tests import builders
-from tests.integration.api.filled import fill
+from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider
-from tests.integration.api.world import CLUSTER, OWN, build_world
+from tests.integration.api.world import CLUSTER, DEVICE, NODE, OWN, build_world
+from tests.integration.api.writing import Written, writing
 from tests.integration.console.visitor import Entrance
 from tests.integration.faults.house import House, Postgres
 
+REPLICAS = (OWN_REPLICA, FOREIGN_REPLICA)
 LONG = "recommendations-for-customers-who-come-back-2"
 
 
@@ -31,6 +33,8 @@ class Served:
     house: House
     tokens: dict[str, str]
     provider: Provider
+    written: Written
+    """By the node's workers."""
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +52,18 @@ def served() -> Iterator[Served]:
                 oidc_issuer=provider.issuer, oidc_client=CLIENT, oidc_secret_file=str(secret), oidc_roles=ROLES,
                 public_url=house.address,
             )  # fmt: skip
-            yield Served(house, tokens, provider)
+            house.change(f"INSERT INTO told_replicas VALUES {', '.join(map(_told, REPLICAS))}")
+            with writing(house.address, tokens[NODE]) as written:
+                written.lines = ["started", "ready"]
+                yield Served(house, tokens, provider, written)
     finally:
         provider.end()
         postgres.end()
+
+
+def _told(replica: str) -> str:
+    workload = replica.partition("#")[0]
+    return f"('{NODE}', '{DEVICE}', '{replica}', 'service', '{workload}', 'm', 9, 9, NULL)"
 
 
 def _filled(url: str) -> dict[str, str]:

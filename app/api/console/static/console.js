@@ -65,11 +65,16 @@
   }
   function adopt(old, fresh) {
     const next = Array.from(fresh.childNodes);
-    while (old.childNodes.length > next.length) old.lastChild.remove();
+    const named = (nodes, from, id) => id && Array.from(nodes).slice(from).some((node) => node.id === id);
     next.forEach(function (node, index) {
-      if (index < old.childNodes.length) become(old.childNodes[index], node);
+      // What has a name stays itself where others came or went before it.
+      while (named(old.childNodes, index + 1, node.id) && old.childNodes[index].id !== node.id) old.childNodes[index].remove();
+      const now = old.childNodes[index];
+      if (now && now.id !== node.id && named(next, index + 1, now.id)) now.before(node);
+      else if (now) become(now, node);
       else old.append(node);
     });
+    while (old.childNodes.length > next.length) old.lastChild.remove();
   }
 
   let due = 0;
