@@ -12,7 +12,7 @@ A slowdown is never below 1; another neighbour never helps. Groups are expected 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,202 +21,62 @@ from solvers.domain.arrays import Flags, Floats
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
 from solvers.models.base import Answer, Facts, Groups, GroupSamples, ModelSpec, Origin, Samples, SoloModel
-from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Encounters, Kind, Loads, Scene, measured_ms
+from solvers.models.belief.blocks import Blocks, Rows
+from solvers.models.belief.pressure import (
+    PARTS,
+    USUAL,
+    Departures,
+    Encounters,
+    Kind,
+    Loads,
+    Scene,
+    measured_ms,
+    names_of_weights,
+    weights,
+)
 from solvers.models.parts.disturbed import composition, table_of
 from solvers.models.parts.lattice import Lattice
-from solvers.models.parts.seen import NO_SAMPLES, floats_of, names_of, part, read, samples_from_plain, samples_to_plain
+from solvers.models.parts.seen import NO_SAMPLES, floats_of, part, read, samples_from_plain, samples_to_plain
 
-# --- A Gaussian belief about weights that lie in named blocks: those all rows share and those of single names
-#
-# Mean and covariance are joint; blocks are added when a name is first met. Rows are learned exactly, all at once with
-# the noise estimated, or a few on top. Blocks never met have their prior.
-
-
-Prior = Callable[[str], tuple[Floats, Floats]]
-"""Mean and standard deviation of the weights of a block, by its name."""
-
-_NOISE_PASSES = 10
-_NOISE_ROWS = 10.0
-"""The first guess of the noise counts like so many rows."""
-_FAR = 4.0
-"""Rows further off than so many standard deviations of the noise count for less, so that a few bad ones do not bend
-everything.
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """Linear equations: `weights of blocks · features = target`, with known variance beside the noise. `parts` gives
-    the rows and features of every block concerned; several parts may concern one row. `scale` multiplies the noise.
-    """
-
-    target: Floats
-    scale: Floats
-    variance: Floats
-    parts: Sequence[tuple[str, np.ndarray[tuple[int], np.dtype[np.intp]], Floats]]
-
-    def __len__(self) -> int:
-        return len(self.target)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """The belief. `start` holds the first index of every block that was met."""
-
-    prior: Prior
-    noise: float
-    start: Mapping[str, int]
-    mean: Floats
-    covariance: Floats
-
-    @staticmethod
-    def fresh(prior: Prior, noise: float) -> Blocks:
-        """Nothing met. `noise` is the first guess of its standard deviation."""
-        return Blocks(prior=prior, noise=noise, start={}, mean=np.zeros(0), covariance=np.zeros((0, 0)))
-
-    def meeting(self, names: Sequence[str]) -> Blocks:
-        """With these blocks, too."""
-        new = [name for name in dict.fromkeys(names) if name not in self.start]
-        if not new:
-            return self
-        start, priors = dict(self.start), [self.prior(name) for name in new]
-        size = len(self.mean)
-        for name, (mean, _) in zip(new, priors, strict=True):
-            start[name] = size
-            size += len(mean)
-        covariance = np.zeros((size, size))
-        known = len(self.mean)
-        covariance[:known, :known] = self.covariance
-        deviations = np.concatenate([deviation for _, deviation in priors])
-        covariance[range(known, size), range(known, size)] = deviations**2
-        mean = np.concatenate([self.mean, *(mean for mean, _ in priors)])
-        return replace(self, start=start, mean=mean, covariance=covariance)
-
-    def local(self, names: Sequence[str]) -> tuple[Floats, Floats]:
-        """Mean and covariance of these blocks' weights, one after another."""
-        priors = [self.prior(name) for name in names]
-        mean = np.concatenate([mean for mean, _ in priors])
-        covariance = np.diag(np.concatenate([deviation for _, deviation in priors]) ** 2)
-        here: list[int] = []
-        there: list[int] = []
-        offset = 0
-        for name, (means, _) in zip(names, priors, strict=True):
-            if name in self.start:
-                here.extend(range(offset, offset + len(means)))
-                there.extend(range(self.start[name], self.start[name] + len(means)))
-            offset += len(means)
-        if here:
-            mean[here] = self.mean[there]
-            covariance[np.ix_(here, here)] = self.covariance[np.ix_(there, there)]
-        return mean, covariance
-
-    def learned(self, rows: Rows, passes: int = _NOISE_PASSES) -> Blocks:
-        """All rows at once on top of what is believed, the noise estimated from them in so many passes."""
-        known = self.meeting([name for name, _, _ in rows.parts])
-        design = known._design(rows)
-        precision = np.linalg.inv(known.covariance)
-        pull = precision @ known.mean
-        noise, trust = known.noise, np.ones(len(rows))
-        mean, covariance = known.mean, known.covariance
-        for _ in range(passes):
-            own = (noise * rows.scale) ** 2
-            weight = trust / (own + rows.variance)
-            gram = (design.T * weight) @ design
-            covariance = np.asarray(np.linalg.inv(precision + gram), dtype=np.float64)
-            mean = covariance @ (pull + design.T @ (weight * rows.target))
-            off = rows.target - design @ mean
-            # Where latency alone was only believed, part of what is off is that belief's. Rows far off count as far as
-            # they are let, so that they do not hide behind the noise that they make.
-            part = own / (own + rows.variance)
-            near = np.minimum(np.abs(off), _FAR * np.sqrt(own + rows.variance))
-            squares = float(((part * near / rows.scale) ** 2 + noise**2 * (1.0 - part)).sum())
-            used = float((covariance * gram).sum())
-            noise = float(
-                np.sqrt((known.noise**2 * _NOISE_ROWS + squares) / (_NOISE_ROWS + max(float(len(rows)) - used, 0.0)))
-            )
-            away = np.abs(off) / np.sqrt((noise * rows.scale) ** 2 + rows.variance)
-            trust = np.minimum(1.0, _FAR / np.maximum(away, 1e-9))
-        return replace(known, noise=noise, mean=mean, covariance=(covariance + covariance.T) / 2.0)
-
-    def updated(self, rows: Rows) -> Blocks:
-        """A few rows on top, the noise as it is. Costs the square of the number of weights met."""
-        known = self.meeting([name for name, _, _ in rows.parts])
-        design = known._design(rows)
-        spread = known.covariance @ design.T
-        off = rows.target - design @ known.mean
-        variance = (known.noise * rows.scale) ** 2 + rows.variance
-        inside = np.einsum("ij,ji->i", design, spread)
-        away = np.abs(off) / np.sqrt(inside + variance)
-        variance = variance * np.maximum(1.0, away / _FAR) ** 2
-        gain = np.linalg.solve(design @ spread + np.diag(variance), spread.T)
-        covariance = known.covariance - spread @ gain
-        return replace(known, mean=known.mean + off @ gain, covariance=(covariance + covariance.T) / 2.0)
-
-    def _design(self, rows: Rows) -> Floats:
-        design = np.zeros((len(rows), len(self.mean)))
-        for name, where, features in rows.parts:
-            start = self.start[name]
-            np.add.at(design[:, start : start + features.shape[1]], where, features)
-        return design
-
-    def packed(self) -> list[float]:
-        """The covariance's lower half, row by row."""
-        return [float(value) for value in self.covariance[np.tril_indices(len(self.mean))]]
-
-    @staticmethod
-    def unpacked(prior: Prior, noise: float, names: Sequence[str], mean: Floats, packed: Floats) -> Blocks:
-        """From the names in the order they were met, the mean and what `packed` gave. Raises InputError where they do
-        not belong together.
-        """
-        try:
-            sizes = [len(prior(name)[0]) for name in names]
-        except (KeyError, ValueError) as error:
-            raise InputError("this fitted model has weights of a kind that is not known here") from error
-        size = sum(sizes)
-        if len(mean) != size or len(packed) != size * (size + 1) // 2:
-            raise InputError("the weights of this fitted model do not match its names")
-        start = {name: sum(sizes[:index]) for index, name in enumerate(names)}
-        covariance = np.zeros((size, size))
-        covariance[np.tril_indices(size)] = packed
-        covariance = covariance + np.tril(covariance, -1).T
-        return Blocks(prior=prior, noise=noise, start=start, mean=mean, covariance=covariance)
-
-
-SPEC = ModelSpec(name="headroom", version="1", formula="pressures with departures of models and pairs", online=True)
+SPEC = ModelSpec(name="headroom", version="2", formula="pressures with departures of models and pairs", online=True)
 
 _NOISE_FIRST = 0.01
 _STRAY = 0.8
 """Away from measured places the form itself errs: by so much of the noise per step, as far as `_STRAY_STEPS_MAX`."""
 _STRAY_STEPS_MAX = 6.0
 _COMPANIES_MIN, _FOLDS_MAX = 3, 8
-_STRANGENESS = (0.5, 3.0)
+_STRANGENESS = (0.3, 3.0)
 _DOUBT = 0.5
 """What was expected before counts like so many companies left out."""
 _CHUNK_GROUPS = 64
-_KINDS = ("everybody", "suffers", "presses", "together", "mutual")
-_ENDS = np.cumsum(WIDTHS)
-_PARTS = tuple(slice(int(end) - width, int(end)) for end, width in zip(_ENDS, WIDTHS, strict=True))
 # How far beyond what was learned the straight lines go on before they stay level: one step.
 _MARGIN = 0.2
 _REACH_ANY = (0.0, 2.0, 0.0, 1.0)
 _REACH_NONE = (np.inf, -np.inf, np.inf, -np.inf)
+_TRIED: tuple[Departures, ...] = tuple((one, two) for one in (1.0, 0.3, 3.0) for two in (1.0, 0.5, 2.0))
 
 
-def _prior(name: str) -> tuple[Floats, Floats]:
-    columns = _PARTS[_KINDS.index(name.partition(":")[0])]
-    return PRIOR_MEAN[columns], PRIOR_STD[columns]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Out:
+    """Rows left out of learning, and by how much of the noise the form itself errs there."""
+
+    rows: Flags
+    stray: Floats
 
 
-def _names(kind: Kind) -> tuple[str, str, str, str, str]:
-    gpu_type, own, other = kind
-    first, second = sorted((own, other))
-    return (
-        "everybody",
-        f"suffers:{gpu_type}|{own}",
-        f"presses:{gpu_type}|{other}",
-        f"together:{gpu_type}|{own}|{other}",
-        f"mutual:{gpu_type}|{first}|{second}",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    strangeness: float
+    probable: Floats
+
+
+def _strayed(distance: Floats) -> Floats:
+    return np.asarray(_STRAY * np.minimum(distance, _STRAY_STEPS_MAX))
+
+
+def _lead(ahead: Floats) -> float:
+    """What is left of a lead when two standard errors are taken off, and more of few parts, which must agree."""
+    return float(ahead.mean() - (2.0 + 4.0 / len(ahead)) * ahead.std(ddof=1) / np.sqrt(len(ahead)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +92,7 @@ class PressureBelief:
     table: Lattice | None
     reach: tuple[float, float, float, float]
     strangeness: float = 1.0
+    departures: Departures = USUAL
     spec: ModelSpec = SPEC
 
     def fit(self, samples: GroupSamples, solo: SoloModel, alone: Samples) -> PressureBelief:
@@ -239,9 +100,17 @@ class PressureBelief:
         scene, known = fresh._told(samples, solo)
         if not known.any():
             return fresh
-        prior = fresh._widened(scene, known)
-        learned = replace(prior, blocks=prior.blocks.learned(prior._equations(scene, known, samples.latency_ms)))
-        return replace(learned, strangeness=learned._judged(prior, scene, known, samples.latency_ms))
+        found = fresh._widened(scene, known)
+        rows = found._equations(scene, known, samples.latency_ms)
+        learned = found.blocks.learned(rows)
+        outs = list(found._left_out(scene, known))
+        if outs:
+            tried = {each: found._trial(weights(each, learned.noise), rows, outs) for each in _TRIED}
+            departures = max(_TRIED, key=lambda each: _lead(tried[each].probable - tried[USUAL].probable))
+            found = replace(found, strangeness=tried[departures].strangeness, departures=departures)
+            if departures != USUAL:
+                learned = weights(departures, _NOISE_FIRST).learned(rows)
+        return replace(found, blocks=learned)
 
     def update(self, samples: GroupSamples, solo: SoloModel) -> PressureBelief:
         """Learn more groups on top."""
@@ -279,22 +148,21 @@ class PressureBelief:
 
     def _answer(self, scene: Scene) -> Answer:
         groups, count = scene.groups, len(scene.edges.own)
-        added, spread, distance = np.zeros(count), np.zeros(count), np.zeros(count)
+        added, spread, distance, stray = (np.zeros(count) for _ in range(4))
         inside, met = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
         for kind, rows in scene.kinds():
-            mean, covariance = self.blocks.local(_names(kind))
+            mean, covariance = self.blocks.local(names_of_weights(kind))
             features = scene.features(rows, self._reach())
             added[rows] = np.maximum(features @ mean, 0.0)
-            spread[rows] = self._width(kind) * np.sqrt(
-                np.maximum(((features @ covariance) * features).sum(axis=1), 0.0)
-            )
+            doubt = np.sqrt(np.maximum(((features @ covariance) * features).sum(axis=1), 0.0))
             distance[rows], inside[rows] = self.encounters.nearness(kind, scene.places(rows))
+            spread[rows], stray[rows] = self._width(kind) * np.stack([doubt, _strayed(distance[rows])])
             met[rows] = self.encounters.knows(kind)
         own = scene.edges.own
-        furthest = np.zeros(len(groups))
+        furthest, astray = np.zeros(len(groups)), np.zeros(len(groups))
         np.maximum.at(furthest, own, distance)
-        stray = _STRAY * np.minimum(furthest, _STRAY_STEPS_MAX)
-        noise = self.blocks.noise * scene.scale() * np.hypot(1.0, stray)
+        np.maximum.at(astray, own, stray)
+        noise = self.blocks.noise * scene.scale() * np.hypot(1.0, astray)
         single = groups.count_of_others() == 0
         strange = scene.over_edges(np.where(met, 0.0, 1.0)) > 0
         return Answer(
@@ -309,11 +177,9 @@ class PressureBelief:
     def dump(self) -> Plain:
         """Weights, encounters and what was measured alone."""
         return {
-            "noise": self.blocks.noise,
+            **self.blocks.to_plain(),
             "strangeness": self.strangeness,
-            "names": list(self.blocks.start),
-            "mean": self.blocks.mean.tolist(),
-            "covariance": list(self.blocks.packed()),
+            "departures": list(self.departures),
             "encounters": self.encounters.to_plain(),
             "alone": samples_to_plain(self.alone),
             "reach": list(self.reach) if self.encounters.met else None,
@@ -332,28 +198,32 @@ class PressureBelief:
         reach = (float(batch.min()), float(batch.max()), float(share.min()), float(share.max()))
         return replace(self, encounters=_encountered(self.encounters, scene, known), reach=reach)
 
-    def _judged(self, prior: PressureBelief, scene: Scene, known: Flags, latency_ms: Floats) -> float:
-        """Error on companies left out of learning, in what 95 in a hundred should stay within; a little doubted."""
+    def _left_out(self, scene: Scene, known: Flags) -> Iterator[_Out]:
+        """Companies to leave out of learning, some at a time; none where there are too few."""
         codes = composition(scene.groups)
         names = np.unique(codes[known])
-        if len(names) < _COMPANIES_MIN:
-            return 1.0
-        folds = min(len(names), _FOLDS_MAX)
-        off = []
+        folds = min(len(names), _FOLDS_MAX) if len(names) >= _COMPANIES_MIN else 0
         for fold in range(folds):
-            out = np.isin(codes, names[fold::folds])
-            rest, held = known & ~out, known & out
-            blocks = replace(prior.blocks, noise=self.blocks.noise)
-            trial = replace(
-                prior,
-                blocks=blocks.learned(prior._equations(scene, rest, latency_ms), passes=1),
-                encounters=_encountered(Encounters(), scene, rest),
-            )
-            believed = trial._answer(scene)
-            slowdown = latency_ms / scene.loads.alone_ms
-            off.append((np.abs(slowdown - believed.mean) / believed.std)[held])
-        seen = float(np.quantile(np.concatenate(off), 0.95)) / 1.96
-        return (folds * float(np.clip(seen, *_STRANGENESS)) + _DOUBT) / (folds + _DOUBT)
+            out = known & np.isin(codes, names[fold::folds])
+            seen = _encountered(Encounters(), scene, known & ~out)
+            furthest = np.zeros(len(known))
+            for kind, rows in scene.kinds(out):
+                np.maximum.at(furthest, scene.edges.own[rows], seen.nearness(kind, scene.places(rows))[0])
+            yield _Out(rows=out[known], stray=_strayed(furthest[out]))
+
+    def _trial(self, blocks: Blocks, rows: Rows, outs: list[_Out]) -> _Trial:
+        """How weights of such a prior foretell what is left out: how much wider than their spread holds 95 in a
+        hundred, a little doubted, and how probable each company was.
+        """
+        wider, probable = [], []
+        for out, (mean, spread) in zip(outs, blocks.without(rows, [out.rows for out in outs]), strict=True):
+            noise, off = blocks.noise * rows.scale[out.rows], rows.target[out.rows] - np.maximum(mean, 0.0)
+            doubt = spread**2 + (noise * out.stray) ** 2
+            wider.append(np.sqrt(np.maximum((off / 1.96) ** 2 - noise**2, 0.0) / doubt))
+            probable.append(float(np.mean(-np.log(doubt + noise**2) - off**2 / (doubt + noise**2))) / 2.0)
+        needed = float(np.clip(np.quantile(np.concatenate(wider), 0.95), *_STRANGENESS))
+        strangeness = (len(outs) * needed + _DOUBT) / (len(outs) + _DOUBT)
+        return _Trial(strangeness=strangeness, probable=np.array(probable))
 
     def _width(self, kind: Kind) -> float:
         """Of the answer, beside what the weights say. What was learned about unmet pairs of models that were met
@@ -375,7 +245,8 @@ class PressureBelief:
         for kind, rows in scene.kinds(known):
             features = scene.features(rows, self._reach())
             where = row[scene.edges.own[rows]]
-            parts += [(name, where, features[:, part]) for name, part in zip(_names(kind), _PARTS, strict=True)]
+            names = zip(names_of_weights(kind), PARTS, strict=True)
+            parts += [(name, where, features[:, part]) for name, part in names]
         slowdown = latency_ms[known] / scene.loads.alone_ms[known]
         return Rows(
             target=slowdown - 1.0,
@@ -393,7 +264,7 @@ def make(facts: Facts, seed: int) -> PressureBelief:  # noqa: ARG001 - the contr
     """What is believed before anything was measured. Nothing is drawn, so the seed changes nothing."""
     return PressureBelief(
         facts=facts,
-        blocks=Blocks.fresh(_prior, _NOISE_FIRST),
+        blocks=weights(USUAL, _NOISE_FIRST),
         encounters=Encounters(),
         alone=NO_SAMPLES,
         table=None,
@@ -406,11 +277,9 @@ def load(plain: Plain, facts: Facts) -> PressureBelief:
     noise, strangeness = (_positive(plain, name) for name in ("noise", "strangeness"))
     reach = part(plain, "reach")
     alone = samples_from_plain(part(plain, "alone"))
-    names, mean, packed = (
-        read(plain, "names", names_of),
-        read(plain, "mean", floats_of),
-        read(plain, "covariance", floats_of),
-    )
+    departures = read(plain, "departures", floats_of)
+    if len(departures) != len(USUAL) or not (departures > 0).all():
+        raise InputError("the departures of this fitted model are no two positive numbers")
     bounds = _REACH_NONE
     if reach is not None:
         found = read(plain, "reach", floats_of)
@@ -419,12 +288,13 @@ def load(plain: Plain, facts: Facts) -> PressureBelief:
         bounds = (float(found[0]), float(found[1]), float(found[2]), float(found[3]))
     return PressureBelief(
         facts=facts,
-        blocks=Blocks.unpacked(_prior, noise, names, mean, packed),
+        blocks=weights((float(departures[0]), float(departures[1])), noise).with_plain(plain),
         encounters=Encounters.from_plain(part(plain, "encounters")),
         alone=alone,
         table=table_of(alone, facts),
         reach=bounds,
         strangeness=strangeness,
+        departures=(float(departures[0]), float(departures[1])),
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from solvers.domain.arrays import Flags, Floats, Parallel, Whole
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
 from solvers.models.base import Facts, Groups, Queries, SoloModel
+from solvers.models.belief.blocks import Blocks
 from solvers.models.parts.disturbed import DRAM_PER_SHARE, L2_PER_SHARE, STRANGER_STEPS, STRANGERS_STEPS
 from solvers.models.parts.lattice import Lattice, Places
 
@@ -226,6 +228,41 @@ networks differ beyond what their pressures explain.
 """
 WIDTHS = (20, 9, 6, 10, 2)
 """Columns for all, the one that suffers, the one that presses, both together, both alike."""
+
+_KINDS = ("everybody", "suffers", "presses", "together", "mutual")
+_ENDS = np.cumsum(WIDTHS)
+PARTS = tuple(slice(int(end) - width, int(end)) for end, width in zip(_ENDS, WIDTHS, strict=True))
+Departures = tuple[float, float]
+"""How much wider than `PRIOR_STD` the weights of single models are, and those of pairs."""
+USUAL: Departures = (1.0, 1.0)
+
+
+def _prior(departures: Departures, name: str) -> tuple[Floats, Floats]:
+    kind = _KINDS.index(name.partition(":")[0])
+    wider = (1.0, departures[0], departures[0], departures[1], departures[1])[kind]
+    return PRIOR_MEAN[PARTS[kind]], wider * PRIOR_STD[PARTS[kind]]
+
+
+def _of_pair(name: str) -> bool:
+    return name.startswith(("together:", "mutual:"))
+
+
+def weights(departures: Departures, noise: float) -> Blocks:
+    """Of everything, nothing learned."""
+    return Blocks(prior=partial(_prior, departures), apart=_of_pair, noise=noise)
+
+
+def names_of_weights(kind: tuple[str, str, str]) -> tuple[str, str, str, str, str]:
+    """Blocks that tell on an edge, in the order of `Features.matrix`."""
+    gpu_type, own, other = kind
+    first, second = sorted((own, other))
+    return (
+        "everybody",
+        f"suffers:{gpu_type}|{own}",
+        f"presses:{gpu_type}|{other}",
+        f"together:{gpu_type}|{own}|{other}",
+        f"mutual:{gpu_type}|{first}|{second}",
+    )
 
 
 # --- Where neighbours were measured together

@@ -14,6 +14,7 @@ from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
 from solvers.models.base import Answer, Facts, Groups, GroupSamples, ModelSpec, Origin, Quantity, Queries, Samples
+from solvers.models.belief import interference
 from solvers.models.belief.interference import PressureBelief, load, make
 from solvers.models.suite import Suite, make_interference
 
@@ -173,6 +174,61 @@ def test_unseen_pairs_are_answered_from_who_their_members_met_and_are_less_certa
         inside.append(covered(truths[-1], answer))
     assert r2(np.concatenate(truths), np.concatenate(means)) > 0.3
     assert np.mean(inside) > 0.85
+
+
+def moody(spread: float, of_pairs: float = 0.0, count: int = 7) -> tuple[Groups, Floats]:
+    """Pairs of networks alike in every number, of which each suffers by a level of its own, and each pair by another
+    one; with slowdowns.
+    """
+    random = np.random.default_rng(4)
+    level, both = random.normal(1.15, spread, count), random.normal(0.0, of_pairs, (count, count))
+    cells = [(a, b, *cell) for a in range(count) for b in range(a) for cell in ((2.0, 8.0), (8.0, 2.0), (8.0, 32.0))]
+    own, other = (
+        Queries.of([f"net{cell[side]}" for cell in cells], "V100", [cell[2 + side] for cell in cells], 50.0)
+        for side in (0, 1)
+    )
+    members = [number for a, b, *_ in cells for number in (a, b)]
+    return Groups.pairs(own, other), level[members] + np.repeat([both[a, b] for a, b, *_ in cells], 2) + random.normal(
+        0.0, 0.004, len(members)
+    )
+
+
+class Alike(ExactSolo):
+    """Every network takes what `deep` takes."""
+
+    def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
+        return super().predict(replace(queries, models=("deep",) * len(queries.models)), quantity)
+
+
+def moody_error(spread: float) -> tuple[float, PressureBelief]:
+    """Root mean square error on three pairs left out, and the belief of the others."""
+    groups, slow = moody(spread)
+    alike = Alike()
+    told = GroupSamples(groups=groups, latency_ms=alike.predict(groups.members).mean * slow)
+    out = np.arange(9) + 9
+    belief = make(Facts(), 0).fit(told.take_groups(np.setdiff1d(np.arange(len(slow) // 2), out)), alike, ALONE)
+    held, rows = groups.take_groups(out)
+    return float(np.sqrt(np.mean((belief.predict(held, alike).mean - slow[rows]) ** 2))), belief
+
+
+def test_how_far_networks_depart_is_chosen_on_pairs_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, belief = moody_error(0.05)
+    assert belief.departures[0] > 1.0
+    assert moody_error(0.0)[1].departures[0] <= 1.0
+    monkeypatch.setattr(interference, "_TRIED", interference._TRIED[:1])
+    usual, _ = moody_error(0.05)
+    assert chosen < 0.8 * usual
+
+
+def test_intervals_of_pairs_never_met_hold_what_they_promise() -> None:
+    groups, slow = moody(0.03, 0.03, 12)
+    alike, pairs = Alike(), np.repeat(np.arange(66), 3)
+    told, inside = GroupSamples(groups=groups, latency_ms=alike.predict(groups.members).mean * slow), []
+    for part in range(4):
+        held, rows = groups.take_groups(np.flatnonzero(pairs % 4 == part))
+        belief = make(Facts(), 0).fit(told.take_groups(np.flatnonzero(pairs % 4 != part)), alike, ALONE)
+        inside.append(covered(slow[rows], belief.predict(held, alike)))
+    assert 0.92 <= np.mean(inside) <= 0.97
 
 
 def test_unmet_models_are_less_certain_still() -> None:
@@ -352,9 +408,10 @@ def test_dump_and_load(make_belief: Callable[[], PressureBelief]) -> None:
         {"noise": 0.0},
         {"noise": "much"},
         {"strangeness": None},
-        {"mean": [1.0]},
-        {"covariance": "none"},
-        {"names": ["everybody", "nobody:V100|deep"]},
+        {"departures": [1.0]},
+        {"departures": [1.0, -1.0]},
+        {"shared": {"names": ["nobody:V100|deep"]}},
+        {"circles": 3},
         {"encounters": [["V100", "deep"]]},
         {"encounters": 3},
         {"reach": [0.0, 1.0]},
