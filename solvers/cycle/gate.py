@@ -1,16 +1,17 @@
 """Whether a verified plan is promoted, or held for enumerated reasons with their facts.
 
-What a plan must be worth is `models.worth`'s to say. Urgent is also what a person forced, and what repairs a
-target that today's rules forbid; urgency sets cooldown and small gain aside. Any other plan waits for the cooldown
-after whatever promotion. Only the first plan and a forced one may exceed the churn budget. Fatal findings, stale data
-and GPUs that nobody has rented yet hold whatever the urgency.
+What a plan must be worth is `models.worth`'s to say; of a planner that does not pursue cost it need only be no worse
+in what that pursues. Urgent is also what a person forced, and what repairs a target that today's rules forbid; urgency
+sets cooldown and small gain aside. Any other plan waits for the cooldown after whatever promotion. Only the first plan
+and a forced one may exceed the churn budget. Fatal findings, stale data and GPUs that nobody has rented yet hold
+whatever the urgency.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
@@ -23,7 +24,8 @@ from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DemandOrigin
 from solvers.domain.workload import ServiceMode
-from solvers.models.worth import Step
+from solvers.models.worth import Step, worth_of
+from solvers.planners.registry import pursued
 from solvers.problems.fleet import silent_nodes
 
 
@@ -160,7 +162,7 @@ def _churn(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
 
 def _small_gain(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
     """Only reached when nothing is urgent."""
-    if step.gains_enough:
+    if step.gains_enough or _as_pursued(case, step.plan):
         return {}
     terms, now, then = case.snapshot.policy.terms, step.standing, step.aim
     facts = [
@@ -172,6 +174,19 @@ def _small_gain(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]
     if Term.TRAINING in terms:
         facts.append(Fact(name="gain_training_rate", value=round(then.training_rate - now.training_rate, 6)))
     return {HoldReason.SMALL_GAIN: tuple(facts)}
+
+
+def _as_pursued(case: GateCase, plan: Plan) -> bool:
+    """Whether a plan of who does not pursue cost is no worse in all that he does pursue."""
+    snapshot, standing = case.snapshot, case.standing
+    terms = pursued(snapshot.policy, plan.planner) if case.order.by_pursuit else snapshot.policy.terms
+    if standing is None or Term.COST in terms:
+        return False
+    picture = replace(snapshot, policy=replace(snapshot.policy, objective=terms))
+    now, then = (
+        worth_of(picture, case.movable, each.assignments, each.settings).objective for each in (standing, plan)
+    )
+    return then.key(terms) <= now.key(terms)
 
 
 def fatal_codes(findings: Iterable[Finding]) -> str:

@@ -40,6 +40,9 @@ class CycleOrder:
     forced: bool = False
     promote: bool = True
     outdated: tuple[WorkloadId, ...] = ()
+    by_pursuit: bool = False
+    """Whether, under a policy that names no objective, the gate judges a plan by what its planner pursues. Where
+    planners are compared, all are judged alike."""
     beside: Lane | None = None
     """A wider lane that sees the same picture: planners are asked for it first, and where their answer leaves alone
     what this lane may not move, it is this lane's answer too."""

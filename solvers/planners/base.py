@@ -17,11 +17,14 @@ from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
+from solvers.domain.policy import ALWAYS, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import POSITIVE, value
 from solvers.errors import FieldError
 
 T = TypeVar("T")
+SERVING = (Term.UNSERVED, Term.SLO_RISK)
+"""Pursued by who is content when everybody is served."""
 
 
 class Knob(StrEnum):
@@ -47,6 +50,10 @@ class PlannerSpec:
     """One line for people who choose."""
     knobs: tuple[Knob, ...]
     needs_profiles: bool = True
+    pursues: tuple[Term, ...] = ALWAYS
+    """What its plans are made to be better in, as far as plans are judged by it; what is not among it may become worse
+    by them. Who does not pursue cost decides by rules of his own when moving is worth it.
+    """
     leaves_clock_open: bool = False
     """Whether its plans may hold at every clock of an envelope, so that a controller can move it. Elsewhere both ends
     are one clock, and a controller moves batches alone.

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from solvers.domain.evidence import Reporter, SilentReporter
 from solvers.domain.plan import Proposal
-from solvers.domain.policy import Policy
+from solvers.domain.policy import ALWAYS, Policy, Term
 from solvers.domain.value import value
 from solvers.errors import EngineError, FieldError
 from solvers.extensions import PLANNERS, found
@@ -64,6 +64,15 @@ def with_settings(planner: Planner, settings: Mapping[str, Scalar]) -> Planner:
 def tuned_for(name: str, policy: Policy) -> Planner:
     """A planner by name, tuned as a policy says. Raises as `create` does."""
     return create(name, settings_of(policy, name))
+
+
+def pursued(policy: Policy, planner: str) -> tuple[Term, ...]:
+    """What counts of a planner's plans: what the policy says, else what the planner says. The order that every plan is
+    judged by says nothing.
+    """
+    if policy.objective != ALWAYS or planner not in found(PLANNERS):
+        return policy.terms
+    return tuned_for(planner, policy).spec.pursues
 
 
 def settings_of(policy: Policy, name: str) -> dict[str, Scalar]:

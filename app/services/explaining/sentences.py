@@ -13,9 +13,12 @@ from solvers.cycle.owners import KNOBS, KnobOwner, StandingOwners, knob_owners
 from solvers.cycle.record import Authorship, HoldReason
 from solvers.domain.device import Device
 from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
+from solvers.domain.ids import WorkloadId
 from solvers.domain.ownership import Owners
 from solvers.domain.plan import PlannerEnding
+from solvers.domain.policy import Term
 from solvers.domain.workload import ServiceMode
+from solvers.planners.registry import pursued
 
 _REASONS: Mapping[ReasonCode, str] = {
     ReasonCode.CHEAPEST_FEASIBLE: "{subject} is the cheapest choice that keeps the SLO",
@@ -292,7 +295,9 @@ def owner_words(owners: Iterable[KnobOwner]) -> dict[str, str]:
 
 
 def owner_sentences(owners: Owners, standing: StandingOwners, workload: str, places: Mapping[str, str]) -> list[str]:
-    """Who owns what on the devices that host a workload, alike devices together. `places` are names of devices."""
+    """Who owns what on the devices that host a workload, alike devices together, and what else than the policy's terms
+    its plans are judged by. `places` are names of devices.
+    """
     hosts = sorted(
         device for device, items in standing.on_device.items() if any(item.workload == workload for item in items)
     )
@@ -309,6 +314,14 @@ def owner_sentences(owners: Owners, standing: StandingOwners, workload: str, pla
             sentences.append(
                 f"{what} on {_listed(sorted(devices))} {verb} owned by policy {same[0].policy}: {by} {name}"
             )
+    policy = owners.policy_for(WorkloadId(workload))
+    planner = standing.planner_of(policy)
+    terms = pursued(policy, planner)
+    if hosts and Term.COST not in terms:
+        sentences.append(
+            f"policy {policy.name} names no objective, and {planner} does not pursue cost: "
+            f"its plans need only be no worse in {_listed([term.value for term in terms])}"
+        )
     return sentences
 
 

@@ -414,7 +414,7 @@ class Planning:
         return run_cycle(ports, order)
 
     def _order(self, cycle: NewCycle, seed: int) -> CycleOrder:
-        return record_of(CycleOrder, cycle, seed=seed, outdated=self._parts.database.read(_outdated))
+        return record_of(CycleOrder, cycle, seed=seed, by_pursuit=True, outdated=self._parts.database.read(_outdated))
 
 
 def _outdated(session: Session) -> tuple[WorkloadId, ...]:

@@ -23,7 +23,7 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import ModelName, WorkloadId
 from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
+from solvers.planners.base import SERVING, Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
 from solvers.planners.draft import Draft
 from solvers.policies.hetsev.deciding import (
     Action,
@@ -121,6 +121,7 @@ SPEC = PlannerSpec(
     about="counts of instances per GPU type by an integer programme, co-located by worst fit",
     version="2",
     knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT),
+    pursues=SERVING,
 )
 FORM = "hetsev-2"
 PASSES = 4

@@ -16,7 +16,7 @@ from solvers.domain.arrays import Flags
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal
 from solvers.engines.base import Limits, create
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
+from solvers.planners.base import SERVING, Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case, affordable
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled, seat_of
@@ -44,9 +44,14 @@ SPEC = PlannerSpec(
     about="batches by bisection first; placement and shares by a knapsack only where that fails",
     version="1",
     knobs=KNOBS,
+    pursues=SERVING,
 )
-SPEC_NI = PlannerSpec(name="inss_ni", about="inss that knows no interference", version="1", knobs=KNOBS)
-SPEC_RL = PlannerSpec(name="inss_rl", about="inss whose placements a trained actor chooses", version="1", knobs=KNOBS)
+SPEC_NI = PlannerSpec(
+    name="inss_ni", about="inss that knows no interference", version="1", knobs=KNOBS, pursues=SERVING
+)
+SPEC_RL = PlannerSpec(
+    name="inss_rl", about="inss whose placements a trained actor chooses", version="1", knobs=KNOBS, pursues=SERVING
+)
 NODES_MAX = 2000.0
 
 

@@ -21,7 +21,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import BrokenLimit, RepartitionWish
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought, kept, recalled
+from solvers.planners.base import SERVING, Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought, kept, recalled
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, Score, on_whole_devices
 from solvers.planners.seating import Placed, seat_of
@@ -132,6 +132,7 @@ SPEC = PlannerSpec(
     version="1",
     knobs=KNOBS,
     leaves_clock_open=True,
+    pursues=SERVING,
 )
 WHOLE_GPU = PlannerSpec(
     name="whole_gpu",

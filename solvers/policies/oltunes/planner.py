@@ -18,7 +18,7 @@ from solvers.domain.ids import TaskId, WorkloadId
 from solvers.domain.plan import Assignment, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Service, SloKind, WorkloadKind
-from solvers.planners.base import IncumbentTaker, Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
+from solvers.planners.base import SERVING, IncumbentTaker, Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
@@ -131,6 +131,7 @@ SPEC = PlannerSpec(
     about="configurations by score, groups by affinity on little used devices, learning from finished tasks",
     version="1",
     knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH),
+    pursues=SERVING,
 )
 MS_PER_S = 1000.0
 HURRY_MAX = 4.0

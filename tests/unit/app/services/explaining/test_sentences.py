@@ -20,7 +20,7 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import DeviceId, NodeId, PolicyName
 from solvers.domain.ownership import Owners, owners_of
 from solvers.domain.plan import Assignment, PlanPart
-from solvers.domain.policy import Objective, Pool
+from solvers.domain.policy import Objective, Policy, Pool, Term
 from solvers.domain.workload import ServiceMode, WorkloadKind
 from tests import builders
 
@@ -134,3 +134,24 @@ def test_sentences_put_like_devices_together() -> None:
         "placement, replicas, share, memory, clock and power on b/gpu-0 are owned by policy default: planner greedy",
     ]
     assert owner_sentences(owners(), standing(*items), "demo/other", places) == []
+
+
+def test_who_pursues_no_savings_is_told_to() -> None:
+    content = builders.policy(name="default", planners=("inss", "greedy"))
+    item = builders.assignment("demo/vision#0", THERE)
+
+    def told(policy: Policy, made_by: str) -> str:
+        picture = builders.lab([builders.service()], policy=policy)
+        stands = standing(item, planner=made_by)
+        return owner_sentences(owners_of(picture), stands, "demo/vision", {str(THERE.id): "b/gpu-0"})[-1]
+
+    assert (
+        told(content, "inss")
+        == told(content, "joint")
+        == (
+            "policy default names no objective, and inss does not pursue cost: "
+            "its plans need only be no worse in unserved and slo_risk"
+        )
+    )
+    assert "owned by" in told(content, "greedy")
+    assert "owned by" in told(replace(content, objective=(Term.UNSERVED, Term.SLO_RISK, Term.COST)), "inss")
