@@ -7,15 +7,15 @@ exception type that carries the server's problem.
         headroom.put("service", {"project": "default", "name": "resnet50", ...})
         print(headroom.fleet())
 
-It needs httpx and nothing of the server.
+Programs that await have the same methods in `AsyncClient`. It needs httpx and nothing of the server.
 """
 
 from __future__ import annotations
 
-from headroom_client.client import (
+from headroom_client.client import AsyncClient, Client
+from headroom_client.wire import (
     ApiAnswer,
     ApiError,
-    Client,
     ClientError,
     Document,
     UnreachableError,
@@ -23,4 +23,14 @@ from headroom_client.client import (
     key_of,
 )
 
-__all__ = ["ApiAnswer", "ApiError", "Client", "ClientError", "Document", "UnreachableError", "WrongUseError", "key_of"]
+__all__ = [
+    "ApiAnswer",
+    "ApiError",
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "Document",
+    "UnreachableError",
+    "WrongUseError",
+    "key_of",
+]

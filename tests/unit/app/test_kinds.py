@@ -56,9 +56,7 @@ ZONE = Kind(
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "KINDS", (*kinds.KINDS, ZONE))
-    monkeypatch.setitem(
-        headroom_client.client.KINDS, ZONE.name, headroom_client.client.KindPlace(ZONE.plural, ZONE.key)
-    )
+    monkeypatch.setitem(headroom_client.wire.KINDS, ZONE.name, headroom_client.wire.KindPlace(ZONE.plural, ZONE.key))
     monkeypatch.setattr(openapi, "_BODIES", dict(openapi._BODIES))
 
 

@@ -1,33 +1,49 @@
-"""The HTTP client: what it sends, how it pages and retries, and which exception an answer becomes."""
+"""Both HTTP clients: what they send, how they page and retry, and which exception an answer becomes."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from typing import Any
 
 import httpx
 import pytest
 
 from app import kinds
-from headroom_client import ApiError, Client, UnreachableError, WrongUseError, key_of
+from headroom_client import ApiError, AsyncClient, Client, UnreachableError, WrongUseError, key_of
+from tests.unit.app.client.awaited import Awaited
 
 Handler = Callable[[httpx.Request], httpx.Response]
+Maker = Callable[[Handler], Any]
 
 
-def client_of(handler: Handler) -> Client:
-    return Client("http://control.test/", "secret", transport=httpx.MockTransport(handler))
+@pytest.fixture(params=[Client, AsyncClient])
+def client_of(request: pytest.FixtureRequest) -> Maker:
+    """Clients of either kind whose requests go to a function."""
+
+    def made(handler: Handler) -> Any:
+        transport = httpx.MockTransport(handler)
+        if request.param is Client:
+            return Client("http://control.test/", "secret", transport=transport)
+        return Awaited(AsyncClient("http://control.test/", "secret", transport=transport))
+
+    return made
 
 
 def test_whom_the_system_trusts_is_read_for_encrypted_servers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bool] = []
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: read.append(True))
-    for server, times in (("http://127.0.0.1:1", 0), ("https://127.0.0.1:1", 1)):
-        Client(server, "secret").close()
-        assert len(read) == times, server
+    for kind in (Client, AsyncClient):
+        read.clear()
+        for server, times in (("http://127.0.0.1:1", 0), ("https://127.0.0.1:1", 1)):
+            kind(server, "secret")
+            assert len(read) == times, server
 
 
-def test_a_put_goes_to_the_route_of_its_key_with_the_token() -> None:
+def test_a_put_goes_to_the_route_of_its_key_with_the_token(client_of: Maker) -> None:
     seen: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -44,7 +60,7 @@ def test_a_put_goes_to_the_route_of_its_key_with_the_token() -> None:
     assert json.loads(request.content) == {"project": "p", "name": "a.b"}
 
 
-def test_a_key_cannot_climb_out_of_its_route() -> None:
+def test_a_key_cannot_climb_out_of_its_route(client_of: Maker) -> None:
     paths: list[bytes] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -56,7 +72,7 @@ def test_a_key_cannot_climb_out_of_its_route() -> None:
     assert paths == [b"/v1/nodes/..%2Ftokens"]
 
 
-def test_items_follow_cursors_to_the_end() -> None:
+def test_items_follow_cursors_to_the_end(client_of: Maker) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         first = "cursor" not in request.url.params
         assert request.url.params["project"] == "p"
@@ -66,7 +82,7 @@ def test_items_follow_cursors_to_the_end() -> None:
         assert list(client.items("services", project="p", node=None)) == [1, 2, 3]
 
 
-def test_a_problem_becomes_an_error_with_its_code_and_pointers() -> None:
+def test_a_problem_becomes_an_error_with_its_code_and_pointers(client_of: Maker) -> None:
     problem = {
         "status": 422,
         "title": "A field is invalid",
@@ -81,14 +97,14 @@ def test_a_problem_becomes_an_error_with_its_code_and_pointers() -> None:
     assert caught.value.pointers == (("/slo/latency_ms", "must be greater than 0"),)
 
 
-def test_an_error_without_a_problem_still_says_what_was_asked() -> None:
+def test_an_error_without_a_problem_still_says_what_was_asked(client_of: Maker) -> None:
     with client_of(lambda _: httpx.Response(500, text="<html>")) as client, pytest.raises(ApiError) as caught:
         client.fleet()
     assert caught.value.message == "GET /v1/fleet answered 500"
     assert caught.value.code == "http-500"
 
 
-def test_a_busy_server_is_asked_again_with_the_same_idempotency_key() -> None:
+def test_a_busy_server_is_asked_again_with_the_same_idempotency_key(client_of: Maker) -> None:
     keys: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -107,7 +123,7 @@ def test_a_busy_server_is_asked_again_with_the_same_idempotency_key() -> None:
     assert keys[3] != keys[0]
 
 
-def test_retries_are_bounded() -> None:
+def test_retries_are_bounded(client_of: Maker) -> None:
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -119,7 +135,7 @@ def test_retries_are_bounded() -> None:
     assert len(asked) == 4
 
 
-def test_no_answer_is_unreachable() -> None:
+def test_no_answer_is_unreachable(client_of: Maker) -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused", request=request)
 
@@ -129,7 +145,7 @@ def test_no_answer_is_unreachable() -> None:
         assert client.ready() is False
 
 
-def test_an_answer_that_is_no_object_is_an_error() -> None:
+def test_an_answer_that_is_no_object_is_an_error(client_of: Maker) -> None:
     with client_of(lambda _: httpx.Response(200, json=[])) as client, pytest.raises(ApiError, match="object"):
         client.fleet()
 
@@ -148,6 +164,85 @@ def test_unknown_kinds_and_missing_keys_are_refused() -> None:
         key_of("service", {"name": "a"})
 
 
-def test_a_server_needs_a_scheme() -> None:
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_server_needs_a_scheme(kind: type[Client | AsyncClient]) -> None:
     with pytest.raises(WrongUseError, match="http://"):
-        Client("localhost:8080", "t")
+        kind("localhost:8080", "t")
+
+
+class Beating(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """Lines without end, until somebody lets go."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            yield b'{"line": "a"}\n\n'
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            yield b'{"line": "a"}\n\n'
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def test_whoever_stops_to_follow_lets_go_of_the_stream() -> None:
+    told = Beating()
+    with Client(
+        "http://control.test", "t", transport=httpx.MockTransport(lambda _: httpx.Response(200, stream=told))
+    ) as client:
+        for line in client.logs("p", "a"):
+            assert (line, told.closed) == ({"line": "a"}, False)
+            break
+        assert told.closed
+
+    async def follow() -> None:
+        told = Beating()
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=told))
+        async with (
+            AsyncClient("http://control.test", "t", transport=transport) as client,
+            aclosing(client.logs("p", "a")) as lines,
+        ):
+            async for line in lines:
+                assert (line, told.closed) == ({"line": "a"}, False)
+                break
+        assert told.closed
+
+    asyncio.run(follow())
+
+
+def test_a_stream_that_is_refused_or_breaks_off_says_so(client_of: Maker) -> None:
+    def breaks(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("", request=request)
+
+    refused = httpx.Response(404, json={"detail": "no such service", "code": "not-found"})
+    with client_of(lambda _: refused) as client, pytest.raises(ApiError, match="no such service"):
+        list(client.logs("p", "a"))
+    with client_of(breaks) as client, pytest.raises(UnreachableError, match="did not answer in time"):
+        list(client.watch_routes())
+
+
+def test_others_of_the_loop_go_on_while_a_call_waits() -> None:
+    async def both() -> list[str]:
+        heard = asyncio.Event()
+        said: list[str] = []
+
+        async def answer(_: httpx.Request) -> httpx.Response:
+            await heard.wait()
+            said.append("answered")
+            return httpx.Response(200, json={})
+
+        async def other() -> None:
+            said.append("went on")
+            heard.set()
+
+        async with AsyncClient("http://control.test", "t", transport=httpx.MockTransport(answer)) as client:
+            await asyncio.gather(client.fleet(), client.target(), other())
+        return said
+
+    assert asyncio.run(both()) == ["went on", "answered", "answered"]

@@ -1,0 +1,69 @@
+"""How requests are made, and how long is waited before the next: at once, or for whoever awaits it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import httpx
+
+from headroom_client.wire import ApiError, WrongUseError, problem_of
+
+STREAM_SILENT_S = 60.0
+"""A stream that does not even beat for this long is dead."""
+_PATIENCE = httpx.Timeout(10.0, read=STREAM_SILENT_S)
+
+
+def terms(server: str, token: str, timeout_s: float) -> dict[str, Any]:
+    """What either of httpx' clients is told."""
+    if not server.startswith(("http://", "https://")):
+        raise WrongUseError(f"the server address {server!r} must start with http:// or https://")
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    # Where nothing is encrypted nobody's certificate is believed: to read whom the system trusts takes long.
+    verify = server.startswith("https://") or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return {"base_url": server, "headers": headers, "timeout": timeout_s, "verify": verify}
+
+
+class Blocking:
+    """Never makes anybody wait for an event loop: what awaits it is done when it was begun."""
+
+    def __init__(self, own: httpx.Client) -> None:
+        self.own = own
+
+    async def request(self, method: str, path: str, told: Mapping[str, Any]) -> httpx.Response:
+        return self.own.request(method, path, **told)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  (no event loop has this)
+
+    async def lines(self, path: str, asked: Mapping[str, Any]) -> AsyncGenerator[str, None]:
+        with self.own.stream("GET", path, params=asked, timeout=_PATIENCE) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+                raise ApiError(answer.status_code, problem_of(answer))
+            for line in answer.iter_lines():
+                yield line
+
+
+class Awaiting:
+    """Lets others of its event loop go on meanwhile."""
+
+    def __init__(self, own: httpx.AsyncClient) -> None:
+        self.own = own
+
+    async def request(self, method: str, path: str, told: Mapping[str, Any]) -> httpx.Response:
+        return await self.own.request(method, path, **told)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def lines(self, path: str, asked: Mapping[str, Any]) -> AsyncGenerator[str, None]:
+        async with self.own.stream("GET", path, params=asked, timeout=_PATIENCE) as answer:
+            if answer.status_code >= 400:
+                await answer.aread()
+                raise ApiError(answer.status_code, problem_of(answer))
+            async for line in answer.aiter_lines():
+                yield line
