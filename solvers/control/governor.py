@@ -197,8 +197,10 @@ class _Turn:
         return replace(self.state.setting, batches=tuple(batches))
 
     def _grown(self, setting: Setting) -> Setting:
-        """Let batches grow, each as far as its step and experience allow; nobody grows beside one that is late."""
-        if any(verdict.latency is Zone.HIGH for verdict in self.verdicts):
+        """Let batches grow, each as far as its step and experience allow; nobody grows beside one that is late, or into
+        the watts of one that does not serve yet.
+        """
+        if self._awaits() or any(verdict.latency is Zone.HIGH for verdict in self.verdicts):
             return setting
         part = self.settings.batch_step_part
         for position, verdict in enumerate(self.verdicts):
@@ -210,13 +212,19 @@ class _Turn:
 
     def _clock_up_agreed(self) -> bool:
         """One clock, many replicas. Who breaks its limit with its smallest batch has nothing left but the clock and
-        outranks those that would only grow; else everybody who still could grow must agree.
+        outranks those that would only grow; else everybody who still could grow must agree, and nobody may be awaited.
         """
         late = [verdict for verdict in self.verdicts if verdict.latency is Zone.HIGH]
         if late:
             return all(verdict.wish is ReplicaWish.CLOCK_UP for verdict in late)
+        if self._awaits():
+            return False
         voting = [verdict for verdict in self.verdicts if verdict.latency is not None]
         return bool(voting) and all(verdict.wish is ReplicaWish.CLOCK_UP for verdict in voting)
+
+    def _awaits(self) -> bool:
+        """Whether somebody planned here does not serve yet, under a cap that it will draw from."""
+        return self.envelope.power_w_cap is not None and None in readings_of(self.envelope, self.reading)
 
     def repartition(self) -> Repartition:
         """What would help: share for the replica that is furthest beyond its limit, or one replica less."""

@@ -283,6 +283,17 @@ def test_a_replica_without_requests_neither_moves_nor_votes() -> None:
     assert nobody.state.setting == at(8, 8).setting
 
 
+def test_nobody_takes_the_watts_of_a_replica_that_does_not_serve_yet() -> None:
+    """While it starts power is low, and a clock that rose meanwhile would break the cap with its first batch."""
+    for latency_ms in (50.0, 95.0):
+        decision = LOOP.step(pair(), at(8, 8), seen(60.0, latency_ms))
+        assert (decision.clock, decision.state.setting) == (ReplicaWish.HOLD, at(8, 8).setting)
+    uncapped = LOOP.step(pair(cap_w=None), at(8, 8), seen(60.0, 50.0))
+    assert uncapped.state.setting.batches == (9, 8)
+    late = LOOP.step(pair(), at(1, 8), seen(60.0, 120.0))
+    assert (late.clock, late.state.setting.clock_mhz_sm) == (ReplicaWish.CLOCK_UP, 990)
+
+
 def test_a_batch_that_does_not_fill_is_not_raised() -> None:
     reading = DeviceReading(
         power_w=100.0,
