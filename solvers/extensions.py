@@ -25,6 +25,8 @@ INTERFERENCE_MODELS = "headroom.interference_models"
 """The same for what neighbours do."""
 SUITES = "headroom.suites"
 """Mappings from the name of a suite to the names of its two models."""
+ACTORS = "headroom.actors"
+"""Texts of trained actors, as `headroom train` writes them."""
 COMMANDS = "headroom.commands"
 """Commands of the program `headroom`."""
 

@@ -7,6 +7,7 @@ Ctrl-C loses no finished episode. It refuses to know how learning works; without
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -14,8 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.files import STANDARD, check_target, write_bytes, write_text
+from app.cli.files import STANDARD, check_target, read_value, write_bytes, write_text
+from lab.learning.packing import packed
+from lab.learning.settings import Hyper, TrainingSetting, setting_for, written
+from lab.learning.settings import setting as find_setting
+from solvers.domain.snapshot import Snapshot
 from solvers.errors import InputError
+from solvers.planners.tuning import tuned
+from solvers.policies.inss.actor import NAME, read
 
 if TYPE_CHECKING:
     from lab.learning.training import Training
@@ -37,7 +44,17 @@ def _group() -> None:
 def inss(
     out: Annotated[str, typer.Option("--out", help="Where the trained actor goes.")],
     *,
-    setting: Annotated[str, typer.Option("--setting", help="Fleet and networks: six or eight.")] = "six",
+    fleet: Annotated[
+        str | None, typer.Option("--fleet", help="GPUs, as in 2xt4,1xv100:16000, or a snapshot's file.")
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option("--models", help="NAME[:LIMIT_MS[:LOW-HIGH]],… in requests/s; a snapshot brings its services."),
+    ] = None,
+    setting: Annotated[str | None, typer.Option("--setting", help="The paper's: six (the default) or eight.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Write a wheel beside --out that installs the actor under this name.")
+    ] = None,
     episodes: Annotated[
         int | None, typer.Option("--episodes", min=1, help="Default: 1500, or the checkpoint's.")
     ] = None,
@@ -52,27 +69,47 @@ def inss(
     if out == STANDARD:
         raise InputError("--out names a file: the checkpoint lies beside it")
     check_target(out)
-    from lab.learning.training import use_threads
+    if name is not None and not re.fullmatch(NAME, name):
+        raise InputError(f"--name wants small letters, digits and dashes, got {name!r}")
+    checkpoint, wanted = Path(out + ".checkpoint"), _setting(fleet, models, setting)
+    from lab.learning.training import Training, use_threads
 
     use_threads(threads)
-    checkpoint = Path(out + ".checkpoint")
     changes = dict(_read(text) for text in set_ or ())
     if episodes is not None:
         changes["episodes"] = episodes
-    training = _resumed(checkpoint, changes) if resume else _fresh(setting, changes, seed)
+    if resume:
+        training = _resumed(checkpoint, changes)
+        if wanted not in (None, training.setting):
+            raise InputError("a training that is resumed keeps its fleet and its networks")
+    else:
+        training = Training.begin(wanted or find_setting("six"), tuned(Hyper(), changes, "training"), seed)
     _run(training, checkpoint)
-    write_text(out, training.artefact(_software()))
-    last = training.curve[-1]
-    typer.echo(f"trained {len(training.curve)} episodes to a reward of {last.reward:.3f}; wrote {out}", err=True)
+    text, last = training.artefact(_software()), training.curve[-1]
+    write_text(out, text)
+    version = read(text).version
+    told = f"trained {len(training.curve)} episodes to a reward of {last.reward:.3f}; wrote {out}, version {version}"
+    if name is not None:
+        file, content = packed(name, version, text)
+        write_bytes(str(Path(out).with_name(file)), content)
+        told = f"{told}, and {file}; once that is installed, policies name it {name}@{version}"
+    typer.echo(told, err=True)
 
 
-def _fresh(setting: str, changes: dict[str, Scalar], seed: int) -> Training:
-    from lab.learning.settings import Hyper
-    from lab.learning.settings import setting as find_setting
-    from lab.learning.training import Training
-    from solvers.planners.tuning import tuned
-
-    return Training.begin(find_setting(setting), tuned(Hyper(), changes, "training"), seed)
+def _setting(fleet: str | None, models: str | None, name: str | None) -> TrainingSetting | None:
+    """What is to be trained for; None where nothing was said."""
+    if fleet is None:
+        if models is not None:
+            raise InputError("--models goes with --fleet")
+        return None if name is None else find_setting(name)
+    if name is not None:
+        raise InputError("--setting brings its own fleet: give --fleet or --setting")
+    if Path(fleet).is_file():
+        fleet, served = written(read_value(Snapshot, fleet))
+        models = models or served
+    if not models:
+        raise InputError("--fleet wants --models, the networks that are served there")
+    return setting_for("own", fleet, models)
 
 
 def _resumed(checkpoint: Path, changes: dict[str, Scalar]) -> Training:

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lab.learning.settings import Entropy, Hyper, TrainingSetting
-from lab.learning.settings import setting as find_setting
+from lab.learning.settings import Entropy, Gpu, Hyper, ServedNetwork, TrainingSetting
 from lab.learning.world import Array, Batch, Environment, ReplayBuffer, StepOutcome, Truth
 from solvers.domain.arrays import Streams
 from solvers.errors import InputError
@@ -156,7 +155,7 @@ def _network(hyper: Hyper, inputs: int, outputs: int) -> Any:
     )
 
 
-FORM = 1
+FORM = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +257,10 @@ class Training:
             if head["form"] != FORM:
                 raise InputError(f"this checkpoint has form {head['form']}; known is {FORM}")
             hyper = Hyper(**{**head["hyper"], "entropy": Entropy(head["hyper"]["entropy"])})
-            made = Training.begin(find_setting(head["setting"]), hyper, head["seed"])
+            told = head["world"]
+            gpus = tuple(Gpu(**each) for each in told["gpus"])
+            served = tuple(ServedNetwork(**each) for each in told["served"])
+            made = Training.begin(TrainingSetting(**{**told, "gpus": gpus, "served": served}), hyper, head["seed"])
             made.curve, made.updates = [Episode(**each) for each in head["curve"]], head["updates"]
             made.replay.restore(arrays, head["remembered"])
             made.learner.load(arrays["learner"].tobytes())
@@ -274,7 +276,7 @@ class Training:
 
     def _told(self) -> dict[str, object]:
         """Of what it came, and how far."""
-        made = {"setting": self.setting.name, "hyper": asdict(self.hyper)}
+        made = {"setting": self.setting.name, "world": asdict(self.setting), "hyper": asdict(self.hyper)}
         return {**made, "seed": self.seed, "updates": self.updates}
 
     def artefact(self, software: Mapping[str, str]) -> str:

@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lab.learning.settings import TrainingSetting
+from lab.world.profiling import known_truth
+from solvers.domain.ids import GpuTypeName
 from solvers.policies.inss.actor import NOWHERE, Doubles, Shape, Vector, Whole
-from solvers.policies.inss.batching import BatchQuestion, bisect_batch
+from solvers.policies.inss.batching import BatchQuestion, bisect_batch, in_passes
 from solvers.policies.inss.belief import task_latency_ms
-from solvers.sim.truth.truth import GpuTruth, Resident, execution_curve_ms, gpu_truth, memory_mib, serve, slowdown
+from solvers.sim.truth.truth import GpuTruth, Resident, execution_curve_ms, memory_mib, serve, slowdown
 
 BATCH_MAX = 32
 FACTOR_GRID = 50.0
@@ -67,13 +69,10 @@ class Truth:
 
     @staticmethod
     def of(setting: TrainingSetting) -> Truth:
-        """Nothing asked yet. Raises ValueError for GPU types that the simulated world does not know."""
-        names = sorted({gpu.gpu_type for gpu in setting.gpus})
-        kinds = [gpu_truth(name) for name in names]
-        known = tuple(kind for kind in kinds if kind is not None)
-        if len(known) < len(kinds):
-            raise ValueError(f"the simulated world does not know all of {', '.join(names)}")
-        return Truth(setting, known, tuple(names.index(gpu.gpu_type) for gpu in setting.gpus))
+        """Nothing asked yet."""
+        names = sorted({GpuTypeName(gpu.gpu_type) for gpu in setting.gpus})
+        kinds = tuple(known_truth(name) for name in names)
+        return Truth(setting, kinds, tuple(names.index(GpuTypeName(gpu.gpu_type)) for gpu in setting.gpus))
 
     @property
     def shape(self) -> Shape:
@@ -155,7 +154,6 @@ def _waiting(rung: int) -> float:
 
 BATCH_DEFAULT = 4
 """What a replica gets for which no size works."""
-PASSES_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,18 +205,12 @@ class Deployment:
                 continue
             room -= need
             kept.append(model)
-        for _ in range(PASSES_MAX if len(kept) > 1 else 1):
-            before = [self.batches[model] for model in kept]
-            for model in kept:
-                used = sum(self.truth.memory_mib(each, self.batches[each]) for each in kept)
-                # What stays free, and what its own batch holds now.
-                room = self.truth.setting.gpus[gpu].memory_mib - used
-                self._size(model, kept, room + self.truth.memory_mib(model, self.batches[model]))
-            if [self.batches[model] for model in kept] == before:
-                break
+        in_passes(kept, lambda model: self._size(model, kept), lambda: [self.batches[model] for model in kept])
 
-    def _size(self, model: int, kept: list[int], room_mib: float) -> None:
+    def _size(self, model: int, kept: list[int]) -> None:
         gpu = self.places[model]
+        others = sum(self.truth.memory_mib(each, self.batches[each]) for each in kept if each != model)
+        room_mib = self.truth.setting.gpus[gpu].memory_mib - others
         alone = self.truth.alone_ms(model, self.truth.kind_of[gpu], self.units[model])
         factor, extra = self._beside(model, kept)
         rate = self.rates_rps[model]

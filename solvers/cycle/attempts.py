@@ -15,7 +15,7 @@ from solvers.cycle.gate import fatal_codes
 from solvers.cycle.record import Attempt
 from solvers.domain.evidence import Finding, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Plan, PlannerEnding, Proposal
+from solvers.domain.plan import Plan, PlannerEnding, Proposal, ProposalStatus
 from solvers.domain.policy import Choice, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, OverrunError
@@ -110,5 +110,7 @@ def _ask(asking: Asking, planner: str, request: PlanRequest) -> tuple[Attempt, P
         return Attempt(planner=planner, status="failed", error=error.message, ending=ending), None
     if proposal.failure is not None:
         asking.reporter.event("planner.stopped", planner=planner, error=proposal.failure)
-    found = Attempt(planner=planner, status=proposal.status.value, error=proposal.failure, ending=proposal.ending)
-    return found, proposal
+    said = proposal.failure
+    if proposal.status is ProposalStatus.NOT_APPLICABLE:
+        said = said or "; ".join(str(fact.value) for reason in proposal.reasons for fact in reason.facts) or None
+    return Attempt(planner=planner, status=proposal.status.value, error=said, ending=proposal.ending), proposal

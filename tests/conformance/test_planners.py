@@ -36,8 +36,8 @@ OWN = f"{Path(__file__).parents[2]}/examples/my_policy.py:MyPlanner"
 NAMES = (*registry.names(), OWN)
 ANSWERS = {ProposalStatus.OPTIMAL, ProposalStatus.FEASIBLE}
 WORK_UNITS = 150
-SMALL_ONLY = {"oracle"}
-"""Those that may say that a picture is too large for them."""
+CHOOSY = {"oracle", "inss_rl"}
+"""Those that may say that a picture is too large for them, or not what they were trained for."""
 
 
 def shown(name: str) -> str:
@@ -93,9 +93,9 @@ def shown_answer(name: str, view: str) -> Proposal:
 
 
 def plan_of(name: str, proposal: Proposal) -> Plan | None:
-    """The plan, which only those that are for small pictures may refuse to make, and not without a reason."""
+    """The plan, which only those that are not for all pictures may refuse to make, and not without a reason."""
     if proposal.plan is None:
-        assert name in SMALL_ONLY
+        assert name in CHOOSY
         assert proposal.status is ProposalStatus.NOT_APPLICABLE
         assert proposal.reasons
     return proposal.plan

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.learning.settings import Entropy, Hyper, setting
+from lab.learning.settings import Entropy, Hyper, setting, setting_for
 from lab.learning.world import Batch
 from solvers.errors import InputError
 from solvers.policies.inss.actor import read
@@ -135,6 +135,20 @@ def test_the_corrected_entropy_is_kept() -> None:
     learner, (entropy, _) = taught(corrected, 1500)
     assert learner.aim == pytest.approx(0.5 * (math.log(2) + math.log(3)))
     assert entropy == pytest.approx(learner.aim, rel=0.15)
+
+
+def test_an_own_fleet_is_resumed_by_itself() -> None:
+    from lab.learning.training import Training
+
+    own = setting_for("own", "1xt4,1xl4", "resnet50:80,bert-base")
+    part = Training.begin(own, SHORT, 5)
+    next(part.rounds())
+    resumed = Training.resume(part.checkpoint())
+    assert resumed.setting == own
+    found = read(finished(resumed).artefact({}))
+    assert found.shape.models == ("resnet50", "bert-base")
+    assert found.shape.gpu_types == ("t4", "l4")
+    assert found.record["world"]["served"][0]["limit_ms"] == 80.0
 
 
 def headroom(*arguments: str) -> list[str]:

@@ -34,7 +34,7 @@ from solvers.planners.draft import Draft
 from solvers.policies.inss.actor import shipped
 from solvers.policies.inss.batching import Batching
 from solvers.policies.inss.belief import InssBelief
-from solvers.policies.inss.placing import InssParameters, columns_of, exact, learned
+from solvers.policies.inss.placing import InssParameters, actor_for, columns_of, exact, learned
 
 BY_EPISODE, PART, SMOOTHED = 800, 0.95, 50
 SEEDS_TRAINED = 3
@@ -129,17 +129,15 @@ def times(request: PlanRequest) -> DecisionTimes:
     everything = np.ones(len(listed.problem), dtype=np.bool_)
     engine, limits = create("highs"), Limits(work=NODES_MAX, gap=0.001)
     draft = Draft.of(request, case)
+    artefact = actor_for(draft, "")
 
     def batches() -> object:
         fresh = InssBelief.of(case, interference=True)
         return Batching(draft=Draft.of(request, case), belief=fresh, batch_max=32, reasons=[]).settle()
 
     def actor() -> object:
-        placer = learned(draft, listed)
-        return None if placer is None else placer(listed.problem, everything)
+        return learned(draft, listed, artefact)(listed.problem, everything)
 
-    if actor() is None:
-        raise ValueError("no actor was trained for this picture")
     return DecisionTimes(
         batches=_quickest_ms(batches),
         actor=_quickest_ms(actor),

@@ -7,7 +7,8 @@ everybody, in proportion to what was asked, none lost.
 A file holds weights, what they are for, and the record of their training, with a digest over it all (JSON; weights as
 little-endian float32 in base64). Other files, other forms and content that is not what its digest says are refused. The
 actors that come with the package are found by the networks and GPU types they were trained for; those are data of the
-package, constant like its code.
+package, constant like its code. A user's own are installed like planners and models (`solvers.extensions`) and named
+with their version, the beginning of their digest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import binascii
 import hashlib
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -25,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InputError
+from solvers.errors import FieldError, InputError
+from solvers.extensions import ACTORS, found
 
 
 def project(wanted: Sequence[float], units: int, *, spread: bool) -> list[int]:
@@ -145,6 +149,9 @@ class InssActor:
 FORM = 1
 SHIPPED = ("six", "eight")
 """Settings whose actors come with the package."""
+VERSION_DIGITS = 12
+NAME = r"[a-z0-9][a-z0-9-]{0,62}"
+REFERENCE = rf"{NAME}(@[0-9a-f]{{{VERSION_DIGITS}}})?"
 _FLOAT32 = np.dtype("<f4")
 Record = Mapping[str, Any]
 """Of a training: setting, hyper-parameters, seed, curve, updates, software. Told, never needed to plan."""
@@ -156,6 +163,16 @@ class Artefact:
     actor: InssActor
     record: Record
     digest: str
+
+    @property
+    def version(self) -> str:
+        return self.digest[:VERSION_DIGITS]
+
+    def told(self) -> str:
+        """What it is for, in words."""
+        gpus = Counter(self.shape.gpu_types)
+        types = ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items()))
+        return f"{', '.join(self.shape.models)} on {types}"
 
 
 def write(shape: Shape, actor: InssActor, record: Record) -> str:
@@ -215,14 +232,45 @@ def shipped(name: str) -> Artefact:
     return read(place.read_text(encoding="utf-8"))
 
 
+def deployed(reference: str) -> Artefact:
+    """One by its name, the package's or an installed distribution's, and by its version where that is said. Raises
+    InputError that says what is not there or is another one.
+    """
+    name, _, version = reference.partition("@")
+    artefact = shipped(name) if name in SHIPPED else _installed(name)
+    if version and artefact.version != version:
+        raise InputError(f"the trained actor {name} that is installed is of version {artefact.version}, not {version}")
+    return artefact
+
+
+@cache
+def _installed(name: str) -> Artefact:
+    entry = found(ACTORS).get(name)
+    if entry is None:
+        raise InputError(f"no trained actor {name} is installed; there are {', '.join((*SHIPPED, *found(ACTORS)))}")
+    try:
+        text = entry.load()
+    except Exception as error:
+        raise InputError(f"the trained actor {name} cannot be loaded: {type(error).__name__}: {error}") from error
+    return read(text)
+
+
+def check_reference(reference: str) -> None:
+    """Raises FieldError for what names no actor."""
+    if reference and not re.fullmatch(REFERENCE, reference):
+        said = f"a name, and a version where only that will do, as in edge@{'0' * VERSION_DIGITS}"
+        raise FieldError("actor", f"actor must be {said}, got {reference!r}")
+
+
+def fitting(artefact: Artefact, models: Sequence[str], gpu_types: Sequence[str]) -> bool:
+    """Whether it was trained for exactly these networks (in any order) on exactly these GPUs."""
+    shape = artefact.shape
+    return sorted(shape.models) == sorted(models) and sorted(shape.gpu_types) == sorted(gpu_types)
+
+
 def shipped_for(models: Sequence[str], gpu_types: Sequence[str]) -> Artefact | None:
-    """The one trained for exactly these networks (in any order) on exactly these GPUs, or None."""
-    for name in SHIPPED:
-        artefact = shipped(name)
-        same = sorted(artefact.shape.models) == sorted(models)
-        if same and sorted(artefact.shape.gpu_types) == sorted(gpu_types):
-            return artefact
-    return None
+    """The one of the package's that fits, or None."""
+    return next((each for each in map(shipped, SHIPPED) if fitting(each, models, gpu_types)), None)
 
 
 def _digest(body: Mapping[str, Any]) -> str:

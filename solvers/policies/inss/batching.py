@@ -1,15 +1,20 @@
 """Batches first: every standing replica's batch by bisection, where it stands, with the share and memory it has.
 
 BDA finds the largest batch that keeps a replica's limits, and the time a batch may wait to fill that follows from it.
-It is asked about InSS' latency beside the very neighbours (Eq. 2) and the memory the process holds. Of the answers
-comes the largest measured batch not above the one found that still serves the replica's part of the rate, by InSS' own
-belief (1d); where none does, the one that serves most in time.
+It is asked about InSS' latency beside the very neighbours and behind the queue that its node reports (Eq. 2), and the
+memory the process holds. Of the answers comes the largest measured batch not above the one found that still serves the
+replica's part of the rate, by InSS' own belief (1d); where none does, the one that serves most in time. What a queue
+makes late at every size is late: it keeps the batch that is best once routers have dropped what is hopeless.
+
+Replicas are sized by rising limits, each beside the batches found so far, in two passes at most: what an earlier one
+gave back (power here, memory where a placement is worked out) the second pass hands on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -105,14 +110,37 @@ class Sized:
         return Reason(code=took, subject=need.workload, facts=facts)
 
 
-def size(belief: InssBelief, at: int, together: list[Member], rate_rps: float, choices: list[Option]) -> Sized:
-    """One replica's batch among those it may have (by rising batch), beside the others of its device."""
+PASSES_MAX = 2
+Item = TypeVar("Item")
+
+
+def in_passes(items: Sequence[Item], size_one: Callable[[Item], None], batches: Callable[[], list[int]]) -> None:
+    """Size everybody in this order, and once more where that changed what the others were sized beside."""
+    for _ in range(PASSES_MAX if len(items) > 1 else 1):
+        before = batches()
+        for item in items:
+            size_one(item)
+        if batches() == before:
+            break
+
+
+def size(
+    belief: InssBelief,
+    at: int,
+    together: list[Member],
+    rate_rps: float,
+    choices: list[Option],
+    waiting: float = 0.0,
+) -> Sized:
+    """One replica's batch among those it may have (by rising batch), beside the others of its device and behind so many
+    requests.
+    """
     need, option = together[at]
-    slowdown = belief.slowdown(at, together)
+    beside = belief.beside(at, together)
     largest = max((choice.batch for choice in choices), default=0)
     question = BatchQuestion(
-        execution_ms=lambda batch: slowdown * belief.alone_ms(need, option, batch),
-        latency_ms=lambda batch: belief.latency_ms(need, option, batch, (slowdown, rate_rps)),
+        execution_ms=lambda batch: beside.took_ms(belief.alone_ms(need, option, batch)),
+        latency_ms=lambda batch: belief.latency_ms(need, option, batch, beside, rate_rps, waiting),
         fits=lambda batch: batch <= largest,
         latency_ms_limit=limit_ms(need),
         rate_rps=rate_rps,
@@ -123,11 +151,26 @@ def size(belief: InssBelief, at: int, together: list[Member], rate_rps: float, c
     enough = rate_rps * (1 - DUST)
     serving = [item for item in choices if item.batch <= reached and question.throughput_rps(item.batch) >= enough]
     timely = serving or [item for item in choices if question.latency_ms(item.batch) <= question.latency_ms_limit]
+    if waiting and not timely:
+        emptied = size(belief, at, together, rate_rps, choices)
+        return replace(emptied, serves=False, rate_rps=0.0)
     # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
     proven = [item for item in timely if item.capacity_rps >= enough]
     best = max(proven or timely, key=lambda item: item.batch, default=None)
     most = 0.0 if best is None else question.throughput_rps(best.batch)
     return Sized(option=best, serves=bool(serving), rate_rps=min(rate_rps, most), answer=answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A workload's replica, by its number among those that stand."""
+
+    need: Need
+    at: int
+
+    @property
+    def key(self) -> tuple[WorkloadId, int]:
+        return self.need.workload, self.at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,42 +183,60 @@ class Batching:
     reasons: list[Reason]
     short_rps: float = 0.0
     """What is left unserved by InSS' belief."""
+    _stood: dict[WorkloadId, list[Placed]] = field(default_factory=dict)
+    _found: dict[tuple[WorkloadId, int], Sized] = field(default_factory=dict)
 
     def settle(self) -> bool:
         """Settle everybody where they stand, with new batches; whether nobody is left short or late."""
         draft = self.draft
-        stood = draft.stand()
-        members: dict[int, list[Member]] = {}
-        for need in draft.needs:
-            for item in stood[need.workload]:
-                if item.option is not None:
-                    members.setdefault(item.seat.device, []).append((need, item.option))
+        self._stood = draft.stand()
+        needs = sorted(draft.needs, key=lambda need: (limit_ms(need), need.workload))
+        places = [_Place(need, at) for need in needs for at in range(len(self._stood[need.workload]))]
+        in_passes(places, self._size, lambda: [self._option(place).batch for place in places])
         served = True
         for need in draft.needs:
-            kept, served_rps = self._sized(need, stood[need.workload], members)
-            settled = draft.keep(need, stood[need.workload], kept)
-            short_rps = need.rate_rps_least - served_rps
+            items = self._stood[need.workload]
+            sized = [self._found[need.workload, at] for at in range(len(items))]
+            for each in sized:
+                code = ReasonCode.KEPT_STANDING if each.serves else ReasonCode.SLO_UNREACHABLE
+                self.reasons.append(each.reason(need, code))
+            kept = [item for item, each in zip(items, sized, strict=True) if each.option is not None]
+            settled = draft.keep(need, items, kept)
+            short_rps = need.rate_rps_least - sum(each.rate_rps for each in sized)
             self.short_rps += max(0.0, short_rps)
             served = served and short_rps <= DUST * need.rate_rps_least and not settled.replicas_missing
-            served = served and len(stood[need.workload]) == len(draft.case.standing.get(need.workload, []))
+            served = served and len(items) == len(draft.case.standing.get(need.workload, []))
         return served
 
-    def _sized(self, need: Need, items: list[Placed], members: dict[int, list[Member]]) -> tuple[list[Placed], float]:
-        """Replicas with their batches, and how much they serve together."""
-        kept, served_rps = list[Placed](), 0.0
-        for item in items:
-            if item.option is None or item.standing is None:
-                continue
-            together = members[item.seat.device]
-            at = next(number for number, member in enumerate(together) if member == (need, item.option))
-            found = size(self.belief, at, together, need.rate_rps_least / len(items), self._choices(need, item))
-            self.reasons.append(
-                found.reason(need, ReasonCode.KEPT_STANDING if found.serves else ReasonCode.SLO_UNREACHABLE)
-            )
-            served_rps += found.rate_rps
-            if found.option is not None:
-                kept.append(replace(item, seat=_drawing(item, found.option), option=found.option))
-        return kept, served_rps
+    def _option(self, place: _Place) -> Option:
+        option = self._stood[place.need.workload][place.at].option
+        assert option is not None
+        return option
+
+    def _size(self, place: _Place) -> None:
+        """Give one replica its batch beside what everybody has now."""
+        need, draft = place.need, self.draft
+        items = self._stood[need.workload]
+        item, device = items[place.at], items[place.at].seat.device
+        together: list[Member] = [
+            (other, self._option(_Place(other, number)))
+            for other in draft.needs
+            for number, each in enumerate(self._stood[other.workload])
+            if each.seat.device == device
+        ]
+        found = size(
+            self.belief,
+            together.index((need, self._option(place))),
+            together,
+            need.rate_rps_least / len(items),
+            self._choices(need, item),
+            0.0 if item.standing is None else self.belief.waiting(need, item.standing.replica),
+        )
+        self._found[place.key] = found
+        if found.option is not None:
+            items[place.at] = replace(item, seat=_drawing(item, found.option), option=found.option)
+            draft.fleet.lift(item.seat)
+            draft.fleet.put(items[place.at].seat)
 
     def _choices(self, need: Need, item: Placed) -> list[Option]:
         """What the replica can do with other batches, in its share and memory; as it is, it may always be."""
@@ -196,6 +257,8 @@ class Batching:
     def _may(self, need: Need, item: Placed, option: Option) -> bool:
         """Whether the device bears the replica with another batch: another batch draws other power."""
         fleet = self.draft.fleet
+        if option.power_w <= item.seat.power_w and option.press == item.seat.press:
+            return True
         fleet.lift(item.seat)
         search = search_of(need, _drawing(item, option))
         fits = fleet.fits(replace(search, press=option.press), item.seat.device)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -119,9 +120,17 @@ PRIOR_ROWS = 5.0
 Key = tuple[str, str]
 
 
-def run_ms(alone_ms: Floats, cache: Floats, others_l2: Floats) -> Floats:
+Number = TypeVar("Number", float, Floats)
+
+
+def run_ms(alone_ms: Number, cache: Number, others_l2: Number) -> Number:
     """t_r = o_r (1 + alpha_cache times the sum of the others' L2 use, as fractions)."""
     return alone_ms * (1.0 + cache * others_l2)
+
+
+def launch_delay_ms(launch_ms: Number, growth: float, others: Number) -> Number:
+    """n int: `launch_ms` with one other model on the device, `growth` of it more with each further one."""
+    return launch_ms * (1.0 + growth * (others - 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +161,7 @@ class InssTerms:
             found = self.coefficients(key)
             cache[rows], launch[rows] = found.cache, found.launch_ms
         others = groups.sum_of_others(l2_use(members, self.lines))
-        delay = launch * (1.0 + self.growth * (groups.count_of_others() - 1.0))
+        delay = launch_delay_ms(launch, self.growth, groups.count_of_others())
         return np.asarray((delay + run_ms(alone_ms, cache, others)) / alone_ms)
 
     def coefficients(self, key: Key) -> Coefficients:
@@ -168,9 +177,14 @@ def l2_use(members: Queries, lines: Mapping[Key, tuple[float, float]]) -> Floats
     """l = alpha_u rho + beta_u of every member, as a fraction."""
     use = np.zeros(len(members))
     for key, rows in members.keys().items():
-        slope, offset = lines.get(key, (L2_PER_SHARE, 0.0))
-        use[rows] = slope * members.share_pct[rows] / 100.0 + offset
+        use[rows] = l2_at(lines, key, members.share_pct[rows])
     return use
+
+
+def l2_at(lines: Mapping[Key, tuple[float, float]], key: Key, share_pct: Number) -> Number:
+    """Of a model at shares of a whole GPU; the usual where nobody measured it."""
+    slope, offset = lines.get(key, (L2_PER_SHARE, 0.0))
+    return slope * share_pct / 100.0 + offset
 
 
 def l2_lines(alone: Samples) -> dict[Key, tuple[float, float]]:

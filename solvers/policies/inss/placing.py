@@ -26,11 +26,12 @@ from solvers.domain.evidence import ReasonCode
 from solvers.domain.plan import Assignment
 from solvers.domain.value import value
 from solvers.engines.base import Engine, Limits, Program, ProgrammeRows
+from solvers.errors import InputError
 from solvers.planners.draft import Draft
 from solvers.planners.traits import limit_ms, roomy
-from solvers.planners.tuning import Tune, TunedRecord
-from solvers.policies.inss.actor import NOWHERE, Artefact, shipped_for
-from solvers.policies.inss.belief import InssBelief, Member
+from solvers.planners.tuning import Tune, check_tuned
+from solvers.policies.inss.actor import NOWHERE, Artefact, check_reference, deployed, fitting, shipped_for
+from solvers.policies.inss.belief import Beside, InssBelief, Member
 from solvers.problems.choice import Option, replicas_for
 from solvers.problems.knapsack import DUST, Knapsack
 from solvers.problems.needs import Need
@@ -52,7 +53,7 @@ class LeftoverShare(StrEnum):
 
 
 @value
-class InssParameters(TunedRecord):
+class InssParameters:
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
     placing: Annotated[Placing, Tune("who places: the exact knapsack, a plain rule, or the trained actor")] = (
         Placing.KNAPSACK
@@ -62,8 +63,13 @@ class InssParameters(TunedRecord):
     columns_max: Annotated[int, Tune("beyond so many columns the plain rule places", 1)] = 4000
     rounds_max: Annotated[int, Tune("solves, each without the columns that neighbours broke", 1, 50)] = 5
     stay_part: Annotated[float, Tune("going on as it is is worth this part of a replica's throughput", 0, 1)] = 0.5
+    actor: Annotated[str, Tune("with learned: the trained actor, NAME@VERSION; empty: the package's that fits")] = ""
     gain_part_min: Annotated[float, Tune("a new placement must serve this part of all rates more", 0, 1)] = 0.005
     gap: Annotated[float, Tune("a knapsack this near to its bound is good enough", 0, 1)] = 0.001
+
+    def __post_init__(self) -> None:
+        check_tuned(self)
+        check_reference(self.actor)
 
 
 # --- Columns
@@ -99,7 +105,7 @@ class KnapsackColumns:
             members = [member for _, member in together]
             for at, (column, (need, option)) in enumerate(together):
                 rate = self.rate_rps(int(self.problem.model[column]))
-                if not belief.in_time(need, option, belief.slowdown(at, members), rate):
+                if not belief.in_time(need, option, belief.beside(at, members), rate):
                     late.append(column)
         return late
 
@@ -122,7 +128,7 @@ def columns_of(draft: Draft, belief: InssBelief, parameters: InssParameters) -> 
             found = draft.places(draft.open(need), option)
             if isinstance(found, ReasonCode):
                 continue
-            each = belief.throughput_rps(need, option, belief.slowdown_borne(need, option))
+            each = belief.throughput_rps(need, option, belief.beside_usual(need, option))
             for device in map(int, found):
                 stays = _kept(standing, option, device)
                 chosen.append(option if stays is None else replace(option, memory_mib=stays.memory_mib_limit))
@@ -150,7 +156,7 @@ def _replicas(draft: Draft, belief: InssBelief, need: Need) -> int:
         return min(need.replicas_floor, need.replicas_max)
     options = draft.options(need)
     able = [draft.option(need, int(at)) for at in np.flatnonzero(options.share_pct == options.share_pct.max())]
-    largest = max(belief.throughput_rps(need, option, belief.slowdown_borne(need, option)) for option in able)
+    largest = max(belief.throughput_rps(need, option, belief.beside_usual(need, option)) for option in able)
     return min(max(int(replicas_for(need.rate_rps, np.array(largest))), need.replicas_floor), need.replicas_max)
 
 
@@ -184,11 +190,11 @@ def _listed(draft: Draft, belief: InssBelief, need: Need, rate: float, batch_max
         mine = np.flatnonzero((options.device_class == number) & (options.batch <= batch_max))
         for share in np.unique(options.share_pct[mine]):
             at_share = [draft.option(need, int(at)) for at in mine[options.share_pct[mine] == share]]
-            timely = [o for o in at_share if belief.in_time(need, o, belief.slowdown_borne(need, o), rate)]
+            timely = [o for o in at_share if belief.in_time(need, o, belief.beside_usual(need, o), rate)]
             # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
             proven = [o for o in timely if o.capacity_rps >= rate]
             if timely:
-                best = max(proven or timely, key=lambda o: (belief.throughput_rps(need, o, 1.0), -o.batch))
+                best = max(proven or timely, key=lambda o: (belief.throughput_rps(need, o, Beside()), -o.batch))
                 found.append(roomy(options, best, batch_max))
     return found
 
@@ -259,7 +265,6 @@ def greedy(problem: Knapsack, allowed: Flags) -> Flags:
 class GrantedShares:
     """By the knapsack's model: the device and the share that the actor grants."""
 
-    digest: str
     device: tuple[int, ...]
     share_pct: tuple[float, ...]
 
@@ -281,17 +286,31 @@ class GrantedShares:
         return chosen
 
 
-def learned(draft: Draft, listed: KnapsackColumns) -> GrantedShares | None:
-    """The actor that was trained for exactly this picture's networks and GPUs, with what it chooses; None without one.
-    Each network must be served once, and no GPU may be cut into slices.
+def actor_for(draft: Draft, reference: str) -> Artefact:
+    """The trained actor that a policy names, or the package's that fits the picture. Raises InputError that says why
+    there is none: each network must be served once, no GPU may be cut into slices, and the actor must have been trained
+    for exactly these networks and GPUs.
     """
     needs, fleet = draft.needs, draft.fleet
-    types = [fleet.class_at(device).gpu_type for device in range(len(fleet.devices))]
-    whole = all(fleet.class_at(device).sm_part == 1.0 for device in range(len(fleet.devices)))
-    once = max(Counter(need.model for need in needs).values(), default=0) == 1
-    artefact = shipped_for([need.model for need in needs], types) if whole and once else None
-    if artefact is None:
-        return None
+    classes = [fleet.class_at(device) for device in range(len(fleet.devices))]
+    models, types = [need.model for need in needs], [kind.gpu_type for kind in classes]
+    if len(set(models)) < len(models) or any(kind.sm_part < 1.0 for kind in classes):
+        raise InputError("a trained actor places networks that are each served once, on whole GPUs")
+    found = deployed(reference) if reference else shipped_for(models, types)
+    if found is None:
+        raise InputError("no actor that comes with headroom is for these networks and GPUs: train one and name it")
+    if not fitting(found, models, types):
+        counts = ", ".join(f"{count} x {name}" for name, count in sorted(Counter(types).items()))
+        raise InputError(
+            f"actor {reference or found.version} was trained for {found.told()}, and this is for "
+            f"{', '.join(sorted(models))} on {counts}"
+        )
+    return found
+
+
+def learned(draft: Draft, listed: KnapsackColumns, artefact: Artefact) -> GrantedShares:
+    """What an actor that fits the picture chooses."""
+    needs = draft.needs
     devices = _devices(draft, artefact)
     asked = [next(need for need in needs if need.model == name) for name in artefact.shape.models]
     places, granted = _chosen(draft, artefact, asked, devices)
@@ -302,7 +321,6 @@ def learned(draft: Draft, listed: KnapsackColumns) -> GrantedShares | None:
     }
     answers = [found[need.workload] for need in listed.needs]
     return GrantedShares(
-        digest=artefact.digest,
         device=tuple(device for device, _ in answers),
         share_pct=tuple(share for _, share in answers),
     )

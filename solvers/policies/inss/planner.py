@@ -14,22 +14,23 @@ import numpy as np
 
 from solvers.domain.arrays import Flags
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
-from solvers.domain.plan import Proposal
+from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.engines.base import Limits, create
+from solvers.errors import InputError
 from solvers.planners.base import SERVING, Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case, affordable
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.policies.inss.actor import project
+from solvers.policies.inss.actor import Artefact, project
 from solvers.policies.inss.batching import Batching, workloads_short
 from solvers.policies.inss.belief import InssBelief, Member
 from solvers.policies.inss.placing import (
-    GrantedShares,
     InssParameters,
     KnapsackColumns,
     LeftoverShare,
     Placer,
     Placing,
+    actor_for,
     columns_of,
     exact,
     greedy,
@@ -66,17 +67,26 @@ class Inss(Stateless):
         case, reasons = Case.of(request), list[Reason]()
         belief = InssBelief.of(case, interference=self.interference)
         standing = Draft.of(request, case)
+        try:
+            learns = self.parameters.placing is Placing.LEARNED
+            artefact = actor_for(standing, self.parameters.actor) if learns else None
+        except InputError as error:
+            return self._without_actor(str(error))
         batching = Batching(draft=standing, belief=belief, batch_max=self.parameters.batch_max, reasons=reasons)
         if any(case.standing.get(need.workload) for need in standing.needs) and batching.settle():
             reporter.event("inss.batched", replicas=float(len(reasons)))
             return standing.proposal(self.spec, tuple(reasons))
-        moved = _Allocation(parameters=self.parameters, draft=Draft.of(request, case), belief=belief)
+        moved = _Allocation(parameters=self.parameters, draft=Draft.of(request, case), belief=belief, artefact=artefact)
         moved.settle()
         reporter.event("inss.placed", columns=float(moved.columns), rounds=float(moved.rounds))
         gain_rps = self.parameters.gain_part_min * sum(need.rate_rps_least for need in standing.needs)
         if any(case.standing.values()) and moved.short_rps() >= batching.short_rps - gain_rps:
             return standing.proposal(self.spec, (*reasons, moved.reason()))
         return moved.draft.proposal(self.spec, (*reasons, moved.reason()))
+
+    def _without_actor(self, why: str) -> Proposal:
+        reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=self.spec.name, facts=(Fact(name="needs", value=why),))
+        return Proposal(status=ProposalStatus.NOT_APPLICABLE, planner=self.spec.name, plan=None, reasons=(reason,))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +99,7 @@ class _Allocation:
     columns: int = 0
     rounds: int = 0
     by_rule: bool = False
-    actor: GrantedShares | None = None
+    artefact: Artefact | None = None
 
     def settle(self) -> None:
         """Choose columns, put them into the books, fill what is missing, give leftover share away."""
@@ -153,10 +163,8 @@ class _Allocation:
         return chosen & allowed
 
     def _placer(self, listed: KnapsackColumns) -> Placer:
-        if self.parameters.placing is Placing.LEARNED:
-            self.actor = learned(self.draft, listed)
-            if self.actor is not None:
-                return self.actor
+        if self.artefact is not None:
+            return learned(self.draft, listed, self.artefact)
         if self.parameters.placing is Placing.GREEDY or len(listed.problem) > self.parameters.columns_max:
             self.by_rule = True
             return greedy
@@ -188,7 +196,7 @@ class _Allocation:
         return item.option is None or staying(self.draft, settled.need, item.option, item.seat.device) is not None
 
     def short_rps(self) -> float:
-        """What is left unserved by InSS' belief, beside the very neighbours."""
+        """What is left unserved by InSS' belief, beside the very neighbours; what waits is shared by all replicas."""
         draft, belief, served_rps = self.draft, self.belief, dict[str, float]()
         members: dict[int, list[Member]] = {}
         for need in draft.needs:
@@ -197,9 +205,10 @@ class _Allocation:
                     members.setdefault(item.seat.device, []).append((need, item.option))
         for together in members.values():
             for at, (need, option) in enumerate(together):
-                slowdown, rate = belief.slowdown(at, together), need.rate_rps_least / len(draft.open(need).placed)
-                if belief.in_time(need, option, slowdown, rate):
-                    each = min(rate, belief.throughput_rps(need, option, slowdown))
+                count, beside = len(draft.open(need).placed), belief.beside(at, together)
+                rate, waiting = need.rate_rps_least / count, belief.waiting(need) / count
+                if belief.in_time(need, option, beside, rate, waiting):
+                    each = min(rate, belief.throughput_rps(need, option, beside))
                     served_rps[need.workload] = served_rps.get(need.workload, 0.0) + each
         return sum(max(0.0, need.rate_rps_least - served_rps.get(need.workload, 0.0)) for need in draft.needs)
 
@@ -218,14 +227,6 @@ class _Allocation:
             return None
         return self.draft.option(settled.need, int(able[np.argmax(options.share_pct[able])]))
 
-    def _placed_by(self) -> tuple[Fact, ...]:
-        """Which actor placed, or that none was trained for this picture and the knapsack did."""
-        if self.parameters.placing is not Placing.LEARNED:
-            return ()
-        if self.actor is None:
-            return (Fact(name="fallback", value="no actor was trained for these networks and GPUs"),)
-        return (Fact(name="actor", value=self.actor.digest[:16]),)
-
     def reason(self) -> Reason:
         """How the placement came about."""
         short = len(workloads_short(self.draft))
@@ -234,7 +235,7 @@ class _Allocation:
             Fact(name="rounds", value=float(self.rounds)),
             Fact(name="by_rule", value=float(self.by_rule)),
             Fact(name="short", value=float(short)),
-            *self._placed_by(),
+            *(() if self.artefact is None else (Fact(name="actor", value=self.artefact.digest[:16]),)),
         )
         subject = self.draft.request.snapshot.cluster
         return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=subject, facts=facts)

@@ -42,6 +42,24 @@ def test_where_nothing_can_be_written_nothing_is_trained(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--models", "bert"], "--models goes with --fleet"),
+        (["--fleet", "2xt4"], "--fleet wants --models"),
+        (["--fleet", "2xt4", "--models", "bert", "--setting", "six"], "give --fleet or --setting"),
+        (["--fleet", "2xabacus", "--models", "bert"], "'2xabacus' is no GPUs to train for"),
+        (["--setting", "seven"], "known are six, eight"),
+        (["--name", "Edge"], "small letters"),
+    ],
+)
+def test_what_cannot_be_trained_for_is_said_before_torch_is_loaded(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", "inss", "--out", str(tmp_path / "actor.json"), *arguments]) == Exit.USAGE
+    assert words in capsys.readouterr().err
+
+
 def test_hyper_parameters_are_read_as_numbers_words_or_refused() -> None:
     assert training._read("penalty=50") == ("penalty", 50)
     assert training._read("discount=0.9") == ("discount", 0.9)

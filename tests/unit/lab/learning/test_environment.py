@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.learning.settings import Gpu, Hyper, ServedNetwork, TrainingSetting, setting
+from lab.learning.settings import Gpu, Hyper, ServedNetwork, setting, setting_for, written
 from lab.learning.world import Deployment, Environment, Truth
 from solvers.errors import InputError
 from solvers.policies.inss.actor import NOWHERE
 from solvers.policies.inss.belief import task_latency_ms
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, serve
+from tests import builders
 
 SIX = setting("six")
 
@@ -144,13 +145,50 @@ def test_the_state_says_memory_rates_queues_and_places(truth: Truth) -> None:
     assert state[16:].reshape(6, 4).argmax(axis=1).tolist() == [0, 0, 1, 1, 2, 3]
 
 
-def test_unknown_gpus_and_hyper_parameters_out_of_range_are_refused() -> None:
-    unknown = TrainingSetting(
-        name="none",
-        served=(ServedNetwork(model="resnet50", limit_ms=50.0, low_rps=1.0, high_rps=2.0),),
-        gpus=(Gpu(gpu_type="abacus", memory_mib=1.0),),
-    )
-    with pytest.raises(ValueError, match="abacus"):
-        Truth.of(unknown)
+def test_hyper_parameters_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="discount"):
         Hyper(discount=1.0)
+
+
+def test_any_fleet_and_any_networks_make_a_setting() -> None:
+    made = setting_for("own", "2xT4,1xa100:40000", "resnet50:80:100-400,bert-base:250.5,my-own-net")
+    assert [(gpu.gpu_type, gpu.memory_mib) for gpu in made.gpus] == [("t4", 15360.0)] * 2 + [("a100", 40000.0)]
+    resnet, bert, mine = made.served
+    assert resnet == ServedNetwork(model="resnet50", limit_ms=80.0, low_rps=100.0, high_rps=400.0)
+    assert (bert.limit_ms, bert.high_rps) == (250.5, pytest.approx(4 * bert.low_rps))
+    assert mine.limit_ms > 0.0
+    env = world(Truth.of(made))
+    outcome = env.step((0, 1, 2), (3, 3, 3))
+    assert outcome.violated < 0.01
+    assert outcome.reward > 0.0
+
+
+@pytest.mark.parametrize(
+    ("fleet", "models", "said"),
+    [
+        ("2xabacus", "resnet50", "is no GPUs to train for"),
+        ("t4", "resnet50", "written 2xt4"),
+        ("0xt4", "resnet50", "written 2xt4"),
+        ("2xt4", "resnet50:80:400-100", "rates that rise"),
+        ("2xt4", "resnet50:0", "limit above 0"),
+        ("2xt4", "resnet50:fast", "is no network to train for"),
+        ("2xt4", "", "is no network to train for"),
+        ("2xt4", "bert,bert", "each network once"),
+        ("2xt4:100", "bert-base", "fits on none"),
+        ("1xt4", ",".join(f"net-{number}" for number in range(21)), "has 20 units"),
+    ],
+)
+def test_what_nothing_can_be_trained_for_is_refused(fleet: str, models: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        setting_for("own", fleet, models)
+
+
+def test_a_picture_says_its_own_fleet_and_services() -> None:
+    devices = [builders.device("a", 0, "t4"), builders.device("a", 1, "v100")]
+    services = [builders.service("one", model="bert", slo=builders.slo(90.0), rate_rps_declared=40.0)]
+    made = setting_for("own", *written(builders.snapshot(devices, services)))
+    assert [gpu.gpu_type for gpu in made.gpus] == ["t4", "v100"]
+    (bert,) = made.served
+    assert (bert.model, bert.limit_ms) == ("bert", 90.0)
+    assert bert.high_rps == pytest.approx(7.5 * bert.low_rps)
+    assert bert.low_rps < 40.0 < bert.high_rps

@@ -9,7 +9,7 @@ import pytest
 from solvers.cycle.cycle import CycleOrder, replay, run_cycle
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.domain.codec import bytes_digest, canonical_json, digest, from_json
-from solvers.domain.evidence import SilentReporter
+from solvers.domain.evidence import Fact, Reason, ReasonCode, SilentReporter
 from solvers.domain.ids import CycleId
 from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.domain.snapshot import Snapshot
@@ -39,7 +39,9 @@ def overloaded(request: PlanRequest) -> Proposal:
 
 
 def planless(request: PlanRequest) -> Proposal:
-    return Proposal(status=ProposalStatus.NOT_APPLICABLE, planner="planless", plan=None)
+    facts = (Fact(name="needs", value="another fleet"),)
+    reason = Reason(code=ReasonCode.SOLVER_FAILED, subject="planless", facts=facts)
+    return Proposal(status=ProposalStatus.NOT_APPLICABLE, planner="planless", plan=None, reasons=(reason,))
 
 
 def test_a_good_plan_is_promoted_and_its_cause_is_stored_first() -> None:
@@ -91,9 +93,9 @@ def test_a_crashed_planner_gives_way_to_the_next() -> None:
 def test_a_planner_without_a_plan_gives_way_to_the_next() -> None:
     world = World(lab(planners=("planless", "greedy")), runner=MemoryRunner({"planless": planless}))
     record = run_cycle(world.ports, order())
-    assert [(item.planner, item.status) for item in record.attempts] == [
-        ("planless", "not_applicable"),
-        ("greedy", "feasible"),
+    assert [(item.planner, item.status, item.error) for item in record.attempts] == [
+        ("planless", "not_applicable", "another fleet"),
+        ("greedy", "feasible", None),
     ]
     assert record.generation == 1
 

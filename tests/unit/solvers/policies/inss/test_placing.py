@@ -1,4 +1,4 @@
-"""The trained actor as a placer: it decides where it was trained for the picture, and else the knapsack does.
+"""The trained actor as a placer: it decides where it was trained for the picture; for others the planner says why not.
 
 The knapsack by engines, by trying everything, and by the plain rule.
 """
@@ -6,21 +6,29 @@ The knapsack by engines, by trying everything, and by the plain rule.
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 
+from lab.learning.packing import packed
+from solvers import extensions
 from solvers.domain.evidence import SilentReporter
-from solvers.domain.plan import Plan
+from solvers.domain.plan import Plan, ProposalStatus
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.base import Limits, create
+from solvers.errors import FieldError
 from solvers.planners import registry
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
+from solvers.policies.inss import actor as trained_actors
 from solvers.policies.inss import placing as room
-from solvers.policies.inss.actor import ActorLayer, Artefact, InssActor, Shape
+from solvers.policies.inss.actor import ActorLayer, Artefact, InssActor, Shape, read, write
 from solvers.policies.inss.belief import InssBelief
 from solvers.policies.inss.placing import columns_of, exact, greedy
 from solvers.problems.knapsack import Knapsack
@@ -115,7 +123,7 @@ def test_models_come_by_rate_over_limit_and_shares_with_their_best_batch_in_time
     assert [need.workload for need in listed.needs] == ["demo/many", "demo/keen", "demo/slow"]
     for column, option in enumerate(listed.options):
         need = listed.needs[int(listed.problem.model[column])]
-        rate, slowdown = listed.rate_rps(int(listed.problem.model[column])), belief.slowdown_borne(need, option)
+        rate, slowdown = listed.rate_rps(int(listed.problem.model[column])), belief.beside_usual(need, option)
         assert belief.in_time(need, option, slowdown, rate)
         others = [replace(option, batch=batch) for batch in builders.BATCHES]
         timely = [each for each in others if belief.in_time(need, each, slowdown, rate)]
@@ -148,7 +156,7 @@ def test_who_is_late_beside_its_very_neighbours_is_named() -> None:
                 points=tuple(
                     replace(point, l2_util_pct=min(100.0, l2_pct * point.share_pct_sm / 40.0)) for point in item.points
                 ),
-                interference=Interference(pressure=3.0, sensitivity=1.0, exponent=1.0),
+                interference=Interference(pressure=8.0, sensitivity=1.0, exponent=1.0),
             )
             for item in calm.profiles
         ]
@@ -236,7 +244,6 @@ def test_everybody_goes_where_the_actor_says_with_no_more_than_it_grants() -> No
     assert where["resnet50"][1] >= 60
     assert where["resnet50"][1] + where["bert"][1] <= 100
     assert facts["actor"] == "d" * 16
-    assert "fallback" not in facts
     assert plan_of(room_of_two())[0] == plan
 
 
@@ -249,39 +256,69 @@ def test_the_actor_sees_what_stands() -> None:
     # Batches alone cannot serve this, and the actor, asked again, sees memory in use on the first GPU.
     crowded = replace(room_of_two(100_000.0), target=target)
     draft = room.Draft.of(builders.request(crowded))
-    listed = room.KnapsackColumns(needs=(), options=(), problem=_nothing())
-    assert room.learned(draft, listed) is not None
     needs = sorted(draft.needs, key=lambda need: MODELS.index(need.model))
     chosen, _ = room._chosen(draft, trained((0, 1), (9, 9), full=0), needs, [0, 1])
     assert chosen == [1, 1]
 
 
-def _nothing() -> room.Knapsack:
-    none = np.zeros(0)
-    return room.Knapsack(
-        model=none.astype(np.int64),
-        gpu=none.astype(np.int64),
-        share_pct=none,
-        memory_mib=none,
-        throughput_rps=none,
-        served=none,
-        wanted=none.astype(np.int64),
-        share_room_pct=none,
-        memory_room_mib=none,
-    )
+def refused(picture: Snapshot, **settings: str) -> str:
+    """Why the planner does not apply."""
+    proposal = registry.create("inss_rl", settings).propose(builders.request(picture), b"", SilentReporter())
+    assert (proposal.status, proposal.plan) == (ProposalStatus.NOT_APPLICABLE, None)
+    ((fact,),) = (reason.facts for reason in proposal.reasons)
+    return str(fact.value)
 
 
-def test_another_picture_falls_back_to_the_knapsack_and_says_so() -> None:
-    plan, facts = plan_of(room_of_two())
-    knapsack, other = plan_of(room_of_two(), "inss")
-    assert places_of(plan) == places_of(knapsack)
-    assert "no actor was trained" in str(facts["fallback"])
-    assert not {"actor", "fallback"} & set(other)
+def test_for_another_picture_no_other_placer_stands_in_silently() -> None:
+    assert "no actor that comes with headroom is for these networks" in refused(room_of_two())
+    said = refused(room_of_two(), actor="six")
+    assert said.startswith("actor six was trained for alexnet, resnet50, vgg16, ")
+    assert said.endswith("on 2 x rtx-2060, 2 x rtx-2060-super, and this is for bert, resnet50 on 2 x t4")
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, artefact: Artefact) -> str:
+    """As pip would, from the wheel that a training writes; its version."""
+    text = write(artefact.shape, artefact.actor, artefact.record)
+    version = read(text).version
+    file, content = packed(name, version, text)
+    assert file == f"headroom_actor_{name}-0+{version}-py3-none-any.whl"
+    with ZipFile(BytesIO(content)) as wheel:
+        wheel.extractall(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    return version
+
+
+def test_a_policy_names_an_installed_actor_and_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def forget() -> None:
+        extensions.found.cache_clear()
+        trained_actors._installed.cache_clear()
+
+    request.addfinalizer(forget)
+    version = install(monkeypatch, tmp_path, "edge", trained((1, 1), (14, 4)))
+    forget()
+    for reference in ("edge", f"edge@{version}"):
+        planner = registry.create("inss_rl", {"actor": reference})
+        plan = planner.propose(builders.request(room_of_two()), b"", SilentReporter()).plan
+        assert plan is not None
+        assert {device for device, _ in places_of(plan).values()} == {DEVICES[1].id}
+    assert f"is of version {version}, not {'0' * 12}" in refused(room_of_two(), actor=f"edge@{'0' * 12}")
+    assert "no trained actor other is installed; there are six, eight, edge" in refused(room_of_two(), actor="other")
+    (tmp_path / "headroom_actor_edge" / "actor.json").write_text("nothing")
+    forget()
+    sys.modules.pop("headroom_actor_edge")
+    assert "this is no trained actor" in refused(room_of_two(), actor="edge")
+
+
+@pytest.mark.parametrize("reference", ["Edge", "edge@12", "../six", "edge@" + "g" * 12])
+def test_what_names_no_actor_is_refused_where_it_is_set(reference: str) -> None:
+    with pytest.raises(FieldError, match="a name, and a version"):
+        registry.create("inss_rl", {"actor": reference})
 
 
 @pytest.mark.parametrize("_shipped", [trained((0, 0), (9, 9))], indirect=True)
 @pytest.mark.usefixtures("_shipped")
 def test_two_services_of_one_network_are_no_picture_for_an_actor() -> None:
     services = [builders.service(name, model="resnet50", replicas_max=4) for name in ("one", "two")]
-    _, facts = plan_of(builders.snapshot(DEVICES, services))
-    assert "fallback" in facts
+    assert "each served once" in refused(builders.snapshot(DEVICES, services))

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from solvers.domain.arrays import Flags
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import ReplicaTelemetry
 from solvers.planners import registry
 from solvers.planners.draft import Draft, Score
 from solvers.planners.seating import Settled
 from solvers.planners.tuning import Scalar
+from solvers.policies.inss import batching
+from solvers.policies.inss.batching import in_passes
+from solvers.policies.inss.belief import InssBelief, Member
+from solvers.policies.inss.placing import KnapsackColumns
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Places
 from solvers.verify.checks import is_fatal, verify
@@ -154,3 +162,77 @@ def test_leftover_is_divided_among_all_on_a_gpu() -> None:
     assert sum(before.values()) <= 80
     assert all(after[name] > before[name] for name in before)
     assert sum(after.values()) >= 90
+
+
+def queued(picture: Snapshot, queue_length: float) -> Snapshot:
+    """Every standing replica reports so many requests that wait."""
+    readings = (
+        ReplicaTelemetry(
+            replica=item.replica,
+            rate_rps=20.0,
+            latency_ms_p50=None,
+            latency_ms_p99=None,
+            queue_length=queue_length,
+            batch_mean=1.0,
+            violation_fraction=0.0,
+            age_s=1.0,
+        )
+        for item in sorted(picture.target.assignments, key=lambda item: item.replica)
+    )
+    return replace(picture, replica_telemetry=tuple(readings))
+
+
+def test_a_queue_that_nothing_serves_in_time_takes_no_replica_away() -> None:
+    first, _ = plan_of(room(20.0))
+    stands = standing(room(20.0), first, 20.0)
+    calm, _ = plan_of(stands)
+    lost, facts = plan_of(queued(stands, 1e6))
+    assert "columns" in facts
+    assert shares(lost) == shares(calm)
+    assert [item.batch for item in lost.assignments] == [item.batch for item in calm.assignments]
+
+
+def test_what_an_earlier_one_gives_back_the_second_pass_hands_on() -> None:
+    wanted, batches, passes = {"tight": 8, "loose": 2}, {"tight": 2, "loose": 8}, list[str]()
+
+    def size_one(name: str) -> None:
+        passes.append(name)
+        others = sum(batch for other, batch in batches.items() if other != name)
+        batches[name] = min(wanted[name], 10 - others)
+
+    in_passes(["tight", "loose"], size_one, lambda: list(batches.values()))
+    assert batches == wanted
+    assert passes == ["tight", "loose"] * 2
+    in_passes(["tight"], size_one, lambda: list(batches.values()))
+    assert passes == ["tight", "loose"] * 2 + ["tight"]
+
+
+def test_who_has_the_tighter_limit_is_sized_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = plan_of(room())
+    loose = builders.service("one", rate_rps_declared=20.0, replicas_max=4, slo=builders.slo(500.0))
+    stands = standing(room(), first, 20.0)
+    honest, order = batching.size, list[str]()
+
+    def size(belief: InssBelief, at: int, together: list[Member], *others: Any) -> batching.Sized:
+        order.append(together[at][0].workload)
+        return honest(belief, at, together, *others)
+
+    monkeypatch.setattr(batching, "size", size)
+    plan_of(replace(stands, services=(loose, stands.services[1])))
+    assert order[:2] == ["demo/two", "demo/one"]
+
+
+def test_who_is_late_beside_who_was_chosen_is_struck_and_all_are_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    struck = list[int]()
+
+    def broken(listed: KnapsackColumns, chosen: Flags, _belief: InssBelief) -> list[int]:
+        late = [] if struck else [int(np.flatnonzero(chosen)[0])]
+        assert not chosen[struck].any()
+        struck.extend(late)
+        return late
+
+    monkeypatch.setattr(KnapsackColumns, "broken", broken)
+    proposal = registry.create("inss").propose(builders.request(room()), b"", SilentReporter())
+    (rounds,) = (fact.value for reason in proposal.reasons for fact in reason.facts if fact.name == "rounds")
+    assert rounds == 2.0
+    assert len(struck) == 1
