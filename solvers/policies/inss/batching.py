@@ -162,7 +162,7 @@ def size(
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ReplicaPlace:
     """A workload's replica, by its number among those that stand."""
 
     need: Need
@@ -191,7 +191,7 @@ class Batching:
         draft = self.draft
         self._stood = draft.stand()
         needs = sorted(draft.needs, key=lambda need: (limit_ms(need), need.workload))
-        places = [_Place(need, at) for need in needs for at in range(len(self._stood[need.workload]))]
+        places = [_ReplicaPlace(need, at) for need in needs for at in range(len(self._stood[need.workload]))]
         in_passes(places, self._size, lambda: [self._option(place).batch for place in places])
         served = True
         for need in draft.needs:
@@ -208,18 +208,18 @@ class Batching:
             served = served and len(items) == len(draft.case.standing.get(need.workload, []))
         return served
 
-    def _option(self, place: _Place) -> Option:
+    def _option(self, place: _ReplicaPlace) -> Option:
         option = self._stood[place.need.workload][place.at].option
         assert option is not None
         return option
 
-    def _size(self, place: _Place) -> None:
+    def _size(self, place: _ReplicaPlace) -> None:
         """Give one replica its batch beside what everybody has now."""
         need, draft = place.need, self.draft
         items = self._stood[need.workload]
         item, device = items[place.at], items[place.at].seat.device
         together: list[Member] = [
-            (other, self._option(_Place(other, number)))
+            (other, self._option(_ReplicaPlace(other, number)))
             for other in draft.needs
             for number, each in enumerate(self._stood[other.workload])
             if each.seat.device == device

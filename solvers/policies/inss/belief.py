@@ -48,7 +48,7 @@ Runs = tuple[bytes, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldModel:
     """What a profile says of a model in company, and its runs alone."""
 
     model: ModelName
@@ -57,7 +57,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class CompanyEffect:
     """What neighbours make of every batch's time: so many times as long, and so much more for launching."""
 
     factor: float = 1.0
@@ -103,26 +103,26 @@ class InssBelief:
             self._curves[key] = _curve_through(self._runs[need.model, option.device_class], share_pct)
         return float(self._curves[key][size - 1])
 
-    def throughput_rps(self, need: Need, option: Option, beside: Beside) -> float:
+    def throughput_rps(self, need: Need, option: Option, beside: CompanyEffect) -> float:
         """What a replica carries when batch follows batch."""
         return 1000.0 * option.batch / beside.took_ms(self.alone_ms(need, option))
 
-    def beside(self, at: int, together: list[Member]) -> Beside:
+    def beside(self, at: int, together: list[Member]) -> CompanyEffect:
         """What the others of a device do to one of its members."""
         others = [each for number, each in enumerate(together) if number != at]
         need, option = together[at]
         return self._beside(need, option, len(others), sum(self._l2(*each) for each in others))
 
-    def beside_usual(self, need: Need, option: Option) -> Beside:
+    def beside_usual(self, need: Need, option: Option) -> CompanyEffect:
         """One neighbour that fills the rest of the GPU, of usual L2 use: what columns are listed with."""
         return self._beside(need, option, 1, L2_PER_SHARE * (1.0 - option.share_pct / 100.0))
 
-    def _beside(self, need: Need, option: Option, others: int, others_l2: float) -> Beside:
+    def _beside(self, need: Need, option: Option, others: int, others_l2: float) -> CompanyEffect:
         if not self.interference or not others:
-            return Beside()
+            return CompanyEffect()
         terms = self.terms(option.gpu_type)
         found = terms.coefficients((need.model, option.gpu_type))
-        return Beside(
+        return CompanyEffect(
             factor=run_ms(1.0, found.cache, others_l2),
             launch_ms=launch_delay_ms(found.launch_ms, terms.growth, float(others)),
         )
@@ -138,21 +138,21 @@ class InssBelief:
             case = self.case
             number = next(at for at, kind in enumerate(case.beliefs.classes) if kind.gpu_type == gpu_type)
             names = {need.model for need in case.needs} | {item.model for item in case.snapshot.target.assignments}
-            told, points = list[Told](), list[ProfilePoint]()
+            told, points = list[ToldModel](), list[ProfilePoint]()
             for name in sorted(names):
                 profile = case.beliefs.profiles.get((name, gpu_type))
                 if profile is not None and profile.interference is not None and self._plane(name, number) is not None:
-                    told.append(Told(name, profile.interference, self._runs[name, number]))
+                    told.append(ToldModel(name, profile.interference, self._runs[name, number]))
                     points += (each for each in profile.points if not each.neighbours and each.l2_util_pct is not None)
             self._terms[gpu_type] = _terms_through(gpu_type, tuple(told), tuple(points), case.snapshot.models)
         return self._terms[gpu_type]
 
-    def in_time(self, need: Need, option: Option, beside: Beside, rate_rps: float, waiting: float = 0.0) -> bool:
+    def in_time(self, need: Need, option: Option, beside: CompanyEffect, rate_rps: float, waiting: float = 0.0) -> bool:
         """(1c) for every task, with so many waiting already."""
         return self.latency_ms(need, option, option.batch, beside, rate_rps, waiting) <= limit_ms(need)
 
     def latency_ms(
-        self, need: Need, option: Option, batch: int, beside: Beside, rate_rps: float, waiting: float = 0.0
+        self, need: Need, option: Option, batch: int, beside: CompanyEffect, rate_rps: float, waiting: float = 0.0
     ) -> float:
         """Eq. 2 for the worst task while a batch has just begun: one that comes alone, or the next in the queue."""
         took = beside.took_ms(self.alone_ms(need, option, batch))
@@ -192,7 +192,10 @@ def task_latency_ms(batch: int, waiting: int, running_ms: float, rate_rps: float
 
 @lru_cache(maxsize=64)
 def _terms_through(
-    gpu_type: GpuTypeName, told: tuple[Told, ...], points: tuple[ProfilePoint, ...], models: tuple[ModelVariant, ...]
+    gpu_type: GpuTypeName,
+    told: tuple[ToldModel, ...],
+    points: tuple[ProfilePoint, ...],
+    models: tuple[ModelVariant, ...],
 ) -> InssTerms:
     """The formula of claims, learned from company as profiles tell it, in runs of the regression over those alone."""
     known = {each.model: each.interference for each in told}

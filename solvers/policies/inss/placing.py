@@ -31,7 +31,7 @@ from solvers.planners.draft import Draft
 from solvers.planners.traits import limit_ms, roomy
 from solvers.planners.tuning import Tune, check_tuned
 from solvers.policies.inss.actor import NOWHERE, Artefact, check_reference, deployed, fitting, shipped_for
-from solvers.policies.inss.belief import Beside, InssBelief, Member
+from solvers.policies.inss.belief import CompanyEffect, InssBelief, Member
 from solvers.problems.choice import Option, replicas_for
 from solvers.problems.knapsack import DUST, Knapsack
 from solvers.problems.needs import Need
@@ -194,7 +194,7 @@ def _listed(draft: Draft, belief: InssBelief, need: Need, rate: float, batch_max
             # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
             proven = [o for o in timely if o.capacity_rps >= rate]
             if timely:
-                best = max(proven or timely, key=lambda o: (belief.throughput_rps(need, o, Beside()), -o.batch))
+                best = max(proven or timely, key=lambda o: (belief.throughput_rps(need, o, CompanyEffect()), -o.batch))
                 found.append(roomy(options, best, batch_max))
     return found
 

@@ -16,7 +16,7 @@ from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.traits import limit_ms
 from solvers.policies.inss.batching import size
-from solvers.policies.inss.belief import Beside, InssBelief, Member
+from solvers.policies.inss.belief import CompanyEffect, InssBelief, Member
 from solvers.policies.inss.models import CACHE
 from tests import builders
 
@@ -51,17 +51,17 @@ def members(made: Snapshot) -> tuple[Case, list[Member]]:
 def test_neighbours_slow_by_their_use_of_l2_and_nobody_by_its_own() -> None:
     case, together = members(picture())
     belief = InssBelief.of(case, interference=True)
-    assert belief.beside(0, together) == Beside(factor=pytest.approx(1.0 + CACHE * L2 * 0.6))
-    assert belief.beside(1, together) == Beside(factor=pytest.approx(1.0 + CACHE * L2 * 0.4))
-    assert belief.beside(0, together[:1]) == Beside()
-    assert [InssBelief.of(case, interference=False).beside(at, together) for at in range(3)] == [Beside()] * 3
+    assert belief.beside(0, together) == CompanyEffect(factor=pytest.approx(1.0 + CACHE * L2 * 0.6))
+    assert belief.beside(1, together) == CompanyEffect(factor=pytest.approx(1.0 + CACHE * L2 * 0.4))
+    assert belief.beside(0, together[:1]) == CompanyEffect()
+    assert [InssBelief.of(case, interference=False).beside(at, together) for at in range(3)] == [CompanyEffect()] * 3
 
 
 def test_columns_are_listed_with_a_usual_neighbour_on_the_rest() -> None:
     case, together = members(picture())
     fifth, more, _ = (InssBelief.of(case, interference=True).beside_usual(*each).factor for each in together)
     assert (fifth, more) == (pytest.approx(1.0 + CACHE * L2 * 0.8), pytest.approx(1.0 + CACHE * L2 * 0.6))
-    assert InssBelief.of(case, interference=False).beside_usual(*together[0]) == Beside()
+    assert InssBelief.of(case, interference=False).beside_usual(*together[0]) == CompanyEffect()
     pressed = InssBelief.of(members(picture(STEEP))[0], interference=True)
     assert pressed.beside_usual(*together[0]).launch_ms == pressed.beside(0, together[:2]).launch_ms > 0.0
 
@@ -116,7 +116,7 @@ def test_times_alone_follow_batch_and_share_and_rates_the_company() -> None:
         alone = belief.alone_ms(need, option)
         assert alone == pytest.approx(builders.latency_ms("t4", 4, option.share_pct), rel=0.15)
         assert belief.alone_ms(need, option, 8) > alone
-        beside = Beside(factor=1.25, launch_ms=2.0)
+        beside = CompanyEffect(factor=1.25, launch_ms=2.0)
         assert belief.throughput_rps(need, option, beside) == pytest.approx(1000.0 * 4 / (1.25 * alone + 2.0))
     assert belief.alone_ms(*together[1]) < 0.7 * belief.alone_ms(*together[0])
 
@@ -125,10 +125,10 @@ def test_in_time_is_two_executions_within_the_limit_where_batches_fill_at_once()
     case, together = members(picture())
     belief, (need, option) = InssBelief.of(case, interference=True), together[0]
     alone, limit = belief.alone_ms(need, option), limit_ms(need)
-    assert belief.in_time(need, option, Beside(factor=0.45 * limit / alone), 1e9)
-    assert not belief.in_time(need, option, Beside(factor=0.55 * limit / alone), 1e9)
+    assert belief.in_time(need, option, CompanyEffect(factor=0.45 * limit / alone), 1e9)
+    assert not belief.in_time(need, option, CompanyEffect(factor=0.55 * limit / alone), 1e9)
     # Three more requests have to come before a batch of four is full.
-    assert belief.latency_ms(need, option, 4, Beside(), 10.0) == pytest.approx(300.0 + alone)
+    assert belief.latency_ms(need, option, 4, CompanyEffect(), 10.0) == pytest.approx(300.0 + alone)
 
 
 def test_a_queue_is_waited_for_by_whole_batches() -> None:
@@ -136,11 +136,11 @@ def test_a_queue_is_waited_for_by_whole_batches() -> None:
     case, together = members(picture())
     belief, (need, option) = InssBelief.of(case, interference=True), together[0]
     alone = belief.alone_ms(need, option)
-    assert belief.latency_ms(need, option, 4, Beside(), 1e9, 8.0) == pytest.approx((1 + 3) * alone)
-    assert belief.latency_ms(need, option, 4, Beside(), 1.0, 8.0) == pytest.approx(3000.0 + alone)
+    assert belief.latency_ms(need, option, 4, CompanyEffect(), 1e9, 8.0) == pytest.approx((1 + 3) * alone)
+    assert belief.latency_ms(need, option, 4, CompanyEffect(), 1.0, 8.0) == pytest.approx(3000.0 + alone)
     limit = limit_ms(need)
-    assert belief.in_time(need, option, Beside(), 1e9, 4 * (limit // alone - 1) - 1)
-    assert not belief.in_time(need, option, Beside(), 1e9, 4 * (limit // alone - 1))
+    assert belief.in_time(need, option, CompanyEffect(), 1e9, 4 * (limit // alone - 1) - 1)
+    assert not belief.in_time(need, option, CompanyEffect(), 1e9, 4 * (limit // alone - 1))
 
 
 def test_plans_go_by_what_neighbours_do() -> None:
