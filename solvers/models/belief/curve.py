@@ -33,6 +33,8 @@ KERNEL_SPREAD = np.array([1.0, 1.0, 0.7, 1.5, 1.5, 0.7, 1.5, 1.0, 1.0])
 _BOUNDS = ((-1, 3), (-2, 3), (-1, 2), (-7, -1), (-7, -0.5), (-1, 4), (-7, -1), (-7.5, -1.5), (-7.5, -1.5))
 _AMPLITUDES, _NOISES = (BUSY, STEP, FLAT), (NOISE_BUSY, NOISE_FLAT)
 _LASTING, _PECULIAR = 0.035, 0.05
+_REPEATS_USUAL = 3.0
+"""What is known without repeats of a configuration counts like so many of them."""
 _OWN_SPREAD = (0.5, 0.5)
 _OWN_STEPS = (np.arange(-1.5, 1.76, 0.25), np.arange(-3.0, 1.01, 0.25))
 
@@ -106,6 +108,21 @@ def passing(scatter: Floats) -> Floats:
 def scattered(scatter: Floats, count: Floats) -> Floats:
     """Variance of the mean of `count` measurements of one configuration."""
     return lasting(scatter) + passing(scatter) / count
+
+
+def repeated(kernel: Floats, points: Points) -> Floats:
+    """The kernel with no less scatter than repeats of configurations show; a wild one among them counts little."""
+    freedom = points.count - 1.0
+    if not freedom.any():
+        return kernel
+    usual = passing(noise(kernel, np.full(1, 0.5)))[0]
+    spread = np.minimum(points.spread, _WILD * np.median(points.spread[freedom > 0]))
+    shown = (freedom @ spread + _REPEATS_USUAL * usual) / (freedom.sum() + _REPEATS_USUAL)
+    # The scatter of which so much passes.
+    scatter = (shown + np.sqrt(shown**2 + 4.0 * shown * _LASTING**2)) / 2.0
+    raised = kernel.copy()
+    raised[list(_NOISES)] = np.maximum(kernel[list(_NOISES)], np.log(scatter) / 2.0)
+    return raised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +254,7 @@ def sight(curve: Curve, at: tuple[Floats, Floats, Floats]) -> Sight:
 
 def prior_curve(form: Form, prior: ShapePrior, kernel: Floats) -> Curve:
     empty = np.zeros(0)
-    nothing = Points(batch=empty, share=empty, slowness=empty, log_value=empty, count=empty)
+    nothing = Points(batch=empty, share=empty, slowness=empty, log_value=empty, count=empty, spread=empty)
     return Curve(form=form, prior=prior, kernel=kernel, parameters=prior.mean, points=nothing, extra=empty, fitted=0)
 
 
@@ -329,5 +346,5 @@ def fit(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curve:
         return prior_curve(form, prior, kernel)
     # What is grossly wrong must not pass for a lively residual.
     curve = discount(curve, _GROSS)
-    curve = replace(curve, kernel=own_kernel(kernel, task(curve)))
+    curve = replace(curve, kernel=repeated(own_kernel(kernel, task(curve)), curve.points))
     return discount(settle(curve))

@@ -197,4 +197,5 @@ def _fresh(
 def _seen(place: tuple[Floats, Floats, Floats], fresh: Flags) -> Points:
     rows = np.flatnonzero(~fresh)
     batch, share, slowness = (axis[rows] for axis in place)
-    return Points(batch=batch, share=share, slowness=slowness, log_value=np.zeros(len(rows)), count=np.ones(len(rows)))
+    nothing = np.zeros(len(rows))
+    return Points(batch=batch, share=share, slowness=slowness, log_value=nothing, count=nothing + 1.0, spread=nothing)

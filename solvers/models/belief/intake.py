@@ -23,13 +23,16 @@ _COUNT_MAX = 25.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points(Parallel):
-    """`share` is a fraction, `slowness` highest clock over clock, `count` how many measurements a point stands for."""
+    """`share` is a fraction, `slowness` highest clock over clock, `count` how many measurements a point stands for and
+    `spread` their variance (0 for a single one).
+    """
 
     batch: Floats
     share: Floats
     slowness: Floats
     log_value: Floats
     count: Floats
+    spread: Floats
 
     @staticmethod
     def of(batch: Floats, share: Floats, slowness: Floats, value: Floats) -> Points:
@@ -42,6 +45,7 @@ class Points(Parallel):
             slowness=slowness[kept],
             log_value=np.log(value[kept]),
             count=np.ones(int(kept.sum())),
+            spread=np.zeros(int(kept.sum())),
         )
 
     def __len__(self) -> int:
@@ -63,12 +67,14 @@ class Points(Parallel):
         groups = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
         middle = np.array([_weighted_median(self.log_value[group], self.count[group]) for group in groups])
         count = np.bincount(which, weights=self.count)
+        within = (self.count - 1.0) * self.spread + self.count * (self.log_value - middle[which]) ** 2
         return Points(
             batch=np.asarray(keys[:, 0], dtype=np.float64),
             share=np.asarray(keys[:, 1], dtype=np.float64),
             slowness=np.asarray(keys[:, 2], dtype=np.float64),
             log_value=middle,
             count=np.minimum(count, _COUNT_MAX),
+            spread=np.bincount(which, weights=within) / np.maximum(count - 1.0, 1.0),
         )
 
     def spread_out(self, limit: int) -> Points:

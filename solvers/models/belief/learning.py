@@ -35,6 +35,8 @@ _FEW = 0.5
 """Quantiles from one voice alone are too narrow by so much of themselves for the next model."""
 _LOWEST, _HIGHEST = 0.6, 4.0
 _MODELS_MAX = 14
+_CALM = 0.2
+"""What is left at least of a standard deviation where repeats take their part away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,11 @@ def _surprises(example: Curve, kept: Flags, kernel: Floats) -> tuple[Floats, Fla
     rest = example.points.take(~kept)
     clocked = bool(np.any(example.points.slowness != 1.0))
     found = lookup(compiled(newcomer, (1.0, 1.0), clocked=clocked), rest.at)
-    return np.abs(np.exp(rest.log_value) - found[:, 0]) / found[:, 1], intake.within(rest.at, newcomer.points)
+    # Of several measurements the middle surprises less than the next one will.
+    passing = curves.passing(curves.noise(newcomer.kernel, newcomer.form.elasticity(newcomer.parameters, rest.at)))
+    calm = found[:, 0] ** 2 * passing * (1.0 - 1.0 / rest.count)
+    std = np.sqrt(np.maximum(found[:, 1] ** 2 - calm, (_CALM * found[:, 1]) ** 2))
+    return np.abs(np.exp(rest.log_value) - found[:, 0]) / std, intake.within(rest.at, newcomer.points)
 
 
 def _widened_by(parts: Sequence[Floats], usual: float) -> float:

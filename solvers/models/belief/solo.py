@@ -134,7 +134,7 @@ def _as(kind: type[T], plain: Any) -> T:
 
 SPEC = ModelSpec(
     name="headroom",
-    version="1",
+    version="2",
     formula="physical shape with learned residual and conformal intervals",
     quantities=tuple(Quantity),
     online=True,

@@ -31,6 +31,14 @@ def test_repeated_configurations_become_their_median() -> None:
     assert found.count.tolist() == [3, 2]
 
 
+def test_repeats_keep_their_variance_however_they_were_merged() -> None:
+    rows = [(1.0, 0.5, value) for value in (2.9, 3.0, 3.1)]
+    whole, alone = points(*rows).merged(), points((2, 0.5, 9)).merged()
+    assert whole.spread == pytest.approx(np.var(np.log([2.9, 3.0, 3.1]), ddof=1), rel=0.01)
+    assert alone.spread.tolist() == [0.0]
+    assert whole.joined(points(*rows)).merged().spread == pytest.approx(whole.spread * 4 / 5)
+
+
 def test_many_repetitions_count_as_no_more_than_some() -> None:
     assert points(*[(1.0, 0.5, 3.0)] * 500).merged().count.tolist() == [25]
 

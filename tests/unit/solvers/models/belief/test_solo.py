@@ -115,6 +115,24 @@ def test_an_outlier_does_not_poison(model: HeadroomSolo) -> None:
     assert model.update(Samples.of(seen, [before * 8])).predict(seen).mean[0] == pytest.approx(before, rel=0.05)
 
 
+@pytest.mark.parametrize("repeats", [2, 10])
+def test_repeats_teach_how_far_the_next_measurement_may_lie(repeats: int) -> None:
+    asked = grid(["a", "b"])
+    told = [samples(["a", "b"], scatter=0.05, seed=seed) for seed in range(repeats)]
+    answer = Suite.fresh("headroom", Facts()).fit(Samples.chained(told)).solo.predict(asked)
+    nexts = [
+        truth(asked) * np.exp(np.random.default_rng(50 + seed).normal(0.0, 0.05, len(asked))) for seed in range(20)
+    ]
+    inside = np.mean([np.abs(value - answer.mean) <= 1.96 * answer.std for value in nexts])
+    assert 0.92 <= inside <= 0.99
+
+
+def test_repeats_that_contradict_each_other_are_not_answered_as_if_sure() -> None:
+    cell = Queries.of("a", "v100", [1.0, 1.0], 100.0)
+    answer = Suite.fresh("headroom", Facts()).fit(Samples.of(cell, [18.0, 0.018])).predict(cell)
+    assert np.all(answer.std > 0.5 * answer.mean)
+
+
 def test_many_updates_keep_a_curve_bounded(model: HeadroomSolo) -> None:
     now, rng = model, np.random.default_rng(4)
     for row in rng.integers(0, 30, 120):
