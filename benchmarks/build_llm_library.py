@@ -28,6 +28,8 @@ VERSION = "1"
 HELD_OUT = 5
 """Every fifth measurement judges the fit."""
 SERVED_MIN = 12
+ERROR_MAX_PCT = 50.0
+"""Of the time between tokens: a worse fit is worse than what the size alone says, and is told instead of shipped."""
 SPLITWISE_MODELS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
 SPLITWISE_GPUS = {"a100-80gb": "a100", "h100-80gb": "h100"}
 HELIX_MODELS = {"llama1_30b": ("llama-30b", 60), "llama2_70b": ("llama-2-70b", 80)}
@@ -120,7 +122,8 @@ def aiconfigurator(data: Path) -> Iterator[LlmEntry]:
     """What clients saw; of several versions of a runtime the one with most measurements."""
     groups: dict[tuple[str, str, int], dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
     for row in _rows(data / "aiconfigurator-silicon" / "aggregated.csv"):
-        plain = row["pp_size"] == row["attention_dp_size"] == "1"
+        # A blank means that attention is not divided, as 1 does.
+        plain = row["pp_size"] == "1" and row["attention_dp_size"] in ("", "1")
         if plain and row["model_path"] in AIC_MODELS and row["system"] in AIC_GPUS:
             key = (AIC_MODELS[row["model_path"]], AIC_GPUS[row["system"]], int(row["tp_size"]))
             runtime = f"{row['backend']} {row['backend_version']} {row['gemm_quant_mode']}"
@@ -205,7 +208,9 @@ def build(data: Path) -> LlmLibrary:
     entries: dict[tuple[str, str, int], LlmEntry] = {}
     for entry in (*splitwise(data), *helix(data), *aiconfigurator(data)):
         key = (entry.model, entry.gpu_type, entry.gpus)
-        if entry.model in known and (key not in entries or entry.decode_error_pct < entries[key].decode_error_pct):
+        if entry.decode_error_pct > ERROR_MAX_PCT:
+            print(f"left out: {entry.model} on {entry.gpus} {entry.gpu_type}, {entry.decode_error_pct} % off")
+        elif entry.model in known and (key not in entries or entry.decode_error_pct < entries[key].decode_error_pct):
             entries[key] = entry
     if not entries:
         raise InputError(f"there is no LLM measurement in {data}")

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,7 +64,8 @@ class FilesCommand(TyperCommand):
 
 def read_measurements(solo: Sequence[str], pairs: Sequence[str], *, skip_bad: bool) -> tuple[list[Sheet], list[Sheet]]:
     """Sheets of models alone and of pairs. Raises CommandError when one has bad rows that may not be skipped."""
-    from app.services.profiles.forms import CsvForm, read_sheet
+    from app.services.profiles.doubts import doubts
+    from app.services.profiles.forms import CsvForm, group_samples_of, read_sheet, samples_of
 
     files = [*((file, CsvForm.SOLO) for file in solo), *((file, CsvForm.PAIRS) for file in pairs)]
     if sum(file == STANDARD for file, _ in files) > 1:
@@ -74,7 +76,18 @@ def read_measurements(solo: Sequence[str], pairs: Sequence[str], *, skip_bad: bo
             hint = {CsvForm.PAIRS: "; give it with --pairs", CsvForm.SOLO: "; give it with --solo"}
             raise InputError(f"{file}: its columns are those of {sheet.form.value}{hint.get(sheet.form, '')}")
     refuse_faults([file for file, _ in files], sheets, skip_bad=skip_bad)
-    return sheets[: len(solo)], sheets[len(solo) :]
+    for (file, _), sheet in zip(files, sheets, strict=True):
+        if not (len(sheet) or sheet.faults) or not any(map(len, sheets)):
+            raise InputError(f"{file}: there is no row of measurements in it")
+    alone, together = sheets[: len(solo)], sheets[len(solo) :]
+    places = [[f"{file}:{line}" for line in sheet.lines] for (file, _), sheet in zip(files, sheets, strict=True)]
+    of_alone, of_pairs = (list(chain.from_iterable(part)) for part in (places[: len(solo)], places[len(solo) :]))
+    found = doubts(samples_of(alone), group_samples_of(together), (of_alone, of_pairs))
+    for doubt in found[:FAULTS_SHOWN]:
+        typer.echo(f"{doubt.place}: doubtful: {doubt.detail}", err=True)
+    if found:
+        typer.echo(f"{len(found)} doubtful rows are learned from as they are", err=True)
+    return alone, together
 
 
 def read_questions(file: str, *, skip_bad: bool) -> Sheet:

@@ -230,8 +230,9 @@ def _send(client: Client, file: str, sent: dict[str, Any], *, lines_before: int 
         _name_faults(file, lines_before, error.pointers)
         rest = f"nothing from line {lines_before + 1} on" if lines_before else "nothing of it"
         raise CommandError(f"{file}: {rest} was imported (--skip-bad leaves bad rows out)", Exit.USAGE) from None
-    skipped = ((str(fault["pointer"]), str(fault["detail"])) for fault in answer["skipped"])
-    _name_faults(file, lines_before, skipped)
+    told = [(fault, fault["detail"]) for fault in answer["skipped"]]
+    told += [(fault, f"doubtful: {fault['detail']}") for fault in answer.get("doubtful", ())]
+    _name_faults(file, lines_before, ((str(fault["pointer"]), detail) for fault, detail in told))
     return answer
 
 

@@ -12,7 +12,7 @@ taught to what was fitted before.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from app import kinds, library
 from app.logs import EventLog
+from app.services.profiles.profiles import groups_of, samples_of
 from app.store import documents, outcomes, profiles
 from app.store.engine import Database
 from app.store.sql import named
@@ -31,10 +32,10 @@ from solvers.domain.arrays import Floats
 from solvers.domain.codec import digest
 from solvers.domain.device import GpuType
 from solvers.domain.ids import Digest
-from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
+from solvers.domain.profile import ProfileOrigin
 from solvers.domain.workload import ModelVariant
 from solvers.errors import HeadroomError, TransientError
-from solvers.models.base import MEASURED, Facts, Groups, GroupSamples, Origin, Quantity, Queries, Samples
+from solvers.models.base import MEASURED, Facts, GroupSamples, Origin, Quantity, Queries, Samples
 from solvers.models.library import name_key
 from solvers.models.online.forecasts import taught
 from solvers.models.suite import Suite
@@ -114,37 +115,6 @@ def read_facts(session: Session) -> Facts:
         gpu_types={**built_in.gpu_types, **{item.name: item for item in gpu_types}},
         models={**built_in.models, **{item.name: item for item in models}},
     )
-
-
-def samples_of(points: Sequence[ProfilePoint]) -> Samples:
-    queries = Queries.of(
-        [point.model for point in points],
-        [point.gpu_type for point in points],
-        [point.batch for point in points],
-        [point.share_pct_sm for point in points],
-        [point.clock_mhz_sm for point in points],
-    )
-    names = ("latency_ms_p99", "throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct")
-    measured = {name: _column(getattr(point, name) for point in points) for name in names}
-    return Samples.of(queries, [point.latency_ms_mean for point in points], **measured)
-
-
-def groups_of(pairs: Sequence[PairPoint]) -> GroupSamples:
-    first, second = (
-        Queries.of(
-            [getattr(pair, f"model_{side}") for pair in pairs],
-            [pair.gpu_type for pair in pairs],
-            [getattr(pair, f"batch_{side}") for pair in pairs],
-            [getattr(pair, f"share_pct_{side}") for pair in pairs],
-        )
-        for side in "ab"
-    )
-    latency_ms = _column(latency for pair in pairs for latency in (pair.latency_ms_a, pair.latency_ms_b))
-    return GroupSamples(groups=Groups.pairs(first, second), latency_ms=latency_ms)
-
-
-def _column(cells: Iterable[float | None]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
 
 
 def _rows(samples: Samples) -> list[tuple[object, ...]]:

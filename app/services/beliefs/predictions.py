@@ -32,7 +32,6 @@ NEIGHBOURS_MAX = 15
 FAULTS_MAX = 50
 PERCENTILE_MIN, PERCENTILE_MAX = 50.0, 99.9
 _LATENCIES = (Quantity.LATENCY_MS, Quantity.LATENCY_MS_P99)
-_WORDS = {Origin.MEASURED: "measured", Origin.LIBRARY: "library", Origin.SCALED: "scaled"}
 
 T = TypeVar("T")
 
@@ -241,7 +240,7 @@ class _Asked:
             quantity=query.quantity,
             mean=float(answer.mean[place]),
             std=_finite(answer.std[place]),
-            origin=_WORDS[origin],
+            origin=origin.name.lower(),
             support=bool(answer.support[place]),
             distance=_finite(answer.distance[place]),
             source=self._source(query, own) + (_of_company(own, origin) if query.neighbours and beside else ""),

@@ -26,7 +26,7 @@ import numpy as np
 from solvers.domain import profile as limits
 from solvers.domain.arrays import Floats, Whole
 from solvers.errors import InputError
-from solvers.models.base import Answer, Groups, GroupSamples, Quantity, Queries, Samples
+from solvers.models.base import Answer, Groups, GroupSamples, Origin, Quantity, Queries, Samples
 from solvers.models.suite import Suite
 
 NAME_LENGTH_MAX = 256
@@ -349,8 +349,13 @@ def _check_header(header: tuple[str, ...], columns: _FormColumns) -> None:
 
 
 _MEASURED = ("throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct")
-SOLO_ANSWERS = ("latency_ms", "latency_ms_std", "throughput_rps", "power_w", "memory_mib")
-PAIR_ANSWERS = ("latency_ms_a", "latency_ms_b", "latency_ms_a_std", "latency_ms_b_std")
+SOLO_ANSWERS = ("latency_ms", "latency_ms_std", "throughput_rps", "power_w", "memory_mib", "origin", "support")
+PAIR_ANSWERS = (
+    "latency_ms_a", "latency_ms_b", "latency_ms_a_std", "latency_ms_b_std", "origin_a", "origin_b", "support_a",
+    "support_b",
+)  # fmt: skip
+Answers = Mapping[str, Floats | list[str]]
+"""By column; words stand as they are."""
 
 
 def samples_of(sheets: Sequence[Sheet]) -> Samples:
@@ -400,33 +405,43 @@ def keys_of(sheet: Sheet) -> set[tuple[str, str]]:
     }
 
 
-def answers_to(sheet: Sheet, suite: Suite) -> dict[str, Floats]:
-    """What a suite says to each row, by answer column. What the suite cannot answer is NaN."""
+def answers_to(sheet: Sheet, suite: Suite) -> Answers:
+    """What a suite says to each row, by answer column. What the suite cannot answer is NaN, or no word."""
     if sheet.form.is_pairs:
         found = suite.predict_groups(groups_of([sheet]))
-        columns = (found.mean[0::2], found.mean[1::2], found.std[0::2], found.std[1::2])
-        return dict(zip(PAIR_ANSWERS, columns, strict=True))
+        origin, support = _words(found)
+        parts = (found.mean, found.std, origin, support)
+        return dict(zip(PAIR_ANSWERS, (part[side::2] for part in parts for side in (0, 1)), strict=True))
     queries = queries_of([sheet])
     latency = suite.predict(queries)
-    return {
-        "latency_ms": latency.mean,
-        "latency_ms_std": latency.std,
-        "throughput_rps": 1000.0 * queries.batch / latency.mean,
-        "power_w": _mean_of(suite, queries, Quantity.POWER_W),
-        "memory_mib": _mean_of(suite, queries, Quantity.MEMORY_MIB),
-    }
+    throughput_rps = 1000.0 * queries.batch / latency.mean
+    power_w, memory_mib = (_mean_of(suite, queries, quantity) for quantity in (Quantity.POWER_W, Quantity.MEMORY_MIB))
+    origin, support = _words(latency)
+    columns = (latency.mean, latency.std, throughput_rps, power_w, memory_mib, origin, support)
+    return dict(zip(SOLO_ANSWERS, columns, strict=True))
 
 
-def unknown_rows(sheet: Sheet, answers: Mapping[str, Floats]) -> int:
+def _words(answer: Answer) -> tuple[list[str], list[str]]:
+    """Origin and support of what has an answer."""
+    known = np.isfinite(answer.mean).tolist()
+    origins = [Origin(origin).name.lower() if here else "" for origin, here in zip(answer.origin, known, strict=True)]
+    support = [str(inside).lower() if here else "" for inside, here in zip(answer.support, known, strict=True)]
+    return origins, support
+
+
+def unknown_rows(sheet: Sheet, answers: Answers) -> int:
     columns = ("latency_ms_a", "latency_ms_b") if sheet.form.is_pairs else ("latency_ms",)
-    return int(np.any([~np.isfinite(answers[name]) for name in columns], axis=0).sum()) if len(sheet) else 0
+    known = [np.isfinite(np.asarray(answers[name], dtype=np.float64)) for name in columns]
+    return int((~np.all(known, axis=0)).sum()) if len(sheet) else 0
 
 
-def written(sheet: Sheet, answers: Mapping[str, Floats]) -> str:
+def written(sheet: Sheet, answers: Answers) -> str:
     """The rows as they were, without columns that the answers replace, and the answers behind them."""
     kept = [index for index, name in enumerate(sheet.header) if name not in answers]
-    columns = (column.tolist() for column in answers.values())
-    texts = [[f"{number:.6g}" if np.isfinite(number) else "" for number in column] for column in columns]
+    texts = [
+        column if isinstance(column, list) else [f"{number:.6g}" if np.isfinite(number) else "" for number in column]
+        for column in answers.values()
+    ]
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*(sheet.header[index] for index in kept), *answers])

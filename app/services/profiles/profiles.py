@@ -11,16 +11,19 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 from sqlalchemy.orm import Session
 
 from app import kinds
 from app.errors import Fault, FieldsError
 from app.records import record, record_of
 from app.services.declared.tokens import Deed
+from app.services.profiles.doubts import doubts
 from app.services.profiles.forms import CsvForm, Sheet, SheetError, form_of, header_of, read_sheet
 from app.store import documents, profiles
 from app.store.engine import Database
@@ -28,7 +31,8 @@ from app.store.pages import PageOrder, StoredPage
 from app.store.profiles import ProfileLine
 from solvers.domain.ids import ModelName
 from solvers.domain.profile import PairPoint, Profile, ProfileOrigin, ProfilePoint
-from solvers.errors import FieldError
+from solvers.errors import FieldError, NotFoundError
+from solvers.models.base import Groups, GroupSamples, Queries, Samples
 
 POINTS_MAX = 100_000
 FAULTS_MAX = 50
@@ -220,7 +224,7 @@ def _check_count(count: int) -> None:
 
 @record
 class Imported:
-    """Points and pairs read, configurations written, rows left out."""
+    """Points and pairs read, configurations written, rows left out, and what is strange about those that were not."""
 
     points: int
     pairs: int
@@ -228,6 +232,8 @@ class Imported:
     skipped: tuple[Fault, ...]
     """Why rows were left out, the first of them."""
     skipped_count: int
+    doubtful: tuple[Fault, ...] = ()
+    """What is strange about rows that were stored as they are, the first of them."""
 
 
 class Profiles:
@@ -263,6 +269,7 @@ class Profiles:
             if not points and not pairs:
                 nothing = Fault(pointer="", code="count-out-of-range", detail="there is no point in it")
                 raise FieldsError((*faults[: FAULTS_MAX - 1], nothing))
+            doubtful = _doubts([row for row in settled.rows if row.place not in bad], session)
             written = profiles.put_points(session, points) + profiles.put_pairs(session, pairs)
             touched = {(name, item.gpu_type) for item in good for name in models_of(item)}
             for model, gpu_type in sorted(touched):
@@ -273,6 +280,7 @@ class Profiles:
             configurations=written,
             skipped=tuple(faults[:FAULTS_MAX]),
             skipped_count=len(bad),
+            doubtful=tuple(doubtful[:FAULTS_MAX]),
         )
 
     def delete(self, model: str, gpu_type: str, deed: Deed) -> None:
@@ -283,6 +291,50 @@ class Profiles:
             ):
                 profiles.delete_profile(session, model, gpu_type)
             deed.note(session, "profile.deleted", f"profiles/{model}/{gpu_type}", {})
+
+
+def _doubts(rows: Sequence[Placed], session: Session) -> list[Fault]:
+    """What is strange about rows; pairs are held against what is stored of their members alone, too."""
+    points = [(row.place, row.item) for row in rows if isinstance(row.item, ProfilePoint)]
+    pairs = [(row.place, row.item) for row in rows if isinstance(row.item, PairPoint)]
+    for key in sorted({(model, item.gpu_type) for _, item in pairs for model in models_of(item)}):
+        with suppress(NotFoundError):
+            points += [("", point) for point in profiles.get(session, *key).points]
+    points = [(place, point) for place, point in points if not point.neighbours]
+    samples, groups = samples_of([point for _, point in points]), groups_of([pair for _, pair in pairs])
+    found = doubts(samples, groups, ([place for place, _ in points], [place for place, _ in pairs]))
+    return [Fault(pointer=each.place, code="value-doubtful", detail=each.detail) for each in found if each.place]
+
+
+def samples_of(points: Sequence[ProfilePoint]) -> Samples:
+    queries = Queries.of(
+        [point.model for point in points],
+        [point.gpu_type for point in points],
+        [point.batch for point in points],
+        [point.share_pct_sm for point in points],
+        [point.clock_mhz_sm for point in points],
+    )
+    names = ("latency_ms_p99", "throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct")
+    measured = {name: _column(getattr(point, name) for point in points) for name in names}
+    return Samples.of(queries, [point.latency_ms_mean for point in points], **measured)
+
+
+def groups_of(pairs: Sequence[PairPoint]) -> GroupSamples:
+    first, second = (
+        Queries.of(
+            [getattr(pair, f"model_{side}") for pair in pairs],
+            [pair.gpu_type for pair in pairs],
+            [getattr(pair, f"batch_{side}") for pair in pairs],
+            [getattr(pair, f"share_pct_{side}") for pair in pairs],
+        )
+        for side in "ab"
+    )
+    latency_ms = _column(latency for pair in pairs for latency in (pair.latency_ms_a, pair.latency_ms_b))
+    return GroupSamples(groups=Groups.pairs(first, second), latency_ms=latency_ms)
+
+
+def _column(cells: Iterable[float | None]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

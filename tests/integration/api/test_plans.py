@@ -186,7 +186,14 @@ def _import(world: World, body: bytes) -> Any:
 
 def test_profiles_come_as_csv_or_json(world: World) -> None:
     answer = _import(world, _csv(GOOD, "resnet50,t4,8,50,1590,20.5,1300,bert;gpt2"))
-    assert answer.json() == {"points": 2, "pairs": 0, "configurations": 2, "skipped": [], "skipped_count": 0}
+    assert answer.json() == {
+        "points": 2,
+        "pairs": 0,
+        "configurations": 2,
+        "skipped": [],
+        "skipped_count": 0,
+        "doubtful": [],
+    }
     points = world.call("GET", "/v1/profiles/resnet50/t4").json()["points"]
     assert [point["neighbours"] for point in points] == [[], ["bert", "gpt2"]]
     again = world.call("POST", "/v1/profiles", plain=[{**points[0], "latency_ms_mean": 11.0}])

@@ -54,7 +54,14 @@ def test_the_solo_form_is_stored_whole(world: World) -> None:
 
 def test_pairs_are_stored_once_whatever_their_order(world: World) -> None:
     first = sent(world, PAIRS, "t4,resnet50,8,50,resnet50,4,37.5,9,7", "t4,resnet50,4,37.5,resnet50,8,50,7.5,9.5")
-    assert first.json() == {"points": 0, "pairs": 2, "configurations": 1, "skipped": [], "skipped_count": 0}
+    assert first.json() == {
+        "points": 0,
+        "pairs": 2,
+        "configurations": 1,
+        "skipped": [],
+        "skipped_count": 0,
+        "doubtful": [],
+    }
     page = world.call("GET", "/v1/profiles/resnet50/t4/pairs").json()
     assert page["next_cursor"] is None
     (pair,) = page["items"]
@@ -101,6 +108,19 @@ def test_a_bad_row_is_named_and_may_be_left_out(world: World, header: str, row: 
     assert kept.json()["points"] + kept.json()["pairs"] == 1
     assert [fault["pointer"] for fault in kept.json()["skipped"]] == [pointer]
     assert kept.json()["skipped_count"] == 1
+
+
+def test_what_is_strange_is_told_and_stored(world: World) -> None:
+    kept = sent(world, SOLO, "resnet50,t4,4,50,,18,,,,,", "resnet50,t4,4,50,,0.018,,,,,", "resnet50,t4,8,50,,40,,,,,")
+    (doubt,) = kept.json()["doubtful"]
+    assert (kept.status_code, doubt["pointer"], doubt["code"]) == (200, "row:3", "value-doubtful")
+    assert "18 ms at row:2 are of one configuration; are these seconds among milliseconds?" in doubt["detail"]
+    pair = sent(world, PAIRS, "t4,resnet50,8,50,resnet50,1,50,1.1,7")
+    assert pair.json()["doubtful"][0] == {
+        "pointer": "row:2", "code": "value-doubtful", "detail": "1.1 ms beside a neighbour, 40 ms alone"
+    }  # fmt: skip
+    assert world.call("GET", "/v1/profiles").json()["items"][0]["points"] == 2
+    assert sent(world, SOLO, *grid()).json()["doubtful"] == []
 
 
 def test_nothing_but_bad_rows_is_refused(world: World) -> None:
@@ -170,7 +190,8 @@ def test_csv_is_answered_as_csv(world: World) -> None:
     answer = world.call("POST", "/v1/predictions", "viewer", body=body, headers={"Content-Type": "text/csv"})
     assert answer.headers["content-type"].startswith("text/csv")
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert list(rows[0])[4:] == ["latency_ms", "latency_ms_std", "throughput_rps", "power_w", "memory_mib"]
+    assert list(rows[0])[4:9] == ["latency_ms", "latency_ms_std", "throughput_rps", "power_w", "memory_mib"]
+    assert [(row["origin"], row["support"]) for row in rows] == [("measured", "true")] * 2
     assert [row["batch"] for row in rows] == ["8", "1"]
     assert float(rows[0]["latency_ms"]) == pytest.approx(asked(world, QUESTION).json()[0]["mean"], rel=1e-4)
 

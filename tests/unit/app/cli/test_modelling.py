@@ -85,7 +85,7 @@ def test_answers_come_row_by_row_behind_the_questions(headroom: Headroom, fitted
     assert (said.status, said.out, said.err) == (Exit.OK, "", "")
     text = out.read_text(encoding="utf-8")
     assert text.splitlines()[0] == (
-        "share_pct_sm,model,batch,gpu_type,latency_ms,latency_ms_std,throughput_rps,power_w,memory_mib"
+        "share_pct_sm,model,batch,gpu_type,latency_ms,latency_ms_std,throughput_rps,power_w,memory_mib,origin,support"
     )
     rows = table(text)
     assert [row["model"] for row in rows] == ["alpha", "Beta 2"]
@@ -98,6 +98,7 @@ def test_answers_come_row_by_row_behind_the_questions(headroom: Headroom, fitted
         )
         assert float(row["power_w"]) == pytest.approx(30)
         assert float(row["memory_mib"]) == pytest.approx(900 + int(row["batch"]))
+        assert (row["origin"], row["support"]) == ("measured", "true")
 
 
 def test_pairs_are_answered_with_their_slowdown(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
@@ -105,7 +106,9 @@ def test_pairs_are_answered_with_their_slowdown(headroom: Headroom, fitted: str,
     said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", "-")
     assert said.status == Exit.OK
     (row,) = table(said.out)
-    assert list(row)[-4:] == ["latency_ms_a", "latency_ms_b", "latency_ms_a_std", "latency_ms_b_std"]
+    assert list(row)[-8:-4] == ["latency_ms_a", "latency_ms_b", "latency_ms_a_std", "latency_ms_b_std"]
+    words = [row[f"{name}_{side}"] for name in ("origin", "support") for side in "ab"]
+    assert words == ["measured", "measured", "false", "true"]
     assert float(row["latency_ms_a"]) == pytest.approx(1.2 * LATENCIES_MS["alpha", 4, 40], rel=0.03)
     assert float(row["latency_ms_b"]) == pytest.approx(1.2 * LATENCIES_MS["Beta 2", 1, 40], rel=0.03)
 
@@ -116,6 +119,7 @@ def test_what_is_not_known_stays_empty_and_is_counted(headroom: Headroom, fitted
     assert said.status == Exit.OK
     rows = table(said.out)
     assert [row["latency_ms"] == "" for row in rows] == [True, False]
+    assert [(row["origin"], row["support"]) for row in rows] == [("", ""), ("measured", "true")]
     assert "1 of 2 rows stay empty" in said.err
 
 
@@ -179,6 +183,58 @@ def test_bad_rows_are_named_and_nothing_is_written(headroom: Headroom, solo: Pat
     assert f"{bad}:4: 3 cells" in kept.err
     assert "19 rows and 18 pairs" in kept.err
     assert out.exists()
+
+
+SOLO_TOLD = "model,gpu_type,batch,share_pct_sm,latency_ms,throughput_rps"
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "words"),
+    [
+        (["a,t4,4,50,18,", "a,t4,4,50,8,"], 3, "8 ms here and 18 ms at {file}:2 are of one configuration"),
+        (["a,t4,4,50,18,", "a,t4,4,50,0.018,"], 3, "are of one configuration; are these seconds among milliseconds?"),
+        (["a,t4,4,50,18,", "a,t4,8,50,0.02,"], 3, "where no less is to be done; are these seconds among"),
+        (["a,t4,4,20,0.02,", "a,t4,4,50,18,"], 2, "where no less is to be done; are these seconds among"),
+        (["a,t4,4,50,18,2000"], 2, "2000 inputs/s contradict 18 ms for a batch of 4"),
+        (["a,t4,4,50,18,20"], 2, "20 inputs/s contradict 18 ms for a batch of 4"),
+    ],
+)
+def test_doubtful_rows_are_told_and_learned_from(
+    headroom: Headroom, tmp_path: Path, rows: list[str], line: int, words: str
+) -> None:
+    file, out = written(tmp_path / "s.csv", SOLO_TOLD, *rows), tmp_path / "m.json"
+    said = headroom("fit", "--solo", str(file), "--model", "constant", "--out", str(out))
+    assert said.status == Exit.OK
+    told, counted, _ = said.err.splitlines()
+    assert told.startswith(f"{file}:{line}: doubtful: ")
+    assert words.format(file=file) in told
+    assert counted == "1 doubtful rows are learned from as they are"
+    assert out.exists()
+
+
+def test_what_is_usual_is_no_doubt(headroom: Headroom, solo: Path, pairs: Path, tmp_path: Path) -> None:
+    usual = written(
+        tmp_path / "s.csv", SOLO_TOLD, "a,t4,4,50,18,", "a,t4,4,50,25,400", "a,t4,8,50,,300", "a,t4,8,50,30,"
+    )
+    for files in (("--solo", str(solo), "--pairs", str(pairs)), ("--solo", str(usual))):
+        said = headroom("fit", *files, "--model", "constant", "--out", str(tmp_path / "m.json"))
+        assert (said.status, said.err.count("\n")) == (Exit.OK, 1)
+
+
+def test_pairs_far_faster_than_alone_are_told(headroom: Headroom, solo: Path, tmp_path: Path) -> None:
+    fast = written(tmp_path / "p.csv", PAIRS, "t4,alpha,4,20,Beta 2,1,40,0.3,5")
+    files = ("--solo", str(solo), "--pairs", str(fast))
+    said = headroom("fit", *files, "--model", "constant", "--out", str(tmp_path / "m.json"))
+    assert said.status == Exit.OK
+    assert said.err.startswith(f"{fast}:2: doubtful: 0.3 ms beside a neighbour, 15.5 ms alone")
+
+
+def test_a_file_without_rows_is_refused(headroom: Headroom, solo: Path, tmp_path: Path) -> None:
+    for text in (SOLO, SOLO + "\n,,,,,,,,,,"):
+        file = written(tmp_path / "s.csv", text)
+        said = headroom("fit", "--solo", str(solo), str(file), "--model", "constant", "--out", str(tmp_path / "m.json"))
+        assert (said.status, said.err) == (Exit.USAGE, f"headroom: {file}: there is no row of measurements in it\n")
+    assert not (tmp_path / "m.json").exists()
 
 
 def test_bad_questions_are_named_and_may_be_skipped(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
@@ -332,7 +388,7 @@ def test_the_shipped_measurements_can_be_fitted_and_asked(headroom: Headroom, tm
 
 SHARE = {"pointer": "row:17/share_pct_sm", "code": "value-invalid", "detail": "120 must be at most 100"}
 SHORT = {"pointer": "row:18", "code": "value-invalid", "detail": "3 cells under 11 columns"}
-DONE = {"points": 3, "pairs": 1, "configurations": 4, "skipped": [], "skipped_count": 0}
+DONE = {"points": 3, "pairs": 1, "configurations": 4, "skipped": [], "skipped_count": 0, "doubtful": []}
 POINT: dict[str, Any] = {
     "model": "resnet50", "gpu_type": "t4", "batch": 8, "share_pct_sm": 50, "clock_mhz_sm": 1590,
     "latency_ms_mean": 12.5, "latency_ms_p99": None, "memory_mib": None, "power_w": 30.0, "origin": "measured",
@@ -393,6 +449,13 @@ def test_skipped_rows_are_named_too(api: Api, headroom: Headroom, sheet: Path) -
     assert said.status == Exit.OK
     assert said.err == f"{sheet}:17: share_pct_sm: 120 must be at most 100\n"
     assert api.asked[-1].url.params["skip_bad"] == "true"
+
+
+def test_doubtful_rows_of_a_server_are_named(api: Api, headroom: Headroom, sheet: Path) -> None:
+    doubt = {"pointer": "row:4", "code": "value-doubtful", "detail": "1 ms here and 9 ms at row:2"}
+    api.answers["POST /v1/profiles"] = {**DONE, "doubtful": [doubt]}
+    said = headroom("profiles", "import", str(sheet))
+    assert (said.status, said.err) == (Exit.OK, f"{sheet}:4: doubtful: 1 ms here and 9 ms at row:2\n")
 
 
 def test_faults_of_lists_keep_their_pointers(api: Api, headroom: Headroom, tmp_path: Path) -> None:
