@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
@@ -24,7 +24,7 @@ from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DemandOrigin
 from solvers.domain.workload import ServiceMode
-from solvers.models.worth import Step, worth_of
+from solvers.models.worth import Step
 from solvers.planners.registry import pursued
 from solvers.problems.fleet import silent_nodes
 
@@ -162,7 +162,7 @@ def _churn(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
 
 def _small_gain(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
     """Only reached when nothing is urgent."""
-    if step.gains_enough or _as_pursued(case, step.plan):
+    if step.gains_enough or _as_pursued(case, step):
         return {}
     terms, now, then = case.snapshot.policy.terms, step.standing, step.aim
     facts = [
@@ -176,17 +176,11 @@ def _small_gain(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]
     return {HoldReason.SMALL_GAIN: tuple(facts)}
 
 
-def _as_pursued(case: GateCase, plan: Plan) -> bool:
-    """Whether a plan of who does not pursue cost is no worse in all that he does pursue."""
-    snapshot, standing = case.snapshot, case.standing
-    terms = pursued(snapshot.policy, plan.planner) if case.order.by_pursuit else snapshot.policy.terms
-    if standing is None or Term.COST in terms:
-        return False
-    picture = replace(snapshot, policy=replace(snapshot.policy, objective=terms))
-    now, then = (
-        worth_of(picture, case.movable, each.assignments, each.settings).objective for each in (standing, plan)
-    )
-    return then.key(terms) <= now.key(terms)
+def _as_pursued(case: GateCase, step: Step) -> bool:
+    """Whether a plan of who does not pursue cost is no worse in what he does pursue."""
+    policy = case.snapshot.policy
+    terms = pursued(policy, step.plan.planner) if case.order.by_pursuit else policy.terms
+    return Term.COST not in terms and step.aim.key(terms) <= step.standing.key(terms)
 
 
 def fatal_codes(findings: Iterable[Finding]) -> str:

@@ -51,8 +51,8 @@ class PlannerSpec:
     knobs: tuple[Knob, ...]
     needs_profiles: bool = True
     pursues: tuple[Term, ...] = ALWAYS
-    """What its plans are made to be better in, as far as plans are judged by it; what is not among it may become worse
-    by them. Who does not pursue cost decides by rules of his own when moving is worth it.
+    """What its plans may not make worse, of the terms that every plan is judged by. Who does not pursue cost decides by
+    rules of his own when moving is worth it.
     """
     leaves_clock_open: bool = False
     """Whether its plans may hold at every clock of an envelope, so that a controller can move it. Elsewhere both ends

@@ -16,7 +16,6 @@ import numpy as np
 from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal, ProposalStatus
-from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.least_share import available
 from solvers.planners.base import SERVING, Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
@@ -35,7 +34,7 @@ SPEC = PlannerSpec(
     about="one service to a GPU with the least share it needs, training jobs where that costs the service least",
     version="1",
     knobs=KNOBS,
-    pursues=(*SERVING, Term.TRAINING),
+    pursues=SERVING,
 )
 FEWER_GAIN = 0.1
 """Part of its cost that another count of replicas must save."""
