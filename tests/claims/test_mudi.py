@@ -9,12 +9,15 @@ import pytest
 
 from app.demo.fleet import examples_path
 from lab.arena.loading import load
-from lab.claims.claim import ClaimStatus, Effort
+from lab.claims.claim import ClaimStatus, Effort, world_of
 from lab.claims.mudi import rules, worlds
 from lab.claims.mudi.worlds import deciding
+from lab.claims.planned import request_of
 from lab.outcome import JobOutcome, RunOutcome, RunWindow, metric
 from lab.world.world import World
 from solvers.domain.ids import JobId
+from solvers.planners.case import Case
+from solvers.policies.mudi.curves import MudiCurves
 
 SPAN_S = 1200.0
 
@@ -104,3 +107,17 @@ def test_a_decision_asks_the_whole_tuner_and_less_than_a_plan() -> None:
     assert (found.devices, found.jobs) == (12, 13)
     assert found.decisions_ms
     assert 1 <= found.evaluations_most <= worlds.EVALUATIONS_MAX
+
+
+def test_in_its_world_training_that_nobody_measured_steepens_curves_by_what_it_is_made_of() -> None:
+    picture, jobs = worlds._picture(world_of("mudi-small"))
+    unknown = {job.model for job in jobs} - {profile.model for profile in picture.profiles}
+    assert {"vgg16", "ncf", "ad-gcl"} <= unknown
+    case = Case.of(request_of(picture, 0))
+    made = MudiCurves(beliefs=case.beliefs, models=picture.models_by_name())
+    for need in case.needs:
+        alone, slopes = made.beside(need, 0, ()), made.slopes(0)
+        beside = [made.beside(need, 0, (model,)) for model in sorted(unknown)]
+        told = {round(each[8].l0 / alone[8].l0, 6) for each in beside}
+        assert len(told) > len(unknown) / 2
+        assert 1.0 <= min(told) < max(told) <= slopes.worst

@@ -2,9 +2,10 @@
 
 The parameters are the paper's values, and defaults of our reading where it states none.
 
-There is one piecewise-linear curve per model, class of devices and batch, which company steepens. Where the profile has
-points measured beside exactly these jobs, the curve is fitted to them; else the curve alone is steepened by the jobs'
-pressure, and the pressure of a network that nobody measured is predicted from what it is made of.
+There is one piecewise-linear curve per model, class of devices and batch, fitted as it is judged, and company steepens
+it. Where the profile has points measured beside exactly these jobs, the curve is fitted to them; else, beside networks
+whose pressure was measured, the curve alone is steepened by that; beside one that nobody measured its slopes follow
+from the layers of the company, by the regression that is judged on measured pairs, learned from what profiles tell.
 
 The least share: how fast a batch has to be for its window (T = window / batches of it, with the limit and stability as
 its ceilings), and the smallest share at which it is, by the closed form or by the convex programme. What the programme
@@ -19,22 +20,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.profile import ProfilePoint
+from solvers.domain.profile import Interference, ProfilePoint
 from solvers.domain.value import value
 from solvers.domain.workload import ModelVariant
 from solvers.engines.least_share import LeastShare, least_shares
 from solvers.errors import EngineError
+from solvers.models.base import Facts, Groups, Queries
+from solvers.models.believed import PAIR_BATCHES
 from solvers.models.options import Beliefs
-from solvers.models.parts.curves import Ridge
+from solvers.models.parts.curves import Fits, Rows
+from solvers.models.parts.seen import NO_SAMPLES
 from solvers.models.table import Grid
+from solvers.models.told import RunsTold, company_told
 from solvers.planners.tuning import Tune, TunedRecord
-from solvers.policies.mudi.models import Piecewise, fitted
+from solvers.policies.mudi.models import BatchCurves, MudiSlopes, Piecewise, fitted, learn_alone, learn_slopes
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
 
@@ -145,11 +150,12 @@ def programme(curves: Sequence[Piecewise], targets: Sequence[float], floor: floa
 # --- Curves of services
 
 
-KNOWN_MIN = 4
-"""Networks of known pressure that a prediction from layers needs."""
 PAIRS_MIN = 3
 """Shares that a curve beside measured company needs."""
-KINDS_MAX = 6
+RUNS = RunsTold((10.0, 30.0, 50.0, 70.0, 90.0), PAIR_BATCHES)
+"""What slopes are learned from: inference here has as little share as it needs."""
+LOW_PART, WHOLE = 0.5, 0.99
+"""Parts of the knee and of the device at which a predicted curve is held, beside the knee itself."""
 
 Company = tuple[ModelName, ...]
 """Models of the jobs on a device, sorted."""
@@ -161,43 +167,70 @@ class MudiCurves:
 
     beliefs: Beliefs
     models: Mapping[ModelName, ModelVariant]
-    _alone: dict[tuple[ModelName, int], dict[int, Piecewise]] = field(default_factory=dict)
+    _alone: dict[tuple[ModelName, int], BatchCurves | None] = field(default_factory=dict)
     _beside: dict[tuple[ModelName, int, Company], dict[int, Piecewise]] = field(default_factory=dict)
-    _pressures: dict[GpuTypeName, dict[ModelName, float]] = field(default_factory=dict)
+    _slopes: dict[int, MudiSlopes] = field(default_factory=dict)
 
     def beside(self, need: Need, number: int, company: Company) -> dict[int, Piecewise]:
         """Curve by batch on devices of a class beside these jobs."""
         key = (need.model, number, company)
         if key not in self._beside:
             kind = self.beliefs.classes[number]
-            factor = 1.0 + self.slowing(need, kind, company)
             measured = self._measured(need, kind, company) if company else {}
-            alone = self._curves(need, number)
-            # Company slows every execution alike, so slopes grow as latency does.
-            self._beside[key] = {
-                batch: measured.get(batch)
-                or replace(each, k1=each.k1 * factor, k2=each.k2 * factor, l0=each.l0 * factor)
-                for batch, each in alone.items()
-            }
+            alone = None if need.tokens is not None else self._curves(need.model, number)
+            batches = [] if alone is None else [int(batch) for batch in alone.batches]
+            curves = dict(zip(batches, () if alone is None else alone.curves, strict=True))
+            self._beside[key] = {**self._slowed(need, number, company, curves), **_of(measured, curves)}
         return self._beside[key]
 
-    def slowing(self, need: Need, kind: DeviceClass, company: Company) -> float:
-        """By how much of its latency alone a service is slowed beside these jobs, they on a half of the device."""
+    def _slowed(self, need: Need, number: int, company: Company, curves: dict[int, Piecewise]) -> dict[int, Piecewise]:
+        """Curves alone, slowed by jobs: alike at every share by those of known pressure, else as their layers say."""
+        kind = self.beliefs.classes[number]
+        slowing = self.slowing(need, kind, company)
+        if slowing is None:
+            slopes, told = self.slopes(number), all(name in self.models for name in company)
+            if told and slopes.ridge is not None and (need.model, kind.gpu_type) in slopes.services:
+                return _steepened(slopes, need.model, kind, company, curves)
+            slowing = (self.beliefs.policy.interference_margin - 1.0) * len(company)
+        factor = 1.0 + slowing
+        return {
+            batch: replace(each, k1=each.k1 * factor, k2=each.k2 * factor, l0=each.l0 * factor)
+            for batch, each in curves.items()
+        }
+
+    def slowing(self, need: Need, kind: DeviceClass, company: Company) -> float | None:
+        """By how much of its latency alone a service is slowed beside these jobs, they on a half of the device; None
+        where nobody measured one of them.
+        """
         if not company:
             return 0.0
-        profile = self.beliefs.profiles.get((need.model, kind.gpu_type))
-        known = None if profile is None else profile.interference
-        pressures = self._pressures_on(kind)
-        if known is None or any(name not in pressures for name in company):
-            return (self.beliefs.policy.interference_margin - 1.0) * len(company)
-        return known.sensitivity * sum(pressures[name] for name in company) * math.sqrt(0.5 / len(company))
+        profiles = self.beliefs.profiles
+        told = [profiles.get((name, kind.gpu_type)) for name in (need.model, *company)]
+        known = [None if profile is None else profile.interference for profile in told]
+        suffers, presses = known[0], [each.pressure for each in known[1:] if each is not None]
+        if suffers is None or len(presses) < len(company):
+            return None
+        return suffers.sensitivity * sum(presses) * math.sqrt(0.5 / len(company))
 
-    def _curves(self, need: Need, number: int) -> dict[int, Piecewise]:
-        key = (need.model, number)
+    def slopes(self, number: int) -> MudiSlopes:
+        """What layers do to curves on a class of devices."""
+        if number not in self._slopes:
+            kind, told = self.beliefs.classes[number], list[ToldNetwork]()
+            for (model, where), profile in sorted(self.beliefs.profiles.items()):
+                grid = self.beliefs.grid(model, kind) if where == kind.gpu_type else None
+                runs = None if grid is None else _runs(grid, kind)
+                if profile.interference is not None and runs is not None:
+                    told.append(ToldNetwork(model, profile.interference, runs))
+            self._slopes[number] = _slopes_through(kind.gpu_type, tuple(told), tuple(self.models.values()))
+        return self._slopes[number]
+
+    def _curves(self, model: ModelName, number: int) -> BatchCurves | None:
+        key = (model, number)
         if key not in self._alone:
             kind = self.beliefs.classes[number]
-            grid = None if need.tokens is not None else self.beliefs.grid(need.model, kind)
-            self._alone[key] = {} if grid is None else _fitted(grid, kind)
+            grid = self.beliefs.grid(model, kind)
+            runs = None if grid is None else _runs(grid, kind)
+            self._alone[key] = None if runs is None else _curve_through(runs)
         return self._alone[key]
 
     def _measured(self, need: Need, kind: DeviceClass, company: Company) -> dict[int, Piecewise]:
@@ -216,56 +249,73 @@ class MudiCurves:
                 found[batch] = fitted(share, latency)
         return found
 
-    def _pressures_on(self, kind: DeviceClass) -> dict[ModelName, float]:
-        """Pressure of every network on a GPU type, predicted from layers where nobody measured it."""
-        if kind.gpu_type not in self._pressures:
-            known = {
-                model: item.interference.pressure
-                for (model, gpu_type), item in self.beliefs.profiles.items()
-                if gpu_type == kind.gpu_type and item.interference is not None
-            }
-            self._pressures[kind.gpu_type] = {**_predicted(known, self.models), **known}
-        return self._pressures[kind.gpu_type]
+
+def _of(measured: Mapping[int, Piecewise], curves: Mapping[int, Piecewise]) -> dict[int, Piecewise]:
+    return {batch: curve for batch, curve in measured.items() if batch in curves}
 
 
-def _fitted(grid: Grid, kind: DeviceClass) -> dict[int, Piecewise]:
-    share = grid.shares_pct / 100.0 / kind.sm_part
+Runs = tuple[bytes, bytes, bytes]
+"""Batches, shares and latencies of a profile, as bytes so that they can be looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldNetwork:
+    """What a profile says of a network in company, and its runs alone."""
+
+    model: ModelName
+    interference: Interference
+    runs: Runs
+
+
+def _runs(grid: Grid, kind: DeviceClass) -> Runs | None:
+    share_pct = grid.shares_pct / kind.sm_part
+    rows, columns = np.nonzero(grid.measured & (share_pct <= 100.0 + 1e-7)[:, None])
+    parts = grid.batches[columns], share_pct[rows], grid.latency_ms_tail[rows, columns]
+    batch, share, latency = (np.ascontiguousarray(part, dtype=np.float64).tobytes() for part in parts)
+    return (batch, share, latency) if len(rows) else None
+
+
+@lru_cache(maxsize=1024)
+def _curve_through(runs: Runs) -> BatchCurves:
+    """The same profile is planned with cycle after cycle."""
+    batch, share_pct, latency = (np.frombuffer(each) for each in runs)
+    return learn_alone(Rows(batch=batch, share_pct=share_pct, cycle=np.ones(len(batch)), value=latency))
+
+
+@lru_cache(maxsize=64)
+def _slopes_through(
+    gpu_type: GpuTypeName, told: tuple[ToldNetwork, ...], models: tuple[ModelVariant, ...]
+) -> MudiSlopes:
+    """The regression of claims, learned from company as profiles tell it."""
+    # Networks are told apart by what is known of all of them.
+    layered = all(each.layers for each in models)
+    facts = Facts(models={each.name: each if layered else replace(each, layers=()) for each in models})
+    known = {each.model: each.interference for each in told}
+    curves: Fits = {(each.model, gpu_type): _curve_through(each.runs) for each in told}
+    company = company_told(gpu_type, known, lambda _, rest: np.ones(len(rest)), facts, NO_SAMPLES, RUNS)
+    return learn_slopes(company, facts, curves)
+
+
+def _steepened(
+    slopes: MudiSlopes, model: ModelName, kind: DeviceClass, company: Company, curves: dict[int, Piecewise]
+) -> dict[int, Piecewise]:
+    """Curves through what the slopes say at the knee, below it and on all of the device, the jobs dividing the rest;
+    never faster than alone, nor flat before the knee and steep after it.
+    """
+    shares = np.array([[LOW_PART * each.knee, each.knee, WHOLE] for each in curves.values()]).reshape(-1)
+    rest_pct, count = 100.0 * (1.0 - shares) / len(company), 1 + len(company)
+    queries = Queries.of(
+        [model, *company] * len(shares),
+        kind.gpu_type,
+        np.repeat(np.repeat(np.array(list(curves), dtype=np.float64), 3), count),
+        np.stack([100.0 * shares, *[rest_pct] * len(company)], axis=1).reshape(-1),
+    )
+    groups = Groups(members=queries, group=np.repeat(np.arange(len(shares), dtype=np.int64), count))
+    slowed = np.clip(slopes.slowdown(groups, np.ones(len(groups)))[::count], 1.0, slopes.worst).reshape(-1, 3)
     found = {}
-    for column, batch in enumerate(grid.batches):
-        rows = grid.measured[:, column] & (share <= 1.0 + 1e-9)
-        if rows.any():
-            found[int(batch)] = fitted(share[rows], grid.latency_ms_tail[rows, column])
+    for (batch, each), factors in zip(curves.items(), slowed, strict=True):
+        low, knee, whole = each(np.array([LOW_PART * each.knee, each.knee, WHOLE])) * factors
+        flat = float(min(0.0, (whole - knee) / (WHOLE - each.knee))) if each.knee < WHOLE else 0.0
+        steep = float(min(flat, (knee - low) / (each.knee * (1.0 - LOW_PART))))
+        found[batch] = Piecewise(k1=steep, k2=flat, knee=each.knee, l0=float(knee))
     return found
-
-
-def _predicted(known: Mapping[ModelName, float], models: Mapping[ModelName, ModelVariant]) -> dict[ModelName, float]:
-    """Pressures of the other networks by ridge regression on their layers, or on their sizes where layers lack."""
-    taught = sorted(name for name in known if name in models)
-    others = sorted(name for name in models if name not in known)
-    if len(taught) < KNOWN_MIN or not others:
-        return {}
-    kinds = _kinds([models[name] for name in (*taught, *others)])
-    ridge = Ridge.of(_described(taught, models, kinds), np.array([known[name] for name in taught]))
-    values = np.asarray(ridge(_described(others, models, kinds)))
-    low, high = min(known[name] for name in taught), max(known[name] for name in taught)
-    return {name: float(value) for name, value in zip(others, np.clip(values, low, high), strict=True)}
-
-
-def _kinds(variants: list[ModelVariant]) -> tuple[str, ...]:
-    """Kinds of layers, the most frequent first; none unless all networks have their layers listed."""
-    if not all(variant.layers for variant in variants):
-        return ()
-    counts: Counter[str] = Counter()
-    for variant in variants:
-        counts.update({layer.kind: layer.count for layer in variant.layers})
-    return tuple(sorted(counts, key=lambda kind: (-counts[kind], kind))[:KINDS_MAX])
-
-
-def _described(names: list[ModelName], models: Mapping[ModelName, ModelVariant], kinds: tuple[str, ...]) -> Floats:
-    rows = []
-    for name in names:
-        variant = models[name]
-        layers = Counter({layer.kind: layer.count for layer in variant.layers})
-        size = [variant.parameters_million, variant.gflop_per_input or 0.0]
-        rows.append([1.0, *np.log1p([float(layers[kind]) for kind in kinds] if kinds else size)])
-    return np.array(rows)

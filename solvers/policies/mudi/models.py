@@ -265,6 +265,8 @@ class MudiSlopes:
     architecture: Architecture
     services: tuple[Key, ...] = ()
     ridge: Ridge | None = None
+    worst: float = np.inf
+    """The largest slowdown that was learned from."""
 
     def slowdown(self, groups: Groups, _alone_ms: Floats) -> Floats:
         if self.ridge is None:
@@ -304,18 +306,24 @@ def part_weights(members: Queries, curves: Fits) -> Floats:
 
 
 def learn_beside(company: Company | None, facts: Facts) -> MudiSlopes:
+    """From company, with curves of what was measured of its members alone."""
+    curves = {} if company is None else fits(company.alone, company.alone.latency_ms, facts, learn_alone)
+    return learn_slopes(company, facts, curves)
+
+
+def learn_slopes(company: Company | None, facts: Facts, curves: Fits) -> MudiSlopes:
+    """The same with curves of the members alone that are known already."""
     if company is None or company.known().sum() < ROWS_MIN:
         return MudiSlopes(curves={}, architecture=Architecture.of((), facts))
     rows, members = company.known(), company.groups.members
-    alone = company.alone
     seen = members.take(rows)
     blank = MudiSlopes(
-        curves=fits(alone, alone.latency_ms, facts, learn_alone),
+        curves=curves,
         architecture=Architecture.of(tuple(sorted({members.models[index] for index in members.model})), facts),
         services=tuple(seen.keys()),
     )
     ridge = Ridge.of(blank.design(company.groups)[rows], company.slowdown[rows] - 1.0)
-    return replace(blank, ridge=ridge)
+    return replace(blank, ridge=ridge, worst=float(company.slowdown[rows].max()))
 
 
 BESIDE = DisturbedModel(spec=SPEC_BESIDE, learn=learn_beside)

@@ -16,6 +16,8 @@ from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.least_share import least_shares
 from solvers.errors import EngineError
+from solvers.models.base import Groups, Queries
+from solvers.models.parts.curves import Rows
 from solvers.planners.case import Case
 from solvers.policies.mudi.curves import (
     MudiCurves,
@@ -27,7 +29,7 @@ from solvers.policies.mudi.curves import (
     programme,
     target_ms,
 )
-from solvers.policies.mudi.models import Piecewise
+from solvers.policies.mudi.models import Piecewise, learn_alone
 from solvers.problems.needs import Need
 from tests import builders
 
@@ -132,12 +134,13 @@ def test_measured_company_speaks_for_itself() -> None:
     assert met[other].l0 < 2 * alone[other].l0
 
 
-def test_pressure_of_a_strange_network_follows_from_what_it_is_made_of() -> None:
+def strangers(sizes: tuple[float, ...] = (12.0, 700.0)) -> tuple[MudiCurves, Need]:
+    """Five networks that press the more the larger they are, and others that nobody measured."""
     picture = room()
     profile = own(picture)
     names = [ModelName(f"net-{number}") for number in range(5)]
     models = [builders.model(name, parameters_million=10.0 * 3**number) for number, name in enumerate(names)]
-    small, large = (builders.model(name, parameters_million=size) for name, size in (("small", 12.0), ("large", 700.0)))
+    unknown = [builders.model(f"strange-{number}", parameters_million=size) for number, size in enumerate(sizes)]
     profiles = [
         replace(
             profile,
@@ -151,14 +154,62 @@ def test_pressure_of_a_strange_network_follows_from_what_it_is_made_of() -> None
     known = (*picture.profiles, *profiles)
     picture = replace(
         picture,
-        models=tuple(sorted((*picture.models, *models, small, large), key=lambda item: item.name)),
+        models=tuple(sorted((*picture.models, *models, *unknown), key=lambda item: item.name)),
         profiles=tuple(sorted(known, key=lambda item: (item.model, item.gpu_type))),
     )
-    made, need = curves(with_profile(picture, mine))
-    kind = made.beliefs.classes[0]
-    slight, strong = (made.slowing(need, kind, (ModelName(name),)) for name in ("small", "large"))
-    assert 0 < slight < strong
-    assert strong <= (0.2 + 0.2 * 4) * 0.5**0.5 + 1e-9
+    return curves(with_profile(picture, mine))
+
+
+SMALL, LARGE = ModelName("strange-0"), ModelName("strange-1")
+
+
+def test_slopes_beside_a_strange_network_follow_from_what_it_is_made_of() -> None:
+    made, need = strangers()
+    assert made.slowing(need, made.beliefs.classes[0], (SMALL,)) is None
+    alone, slight, strong = (made.beside(need, 0, company) for company in ((), (SMALL,), (LARGE,)))
+    worst = 1.0 + 1.0 * 2 * (0.2 + 0.2 * 4) * 0.3**0.5
+    for batch, curve in alone.items():
+        assert curve.l0 < slight[batch].l0 < strong[batch].l0 <= worst * curve.l0 + 1e-9
+        assert strong[batch].k1 < slight[batch].k1 <= curve.k1
+        assert strong[batch].k1 <= strong[batch].k2 <= 0.0
+        assert strong[batch].knee == curve.knee
+    two = made.beside(need, 0, (SMALL, SMALL))
+    assert all(two[batch].l0 >= slight[batch].l0 * 0.9 for batch in alone)
+
+
+def test_plans_steepen_by_the_regression_that_is_judged() -> None:
+    made, need = strangers()
+    alone, beside, slopes = made.beside(need, 0, ()), made.beside(need, 0, (LARGE,)), made.slopes(0)
+    assert slopes.ridge is not None
+    for batch, curve in alone.items():
+        queries = Queries.of([need.model, LARGE], DEVICE.gpu_type, batch, [100 * curve.knee, 100 * (1 - curve.knee)])
+        judged = slopes.slowdown(Groups(members=queries, group=np.zeros(2, dtype=np.int64)), np.ones(2))[0]
+        assert beside[batch].l0 == pytest.approx(curve.l0 * min(judged, slopes.worst))
+        assert judged > 1.05
+
+
+def test_curves_alone_are_those_that_are_judged() -> None:
+    """A batch that was measured at few shares has the shape of all, at its own level."""
+    picture = room()
+    profile = own(picture)
+    batch = profile.points[-1].batch
+    few = tuple(p for p in profile.points if p.batch != batch or p.share_pct_sm >= 60)
+    made, need = curves(with_profile(picture, replace(profile, points=few)))
+    solo = [point for point in few if not point.neighbours]
+    rows = Rows(
+        batch=np.array([float(point.batch) for point in solo]),
+        share_pct=np.array([float(point.share_pct_sm) for point in solo]),
+        cycle=np.ones(len(solo)),
+        value=np.array([point.latency_ms_p99 or point.latency_ms_mean for point in solo]),
+    )
+    judged = learn_alone(rows)
+    planned = made.beside(need, 0, ())
+    for size, curve in zip(judged.batches, judged.curves, strict=True):
+        assert planned[int(size)](np.array([0.2, 0.5, 1.0])) == pytest.approx(
+            curve(np.array([0.2, 0.5, 1.0])), rel=1e-6
+        )
+    lowest = float(planned[batch](np.array([0.2]))[0])
+    assert lowest > 2.0 * float(planned[batch](np.array([0.8]))[0])
 
 
 def test_company_of_known_pressure_slows_by_its_sum_each_on_its_part_of_a_half() -> None:
