@@ -32,6 +32,8 @@ from solvers.errors import FieldError, did_you_mean
 T = TypeVar("T")
 
 JSON, CSV = "application/json", "text/csv"
+LABEL_PATTERN = NAME_PATTERN[:-1] + r"(=[^\x00-\x1f\x7f]{1,128})?$"
+_PATTERNS = {NAME_PATTERN: NAME_WORDS, LABEL_PATTERN: "must be KEY or KEY=VALUE, such as team=retail"}
 _INTEGER_MAX = 2**63 - 1
 _FAULTS_MAX = 50
 
@@ -207,8 +209,8 @@ def told(error: Mapping[str, Any]) -> str:
     """What the validator says, in words of ours where its own speak of Python."""
     if error["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return "this field is missing"
-    if error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN:
-        return NAME_WORDS
+    if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"] in _PATTERNS:
+        return _PATTERNS[error["ctx"]["pattern"]]
     return str(error["msg"]).removeprefix("Value error, ")
 
 

@@ -32,6 +32,7 @@ from app.client.documents import (
     apply_document,
     checked,
     delete_document,
+    labels_listed,
     read_documents,
 )
 from app.kinds import Kind
@@ -129,6 +130,10 @@ def get(
         if labels and not (listing and kind.labelled):
             with_labels = ", ".join(kind.plural for kind in kinds.KINDS if kind.labelled)
             raise InputError(f"--label chooses among {with_labels}")
+        if not listing and kind.key[0] == "project" and "/".join(names).count("/") == 1:
+            # As `explain` has it: a name that only one project uses needs no project.
+            homes = {item["project"] for item in client.items(kind.plural) if item["name"] == key[1]}
+            key = (homes.pop() if len(homes) == 1 else key[0], key[1])
         look = partial(_found, client, kind, key, limit, labels)
         items = look()
         files = [_as_file(kind, item) for item in items]
@@ -332,7 +337,7 @@ def patch(
     kind, key = kind_and_key(names)
     with connect(server, token) as client:
         before = client.get(kind.name, *key)
-        after = client.patch(kind.name, key, said, if_match=before.etag)
+        after = client.patch(kind.name, key, labels_listed(said), if_match=before.etag)
     outcome = DocumentOutcome.UNCHANGED if after.etag == before.etag else DocumentOutcome.UPDATED
     show(_as_file(kind, after.body), output, f"{outcome.value:<10} {kind.name}/{'/'.join(key)}")
 

@@ -196,7 +196,7 @@ def next_points(
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """Propose the measurements that would tell most, the best first."""
+    """Propose the measurements that would tell most, the best first: `std_pct` is how unsure their latency is."""
     with connect(server, token) as client:
         answer = client.next_points(model, gpu_type, budget)
     found = answer.body["items"]

@@ -41,6 +41,9 @@ def submit(
     gpu_types: Annotated[
         list[str] | None, typer.Option("--gpu-type", help="Only on this type; may be repeated.")
     ] = None,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Whose it is; may be repeated.")
+    ] = None,
     output: Output = Format.TABLE,
     server: Server = None,
     token: Token = None,
@@ -55,6 +58,7 @@ def submit(
         "class_lambda": latency_weight,
         "priority": priority,
         "gpu_types_allowed": gpu_types or None,
+        "labels": labels and [dict(zip(("key", "value"), said.split("=", 1), strict=False)) for said in labels],
     }
     with connect(server, token) as client:
         made = client.submit_task(wanted)

@@ -364,7 +364,9 @@ def cost(
         (item["key"], usd(item["usd"]), usd(item["usd_energy"]), item["share_gpu_h"], item["energy_kwh"])
         for item in answer["items"]
     ]
-    table = rows((by, ">cost", ">energy", ">GPU hours", ">kWh"), [*lines, ("total", usd(answer["usd"]), "", "", "")])
+    table = rows(
+        (by, ">cost", ">energy", ">GPU hours held", ">kWh"), [*lines, ("total", usd(answer["usd"]), "", "", "")]
+    )
     title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
     show(answer, output, [title, table])
 

@@ -8,10 +8,11 @@ told with file and line.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from app import kinds
 from app.marked import Marked, UnreadableError, read_marked
@@ -191,6 +192,15 @@ def _text(file: Path) -> str:
         raise InputError(f"{file}: not UTF-8 text") from None
 
 
+def labels_listed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`labels: {team: a}` says the same as a list of keys and values, in fewer words."""
+    said = fields.get("labels")
+    listed = (
+        {"labels": [{"key": key, "value": str(value)} for key, value in said.items()]} if isinstance(said, dict) else {}
+    )
+    return {**fields, **listed}
+
+
 def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
     """One document. Raises InputError with its place."""
 
@@ -199,10 +209,7 @@ def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
 
     if not isinstance(part.plain, dict):
         raise refused(f"expected an object with a `kind`, got {type(part.plain).__name__}")
-    fields = dict(part.plain)
-    if isinstance(fields.get("labels"), dict):
-        # `team: a` says the same as a list of keys and values, in fewer words.
-        fields["labels"] = [{"key": key, "value": str(said)} for key, said in fields["labels"].items()]
+    fields = labels_listed(part.plain)
     word = fields.pop("kind", loose)
     if not isinstance(word, str):
         raise refused("the field `kind` is missing")

@@ -25,7 +25,16 @@ from app.api.auth import (
     require_project,
     visible_project,
 )
-from app.api.body import RequestBody, json_of, parse, read_body, require_key, require_media_type, validate
+from app.api.body import (
+    LABEL_PATTERN,
+    RequestBody,
+    json_of,
+    parse,
+    read_body,
+    require_key,
+    require_media_type,
+    validate,
+)
 from app.api.deps import deed_of, services_of
 from app.api.forms import (
     WARNINGS_HEADER,
@@ -64,7 +73,6 @@ _PUT_HEADERS = _TAG_HEADER | WARNINGS_HEADER
 
 MERGE_PATCH = "application/merge-patch+json"
 _Patch = dict[str, Any]
-LABEL_PATTERN = NAME_PATTERN[:-1] + r"(=[^\x00-\x1f\x7f]{1,128})?$"
 _READ = {Audience.PROJECTS: auth.SHARED_READ, Audience.CLUSTER: auth.CLUSTER_READ}
 _WRITE = {
     Audience.PROJECTS: auth.PROJECT_WRITE,
@@ -348,7 +356,8 @@ def _wished(actor: Actor, item: UncheckedDocument, index: int) -> WishedDocument
         value: object = validate(kind.domain, json.dumps(item.document).encode())
         _guard_project(kind, actor, _key_of(kind, value))
     except FieldsError as error:
-        return WishedDocument(kind=kind, key=key, faults=error.faults)
+        may_know = actor.project in (None, item.document.get("project"))
+        return WishedDocument(kind=kind, key=key, faults=error.faults, said=item.document if may_know else {})
     except (MalformedError, NotFoundError) as error:
         return WishedDocument(kind=kind, key=key, faults=(Fault(pointer="", code=error.code, detail=error.message),))
     return WishedDocument(kind=kind, key=_key_of(kind, value), value=value)

@@ -4,8 +4,8 @@ or announced. So references between documents of one file hold, and everything t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sqlalchemy.orm import Session
@@ -14,7 +14,7 @@ from app.errors import Fault, FieldsError
 from app.kinds import Kind
 from app.records import record
 from app.services.beliefs.beliefs import Beliefs
-from app.services.declared.documents import FieldDifference, check_references, differences, put_audited
+from app.services.declared.documents import FieldDifference, check_names, check_references, differences, put_audited
 from app.services.declared.doubts import doubts
 from app.services.declared.tokens import Deed
 from app.store import documents
@@ -55,6 +55,8 @@ class WishedDocument:
     key: Key
     value: object = None
     faults: tuple[Fault, ...] = ()
+    said: Mapping[str, object] = field(default_factory=dict)
+    """What it names although it is none, as far as whoever asks may know."""
 
 
 class DocumentChecks:
@@ -71,7 +73,7 @@ class DocumentChecks:
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
             for item in wished:
-                line = self._checked(session, item, refused, deed) if not item.faults else _refused(item, item.faults)
+                line = self._checked(session, item, refused, deed) if not item.faults else _none(session, item, refused)
                 if line.outcome is PutOutcome.REFUSED:
                     refused.add((item.kind, item.key))
                 found.append(line)
@@ -103,6 +105,16 @@ class DocumentChecks:
         return CheckedDocument(
             kind=item.kind.name, key=item.key, outcome=outcome, faults=(), warnings=(), changes=changes
         )
+
+
+def _none(session: Session, item: WishedDocument, refused: Collection[tuple[Kind, Key]]) -> CheckedDocument:
+    """What is wrong with a document's form, and the names in it that lead nowhere."""
+    told = {fault.pointer for fault in item.faults}
+    try:
+        check_names(session, item.kind, item.said, refused)
+    except FieldsError as error:
+        return _refused(item, (*item.faults, *(fault for fault in error.faults if fault.pointer not in told)))
+    return _refused(item, item.faults)
 
 
 def _refused(item: WishedDocument, faults: tuple[Fault, ...]) -> CheckedDocument:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -116,6 +117,19 @@ def check_references(
         case Policy():
             _check_names(faults, value)
             faults.contradicted(policy_faults(session, value))
+    faults.settle()
+
+
+def check_names(session: Session, kind: Kind, said: Mapping[str, object], refused: Container[tuple[Kind, Key]]) -> None:
+    """Raise FieldsError when a document that is no value yet names something that does not exist."""
+    faults = _Faults(session, refused)
+    named = {
+        item.field: tuple(found) if isinstance(found := said.get(item.field), list) else found
+        for item in kind.references
+    }
+    for other, name, pointer in kind.named_in(SimpleNamespace(**named)):
+        if isinstance(name, str):
+            faults.need(other, name, pointer)
     faults.settle()
 
 

@@ -53,6 +53,39 @@ def test_all_faults_of_all_files_are_told_and_nothing_is_sent(world: World, head
     assert status == Exit.USAGE
 
 
+def test_a_wrong_field_hides_no_wrong_reference(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(SERVICE.replace("latency_ms", "latncy_ms").replace("resnet50", "resnet5") + "policy: 7\n")
+    assert headroom("apply", "-f", str(file))[2].splitlines()[:-1] == [
+        f"headroom: {file}:5: slo.latncy_ms: there is no field latncy_ms; did you mean latency_ms? (unknown-field)",
+        f"headroom: {file}:7: policy: Input should be a valid string (string-type)",
+        f"headroom: {file}:4: model: there is no model resnet5; did you mean resnet50? (reference-unknown)",
+    ]
+    # A project's token hears of no other project whether it is there.
+    document = {"project": "other", "name": "x", "model": "resnet5", "modee": 1}
+    for project, pointers in (("other", ["/modee"]), (OWN, ["/modee", "/model"])):
+        asked = {"documents": [{"kind": "service", "document": {**document, "project": project}}]}
+        (line,) = world.call("POST", "/v1/checks", "own operator", plain=asked).json()["items"]
+        assert [fault["pointer"] for fault in line["faults"] if fault["code"] != "missing"] == pointers
+
+
+def test_labels_are_chosen_by_and_changed_as_files_write_them(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(SERVICE)
+    headroom("apply", "-f", str(file))
+    assert headroom("patch", "service", f"{OWN}/one", "-p", '{"labels": {"team": "a"}}')[0] == 0
+    # A name that one project alone uses needs no project.
+    assert "key: team\n  value: a" in headroom("get", "service", "one", "-o", "yaml")[1]
+    assert headroom("get", "service", "two")[0] == Exit.NOT_FOUND
+    assert headroom("get", "services", "-l", "team!=a")[2].startswith(
+        "headroom: query:label.0: must be KEY or KEY=VALUE"
+    )
+    words = ("task", "submit", "resnet50", "--inputs", "9", "--min-rate", "1", "--project", OWN, "--label")
+    assert headroom(*words, "team=b")[0] == 0
+    assert "resnet50" in headroom("get", "tasks", "-l", "team=b")[1]
+    assert headroom(*words, "team")[2].startswith("headroom: /labels/0/value: this field is missing")
+
+
 def test_documents_of_one_file_may_name_each_other(world: World, headroom: Headroom, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     project = f"kind: project\nname: fresh\n---\n{SERVICE.replace(OWN, 'fresh')}"
