@@ -49,7 +49,7 @@ def submit(
     token: Token = None,
 ) -> None:
     """Submit a task: so many inputs of a model, until a deadline or at a rate."""
-    wanted = {
+    wanted: Document = {
         "model": model,
         "inputs_total": inputs,
         "slo": _slo(deadline, min_rate),
@@ -58,8 +58,9 @@ def submit(
         "class_lambda": latency_weight,
         "priority": priority,
         "gpu_types_allowed": gpu_types or None,
-        "labels": labels and [dict(zip(("key", "value"), said.split("=", 1), strict=False)) for said in labels],
     }
+    if labels:
+        wanted["labels"] = [dict(zip(("key", "value"), said.split("=", 1), strict=False)) for said in labels]
     with connect(server, token) as client:
         made = client.submit_task(wanted)
     show(made, output, [f"{made['project']}/{made['name']}"])
