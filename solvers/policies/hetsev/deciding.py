@@ -39,6 +39,15 @@ from solvers.problems.needs import Need
 LIMITED, UNLIMITED = "limited", "unlimited"
 
 
+class Resources(StrEnum):
+    """What new instances are counted against."""
+
+    TYPES = "types"
+    """Room on the very devices of each type, anti-affinity and every owner's rule included."""
+    SUMS = "sums"
+    """Memory of all GPUs together, as printed; what finds no place then waits."""
+
+
 @value
 class HetsevParameters(TunedRecord):
     """What may be tuned. Times in seconds."""
@@ -103,6 +112,9 @@ class HetsevParameters(TunedRecord):
     allow_substitution: Annotated[
         bool, Tune("whether running instances may be traded for instances of other types")
     ] = False
+    resources: Annotated[
+        Resources, Tune("what new instances are counted against: room by type, or memory of all GPUs, as printed")
+    ] = Resources.TYPES
     engine: Annotated[str, Tune("who solves the integer programme", choices=("highs", "cbc", "cp-sat"))] = "highs"
 
 
@@ -303,7 +315,9 @@ def _stopped(programme: Programme, change: Whole) -> tuple[Placed, ...]:
 
 
 def programme_of(service: Controlled, direction: Direction) -> Programme:
-    """The paper's programme for this service. Resources: room by type, the owner's ceiling and floor, budget, quota."""
+    """The paper's programme for this service. Resources: room by type or memory in all, as set, and the owner's bounds:
+    ceiling and floor, budget, quota.
+    """
     draft, need, parameters = service.draft, service.need, service.parameters
     starts = draft.fixed(need, _share_pct(draft, need, parameters), parameters.batches.by_name.get(need.model))
     options = {_key(option): option for option in starts}
@@ -317,8 +331,13 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
     listed = list(options.values())
     counts = np.array([len(members[key]) for key in options], dtype=np.int64)
     growing = np.arange(len(listed)) < len(starts)
-    room = [service.room(need, option) for option in starts] if not shrinks else [0] * len(starts)
-    spare = np.concatenate([np.array(room, dtype=np.float64), np.zeros(len(listed) - len(starts))])
+    if parameters.resources is Resources.SUMS:
+        held = np.array([[option.memory_mib for option in listed]], dtype=np.float64)
+        free = 0.0 if shrinks else float(np.maximum(draft.fleet.memory_free, 0.0).sum())
+        hardware, room = held, held @ counts + free
+    else:
+        spare = [service.room(need, option) for option in starts] if not shrinks else [0] * len(starts)
+        hardware, room = np.eye(len(listed)), counts + np.array(spare + [0] * (len(listed) - len(starts)))
     needs, limits = _resources(draft, need, listed, counts)
     return Programme(
         starts=tuple(starts),
@@ -328,8 +347,8 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
             launch_s=np.full(len(listed), draft.launch_s(need)),
             rate_rps=np.array([option.capacity_rps for option in listed]),
             latency_ms=np.where(growing, [option.latency_ms for option in listed], np.inf),
-            needs=np.concatenate([np.eye(len(listed)), needs]),
-            limits=np.concatenate([counts + spare, limits]),
+            needs=np.concatenate([hardware, needs]),
+            limits=np.concatenate([room, limits]),
             running=counts,
             wanted_rps=service.rate_rps / aimed_at,
             limit_ms=FREE_MS if need.limit_ms is None else need.limit_ms * (1 + DUST),

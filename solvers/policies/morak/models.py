@@ -110,8 +110,11 @@ class CountOnly:
         count = groups.count_of_others() + 1.0
         for index, name in enumerate(members.gpu_types):
             here = members.gpu_type == index
-            total[here] = company_factor(count[here], *self.by_gpu_type.get(name, self.overall))
+            total[here] = self.factor(name, count[here])
         return total
+
+    def factor(self, gpu_type: str, count: Floats) -> Floats:
+        return company_factor(count, *self.by_gpu_type.get(gpu_type, self.overall))
 
 
 def learn_beside(company: Company | None, _facts: Facts) -> CountOnly:

@@ -15,17 +15,22 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
-from solvers.domain.ids import DeviceId, Generation, ReplicaId, WorkloadId
+from solvers.domain.ids import DeviceId, Generation, GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, Plan, Proposal, ProposalStatus
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import BrokenLimit, RepartitionWish
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
+from solvers.models.base import Facts
+from solvers.models.parts.seen import NO_SAMPLES
+from solvers.models.told import company_told
 from solvers.planners.base import SERVING, Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought, kept, recalled
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, Score, on_whole_devices
 from solvers.planners.seating import Placed, seat_of
+from solvers.planners.traits import Traits, limit_ms
 from solvers.policies.morak.cutting import Cutter, Leftover, MorakParameters, Virtual, VirtualGpuGoal, start_clocks
+from solvers.policies.morak.models import CountOnly, learn_beside
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 
@@ -180,6 +185,20 @@ class WholeGpu(Stateless):
         return proposal
 
 
+def crowds_of(case: Case) -> dict[GpuTypeName, CountOnly]:
+    """L_int(n) on every GPU type, learned from what profiles tell of company by the formula that is judged."""
+    facts, found = Facts(), dict[GpuTypeName, CountOnly]()
+    for kind in case.beliefs.classes:
+        told = {
+            model: profile.interference
+            for (model, gpu_type), profile in sorted(case.beliefs.profiles.items())
+            if gpu_type == kind.gpu_type and profile.interference is not None
+        }
+        company = company_told(kind.gpu_type, told, lambda _, shares: np.ones(len(shares)), facts, NO_SAMPLES)
+        found.setdefault(kind.gpu_type, learn_beside(company, facts))
+    return found
+
+
 @dataclass(slots=True, kw_only=True)
 class _Partition:
     """One plan's virtual GPUs."""
@@ -188,12 +207,24 @@ class _Partition:
     wishes: Wishes
     draft: Draft
     cutter: Cutter
+    crowds: dict[GpuTypeName, CountOnly]
+    """L_int(n) by GPU type."""
+    tolerated: Floats
+    """By device, how many times its latency alone the tightest of its virtual GPUs may take."""
     count: int = 0
 
     @staticmethod
     def of(request: PlanRequest, case: Case, parameters: MorakParameters, wishes: Wishes) -> _Partition:
         cutter = Cutter(parameters=parameters, beliefs=case.beliefs)
-        made = _Partition(parameters=parameters, wishes=wishes, draft=Draft.of(request, case), cutter=cutter)
+        draft = Draft.of(request, case)
+        made = _Partition(
+            parameters=parameters,
+            wishes=wishes,
+            draft=draft,
+            cutter=cutter,
+            crowds=crowds_of(case),
+            tolerated=np.full(len(draft.fleet.devices), np.inf),
+        )
         able = []
         for need in made.draft.needs:
             if len(made.draft.options(need)):
@@ -298,7 +329,7 @@ class _Partition:
             if virtual is None or found is None or isinstance(found, ReasonCode):
                 blocked = blocked or (found if isinstance(found, ReasonCode) else ReasonCode.SLO_UNREACHABLE)
                 continue
-            open_to_it = found[np.isin(found, members)]
+            open_to_it = self._bearable(need, virtual, found[np.isin(found, members)])
             if len(open_to_it):
                 score = self._score(need)(open_to_it)
                 at = int(np.argmin(score))
@@ -310,9 +341,21 @@ class _Partition:
                 self.draft.block(settled, blocked, self.draft.option(need, 0))
             return None
         _, device, virtual = best
+        self.tolerated[device] = min(self.tolerated[device], self._borne(need, virtual))
         settled.add(Placed(seat=seat_of(need, virtual.option, device), option=virtual.option))
         self.count += 1
         return virtual
+
+    def _borne(self, need: Need, virtual: Virtual) -> float:
+        """How many times its latency alone, at the batch it begins with, the virtual GPU may take."""
+        return limit_ms(need) / Traits(case=self.draft.case).execution_ms(need, virtual.option)
+
+    def _bearable(self, need: Need, virtual: Virtual, places: Places) -> Places:
+        """Devices where L L_int(n) <= L_u for it and for all that are there, with one more model (3)."""
+        fleet = self.draft.fleet
+        gpu_type, count = virtual.option.gpu_type, np.asarray(fleet.occupants[places] + 1.0, dtype=np.float64)
+        factor = self.crowds[gpu_type].factor(gpu_type, count)
+        return places[factor <= np.minimum(self.tolerated[places], self._borne(need, virtual)) * (1 + 1e-9)]
 
     def _groups(self, need: Need, copies: int) -> dict[tuple[int, int], list[int]]:
         """Devices where one more copy is allowed, by class and by what its controllers had changed."""

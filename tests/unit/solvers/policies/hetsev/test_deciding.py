@@ -97,3 +97,17 @@ def test_so_many_can_meet(rule: AntiAffinity, tenants: int) -> None:
     picture, parameters = farm("v100"), HetsevParameters(sharing="unlimited", anti_affinity=rule)
     assert tenants_of(opened(builders.request(picture), parameters), parameters) == tenants
     assert HetSev(parameters=parameters).parameters.anti_affinity is rule
+
+
+@pytest.mark.parametrize(("resources", "wants"), [("types", 1), ("sums", 2)])
+def test_resources_are_counted_by_type_or_in_all(resources: str, wants: int) -> None:
+    """Copies of a model may not meet, so one GPU has room for one; in sum its memory holds two. One is placed."""
+    picture = farm("t4")
+    one = replace(picture.services[0], rate_rps_declared=400.0, replicas_max=3)
+    request = builders.request(replace(picture, services=(one,)))
+    planner = registry.create("hetsev", {"rate_window_s": 0, "resources": resources})
+    proposal = registry.think(planner, request, None, SilentReporter()).proposal
+    assert proposal.plan is not None
+    assert len(proposal.plan.assignments) == 1
+    (started,) = (fact.value for reason in proposal.reasons for fact in reason.facts if fact.name == "started")
+    assert started == wants

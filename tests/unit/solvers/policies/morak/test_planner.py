@@ -6,19 +6,24 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from solvers.domain.change import Target
 from solvers.domain.evidence import ReasonCode, SilentReporter
-from solvers.domain.ids import DeviceId, Generation, ModelName, ReplicaId
+from solvers.domain.ids import DeviceId, Generation, GpuTypeName, ModelName, ReplicaId
 from solvers.domain.plan import Assignment, Plan
+from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import BrokenLimit, DeviceTelemetry, RepartitionWish
 from solvers.domain.workload import Affinity, AntiAffinity, SloScope
 from solvers.planners import registry
 from solvers.planners.base import Thought
+from solvers.planners.case import Case
 from solvers.planners.tuning import Scalar
 from solvers.policies.morak.cutting import batch_ceiling, knee_share_pct
+from solvers.policies.morak.models import CountOnly
+from solvers.policies.morak.planner import crowds_of
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 
@@ -260,3 +265,36 @@ def test_a_replica_goes_where_most_is_free() -> None:
     services = [builders.service(name, slo=EXECUTION, rate_rps_declared=5.0, replicas_max=1) for name in NAMES]
     plan = plan_of(thought(builders.snapshot(DEVICES, services)))
     assert sorted(len(items) for items in by_device(plan).values()) == [1, 1, 1]
+
+
+def crowded(limit_ms: float, interference: Interference | None = None, others_ms: float | None = None) -> Snapshot:
+    """Services that press little at their shares, and more the more there are by what profiles tell of larger ones."""
+    limits = {"four": limit_ms} | dict.fromkeys(NAMES, others_ms or limit_ms)
+    services = [
+        builders.service(name, slo=builders.slo(limit, scope=SloScope.EXECUTION), rate_rps_declared=5.0, replicas_max=8)
+        for name, limit in limits.items()
+    ]
+    picture = builders.snapshot(DEVICES[:1], services)
+    return replace(picture, profiles=tuple(replace(item, interference=interference) for item in picture.profiles))
+
+
+SMALL: dict[str, Scalar] = {"knee_gain_part": 0.9, "knee_batch": 1, "copies_per_device": 1, "leftover": "reserve"}
+PRESSING = Interference(pressure=8.0, sensitivity=0.5, exponent=2.0)
+
+
+def test_no_more_models_meet_than_their_limits_bear_by_their_number() -> None:
+    """(3): L L_int(n) is within the limit for who comes and for all who are there."""
+    loose = plan_of(thought(crowded(300.0, PRESSING), settings=SMALL)).assignments
+    assert len(loose) == 4
+    share, batch = loose[0].share_pct_sm, loose[0].batch
+    took = builders.latency_ms("t4", batch, share)
+    crowd = crowds_of(Case.of(builders.request(crowded(300.0, PRESSING))))[GpuTypeName("t4")]
+    factors = [float(crowd.factor("t4", np.array([float(n)]))[0]) for n in range(1, 5)]
+    assert factors[0] == 1.0
+    assert 1.15 < factors[1] < factors[2] < factors[3]
+    limit = took * (factors[1] + factors[2]) / 2
+    assert len(plan_of(thought(crowded(limit, PRESSING), settings=SMALL)).assignments) == 2
+    beside_one = plan_of(thought(crowded(limit, PRESSING, 300.0), settings=SMALL)).assignments
+    assert len(beside_one) == 2
+    assert "demo/four" in {item.workload for item in beside_one}
+    assert crowds_of(Case.of(builders.request(crowded(300.0))))[GpuTypeName("t4")] == CountOnly()
