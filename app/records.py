@@ -6,11 +6,12 @@ record has its canonical form; the record itself keeps its numbers as they are, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform
 
 from solvers.domain.codec import to_plain
@@ -35,19 +36,23 @@ def plain(item: object) -> Any:
     kind: type = type(item)
     if kind in _AS_IS:
         return item
+    # Most parts are as they are: a call for each would be most of what a large fleet costs.
     if kind in _records:
-        return {name: plain(getattr(item, name)) for name in _names(kind)}
-    if is_dataclass(kind):
+        found = dict(zip(_names(kind), _values(kind)(item), strict=True))
+        for name, part in found.items():
+            if type(part) not in _AS_IS:
+                found[name] = plain(part)
+        return found
+    if kind is dict or isinstance(item, Mapping):
+        parts: Any = item
+        return {str(name): part if type(part) in _AS_IS else plain(part) for name, part in parts.items()}
+    if isinstance(item, tuple | list):
+        return [part if type(part) in _AS_IS else plain(part) for part in item]
+    if is_dataclass(item):
         return to_plain(item)
     if isinstance(item, Enum):
         return item.value
-    if isinstance(item, datetime):
-        return item.isoformat()
-    if isinstance(item, Mapping):
-        return {str(name): plain(part) for name, part in item.items()}
-    if isinstance(item, tuple | list):
-        return [plain(part) for part in item]
-    return item
+    return item.isoformat() if isinstance(item, datetime) else item
 
 
 def record_of(kind: type[T], item: object, /, **more: object) -> T:
@@ -68,6 +73,13 @@ def record_of(kind: type[T], item: object, /, **more: object) -> T:
 def _names(kind: type) -> tuple[str, ...]:
     made: Any = kind
     return tuple(field.name for field in fields(made))
+
+
+@cache
+def _values(kind: type) -> Callable[[object], tuple[Any, ...]]:
+    """All fields of a record in one call."""
+    names = _names(kind)
+    return attrgetter(*names) if len(names) > 1 else lambda item: tuple(getattr(item, name) for name in names)
 
 
 @cache

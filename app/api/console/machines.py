@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Annotated
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -26,6 +27,7 @@ Overseeing = Annotated[Visit, Depends(by_cookie(CLUSTER_READ))]
 Operating = Annotated[Visit, Depends(by_cookie(CLUSTER_WRITE))]
 Comment = Annotated[str, Form(max_length=2000)]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
+NODES_SHOWN = 200
 BARS_MAX = 64
 """So many GPUs are drawn as bars, which say more; all of them in the map."""
 COLOURS_OF = {
@@ -42,34 +44,46 @@ CHARTS = (
 
 
 @router.get("/fleet", response_class=HTMLResponse)
-def whole_fleet(visit: Looking, colour: str = "share") -> Response:
-    """Every GPU, by rack and node."""
+def whole_fleet(visit: Looking, colour: str = "share", *, every: bool = False) -> Response:
+    """Every GPU, by rack and node; of many nodes those that need somebody, and the first ones, unless all are asked."""
     fleet = fleet_of(visit)
     paints = paints_of(fleet)
     racks = {node["id"]: node["rack"] for node in fleet["nodes"]}
     devices = fleet["devices"]
     few = [tile(device, paints) for device in devices] if len(devices) <= BARS_MAX else []
     nodes = fleet["nodes"] or [{"id": node, "up": True, "age_s": None} for node in sorted({d["node"] for d in devices})]
-    heat = [
-        [
-            device["id"], racks.get(device["node"], ""), device["node"], device["index"], device["gpu_type"],
-            device["share_pct_sm_held"], device["utilisation_pct"], device["power_w"], device["memory_mib_used"],
-            device["memory_mib"], device["temperature_c"], device["price_usd_per_h"],
-            device["up"] and device["healthy"] is not False,
-        ]
-        for device in sorted(devices, key=lambda item: (racks.get(item["node"], ""), item["node"], item["index"]))
-    ]  # fmt: skip
     return visit.page(
         "fleet.html",
         topics="devices,nodes" if visit.may(CLUSTER_READ) else "",
         fleet=fleet,
-        heat=json.dumps(heat, separators=(",", ":")),
+        listed=sorted(fleet["nodes"], key=_is_well)[: None if every else NODES_SHOWN],
+        heat=_heat(devices, racks),
         colour=colour if colour in COLOURS_OF else "share",
         colours=COLOURS_OF,
         paints=[(name, mark) for name, mark in paints.items()],
         nodes=[{**node, "tiles": [each for each in few if each["node"] == node["id"]]} for node in nodes],
         few=few,
     )
+
+
+def _is_well(node: Plain) -> bool:
+    return bool(node["up"] and node["schedulable"])
+
+
+def _heat(devices: Sequence[Plain], racks: Mapping[str, str]) -> Plain:
+    """What the map draws, by rack and node; what many GPUs share is said once."""
+    kinds_of: dict[tuple[str, int], int] = {}
+    rows: defaultdict[tuple[str, str], list[list[Any]]] = defaultdict(list)
+    for device in sorted(devices, key=lambda item: (racks.get(item["node"], ""), item["node"], item["index"])):
+        kind = kinds_of.setdefault((device["gpu_type"], device["memory_mib"]), len(kinds_of))
+        rows[racks.get(device["node"], ""), device["node"]].append(
+            [
+                kind, device["id"], device["index"], device["share_pct_sm_held"], device["utilisation_pct"],
+                device["power_w"], device["memory_mib_used"], device["temperature_c"], device["price_usd_per_h"],
+                device["up"] and device["healthy"] is not False,
+            ]
+        )  # fmt: skip
+    return {"kinds": list(kinds_of), "nodes": [[*where, row] for where, row in rows.items()]}
 
 
 @router.get("/nodes/{node}", response_class=HTMLResponse)

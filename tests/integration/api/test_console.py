@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import text
 
 from app import kinds
-from app.api.console import door
+from app.api.console import door, machines
 from app.services.declared.sign_ins import SIGN_IN_S
 from app.services.seen.feed import FollowedFleet, Topic, difference
 from app.store.ledger import CostBy
@@ -311,6 +311,19 @@ def test_an_empty_cluster_says_what_to_do(world: World) -> None:
     assert "No services yet." in _text(world, "viewer", "/services")
     for path in ("/plans", "/fleet", "/costs", "/work", "/models", "/policies", "/settings", "/audit"):
         _text(world, "viewer", path)
+
+
+def test_of_many_nodes_those_that_need_somebody_come_first(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for node in ("b", "c"):
+        full.joined(node)
+    monkeypatch.setattr(machines, "NODES_SHOWN", 2)
+
+    def listed(query: str) -> list[str]:
+        return re.findall(r'<tr><td><a href="/nodes/([^"]+)"', _text(full, "viewer", f"/fleet{query}"))
+
+    # The first one reports, the others never did.
+    assert (listed(""), listed("?every=true")) == (["b", "c"], ["b", "c", NODE])
+    assert ">All 3 nodes</a>" in _text(full, "viewer", "/fleet")
 
 
 def test_the_address_sorts_and_filters_services(full: World) -> None:

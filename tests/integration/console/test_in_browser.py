@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from itertools import islice
@@ -289,6 +290,16 @@ def test_the_numbers_are_on_the_pages_without_scripts_too(entrance: Entrance, se
     assert visitor.row(LONG if "/" in LONG else f"{OWN}/{LONG}")[6] == "none planned"
     visitor.open("/fleet")
     assert visitor.page.get_by_role("img", name="75 percent of the SMs held").is_visible()
+
+
+def test_the_map_names_the_gpu_that_one_points_at(viewer: Visitor) -> None:
+    viewer.open("/fleet")
+    canvas = viewer.page.locator("#heat")
+    expect(canvas).to_have_attribute("height", re.compile("[1-9]"))
+    canvas.hover(position={"x": 6, "y": 20})
+    expect(viewer.page.locator("#heat-says")).to_contain_text(f"{NODE} #0 t4: 75 % held")
+    canvas.click(position={"x": 6, "y": 20})
+    expect(viewer.page.get_by_role("heading", level=1)).to_contain_text(f"{NODE} #0")
 
 
 def test_the_keyboard_is_enough(entrance: Entrance, served: Served) -> None:

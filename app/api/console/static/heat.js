@@ -3,11 +3,18 @@
 (function () {
   const canvas = document.getElementById("heat"), says = document.getElementById("heat-says");
   if (!canvas) return;
-  const GPUS = JSON.parse(canvas.dataset.heat), FIELDS = ["id", "rack", "node", "index", "gpu_type", "share_pct_sm_held", "utilisation_pct", "power_w", "memory_mib_used", "memory_mib", "temperature_c", "price_usd_per_h", "well"];
-  const gpus = GPUS.map((row) => Object.fromEntries(FIELDS.map((name, index) => [name, row[index]])));
+  const FIELDS = ["id", "index", "share_pct_sm_held", "utilisation_pct", "power_w", "memory_mib_used", "temperature_c", "price_usd_per_h", "well"];
+  const KINDS = ["gpu_type", "memory_mib"], told = JSON.parse(document.getElementById("heat-told").textContent);
+  const named = (names, values) => Object.fromEntries(names.map((name, index) => [name, values[index]]));
+  const gpus = told.nodes.flatMap(([rack, node, rows]) => rows.map(([kind, ...row]) => ({ rack, node, ...named(KINDS, told.kinds[kind]), ...named(FIELDS, row) })));
   const byId = new Map(gpus.map((gpu) => [gpu.id, gpu]));
   const select = document.getElementById("colour");
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // Asked once for each drawing: what a style comes to is dear, and thousands of squares share it.
+  let styles = new Map();
+  function css(name) {
+    if (!styles.has(name)) styles.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+    return styles.get(name);
+  }
   const top = (name) => Math.max(1e-9, ...gpus.map((gpu) => gpu[name] || 0));
   const part = (value, most) => (value === null || value === undefined ? null : value / most);
   const PARTS = {
@@ -25,6 +32,7 @@
 
   function draw() {
     waiting = false;
+    styles = new Map();
     const width = canvas.clientWidth, scale = window.devicePixelRatio || 1, gap = 2, kind = select.value;
     side = gpus.length > 2000 ? 8 : gpus.length > 400 ? 11 : 18;
     tops = { power_w: top("power_w"), price_usd_per_h: top("price_usd_per_h") };
@@ -95,5 +103,6 @@
     soon();
   });
   window.addEventListener("resize", soon);
-  draw();
+  // After the first frame: what can be read comes before what is drawn.
+  window.requestAnimationFrame(() => window.setTimeout(draw));
 })();
