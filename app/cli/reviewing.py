@@ -68,7 +68,7 @@ _PLANS: Mapping[str, Cell] = {
     ">generation": lambda item: item["generation"],
     "planned by": lambda item: item["planner"],
     ">without a place": lambda item: item["unplaced_count"] or None,
-    "decided by": lambda item: item["decided_by"],
+    "decided by": lambda item: item.get("decided_by_name") or item["decided_by"],
     "": _remark,
 }
 

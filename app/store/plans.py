@@ -79,6 +79,8 @@ class PlanSummary:
     created_by: str
     decided_at: datetime | None
     decided_by: str | None
+    decided_by_name: str | None = None
+    """The name of that token, or of the planner. Empty for a project's token."""
     expires_at: datetime | None
     """Of a plan that waits for approval: until when."""
     comment: str | None

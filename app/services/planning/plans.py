@@ -19,7 +19,7 @@ from app import kinds
 from app.errors import FieldsError
 from app.records import record, record_of
 from app.services.declared.ownership import read_owners
-from app.services.declared.tokens import Deed
+from app.services.declared.tokens import Deed, Tokens
 from app.services.explaining.explaining import (
     ExplainedAssignment,
     ExplainedGap,
@@ -98,13 +98,14 @@ class Explanation:
 class Plans:
     def __init__(self, database: Database, cluster: str, observer: StoreObserver) -> None:
         self._database, self._cluster, self._observer = database, cluster, observer
+        self._tokens = Tokens(database)
 
     def page(
         self, order: PageOrder, lane: Lane | None, state: PlanState | None, project: str | None = None
     ) -> StoredPage[PlanSummary]:
         """Plans, the newest first, as a project may see them where named."""
         found = self._database.read(plans.page, order, lane=lane, state=state)
-        return replace(found, items=tuple(told_to(item, project) for item in found.items))
+        return replace(found, items=tuple(self._told(item, project) for item in found.items))
 
     def full_id(self, text: str) -> str:
         """The plan whose id begins so. Raises NotFoundError, and FieldError where several do."""
@@ -113,8 +114,12 @@ class Plans:
     def get(self, plan_id: str, project: str | None) -> StoredPlan:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
         with self._database.reading() as session:
-            plan = seen_by(plans.load(session, plan_id), project)
-            return record_of(StoredPlan, told_to(plans.get(session, plan_id), project), plan=plan)
+            summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
+        return record_of(StoredPlan, self._told(summary, project), plan=seen_by(plan, project))
+
+    def _told(self, summary: PlanSummary, project: str | None) -> PlanSummary:
+        who = summary.decided_by and self._tokens.name_of(summary.decided_by)
+        return told_to(replace(summary, decided_by_name=who), project)
 
     def diff(self, plan_id: str) -> ComparedPlan:
         """What a plan would change against what stands now. Raises NotFoundError, TransientError."""
@@ -205,7 +210,7 @@ class ComparedPlan:
 
 def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:
     """A summary as a project may see it: what is said of other projects' workloads stays out."""
-    return summary if project is None else replace(summary, blocked=(), comment=None)
+    return summary if project is None else replace(summary, blocked=(), comment=None, decided_by_name=None)
 
 
 def seen_by(plan: Plan, project: str | None) -> Plan:

@@ -52,6 +52,7 @@ def test_plans_are_listed_named_by_their_beginning_and_decided_once(world: World
     (event,) = trail(world, "plan.rejected")
     assert event["facts"]["changed"] == {"state": {"from": "awaiting_approval", "to": "rejected"}}
     assert headroom("plans", "--waiting", "-o", "json")[1].count('"id"') == 1
+    assert "token:" not in headroom("plans")[1]
     status, out, _ = headroom("get", "plan", second[7:15])
     assert (status, "demo/vision#0" in out) == (0, True)
     assert headroom("get", "plan", "abcdef012345")[0] == Exit.NOT_FOUND
@@ -83,7 +84,10 @@ def test_an_approval_names_what_it_was_read_against(world: World) -> None:
     assert (shown["state"], shown["comment"], shown["decided_by"]) == (
         "promoted", "as agreed", f"token:{world.ids['admin']}",
     )  # fmt: skip
-    assert world.call("GET", f"/v1/plans/{plan}", "own viewer").json()["comment"] is None
+    # As people know them; whose names are no business of a project's, it is not told.
+    assert shown["decided_by_name"] == world.call("GET", f"/v1/tokens/{world.ids['admin']}").json()["name"]
+    told = world.call("GET", "/v1/plans", "own viewer").json()["items"][0]
+    assert (told["comment"], told["decided_by_name"]) == (None, None)
 
 
 def test_a_rollback_is_held_seen_and_ended(world: World, headroom: Headroom) -> None:
