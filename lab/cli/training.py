@@ -22,7 +22,6 @@ from lab.learning.settings import setting as find_setting
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import InputError
 from solvers.planners.tuning import tuned
-from solvers.policies.inss.actor import NAME, read
 
 if TYPE_CHECKING:
     from lab.learning.training import Training
@@ -69,6 +68,8 @@ def inss(
     if out == STANDARD:
         raise InputError("--out names a file: the checkpoint lies beside it")
     check_target(out)
+    from solvers.policies.inss.actor import NAME, read
+
     if name is not None and not re.fullmatch(NAME, name):
         raise InputError(f"--name wants small letters, digits and dashes, got {name!r}")
     checkpoint, wanted = Path(out + ".checkpoint"), _setting(fleet, models, setting)

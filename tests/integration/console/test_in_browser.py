@@ -353,7 +353,8 @@ def test_pictures_for_the_documentation(
     visitor = entrance.window(color_scheme="light", width=1200)
     visitor.sign_in(token)
     visitor.open("/services")
-    service = visitor.page.locator("tbody a[href^='/services/']").first.get_attribute("href")
+    first = visitor.page.locator("tbody a[href^='/services/']").first.get_attribute("href")
+    service = first if home else f"/services/{OWN}/vision"
     with Client(server, token) as client:
         plans = [client.plan({"lane": "act"})["id"], *(plan["id"] for plan in islice(client.items("plans"), 20))]
         # One that can be approved and would change something tells more.
@@ -365,6 +366,9 @@ def test_pictures_for_the_documentation(
         expect(visitor.page.get_by_role("heading", level=1)).to_be_visible()
         if name in ("overview", "service"):
             visitor.link().to_have_text("live")
+        if name == "service":
+            chart = visitor.page.locator(".chart").filter(has_text="Requests per second").locator(".uplot")
+            expect(chart).to_have_attribute("data-last", re.compile(r"\d"))
         visitor.wide()
         picture = visitor.page.screenshot(path=(folder or tmp_path) / f"{name}.png", animations="disabled")
         # Small enough to be kept beside the text, and not an empty page.
