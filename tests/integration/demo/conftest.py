@@ -51,8 +51,13 @@ class Machine:
         return "\n".join(parts)
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(home=tmp_path / "home", port=free_port())
+def machine_at(home: Path) -> Iterator[Machine]:
+    """With whatever was started on it ended at last."""
+    made = Machine(home=home, port=free_port())
     yield made
     made.run("down")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    yield from machine_at(tmp_path / "home")
