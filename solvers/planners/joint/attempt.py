@@ -21,7 +21,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy, Term
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
-from solvers.planners.joint.certificate import Certificate, loosened
+from solvers.planners.joint.certificate import Certificate, Shown, loosened
 from solvers.planners.joint.explain.explaining import SHORT_MAX
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
@@ -34,7 +34,7 @@ from solvers.problems.patterns import Pattern, Patterns, Prices
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-8"
+_FORM = "joint-9"
 SINGLES_MAX = 60_000
 """Replicas alone that are looked at to see what a device carries."""
 _TAB = "\t"
@@ -54,6 +54,8 @@ class Kept:
     """$/h above the relaxed optimum where the search ended that answered it."""
     toward: tuple[tuple[DeviceId, Pattern], ...] = ()
     """What the last plan made room for, by device."""
+    shown: Shown | None = None
+    """What branching proved of the last plan."""
 
 
 NOTHING = Kept()
@@ -87,6 +89,9 @@ def remember(problem: JointProblem, kept: Kept) -> bytes:
         rates=problem.rate_rps,
         priced=np.array(list(usd), dtype=np.str_),
         usd=np.array(list(usd.values()), dtype=np.float64),
+        shown_of=np.array("" if kept.shown is None else kept.shown.fleet),
+        shown_works=np.array([] if kept.shown is None else list(kept.shown.rates), dtype=np.str_),
+        shown=np.array([] if kept.shown is None else [*kept.shown.rates.values(), kept.shown.usd_per_h]),
     )
     return store.getvalue()
 
@@ -103,6 +108,9 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
             moments = kept["full_at_s"].tolist()
             question, left_usd = str(kept["question"]), float(kept["left_usd"])
             usd = dict(zip(kept["priced"].tolist(), kept["usd"].tolist(), strict=True))
+            *rates, shown_usd = [*kept["shown"].tolist(), 0.0][: len(kept["shown"]) or 1]
+            of = dict(zip(map(WorkloadId, kept["shown_works"].tolist()), rates, strict=True))
+            shown = Shown(fleet=str(kept["shown_of"]), rates=of, usd_per_h=shown_usd)
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
         return NOTHING
     judge = Judge(problem)
@@ -118,6 +126,7 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
         full_at_s=moments[0] if moments else None,
         question=question,
         left_usd=left_usd,
+        shown=shown,
     )
 
 
@@ -251,6 +260,8 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
+CLOSER_UNITS = 600
+"""What a nearer bound may take where devices are few."""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25
@@ -314,6 +325,10 @@ class Attempt:
         if prices is not None and loose.problem is not self.reading.problem:
             prices = prices_of(loose.problem, named(self.reading.problem, prices))
         return Certificate.of(loose, prices, deadline)
+
+    def closer_deadline(self) -> Deadline:
+        """What branching may take for a nearer bound of the plan."""
+        return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), CLOSER_UNITS)
 
     def explained_most(self) -> int | None:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""

@@ -10,9 +10,11 @@ is open to all who fit, at no price where it is paid for already, pressed by nob
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import exp, floor, log
 
 import numpy as np
 
@@ -27,11 +29,12 @@ from solvers.planners.base import PlanRequest
 from solvers.planners.joint.reading.formulation import Reading, assemble
 from solvers.planners.joint.reading.pools import pools_of
 from solvers.planners.joint.reading.work import staying_of
-from solvers.planners.joint.solve.generate import lagrangian, proven_at
+from solvers.planners.joint.solve.branch import NEAR, Tree, few_devices
+from solvers.planners.joint.solve.generate import Generation, Pace, Pricing, generate, lagrangian, proven_at, singles
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.fleet import Fleet, open_fleet
-from solvers.problems.joint import WHOLE_PCT, JointProblem
+from solvers.problems.joint import WHOLE_PCT, JointProblem, Workload
 from solvers.problems.needs import needs_of
 from solvers.problems.patterns import Judged, Patterns, Prices
 
@@ -90,6 +93,12 @@ FAR = 0.5
 """Of the cost: a bound below says that prices are no good, and single replicas may prove more."""
 APART = 1.15
 """times as large as the one before."""
+RATE_STEPS = 50
+"""For each e-fold: what branching asks for is a whole number of them, rounded down."""
+SURELY_DEVICES = 1e4
+"""So many of the dearest everything counts that is served."""
+PRICING_UNTIL, GAP = 0.7, 0.005
+"""Of the work, and of the relaxed optimum: as far as that is proven before branching."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +107,15 @@ class Multipliers:
 
     duals: Floats
     worth: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What branching has proven: on this fleet, serving these rates, requests/s, costs no less."""
+
+    fleet: str
+    rates: Mapping[WorkloadId, float]
+    usd_per_h: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +151,7 @@ class Certificate:
     def bound(self, plan: Plan) -> float:
         """On the cost of serving what this plan serves, $/h; never above what it costs."""
         least = self._served(plan)
-        picture, settings = self.problem.snapshot, {item.device: item for item in plan.settings}
-        pinned = {item.replica for item in self.problem.pinned}
-        outside = tuple(item for item in plan.assignments if item.replica in pinned)
-        outside_usd = sum(cost_by_device(picture, self.problem.fleet, outside, settings).values())
-        cost = plan.objective.cost_usd_per_h
+        outside_usd, cost = self._outside_usd(plan), plan.objective.cost_usd_per_h
         # What a plan disproves was never true of it: its own numbers are not those that the prices are about.
         bound = outside_usd
         for given in (self.proofs, None):
@@ -148,14 +162,34 @@ class Certificate:
                 break
         return min(cost, bound)
 
+    def closer(self, plan: Plan, known: Shown | None, deadline: Deadline) -> tuple[Plan, Shown | None]:
+        """The plan with what branching proves of it, where devices are few and that is more; and what was shown, which
+        goes on to hold for whoever serves as much on the same fleet.
+        """
+        loose, cost = self.problem, plan.objective.cost_usd_per_h
+        outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
+        if not (few_devices(loose.problem) and bound < cost * (1 - NEAR)):
+            return plan, known
+        problem = serving(loose.problem, _served_rps(plan))
+        fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
+        rates = {item.id: item.rate_rps for item in problem.workloads}
+        if known is None or known.fleet != fleet or any(rates[name] < rate for name, rate in known.rates.items()):
+            usd = branched(problem, cost - outside_usd, deadline)
+            known = Shown(fleet=fleet, rates=rates, usd_per_h=usd)
+        usd = outside_usd + known.usd_per_h
+        return (replace(plan, bound_usd_per_h=min(usd, cost)) if bound < usd <= cost * (1 + DUST) else plan), known
+
+    def _outside_usd(self, plan: Plan) -> float:
+        """What those cost that the problem leaves out."""
+        settings = {item.device: item for item in plan.settings}
+        pinned = {item.replica for item in self.problem.pinned}
+        outside = tuple(item for item in plan.assignments if item.replica in pinned)
+        return sum(cost_by_device(self.problem.snapshot, self.problem.fleet, outside, settings).values())
+
     def _served(self, plan: Plan) -> Rows:
         """The rows, asking for no more than the plan gives."""
         problem = self.problem.problem
-        served: dict[WorkloadId, float] = defaultdict(float)
-        replicas: Counter[WorkloadId] = Counter()
-        for item in plan.assignments:
-            served[item.workload] += item.capacity_rps
-            replicas[item.workload] += 1
+        served, replicas = _served_rps(plan), Counter(item.workload for item in plan.assignments)
         least, found = copy(self.rows), self.rows.lower.copy()
         for number, work in enumerate(problem.workloads):
             part = served[work.id] / work.rate_rps if replicas[work.id] else 0.0
@@ -164,6 +198,40 @@ class Certificate:
                 found[row] = min(found[row], replicas[work.id])
         least.lower = found
         return least
+
+
+def _served_rps(plan: Plan) -> Mapping[WorkloadId, float]:
+    served: dict[WorkloadId, float] = defaultdict(float)
+    for item in plan.assignments:
+        served[item.workload] += item.capacity_rps
+    return served
+
+
+def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> JointProblem:
+    """The same, asking for no more than is served, a little less so that it holds longer; how many replicas do it, and
+    in how many domains, is left out.
+    """
+    works, usd = list[Workload](), SURELY_DEVICES * max(problem.dearest_usd, DUST)
+    for item in problem.workloads:
+        rate = min(item.rate_rps, served_rps[item.id])
+        rate = exp(floor(RATE_STEPS * log(rate)) / RATE_STEPS) if rate > 0 else 0.0
+        asked = replace(item, rate_rps=rate, rate_least_rps=min(rate, item.rate_least_rps), unserved_usd=usd)
+        works.append(replace(asked, replicas_min=0, domains_min=1, may_wait=False))
+    return replace(problem, workloads=tuple(works))
+
+
+def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline) -> float:
+    """What serving every rate costs at least, as far as branching proves that where so much is enough."""
+    judge = Judge(problem)
+    master = Master(problem, judge)
+    master.offer(singles(problem, master.width))
+    pricing = Pricing(judge, master.rows, master.width)
+    found = generate(master, pricing, deadline, Pace.of(problem, PRICING_UNTIL, GAP))
+    if found is None:
+        return 0.0
+    search = Generation(master=master, pricing=pricing, relaxed=found.plain or found.best)
+    proven = Tree(search=search, usd=usd_per_h, deadline=deadline, until_part=0.0).run()
+    return max(0.0, proven, 0.0 if found.bound is None else found.bound.usd_per_h)
 
 
 def certified(request: PlanRequest, plan: Plan) -> Plan:

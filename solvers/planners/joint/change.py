@@ -125,6 +125,7 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             prices=kept.prices if found.prices is None else found.prices,
             full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
             question=question,
+            shown=kept.shown,
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),
     )

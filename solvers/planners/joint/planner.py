@@ -134,12 +134,14 @@ class Joint(Recalling):
         if rivals.plan.objective.unserved > DUST and attempt.first is None:
             attempt = self._with_first(attempt, reporter)
             rivals = rivals_of(attempt, seats_of(attempt, found), found)
+        plan, shown = certificate.closer(rivals.plan, answer.kept.shown, attempt.closer_deadline())
+        rivals = replace(rivals, plans={**rivals.plans, rivals.chosen: plan})
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **layout.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
-        kept = remember(reading.problem, replace(answer.kept, toward=rivals.toward or answer.kept.toward))
+        kept = remember(reading.problem, replace(answer.kept, toward=rivals.toward or answer.kept.toward, shown=shown))
         by = None if rivals.chosen in (SPEC.name, STANDING) else rivals.chosen
         if rivals.plan.unplaced:
             # To say what would have to give takes longest, and is least.

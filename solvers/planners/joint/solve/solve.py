@@ -35,7 +35,7 @@ from solvers.planners.joint.solve.generate import (
     singles,
 )
 from solvers.planners.joint.solve.groups import Group, GroupLayout, groups_of, together
-from solvers.planners.joint.solve.improve import improved, improved_at_once
+from solvers.planners.joint.solve.improve import improved, improved_at_once, with_fewer
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
@@ -52,8 +52,8 @@ FIRST_PATTERNS_MAX = 2000
 DEVICES_TINY, DEVICES_FEW, DEVICES_SMALL, WORKLOADS_SMALL = 16.0, 32.0, 120.0, 60
 EARLY_PART = 0.2
 """Of what is left: so long few devices are exchanged from the first answer on, before anything else."""
-IMPROVE_PART = 0.97
-"""Of what is left."""
+IMPROVE_PART, IMPROVE_FEW_PART = 0.97, 0.7
+"""Of what is left; where devices are few."""
 COMPLETE_ROUNDS = 25
 URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
@@ -65,7 +65,7 @@ END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GAP, GAP_LAST = 0.005, 3e-4
 """Of the relaxed optimum: a bound so near is near enough at first, and at last."""
-FEW_PART = 0.4
+FEW_PART = 0.8
 """Of what is left, for all phases where devices are so few that branching follows."""
 GROUPS_UNTIL = 0.35
 """Of the deadline, kept from groups for what is about all of them."""
@@ -149,6 +149,8 @@ class Phases:
     bound: Bound | None = None
     proven: bool = False
     """Whether the bound is as near as need be."""
+    few: bool = False
+    """Whether some devices are enough."""
 
     def run(self) -> Layout:
         """All phases, as far as the deadline lets them; the first layout at worst."""
@@ -189,7 +191,8 @@ class Phases:
         """The first dive is quick; slower ones follow as long as there is time for what they take."""
         deadline, slowness, took = self.deadline, 0.0, 0.0
         devices = float(begin.relaxed.values[begin.master.slacks :].sum())
-        if devices <= DEVICES_FEW:
+        self.few = devices <= DEVICES_FEW
+        if self.few:
             prices = begin.master.rows.prices(begin.relaxed.row_duals)
             self._within("improve_s", EARLY_PART, partial(self._exchanged, scene, self.first, prices))
         small = devices <= DEVICES_SMALL and len(self.problem.workloads) <= WORKLOADS_SMALL
@@ -208,10 +211,16 @@ class Phases:
             self._try("complete_s", lambda: completed(scene, self.best, deadline))
         if self.found is not None and self.worth(self.found) > relaxed.value * (1 + self.order.gap):
             prices = master.rows.prices(relaxed.row_duals)
+            within = portion(deadline, IMPROVE_FEW_PART if self.few else 1.0)
+            self.deadline = within
             for base in (self.best, *sorted(self.dived, key=self.worth)):
                 # The next one where the search from the best has ended by itself.
-                if not deadline.over:
+                if not within.over:
                     self._within("improve_s", IMPROVE_PART, partial(self._exchanged, scene, base, prices))
+            charge(deadline, within)
+            self.deadline = deadline
+            if self.few:
+                self._try("fewer_s", partial(with_fewer, scene.rules, self.best, deadline, self.order.seed))
         kept = master.promising(relaxed, COLUMNS_KEPT)
         self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
 
@@ -354,8 +363,8 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
         phases.facts["bound_s"] = deadline.elapsed_s - begun_s
     usd = None if bound is None or not order.proof else bound.usd_per_h
     if few and phases.search is not None and not deadline.over:
-        tree = Tree(search=phases.search, best=layout, worth=phases.worth, deadline=deadline, until_part=END)
-        usd, layout = max(tree.run(), -np.inf if usd is None else usd), tree.best
+        tree = Tree(search=phases.search, usd=layout.judged_usd(problem), deadline=deadline, until_part=END)
+        usd = max(tree.run(), -np.inf if usd is None else usd)
         phases.facts["nodes"] = float(tree.nodes)
     return replace(layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=phases.facts)
 

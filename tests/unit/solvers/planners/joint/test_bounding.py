@@ -140,6 +140,23 @@ def test_what_is_left_unserved_counts_off() -> None:
     assert certificate.bound(replace(plan, assignments=())) == 0.0
 
 
+def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> None:
+    picture = lab()
+    plan = replace(planned(picture), bound_usd_per_h=None)
+    certificate, problem = glance(picture), loosened(picture, builders.request(picture).movable).problem
+    nearer, shown = certificate.closer(plan, None, Deadline(60.0, 500))
+    assert shown is not None
+    assert nearer.bound_usd_per_h == min(shown.usd_per_h, plan.objective.cost_usd_per_h)
+    kept = recall(remember(problem, Kept(shown=shown)), problem).shown
+    assert kept == shown
+    none = Deadline(60.0, 0)
+    assert certificate.closer(plan, kept, none)[0] == nearer
+    # Who serves less, or on another fleet, has to be looked at anew.
+    less = replace(plan, assignments=plan.assignments[1:])
+    assert certificate.closer(less, kept, none)[0].bound_usd_per_h is None
+    assert certificate.closer(plan, replace(shown, fleet="other"), none)[0].bound_usd_per_h is None
+
+
 def test_prices_are_read_by_another_problem_of_the_same_names() -> None:
     picture = lab()
     request = builders.request(picture)
