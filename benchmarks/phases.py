@@ -261,7 +261,7 @@ def changed() -> Iterator[Subject]:
         later = after_change(first.picture, made.proposal.plan)
         later = replace(later, taken_at_s=later.taken_at_s + CYCLE_S)
         name = f"{gpus} x {services}, {seed}, changed"
-        yield Subject(name=name, picture=later, units=units, state=made.state)
+        yield Subject(name=name, picture=later, units=units, state=made.state or b"")
         yield Subject(name=f"{name}, forgotten", picture=later, units=units)
 
 

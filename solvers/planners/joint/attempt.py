@@ -108,9 +108,9 @@ def recall(state: bytes, problem: JointProblem) -> Kept:
             moments = kept["full_at_s"].tolist()
             question, left_usd = str(kept["question"]), float(kept["left_usd"])
             usd = dict(zip(kept["priced"].tolist(), kept["usd"].tolist(), strict=True))
-            *rates, shown_usd = [*kept["shown"].tolist(), 0.0][: len(kept["shown"]) or 1]
-            of = dict(zip(map(WorkloadId, kept["shown_works"].tolist()), rates, strict=True))
-            shown = Shown(fleet=str(kept["shown_of"]), rates=of, usd_per_h=shown_usd)
+            rates, works, fleet = kept["shown"].tolist(), kept["shown_works"].tolist(), str(kept["shown_of"])
+            of = {WorkloadId(work): rate for work, rate in zip(works, rates[:-1], strict=True)}
+            shown = Shown(fleet=fleet, rates=of, usd_per_h=rates[-1]) if rates else None
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
         return NOTHING
     judge = Judge(problem)
@@ -260,7 +260,7 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
-CLOSER_UNITS = 600
+CLOSER_UNITS = 400
 """What a nearer bound may take where devices are few."""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006

@@ -37,7 +37,7 @@ REPEATS = 8
 WHOLE = 1e-5
 MORE_NODES = 1.5
 """So many times as many nodes, and it goes down again."""
-ROWS_PER_UNIT = 90_000
+ROWS_PER_UNIT = 30_000
 COUNTS_APART, COUNTS_MAX, DEVICES_MAX = 40, 100, 12
 """Of devices by pool and replicas by pool and workload: more cannot be decided in seconds; of more than the first, like
 pools in other failure domains are one.

@@ -48,7 +48,7 @@ def insight_of(picture: Snapshot) -> Insight:
 
 def relaxed(problem: JointProblem) -> Layout:
     """The relaxed optimum and its duals."""
-    return solve(problem, SolveOrder(), Deadline(60.0, 60))
+    return solve(problem, SolveOrder(), Deadline(60.0, 150))
 
 
 def prices(layout: Layout, problem: JointProblem) -> dict[tuple[Resource, str], float]:
