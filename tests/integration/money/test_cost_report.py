@@ -138,6 +138,20 @@ def test_budgets_are_held_against_the_month(spent: Session) -> None:
     assert note_risks(spent, now + timedelta(days=30)) == 0
 
 
+def test_labels_are_among_the_tags_of_focus(spent: Session) -> None:
+    both = '{"labels": [{"key": "team", "value": "sight"}, {"key": "site", "value": "north"}]}'
+    _labelled(spent, "projects", both, name="vision")
+    own = '{"labels": [{"key": "team", "value": "own"}, {"key": "kind", "value": "mine"}]}'
+    _labelled(spent, "services", own, project="vision", name="a")
+    bill = spent.execute(text('SELECT sum("BilledCost") FROM cost_focus')).scalar_one()
+    assert float(bill) == pytest.approx(0.24)
+    tags = spent.execute(text('SELECT "SubAccountId", "Tags" FROM cost_focus')).all()
+    found = {(project, said["kind"]): said for project, said in tags}
+    expected = {"team": "own", "site": "north", "project": "vision", "workload": "vision/a", "kind": "replica"}
+    assert expected.items() <= found["vision", "replica"].items()
+    assert all({"team", "site"}.isdisjoint(said) for (project, _), said in found.items() if project != "vision")
+
+
 def test_focus_is_written_as_the_view_has_it(spent: Session) -> None:
     written = io.StringIO()
     focus_csv(spent, after(600), after(3700), "vision", written)
