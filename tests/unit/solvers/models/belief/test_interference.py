@@ -221,7 +221,7 @@ def test_how_far_networks_depart_is_chosen_on_pairs_left_out(monkeypatch: pytest
 
 
 def test_intervals_of_pairs_never_met_hold_what_they_promise() -> None:
-    groups, slow = moody(0.03, 0.03, 12)
+    groups, slow = moody(0.03, 0.012, 12)
     alike, pairs = Alike(), np.repeat(np.arange(66), 3)
     told, inside = GroupSamples(groups=groups, latency_ms=alike.predict(groups.members).mean * slow), []
     for part in range(4):
