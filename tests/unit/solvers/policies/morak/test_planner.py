@@ -21,9 +21,9 @@ from solvers.planners import registry
 from solvers.planners.base import Thought
 from solvers.planners.case import Case
 from solvers.planners.tuning import Scalar
-from solvers.policies.morak.cutting import batch_ceiling, knee_share_pct
+from solvers.policies.morak.cutting import Leftover, MorakParameters, batch_ceiling, knee_share_pct
 from solvers.policies.morak.models import CountOnly
-from solvers.policies.morak.planner import crowds_of
+from solvers.policies.morak.planner import Wishes, _Partition, crowds_of
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 
@@ -267,34 +267,35 @@ def test_a_replica_goes_where_most_is_free() -> None:
     assert sorted(len(items) for items in by_device(plan).values()) == [1, 1, 1]
 
 
-def crowded(limit_ms: float, interference: Interference | None = None, others_ms: float | None = None) -> Snapshot:
+def crowded(limit_ms: float, interference: Interference | None = None) -> Snapshot:
     """Services that press little at their shares, and more the more there are by what profiles tell of larger ones."""
-    limits = {"four": limit_ms} | dict.fromkeys(NAMES, others_ms or limit_ms)
-    services = [
-        builders.service(name, slo=builders.slo(limit, scope=SloScope.EXECUTION), rate_rps_declared=5.0, replicas_max=8)
-        for name, limit in limits.items()
-    ]
+    slo = builders.slo(limit_ms, scope=SloScope.EXECUTION)
+    services = [builders.service(name, slo=slo, rate_rps_declared=5.0, replicas_max=8) for name in (*NAMES, "four")]
     picture = builders.snapshot(DEVICES[:1], services)
     return replace(picture, profiles=tuple(replace(item, interference=interference) for item in picture.profiles))
 
 
-SMALL: dict[str, Scalar] = {"knee_gain_part": 0.9, "knee_batch": 1, "copies_per_device": 1, "leftover": "reserve"}
 PRESSING = Interference(pressure=8.0, sensitivity=0.5, exponent=2.0)
 
 
 def test_no_more_models_meet_than_their_limits_bear_by_their_number() -> None:
-    """(3): L L_int(n) is within the limit for who comes and for all who are there."""
-    loose = plan_of(thought(crowded(300.0, PRESSING), settings=SMALL)).assignments
-    assert len(loose) == 4
-    share, batch = loose[0].share_pct_sm, loose[0].batch
-    took = builders.latency_ms("t4", batch, share)
-    crowd = crowds_of(Case.of(builders.request(crowded(300.0, PRESSING))))[GpuTypeName("t4")]
-    factors = [float(crowd.factor("t4", np.array([float(n)]))[0]) for n in range(1, 5)]
-    assert factors[0] == 1.0
-    assert 1.15 < factors[1] < factors[2] < factors[3]
-    limit = took * (factors[1] + factors[2]) / 2
-    assert len(plan_of(thought(crowded(limit, PRESSING), settings=SMALL)).assignments) == 2
-    beside_one = plan_of(thought(crowded(limit, PRESSING, 300.0), settings=SMALL)).assignments
-    assert len(beside_one) == 2
-    assert "demo/four" in {item.workload for item in beside_one}
+    """(3): L L_int(n) is within the limit for who comes and for all who are there, n counting who comes."""
+    request = builders.request(crowded(300.0, PRESSING))
+    case = Case.of(request)
+    parameters = MorakParameters(knee_gain_part=0.9, copies_per_device=1, leftover=Leftover.RESERVE)
+    made = _Partition.of(request, case, parameters, Wishes())
+    crowd, here = crowds_of(case)[GpuTypeName("t4")], np.array([0])
+    assert made.draft.fleet.occupants[0] == 4
+    four, five = (float(crowd.factor("t4", np.array([count]))[0]) for count in (4.0, 5.0))
+    assert 1.15 < four < five
+    need = made.draft.needs[0]
+    virtual = made.cutter.cut(need, 0)
+    assert virtual is not None
+    took = 300.0 / made._borne(need, virtual)
+    assert made.tolerated[0] == pytest.approx(300.0 / took)
+    for factor, open_to_it in (((four + five) / 2, []), (five + 0.01, [0])):
+        assert made._bearable(replace(need, limit_ms=factor * took), virtual, here).tolist() == open_to_it
+        made.tolerated[0] = factor
+        assert made._bearable(need, virtual, here).tolist() == open_to_it
+        made.tolerated[0] = np.inf
     assert crowds_of(Case.of(builders.request(crowded(300.0))))[GpuTypeName("t4")] == CountOnly()

@@ -173,6 +173,9 @@ def test_slopes_beside_a_strange_network_follow_from_what_it_is_made_of() -> Non
         assert strong[batch].k1 < slight[batch].k1 <= curve.k1
         assert strong[batch].k1 <= strong[batch].k2 <= 0.0
         assert strong[batch].knee == curve.knee
+        # The less of the device is left to the jobs, the less they slow.
+        almost = np.array([0.99])
+        assert strong[batch](almost) / curve(almost) < 0.9 * strong[batch].l0 / curve.l0
     two = made.beside(need, 0, (SMALL, SMALL))
     assert all(two[batch].l0 >= slight[batch].l0 * 0.9 for batch in alone)
 
