@@ -260,7 +260,7 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
-CLOSER_UNITS = 400
+CLOSER_UNITS = 700
 """What a nearer bound may take where devices are few."""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
