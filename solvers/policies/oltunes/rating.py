@@ -113,7 +113,7 @@ class CandidateJudge:
         in_time = promised_ms <= asked.deadline_ms
         if asked.inputs is None:
             open_to = in_time | (not in_time.any())
-            open_to &= _thrifty(asked.need.rate_rps, options, np.array(types))
+            open_to = _first_of(open_to & _thrifty(asked.need.rate_rps, options, np.array(types)), open_to)
         else:
             open_to = _first_of(in_time, _enough(asked.need, options))
             open_to = _first_of(open_to & ever_full(asked.inputs, options.batch), open_to)

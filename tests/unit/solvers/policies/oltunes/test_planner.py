@@ -6,14 +6,18 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from solvers.domain.arrays import Floats
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.plan import Plan, Proposal
 from solvers.errors import FieldError
+from solvers.models.base import Queries
 from solvers.policies.oltunes import memory
 from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.planner import Oltunes
+from solvers.policies.oltunes.rating import CandidateJudge
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.unit.lab.benches.tasks.course import Course, facts, of, picture, task
@@ -70,6 +74,22 @@ def test_a_plan_is_handed_over_before_all_profiles_are_learned() -> None:
     assert thought.proposal == planner.propose(request, b"", SilentReporter())
     planner.think(request, thought.state or b"", again)
     assert not again.taken
+
+
+def test_who_is_in_time_with_a_large_share_alone_has_it_though_a_small_one_is_thriftier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was learned may leave in time none of the shares that a low rate would be content with."""
+
+    def learned(
+        _judge: CandidateJudge, asked: Queries, latency_ms: Floats, capacity_rps: Floats
+    ) -> tuple[Floats, Floats]:
+        return np.where(asked.share_pct >= 100.0, latency_ms, 1_000.0 + latency_ms), capacity_rps
+
+    monkeypatch.setattr(CandidateJudge, "_predicted", learned)
+    services = (builders.service("seldom", rate_rps_declared=1.0, slo=builders.slo(200.0)),)
+    plan = Course(picture([], ("t4",), services=services)).cycle()
+    assert of(plan, "seldom").share_pct_sm == 100
 
 
 def test_groups_have_a_largest_size() -> None:
