@@ -36,7 +36,7 @@ from lab.outcome import (
 )
 from solvers.domain.codec import bytes_digest, digest
 from solvers.domain.evidence import Reporter
-from solvers.domain.plan import Proposal
+from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.domain.value import value
 from solvers.errors import EngineError, HeadroomError, InputError, InvariantError
 from solvers.planners import registry
@@ -113,9 +113,9 @@ class _Timed:
             thought = registry.think(self._planner, given, state, reporter)
         if own and given != request:
             raise InvariantError("it changed the request that it was given")
-        facts = (fact for reason in thought.proposal.reasons for fact in reason.facts)
-        if (stands_in := next((fact.value for fact in facts if fact.name == "fallback"), None)) is not None:
-            raise InputError(f"{stands_in}: another planner would stand in for it")
+        if thought.proposal.status is ProposalStatus.NOT_APPLICABLE:
+            facts = (str(fact.value) for reason in thought.proposal.reasons for fact in reason.facts)
+            raise InputError("; ".join((*facts, "another planner would stand in for it")))
         return thought
 
 

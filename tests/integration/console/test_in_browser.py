@@ -379,6 +379,51 @@ def test_pictures_for_the_documentation(
 # -- what people decide -----------------------------------------------------------------------------------------------
 
 
+def test_what_workers_write_is_followed_and_disturbs_nobody(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.window(width=390)
+    visitor.sign_in(served.tokens["viewer"])
+    visitor.open(f"/services/{OWN}/vision")
+    served.written.lines = [f"line {number} <b>of many</b>" for number in range(300)]
+    lines = visitor.page.get_by_role("region", name="Lines of its workers")
+    expect(lines).to_be_hidden()
+    visitor.page.get_by_text("Follow it here").focus()
+    visitor.page.keyboard.press("Enter")
+    # The last ones, with their markup as text, and the newest in sight.
+    expect(lines).to_contain_text("#0 line 299 <b>of many</b>")
+    expect(lines).not_to_contain_text("line 99 ")
+    assert lines.evaluate("(at) => at.scrollTop + at.clientHeight >= at.scrollHeight - 4")
+    assert (visitor.wide(), visitor.pale(), visitor.unreachable(), visitor.axe(AXE)) == ([], [], [], [])
+    lines.locator("span", has_text="line 150 ").select_text()
+    lines.evaluate("(at) => { at.scrollTop = 40; }")
+    kept = "[getSelection().toString().trim(), document.querySelector('#log pre').scrollTop]"
+    before = visitor.page.evaluate(kept)
+    served.written.lines.append("one more")
+    # The page itself is asked for anew meanwhile.
+    with visitor.page.expect_response(visitor.page.url):
+        add_service(served, "later")
+    expect(lines).to_contain_text("one more")
+    assert visitor.page.evaluate(kept) == before == ["#0 line 150 <b>of many</b>", 40]
+    visitor.page.locator("#log select").select_option(f"{OWN}/vision#0")
+    expect(lines).to_contain_text("one more")
+    expect(lines).not_to_contain_text("#0")
+    # Nobody is asked when nobody reads.
+    visitor.page.get_by_text("Follow it here").press("Enter")
+    served.house.await_true("nobody reads", lambda: served.house.one("SELECT count(*) FROM log_requests") == 0)
+
+
+def test_what_workers_wrote_is_read_without_scripts(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.window(java_script_enabled=False)
+    visitor.sign_in(served.tokens["viewer"])
+    served.written.lines = ["started", "\N{SNOWMAN} <b>"]
+    visitor.open(f"/services/{OWN}/vision")
+    visitor.page.get_by_role("link", name="The last lines as text").click()
+    shown = [f"{OWN}/vision#0: {line}" for line in served.written.lines]
+    assert visitor.page.inner_text("body").splitlines() == shown
+    with visitor.expecting("status: 404 .*/log.txt", "console: .* 404"):
+        visitor.open(f"/services/{OWN}/{LONG}/log.txt")
+        expect(visitor.page.get_by_role("alert")).to_contain_text("no node holds a replica")
+
+
 def test_a_plan_is_rejected_by_a_click_and_its_comment_kept(entrance: Entrance, served: Served) -> None:
     house = served.house
     with house.client(served.tokens["operator"]) as client:
@@ -510,51 +555,6 @@ def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) ->
     expect(figure.get_by_role("columnheader")).to_have_text(["UTC", "offered", "served", "dropped"])
     viewer.page.get_by_label("charts in local time").check()
     expect(figure.get_by_role("columnheader").first).to_have_text("local time")
-
-
-def test_what_workers_write_is_followed_and_disturbs_nobody(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(width=390)
-    visitor.sign_in(served.tokens["viewer"])
-    visitor.open(f"/services/{OWN}/vision")
-    served.written.lines = [f"line {number} <b>of many</b>" for number in range(300)]
-    lines = visitor.page.get_by_role("region", name="Lines of its workers")
-    expect(lines).to_be_hidden()
-    visitor.page.get_by_text("Follow it here").focus()
-    visitor.page.keyboard.press("Enter")
-    # The last ones, with their markup as text, and the newest in sight.
-    expect(lines).to_contain_text("#0 line 299 <b>of many</b>")
-    expect(lines).not_to_contain_text("line 99 ")
-    assert lines.evaluate("(at) => at.scrollTop + at.clientHeight >= at.scrollHeight - 4")
-    assert (visitor.wide(), visitor.pale(), visitor.unreachable(), visitor.axe(AXE)) == ([], [], [], [])
-    lines.locator("span", has_text="line 150 ").select_text()
-    lines.evaluate("(at) => { at.scrollTop = 40; }")
-    kept = "[getSelection().toString().trim(), document.querySelector('#log pre').scrollTop]"
-    before = visitor.page.evaluate(kept)
-    served.written.lines.append("one more")
-    # The page itself is asked for anew meanwhile.
-    with visitor.page.expect_response(visitor.page.url):
-        add_service(served, "later")
-    expect(lines).to_contain_text("one more")
-    assert visitor.page.evaluate(kept) == before == ["#0 line 150 <b>of many</b>", 40]
-    visitor.page.locator("#log select").select_option(f"{OWN}/vision#0")
-    expect(lines).to_contain_text("one more")
-    expect(lines).not_to_contain_text("#0")
-    # Nobody is asked when nobody reads.
-    visitor.page.get_by_text("Follow it here").press("Enter")
-    served.house.await_true("nobody reads", lambda: served.house.one("SELECT count(*) FROM log_requests") == 0)
-
-
-def test_what_workers_wrote_is_read_without_scripts(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(java_script_enabled=False)
-    visitor.sign_in(served.tokens["viewer"])
-    served.written.lines = ["started", "\N{SNOWMAN} <b>"]
-    visitor.open(f"/services/{OWN}/vision")
-    visitor.page.get_by_role("link", name="The last lines as text").click()
-    shown = [f"{OWN}/vision#0: {line}" for line in served.written.lines]
-    assert visitor.page.inner_text("body").splitlines() == shown
-    with visitor.expecting("status: 404 .*/log.txt", "console: .* 404"):
-        visitor.open(f"/services/{OWN}/{LONG}/log.txt")
-        expect(visitor.page.get_by_role("alert")).to_contain_text("no node holds a replica")
 
 
 def test_a_server_that_went_away_is_waited_for(viewer: Visitor) -> None:

@@ -102,6 +102,8 @@ MAY_BE_HELD = "morak"
 """It counts what holds at the smallest batches; where that is less than what stands serves, its plans are held. Where
 they are not, everything changes place at once, and more fails meanwhile than is promised.
 """
+MAY_FAIL = ("morak", "mudi")
+"""Shares of these change where no room is for a shadow: what comes meanwhile fails."""
 COST_PART, STARTS_PART, STARTS_MORE, FAILED_PCT_MOST = 0.1, 0.25, 5, 2.0
 """How far a switch may be from the arena: its cost, and processes started. And how many requests may fail of those that
 came meanwhile, as the loosest promise of the fleet has it (p98): who finds no room for a shadow begins a little later.
@@ -124,7 +126,7 @@ def test_a_published_system_takes_over_under_traffic(machine: Machine, client: C
 
     after, record = counts(machine) - before, planned(client, system, promoted=True)
     failed_pct = 100.0 * (after["violations"] + after["unserved"]) / after["requests"]
-    assert failed_pct <= FAILED_PCT_MOST or not must
+    assert failed_pct <= FAILED_PCT_MOST or system in MAY_FAIL
     if record is None:
         held = planned(client, system, promoted=False)
         assert held is not None

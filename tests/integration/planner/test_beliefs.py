@@ -356,7 +356,7 @@ DAMAGE = {
     "another version of a model": "jsonb_set(state, '{solo,version}', '\"0\"')",
     "half a model": "state #- '{solo,state,known}'",
     "half of what a model knows": "state #- '{solo,state,known,curves}'",
-    "words for numbers": "jsonb_set(state, '{interference,state,mean}', '[\"x\"]')",
+    "words for numbers": "jsonb_set(state, '{interference,state,shared,mean}', '[\"x\"]')",
 }
 
 

@@ -133,7 +133,7 @@ def test_get_lists_a_kind_as_a_table_and_as_files(api: Api, headroom: Headroom) 
     ("names", "path"),
     [
         (("service", "vision/a"), "/v1/services/vision/a"),
-        (("service", "a"), "/v1/services/default/a"),
+        (("service", "a"), "/v1/services"),
         (("services/vision/a",), "/v1/services/vision/a"),
         (("services", "a/b/c"), None),
         (("plan", "x/y"), None),

@@ -71,4 +71,5 @@ def test_who_never_made_a_sound_plan_did_not_run(tmp_path: Path) -> None:
 def test_no_planner_stands_in_for_an_actor_that_was_trained_for_another_fleet(tmp_path: Path) -> None:
     record = run_task(task_of(tmp_path, "inss_rl"), lambda _part: None).record
     assert record.outcome is None
-    assert "no actor was trained for these networks and GPUs: another planner would stand in" in str(record.error)
+    said = str(record.error)
+    assert "for these networks and GPUs: train one and name it; another planner would stand in" in said
