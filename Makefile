@@ -132,7 +132,7 @@ same: $(VENV)/.dev-stamp ## Compare plans, scenarios, views and doors with what 
 	@$(BIN)/python -m benchmarks.same $(SAME_ARGS)
 
 claims: $(VENV)/.dev-stamp ## Judge every claim of the papers with full effort, for hours (CLAIMS_ARGS="-k AC-HET")
-	$(BIN)/pytest -q -m claims tests/claims $(CLAIMS_ARGS)
+	$(BIN)/pytest -q -m claims tests/claims tests/integration/demo/test_demo.py $(CLAIMS_ARGS)
 
 chaos: $(VENV)/.dev-stamp ## Seeded histories of store, API and agents under faults (SEEDS=0-999, CHAOS_ARGS=--mutants)
 	@$(BIN)/python -m tests.chaos --seeds $(or $(SEEDS),0-99) $(CHAOS_ARGS)
