@@ -393,16 +393,18 @@ class Tails:
         self._log = log
         self._places: dict[int, Mapping[str, int]] = {}
         """How far each worker was read, for everybody who reads."""
+        self._owed = False
+        """Somebody may wait who was told nothing yet: no bell rings for them again."""
 
     def run(self, stop: threading.Event, wanted: threading.Event) -> None:
         while not stop.is_set():
-            wanted.wait(LOOK_S if self._places else None)
+            wanted.wait(LOOK_S if self._places or self._owed else None)
             wanted.clear()
             try:
                 self.look()
                 self._log.state("logs", "handed")
             except (UnreachableError, WireError, AgentError) as error:
-                self._places = {}
+                self._places, self._owed = {}, True
                 self._log.state("logs", "kept", reason=str(error))
         self._connection.close()
 
@@ -410,9 +412,10 @@ class Tails:
         """Tell everybody who reads what came. Raises UnreachableError, WireError."""
         self._connection.token = self._token()
         answer = self._connection.call("GET", LOG_REQUESTS)
-        asked = decode_items(LogRequest, answer.json()) if answer.ok else ()
-        reached = {each.request: self._tell(each) for each in asked[:REQUESTS_MAX]}
+        asked = decode_items(LogRequest, answer.json())[:REQUESTS_MAX] if answer.ok else ()
+        reached = {each.request: self._tell(each) for each in asked}
         self._places = {request: places for request, places in reached.items() if places is not None}
+        self._owed = not answer.ok or len(self._places) < len(asked)
 
     def _tell(self, asked: LogRequest) -> Mapping[str, int] | None:
         """How far somebody was told; None: not at all yet."""

@@ -1,6 +1,6 @@
 -- name: ask_for_logs
 -- Asks the nodes that hold replicas of a workload for what they write, or of one replica those that held it within a day.
--- What nobody reads any more is forgotten. Answers with the nodes that were not asked before.
+-- What nobody reads any more is forgotten. Rings for nodes that have not looked since they were asked.
 WITH forgotten AS (DELETE FROM log_requests WHERE expires_at < now()),
 held AS (
     SELECT DISTINCT node_id, replica FROM told_replicas
@@ -11,7 +11,9 @@ held AS (
     SELECT :reader, node_id, replica, :lines, now() + make_interval(secs => :ttl_s) FROM held
     ON CONFLICT (reader, node_id, replica) DO NOTHING RETURNING node_id
 )
-SELECT pg_notify(:channel, node_id) FROM (SELECT DISTINCT node_id FROM asked) AS each
+SELECT pg_notify(:channel, node_id) FROM (
+    SELECT node_id FROM asked UNION SELECT node_id FROM log_requests WHERE reader = :reader AND asked_at IS NULL
+) AS each
 
 -- name: replicas_with_logs
 -- Replicas of a workload that nodes hold, or held within a day.

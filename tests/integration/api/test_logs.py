@@ -216,3 +216,15 @@ def test_the_doorbell_tells_only_the_node_that_is_asked(site: Site) -> None:
     assert heard == {NODE: [{"generation": 0}, {"generation": 0, "logs": 1}]} | {
         name: [{"generation": 0}] for name in ("other-node", "viewer")
     }
+
+
+def test_the_bell_rings_again_until_the_node_looks(site: Site) -> None:
+    def rings() -> int:
+        with site.world.database.transaction() as session:
+            logs.ask(session, "reader", f"{OWN}/vision", None, 10)
+        return len(list(listener.notifies(timeout=0.2, stop_after=1)))
+
+    with site.world.database.listening(logs.CHANNEL) as listener:
+        assert (rings(), rings()) == (1, 1)
+        assert site.wanted()
+        assert rings() == 0

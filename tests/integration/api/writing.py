@@ -9,7 +9,7 @@ from unittest import mock
 
 from agents.devices.base import LogRead
 from agents.log import Log
-from agents.loop.uplink import Mailbox, Tails, _follow
+from agents.loop.uplink import Mailbox, Tails, listen
 from agents.servers import Servers
 from tests.integration.api.world import NODE
 from tests.waiting import wait_until
@@ -35,11 +35,12 @@ def writing(address: str, token: str) -> Iterator[Written]:
     servers = Servers((address,), NODE)
     log = Log(NODE, mock.Mock())
     tails = Tails(written, servers.connection(), lambda: token, log)
-    ear = servers.connection()
-    ear.token = token
+    joined = threading.Event()
+    joined.set()
+    uplink = mock.Mock(servers=servers, joined=joined, token=token)
     threads = [
         threading.Thread(target=tails.run, args=(stop, mailbox.logs_wanted), daemon=True),
-        threading.Thread(target=_follow, args=(ear, mailbox, stop, log), daemon=True),
+        threading.Thread(target=listen, args=(uplink, mailbox, stop, log), daemon=True),
     ]
     for thread in threads:
         thread.start()

@@ -8,14 +8,17 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from agents.config import NodeFacts
+from agents.devices.base import LogRead
 from agents.identity import Identity
 from agents.log import Log
+from agents.loop import uplink as uplinks
 from agents.loop.collect import ReportBuffer
-from agents.loop.uplink import Mailbox, Uplink
+from agents.loop.uplink import LOG_REQUESTS, Mailbox, Tails, Uplink
 from agents.servers import Servers, SpreadConnection
 from agents.state import StateDirectory
 from agents.transport import HttpAnswer, UnreachableError
@@ -150,3 +153,36 @@ def test_only_of_who_hung_up_it_is_asked_whether_the_certificate_was_the_reason(
     node.go_round()
     assert urls == (["http://scripted"] if asked else [])
     assert node.pauses[-1] <= 0.5
+
+
+class Reader(SpreadConnection):
+    """Reads one replica behind a server that is away at first, sheds the next look and the first piece."""
+
+    def __init__(self) -> None:
+        super().__init__(Servers(FACTS.servers, NODE))
+        self.answers = iter([None, 503, 200, 429, 200, 204])
+        self.read = threading.Event()
+
+    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> HttpAnswer:
+        status = next(self.answers, 200)
+        if status is None:
+            raise UnreachableError("away")
+        if status == 204:
+            self.read.set()
+        asked = [] if self.read.is_set() else [{"request": 1, "replica": "vision#0", "lines": 1}]
+        return _answer(status, {"items": asked} if path == LOG_REQUESTS else {})
+
+
+def test_who_reads_is_told_though_the_bell_rang_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uplinks, "LOOK_S", 0.01)
+    reader, devices, stop, wanted = Reader(), mock.Mock(), threading.Event(), threading.Event()
+    devices.read_log.return_value = LogRead(lines=("one",), places={})
+    tails = Tails(devices, reader, lambda: "own", Log(NODE, io.StringIO()))
+    thread = threading.Thread(target=tails.run, args=(stop, wanted), daemon=True)
+    thread.start()
+    wanted.set()
+    assert reader.read.wait(30.0)
+    stop.set()
+    wanted.set()
+    thread.join(30.0)
+    assert not thread.is_alive()
