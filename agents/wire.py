@@ -377,7 +377,7 @@ class RateSample:
     """Offered load of one service at the edge over an interval, whether or not anybody served it."""
 
     service: str
-    """`project/name`."""
+    """Id of the service (`project/name`)."""
     arrived: float
     interval_s: float
     unrouted: float = 0.0

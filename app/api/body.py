@@ -350,6 +350,7 @@ def _tighten(schema: Any, name: str) -> None:
 
 class BoundedMessage(Generic[T]):
     def __init__(self, kind: Any) -> None:
+        self.kind = kind
         schema = copy.deepcopy(TypeAdapter(kind).core_schema)
         _tighten(schema, "")
         self.schema: CoreSchema = schema

@@ -18,6 +18,7 @@ from pydantic.json_schema import models_json_schema
 
 from app.api import body
 from app.api.body import adapter_of
+from app.api.meanings import describe
 from app.api.problems import Problem
 
 REF = "#/components/schemas/{model}"
@@ -75,12 +76,13 @@ class Described(FastAPI):
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:
+    routes = [route.described() if isinstance(route, Route) else route for route in app.routes]
     spec = get_openapi(
         title=app.title,
         version=app.version,
         summary=app.summary,
         description=app.description,
-        routes=[route.described() if isinstance(route, Route) else route for route in app.routes],
+        routes=routes,
         separate_input_output_schemas=False,
         tags=app.openapi_tags,
     )
@@ -90,6 +92,8 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     for name, schema in _body_schemas().items():
         schemas.setdefault(name, schema)
     schemas.update(_messages())
+    answered = [route.response_model for route in routes if isinstance(route, APIRoute)]
+    describe(schemas, [*answered, *_BODIES.values(), Problem, *(message.kind for message in body.MESSAGES.values())])
     for path, operations in spec["paths"].items():
         for method in _METHODS:
             if method in operations:

@@ -23,7 +23,7 @@ class BudgetForecast:
     budget: str
     project: str | None
     label: str | None
-    """`key=value`."""
+    """The label that the budget is of, as `key=value`; null for all."""
     month: datetime
     usd_per_month: float
     usd_spent: float

@@ -19,6 +19,7 @@ from agents.wire import NodeTarget
 from app.api import body
 from app.api.app import create_app
 from app.api.deps import ApiContext
+from app.api.meanings import describe
 from app.clock import SystemClock
 from app.services.beliefs.beliefs import Beliefs
 from app.services.planning.deciding import BARE, Remark, RolledBack
@@ -79,9 +80,9 @@ def files() -> Mapping[str, str]:
     """Text of every generated file by its path inside `openapi/`."""
     found = {"openapi.json": _text(application().openapi())}
     for kind in VALUES:
-        found[f"schemas/{kind.__name__}.json"] = _text(_titled(TypeAdapter(kind).json_schema(), kind.__name__))
-    for name, message in body.MESSAGES.items():
-        found[f"schemas/{name}.json"] = _text(_titled(message.json_schema(), name))
+        found[f"schemas/{kind.__name__}.json"] = _described(TypeAdapter(kind).json_schema(), kind)
+    for message in body.MESSAGES.values():
+        found[f"schemas/{message.kind.__name__}.json"] = _described(message.json_schema(), message.kind)
     return found
 
 
@@ -110,8 +111,9 @@ def application() -> FastAPI:
     return create_app(context)
 
 
-def _titled(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    return {"$schema": DIALECT, "title": name, **schema}
+def _described(schema: dict[str, Any], kind: type) -> str:
+    describe({**schema.get("$defs", {}), kind.__name__: schema}, [kind])
+    return _text({"$schema": DIALECT, "title": kind.__name__, **schema})
 
 
 def _text(plain: dict[str, Any]) -> str:

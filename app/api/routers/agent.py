@@ -76,7 +76,7 @@ class Admitted:
 class CertificateWanted(RequestBody):
     """A node's next key, in a request that it signed."""
 
-    csr: str = Field(max_length=CSR_LENGTH_MAX, pattern=r"^[\n\r -~]+$", description="PEM.")
+    csr: str = Field(max_length=CSR_LENGTH_MAX, pattern=r"^[\n\r -~]+$", description="The signing request (PEM).")
 
 
 @record

@@ -103,7 +103,11 @@ WhyNotType = Annotated[
 
 @plans_router.get("/v1/plans", summary="List plans", response_model=Page[PlanSummary])
 def list_plans(
-    request: Request, actor: SharedReader, order: Paging, lane: Lane | None = None, state: PlanState | None = None
+    request: Request,
+    actor: SharedReader,
+    order: Paging,
+    lane: Annotated[Lane | None, Query(description="Only of this lane.")] = None,
+    state: Annotated[PlanState | None, Query(description="Only what has become so.")] = None,
 ) -> Any:
     """Newest first."""
     return answer(services_of(request).plans.page(order, lane, state, actor.project))

@@ -105,7 +105,7 @@ def delete_profile(request: Request, actor: ClusterWriter, model: Name, gpu_type
 _PART = NAME_PATTERN.strip("^$")
 SERVICE_PATTERN = f"^{_PART}/{_PART}$"
 POINTS_MAX = 1000
-ServiceName = Annotated[str, Field(pattern=SERVICE_PATTERN, description="`project/name`.")]
+ServiceName = Annotated[str, Field(pattern=SERVICE_PATTERN, description="Id of the service (`project/name`).")]
 
 
 class NewProfileRun(RequestBody):

@@ -94,7 +94,11 @@ def list_receipts(
 
 @history_router.get("/v1/cycles", summary="List cycles", response_model=Page[CycleSummary])
 def list_cycles(
-    request: Request, actor: ClusterReader, order: Paging, lane: Lane | None = None, state: CycleState | None = None
+    request: Request,
+    actor: ClusterReader,
+    order: Paging,
+    lane: Annotated[Lane | None, Query(description="Only of this lane.")] = None,
+    state: Annotated[CycleState | None, Query(description="Only what has become so.")] = None,
 ) -> Any:
     """Planning cycles with their decisions."""
     return answer(services_of(request).history.cycles(order, lane, state))
@@ -335,9 +339,9 @@ def get_costs(
     request: Request,
     actor: CostReader,
     *,
-    by: CostBy = CostBy.SERVICE,
-    accounting: Accounting = Accounting.SHARE,
-    project: Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63)] = None,
+    by: Annotated[CostBy, Query(description="What to group by.")] = CostBy.SERVICE,
+    accounting: Annotated[Accounting, Query(description="How to split a device's bill.")] = Accounting.SHARE,
+    project: ProjectFilter = None,
     label: Annotated[
         str | None, Query(pattern=NAME_PATTERN, max_length=63, description="With by=label: the key to group by.")
     ] = None,
@@ -362,7 +366,7 @@ def get_costs(
 def get_focus(
     request: Request,
     actor: CostReader,
-    project: Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63)] = None,
+    project: ProjectFilter = None,
     wanted: tuple[datetime, datetime] = Depends(costs_span),
 ) -> Any:
     """The hours that begin in the span, in the columns of FOCUS 1.2 as the view `cost_focus` has them. A project's

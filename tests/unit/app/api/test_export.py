@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from app.api import meanings
 from benchmarks.same import described
 from solvers.domain.codec import to_plain
 from tests import builders
@@ -59,6 +60,43 @@ def test_every_operation_is_described(spec: dict[str, Any]) -> None:
             assert {"401", "403", "429"} <= set(operation["responses"]), (method, path)
         if method in ("put", "post"):
             assert "requestBody" in operation, (method, path)
+
+
+def _parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object of the document with its place in it."""
+    inner = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    if isinstance(part, dict):
+        yield place, part
+    for key, each in inner:
+        yield from _parts(each, f"{place}/{key}")
+
+
+def test_every_property_and_parameter_is_described(spec: dict[str, Any]) -> None:
+    told = {}
+    for place, part in _parts(spec):
+        if place.endswith("/properties"):
+            told |= {f"{place}/{name}": found.get("description", "") for name, found in part.items()}
+        elif "in" in part and "schema" in part:
+            told[place] = part.get("description", "")
+    assert len(told) > 1700
+    # A sentence, which says more than the name does.
+    assert [place for place, text in told.items() if not text.endswith((".", "`")) or len(text.split()) < 2] == []
+
+
+def test_every_meaning_is_used_and_none_is_told_twice(spec: dict[str, Any]) -> None:
+    """A line of a field that has a docstring, or that no schema has, is unused."""
+    told = meanings.told()
+    used = set()
+    for name, schema in spec["components"]["schemas"].items():
+        for field, found in schema.get("properties", {}).items():
+            line = f"{name}.{field}" if f"{name}.{field}" in told else field
+            if told.get(line) == found["description"]:
+                used.add(line)
+    assert sorted(set(told) - used) == []
+    assert [line for line, text in told.items() if told.get(line.partition(".")[2]) == text] == []
+    written = Path(meanings.__file__).with_suffix(".yaml").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[0].strip("'") for line in written if not line.startswith("#")]
+    assert names == sorted(told)
 
 
 def test_the_frameworks_own_problem_is_gone(spec: dict[str, Any]) -> None:
