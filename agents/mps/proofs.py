@@ -18,9 +18,9 @@ from typing import Any
 
 from agents.devices.parts import ShareOrder
 from agents.errors import BypassError, DeviceError, DeviceTimeoutError, SharingError
-from agents.mps.daemon import DaemonSeat
+from agents.mps.daemon import DaemonSeat, await_until
 from agents.mps.memo import Memo
-from agents.mps.protocols import plain_environment, shortened
+from agents.mps.protocols import MpsClient, plain_environment, shortened
 from agents.processes import ProcessId, environment_of
 
 PROBE_TIMEOUT_S = 8.0
@@ -90,6 +90,10 @@ def _bare(uuid: str) -> str:
 PROOF_S = 300.0
 """How old a proof may get before the daemon is asked again."""
 PROBE_RETRY_S = 5.0
+LOOK_AGAIN_S = 1.0
+"""How long who uses the device may be missing among the clients: one that comes or goes just now is on one list and not
+on the other.
+"""
 SILENCE_S = 5.0
 """How long a daemon that did not answer in time is not asked again, for any worker."""
 PROBES_MAX = 3
@@ -167,7 +171,15 @@ class Proofs:
 
     def _prove_each(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: DaemonSeat) -> None:
         wanted = seat.protocol.environment(seat.pipe, order)
-        clients = {client.pid: client for client in seat.protocol.clients(seat.control)}
+        clients: dict[int, MpsClient] = {}
+
+        def all_are_found() -> bool:
+            nonlocal clients
+            clients = {client.pid: client for client in seat.protocol.clients(seat.control)}
+            return all(process.pid in clients or not process.lives for process in processes)
+
+        if not all_are_found():
+            await_until(all_are_found, LOOK_AGAIN_S)
         for process in processes:
             client = clients.get(process.pid)
             if client is None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
 from agents.devices.parts import ShareOrder
 from agents.errors import BypassError, SharingError
-from agents.mps.proofs import ProbeAnswer, judge, probe
+from agents.mps.daemon import DaemonSeat
+from agents.mps.memo import Memo
+from agents.mps.proofs import ProbeAnswer, Proofs, judge, probe
+from agents.mps.protocols import MpsClient, MpsControl, ProtocolTwo
+from agents.processes import ProcessId, identify
+from agents.state import StateDirectory
+from tests.unit.agents.builders import FakeClock
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
@@ -77,3 +87,68 @@ def test_a_probe_that_does_not_tell_is_no_proof(lines: tuple[str, ...]) -> None:
 def test_a_probe_that_is_not_there_is_no_proof() -> None:
     with pytest.raises(SharingError, match="cannot run the probe"):
         probe(("/nowhere/probe",), {})
+
+
+class Lists(ProtocolTwo):
+    """A daemon's list of clients at each look; the last one stays."""
+
+    def __init__(self, *looks: tuple[int, ...], meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.looks = list(looks)
+        self.meanwhile = meanwhile
+
+    def clients(self, control: MpsControl) -> tuple[MpsClient, ...]:
+        found = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        listed = tuple(MpsClient(pid, "1") for pid in found)
+        self.meanwhile()
+        return listed
+
+    def environment(self, pipe: Path, order: ShareOrder) -> Mapping[str, str]:
+        return {}
+
+    def misfit(self, control: MpsControl, order: ShareOrder, client: MpsClient) -> str:
+        return ""
+
+
+def known(pid: int) -> ProcessId:
+    found = identify(pid)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def proved(tmp_path: Path) -> Callable[..., int]:
+    """What is proved of processes by a daemon's lists."""
+    memo = Memo(StateDirectory(tmp_path))
+    memo.put_sm_count(UUID, 25, 46)
+
+    def prove(lists: Lists, *processes: ProcessId) -> int:
+        me, control = known(os.getpid()), MpsControl("none", tmp_path)
+        seat = DaemonSeat(protocol=lists, control=control, pipe=tmp_path, daemon=me, servers=())
+        part = ShareOrder(worker="w", uuid=UUID, share_pct_sm=25, memory_mib_limit=1000, processes_max=2)
+        return Proofs(memo, {UUID: 188}, (), FakeClock()).prove(part, processes, seat)
+
+    return prove
+
+
+def test_who_is_missing_at_one_look_is_looked_for_again(proved: Callable[..., int]) -> None:
+    me = os.getpid()
+    assert proved(Lists((), (me,)), known(me)) == 46
+
+
+def test_who_stays_missing_runs_outside(proved: Callable[..., int]) -> None:
+    me, other = os.getpid(), os.getppid()
+    with pytest.raises(BypassError, match=f"process {me} runs outside MPS"):
+        proved(Lists(()), known(me))
+    with pytest.raises(BypassError, match=f"process {me} runs outside MPS"):
+        # Each was seen once: what counts is one look that has them all.
+        proved(Lists((me,), (other,)), known(me), known(other))
+
+
+def test_who_leaves_while_it_is_looked_for_is_nobody_to_blame(proved: Callable[..., int]) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as leaving:
+
+        def leave() -> None:
+            leaving.kill()
+            leaving.wait()
+
+        assert proved(Lists((), meanwhile=leave), known(leaving.pid)) == 46
