@@ -75,7 +75,7 @@ def up(
 def down() -> None:
     """Stop what `up` started; data, tokens and logs stay."""
     from app.demo.home import Home
-    from app.demo.process import alive, await_end, end_processes
+    from app.demo.process import await_end, end_processes, leftovers
 
     settings = _settings(None, None)
     home = Home(settings.home)
@@ -87,12 +87,11 @@ def down() -> None:
             end_processes([state.supervisor], 1.0)
         typer.echo("headroom has stopped; its data stays in " + str(home.path))
         return
-    leftovers = [process for process in (state.processes if state else ()) if alive(process)]
-    end_processes(reversed(leftovers), 10.0)
+    ended = end_processes(leftovers(home), 10.0)
     stopped_database = _stop_embedded(home) if state is None or state.owns_database else False
     home.forget_state()
-    ended = bool(leftovers) or stopped_database
-    typer.echo("leftovers of a killed supervisor have been stopped" if ended else "headroom is not running")
+    is_ended = bool(ended) or stopped_database
+    typer.echo("leftovers of a killed supervisor have been stopped" if is_ended else "headroom is not running")
 
 
 def serve(

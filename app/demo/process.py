@@ -9,16 +9,19 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.demo.home import SupervisedProcess
+from app.demo.home import Home, SupervisedProcess
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
 STEADY_AFTER_S = 60.0
 """A child that lived this long starts its next restarts from the shortest delay again."""
 LOG_BYTES_MAX = 8 * 1024 * 1024
+MARK = "HEADROOM_SUPERVISED"
+"""Tells whose child one is, also where its supervisor died before it wrote that down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.spec.environment},
+                env={**os.environ, **self.spec.environment, MARK: f"{self.spec.name} {self.log.parent}"},
                 # Its own group: Ctrl-C in the terminal reaches the supervisor alone, which stops children in order.
                 start_new_session=True,
             )
@@ -110,6 +113,27 @@ def identify(name: str, pid: int) -> SupervisedProcess | None:
 
 def alive(process: SupervisedProcess) -> bool:
     return _start_ticks(process.pid) == process.started_ticks
+
+
+def leftovers(home: Home) -> tuple[SupervisedProcess, ...]:
+    """What a supervisor of this home left running, the youngest first: what it told of, and what it had started and not
+    told of yet. Only under the home's lock.
+    """
+    state = home.read_state()
+    found = {*(() if state is None else state.processes), *_marked(home.logs)}
+    return tuple(sorted(filter(alive, found), key=lambda process: process.started_ticks, reverse=True))
+
+
+def _marked(logs: Path) -> Iterator[SupervisedProcess]:
+    """Children that were started with these logs. What they started in turn is theirs to end."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            variables = (entry / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
+            marks = [text.partition("=")[2] for text in variables if text.startswith(f"{MARK}=")]
+            name, _, place = (marks or [""])[-1].partition(" ")
+            found = identify(name, int(entry.name))
+            if found is not None and place == str(logs) and os.getsid(found.pid) == found.pid:
+                yield found
 
 
 def end_processes(processes: Iterable[SupervisedProcess], deadline_s: float) -> list[str]:

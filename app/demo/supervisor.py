@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from app.demo.home import Home, SupervisorState
-from app.demo.process import Child, ChildSpec, end_processes, identify
+from app.demo.process import Child, ChildSpec, end_processes, identify, leftovers
 from app.demo.rooms import LocalRooms, Order, address_of
 from app.logs import EventLog
 from app.signals import asked_to_end
@@ -225,10 +225,7 @@ def check_port(host: str, port: int) -> None:
 
 def clear_leftovers(home: Home) -> list[str]:
     """End what a killed supervisor left running; only under the home's lock. Returns the names of what lived."""
-    state = home.read_state()
-    if state is None:
-        return []
-    ended = end_processes(reversed(state.processes), deadline_s=10.0)
+    ended = end_processes(leftovers(home), deadline_s=10.0)
     home.forget_state()
     return ended
 

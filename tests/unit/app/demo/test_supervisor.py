@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from app.demo.home import Home
-from app.demo.process import ChildSpec, alive
+from app.demo.process import MARK, ChildSpec, alive
 from app.demo.rooms import Order, address_of
 from app.demo.supervisor import AlreadyRunningError, StartError, StoppedError, Supervisor, check_port
 from app.settings import Settings
@@ -20,6 +22,7 @@ from solvers.errors import HeadroomError, StateError
 from tests.ports import free_port
 from tests.waiting import wait_until
 
+ROOT = Path(__file__).resolve().parents[4]
 FOREVER = "import signal; signal.pause()"
 
 
@@ -143,6 +146,51 @@ def test_a_killed_child_comes_back(home: Home) -> None:
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: pids(home).get("planner", before) != before)
     running.end()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from app.demo.home import Home
+from tests.unit.app.demo.test_supervisor import FakeRooms, Running
+
+def killed(self, state):
+    if len(state.processes) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    written(self, state)
+
+written, Home.write_state = Home.write_state, killed
+Running(Home(Path(sys.argv[1])), FakeRooms())
+"""
+
+
+def living(home: Home) -> list[int]:
+    """Children of this home, whoever told of them."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f" {home.logs}\0".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("children", "told"), [(1, []), (3, ["api"])])
+def test_what_was_started_and_not_told_of_is_ended_after_its_supervisor_was_killed(
+    home: Home, children: int, told: list[str]
+) -> None:
+    killed = [sys.executable, "-c", KILLED, str(home.path), str(children)]
+    assert subprocess.run(killed, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert (len(living(home)), list(pids(home))) == (children, told)
+    elsewhere = {**os.environ, MARK: f"api {home.path}-2/logs"}
+    with subprocess.Popen([sys.executable, "-S", "-c", FOREVER], env=elsewhere, start_new_session=True) as other:
+        running = Running(home, FakeRooms())
+        running.ready.wait(20)
+        stood, known = living(home), sorted(pids(home).values())
+        running.end()
+        left, is_other_left_alone = living(home), other.poll() is None
+        for pid in (*left, other.pid):
+            os.kill(pid, signal.SIGKILL)
+    assert (len(known), stood, left, is_other_left_alone) == (5, known, [], True)
 
 
 def test_a_second_supervisor_of_the_same_home_is_refused(home: Home) -> None:
