@@ -273,7 +273,8 @@ class PlannerWorker:
         try:
             self._parts.pool.warm()
         except EngineError as error:
-            _log.error("solve_pool.failed", error)
+            # Whoever plans next starts it.
+            _log.warning("solve_pool.failed", error)
         self._add("watch", self._watch, WATCH_INTERVAL_S)
         self._add("tune", self._tune, settings.tune_interval_s)
         self._add("place", self._place, settings.place_interval_s)

@@ -225,7 +225,7 @@ class SolvePool:
         self._process, self._connection = process, connection
         if not self._ready():
             exit_code = self._discard()
-            raise EngineError("the planner process did not start", exit_code=exit_code)
+            raise EngineError(f"the planner process did not start: exit code {exit_code}", exit_code=exit_code)
 
     def _load(self, planner: str, policy: Policy) -> None:
         """Have the child make the planner, whatever it must import for it."""

@@ -14,6 +14,7 @@ from app.settings import Settings
 from app.workers.scheduler import PlannerWorker
 from app.workers.solve_pool import SolvePool
 from solvers.domain.policy import CostBasis
+from solvers.errors import EngineError
 from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.world import World, check_history
 from tests.unit.app.services.whatif.small_fleet import SWIFT, service
@@ -104,6 +105,20 @@ def test_changed_documents_and_a_new_node_are_planned_promptly(world: World, sta
     wait_until(lambda: cycles_closed(world) > before, "its return is noticed")
     settled(world)
     assert world.column("SELECT DISTINCT state FROM cycles") == ["closed"]
+
+
+def test_a_child_that_does_not_start_is_started_by_the_first_plan(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def killed(_: LentPool) -> None:
+        raise EngineError("the planner process did not start: exit code -9")
+
+    monkeypatch.setattr(LentPool, "warm", killed)
+    world.build()
+    start()
+    wait_until(lambda: generation(world) == 1, "a first plan")
+    told = [(each.levelname, each.exc_info) for each in caplog.records if each.message == "solve_pool.failed"]
+    assert told == [("WARNING", None)]
 
 
 def test_who_waits_to_lead_has_looked_already_and_written_nothing(world: World, start: Start) -> None:
