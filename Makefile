@@ -94,10 +94,10 @@ down: ## Stop what `make up` started; the data stays
 # --- proving ----------------------------------------------------------------------------------------------------------
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_ARGS=...)
-	@# Five at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
+	@# Six at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
 	@# then those that measure what happens within seconds, with the machine to themselves.
 	@rm -f $(DURATIONS)
-	$(BIN)/pytest -n 5 --durations-kept $(DURATIONS) --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest --workers 6 --durations-kept $(DURATIONS) -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 	$(BIN)/pytest --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),$(ALONE)) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 coverage: COVER_TOGETHER = --cov --cov-report=
@@ -109,7 +109,7 @@ check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl and not claims"
+	$(BIN)/pytest -q --workers 2 -m "not slow and not integration and not gpu and not rl and not claims"
 
 format: $(VENV)/.dev-stamp ## Rewrite the sources in the house format
 	$(BIN)/ruff check --fix --quiet . || true
@@ -126,7 +126,7 @@ contracts: $(VENV)/.dev-stamp ## Import contracts between the rooms
 	$(BIN)/lint-imports
 
 fast: $(VENV)/.dev-stamp ## Only the tests without processes and databases
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl and not claims" $(TEST_ARGS)
+	$(BIN)/pytest -q --workers 2 -m "not slow and not integration and not gpu and not rl and not claims" $(TEST_ARGS)
 
 same: $(VENV)/.dev-stamp ## Compare plans, scenarios, views and doors with what was frozen (SAME_ARGS="--all", "--only plans", "--write")
 	@$(BIN)/python -m benchmarks.same $(SAME_ARGS)

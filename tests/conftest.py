@@ -7,15 +7,14 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations
+from tests.workers import Workers
 
 # Before anything imports numpy: its library would start a thread a core in every process here, to wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -35,6 +34,7 @@ settings.load_profile("house")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Flags of our own."""
     parser.addoption("--golden-rewrite", action="store_true", help="write golden files anew; review the difference")
+    parser.addoption("--workers", type=int, default=0, help="run files in this many processes (tests/workers.py)")
     parser.addoption("--durations-kept", type=Path, help="file in which the parts of a split run add up what they cost")
     parser.addoption("--pictures", type=Path, help="folder that the console's pictures are written to")
     parser.addoption(
@@ -50,28 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
     # Whatever workers count reaches the process that started them, which alone may add it to what is kept.
     works = hasattr(config, "workerinput")
     config.pluginmanager.register(Durations(None if works else config.getoption("--durations-kept")))
+    if config.getoption("--workers"):
+        config.pluginmanager.register(Workers(config, config.getoption("--workers")))
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
         return
     runs_programs = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
     if runs_programs and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN:
         os.environ["TMPDIR"] = str(MEMORY)
         tempfile.tempdir = None
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Rewrite a worker's part of the assertions in a fresh checkout: all workers collect in the same order, and each
-    would rewrite every file otherwise.
-    """
-    config, given = session.config, getattr(session.config, "workerinput", None)
-    if given is None or sys.dont_write_bytecode:
-        return
-    own, workers = int(given["workerid"].removeprefix("gw")), int(given["workercount"])
-    files = sorted({file for folder in config.args for file in Path(folder).resolve().rglob("test_*.py")})
-    for file in files[own::workers]:
-        kept = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
-        if not kept.exists() and rewrite.try_makedirs(kept.parent):
-            source_hash, code = rewrite._rewrite_test(file, config)
-            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, kept)
 
 
 def pytest_collection_finish() -> None:

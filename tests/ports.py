@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
 import socket
 
@@ -18,9 +19,13 @@ _HELD: list[int] = []
 _NEXT = itertools.count()
 
 
-@functools.cache
 def own_ports() -> range:
     """The block of this process, until it ends."""
+    return _block_of(os.getpid())
+
+
+@functools.cache
+def _block_of(_pid: int) -> range:
     for start in random.Random().sample(STARTS, len(STARTS)):
         holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
