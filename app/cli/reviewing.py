@@ -223,7 +223,7 @@ def rollback(
     lines = [f"generation {done['generation']} is what generation {done['restored']} was", *hold_lines(done["held"])]
     show(done, output, lines)
     if done["worse"] and output is Format.TABLE:
-        typer.echo(f"headroom: less is served than before: {', '.join(done['worse'])}", err=True)
+        typer.echo(f"headroom: worse than before: {', '.join(done['worse'])}", err=True)
 
 
 def resume(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:

@@ -2,7 +2,8 @@
 
 A plan that waits keeps its digest while the fleet moves on, so everything it claims is derived again from the present
 picture: names that are gone, the verifier's findings, its cost and what it leaves unserved. One that serves less than
-what stands is not promoted by approval; a rollback may be.
+what stands, or keeps an SLO no more, is not promoted by approval; a rollback may be. How much each replica would carry
+is believed otherwise each few minutes: a rate that was claimed is no obstacle, what is left unserved by now is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from solvers.cycle.record import Lane
 from solvers.cycle.target import leaving
 from solvers.domain.change import Change, ChangeKind, Target, Transition, diff
 from solvers.domain.codec import digest
-from solvers.domain.evidence import Severity, SilentReporter
+from solvers.domain.evidence import Finding, FindingCode, Severity, SilentReporter
 from solvers.domain.ids import DeviceId, Digest, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
@@ -34,6 +35,7 @@ from solvers.verify.picture import knobs
 
 DUST = 1e-6
 BLOCKERS_MAX = 20
+_PROMISES = (FindingCode.CAPACITY_SHORT, FindingCode.LATENCY_EXCEEDED, FindingCode.ENVELOPE_INVALID)
 _ASKING = Asking(propose=registry.propose, verify=verify, reporter=SilentReporter())
 
 
@@ -66,7 +68,7 @@ class Review:
     @cached_property
     def unsound(self) -> tuple[str, ...]:
         """Why it must not be promoted, whoever asks: findings with what they are about."""
-        fatal = [item for item in self.after.chosen.findings if item.severity is Severity.FATAL]
+        fatal = [item for item in self._fatal if item.code not in _PROMISES]
         told = {item.replica: knobs(item) for item in self.after.plan.assignments}
         other = [
             f"foreign_device ({item.replica})"
@@ -75,9 +77,22 @@ class Review:
         ]
         return (*self.gone, *(fatal_codes([item]) for item in fatal[:BLOCKERS_MAX]), *other[:BLOCKERS_MAX])
 
+    @property
+    def _fatal(self) -> Iterator[Finding]:
+        """What the verifier holds against it, but for rates that its replicas were believed to carry."""
+        claims = {item.replica for item in self.after.plan.assignments}
+        for item in self.after.chosen.findings:
+            claimed = item.code is FindingCode.CAPACITY_SHORT and item.subject in claims
+            if item.severity is Severity.FATAL and not claimed:
+                yield item
+
     @cached_property
     def worse(self) -> tuple[str, ...]:
-        """Workloads that it would serve less than what stands does."""
+        """Promises that it would not keep, and workloads that it would serve less than what stands does."""
+        unkept = [fatal_codes([item]) for item in self._fatal if item.code in _PROMISES]
+        return (*unkept[:BLOCKERS_MAX], *self._falls_short())
+
+    def _falls_short(self) -> tuple[str, ...]:
         now, then = self.before.plan, self.after.plan
         if then.objective.unserved <= now.objective.unserved * (1 + DUST) + DUST:
             return ()

@@ -1,0 +1,53 @@
+"""What speaks against a plan that was made when other things were believed: promises, not figures of then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.services.planning.reviewing import Review
+from solvers.cycle.record import Lane
+from solvers.domain.device import Device
+from solvers.domain.evidence import SilentReporter
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.planners import registry
+from tests import builders
+
+
+def stored() -> tuple[Snapshot, Plan]:
+    """A picture in which nothing stands yet, and a plan of it."""
+    picture = builders.lab([builders.service()])
+    plan = registry.propose("greedy", builders.request(picture), b"", SilentReporter()).plan
+    assert plan is not None
+    assert plan.assignments
+    return picture, plan
+
+
+def test_what_replicas_were_believed_to_carry_is_no_obstacle() -> None:
+    picture, plan = stored()
+    more = tuple(replace(item, capacity_rps=item.capacity_rps * 20) for item in plan.assignments)
+    review = Review.of(picture, replace(plan, assignments=more), Lane.APPROVE)
+    assert any(item.code == "capacity_short" for item in review.after.chosen.findings)
+    assert (review.unsound, review.blocked) == ((), ())
+
+
+def test_a_promise_that_is_kept_no_more_refuses_approval_but_not_a_rollback() -> None:
+    picture, plan = stored()
+    (service,) = picture.services
+    strict = replace(picture, services=(replace(service, slo=builders.slo(0.5)),))
+    review = Review.of(strict, plan, Lane.APPROVE)
+    assert review.unsound == ()
+    assert review.worse[0].startswith("latency_exceeded (")
+    assert review.blocked == review.worse
+
+
+def test_a_device_that_may_not_be_used_refuses_both() -> None:
+    picture, plan = stored()
+    used = {item.device for item in plan.assignments}
+
+    def drained(item: Device) -> Device:
+        return replace(item, schedulable=item.id not in used)
+
+    review = Review.of(replace(picture, devices=tuple(map(drained, picture.devices))), plan, Lane.APPROVE)
+    assert review.unsound
+    assert set(review.unsound) <= set(review.blocked)
