@@ -66,7 +66,7 @@ lock: $(VENV)/.dev-stamp ## Write the locks anew from pyproject.toml (LOCK_ARGS=
 	$(COMPILE) --extra server --extra build -c requirements-dev.lock -o requirements-server.lock pyproject.toml
 	$(COMPILE) -c requirements-server.lock -o requirements.lock pyproject.toml
 	$(COMPILE) --extra server --extra build --extra rl -c requirements-dev.lock -o requirements-rl.lock pyproject.toml
-	@sed -i -e '/^# The following packages/d' -e '/^# WARNING: pip install/d' -e '/^# Consider using a hashable/d' -e '/^headroom @ /d' -e 's/ -c requirements-[a-z]*\.lock,//' requirements.lock requirements-server.lock requirements-dev.lock requirements-rl.lock
+	@sed -i -e '/^# The following packages/d' -e '/^# WARNING: pip install/d' -e '/^# Consider using a hashable/d' -e '/^headroom-gpu @ /d' -e 's/ -c requirements-[a-z]*\.lock,//' requirements.lock requirements-server.lock requirements-dev.lock requirements-rl.lock
 
 system-deps:
 	@if [ -z "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || ! PATH="$$PATH:/usr/sbin" command -v haproxy >/dev/null \

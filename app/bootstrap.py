@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from app.authority import Authority, authority_file
@@ -31,6 +30,7 @@ from app.workers.told import PlannerTold
 from app.workers.webhooks import SigningSecrets, WebhookNetworks, WebhookSender
 from solvers.errors import InputError, StateError, TransientError
 from solvers.planners import registry
+from solvers.version import VERSION
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -202,7 +202,7 @@ def _planning(
             clock=clock,
             reporter=LogReporter(EventLog("headroom.core")),
             cluster=settings.cluster,
-            software_version=version("headroom"),
+            software_version=VERSION,
             beliefs=beliefs,
         )
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics
+
+from solvers.version import VERSION
 
 
 def process_registry() -> CollectorRegistry:
@@ -16,5 +17,5 @@ def process_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     built = Gauge("headroom_build_info", "What runs here.", ("version",), registry=registry)
-    built.labels(version("headroom")).set(1.0)
+    built.labels(VERSION).set(1.0)
     return registry

@@ -11,7 +11,6 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from benchmarks.sources.rows import SourceMissingError, data_folder
 from solvers.domain.codec import canonical_json
 from solvers.models.belief.forms import SHAPE_VERSION
 from solvers.models.library import Library
+from solvers.version import VERSION
 
 TARGET = Path(__file__).parents[1] / "app" / "library"
 
@@ -37,7 +37,7 @@ def library_text(items: Sequence[Measured]) -> str:
     """The library as JSON, an entry a line. Its version names this package and the measurements it was fitted to."""
     shared, fits = fitted(tuple(items))
     library = Library(
-        version=f"{version('headroom')}+{_digest(items)}",
+        version=f"{VERSION}+{_digest(items)}",
         shape_version=SHAPE_VERSION,
         population_mean=rounded(shared.mean),
         population_covariance=tuple(rounded(row) for row in shared.covariance),

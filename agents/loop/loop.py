@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 
 from agents.config import NodeFacts
 from agents.devices.base import Devices
@@ -33,6 +32,7 @@ from agents.profiling.loads import LoadMaker
 from agents.profiling.points import Control
 from agents.state import TARGET_FILE, StateDirectory
 from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, Report, WireError, decode, encode, mirrored
+from solvers.version import VERSION
 
 REPORT_INTERVAL_S = 5.0
 """Until the control plane says otherwise."""
@@ -88,7 +88,7 @@ class Agent:
             Join,
             facts,
             boot_id=self.boot_id,
-            agent_version=version("headroom"),
+            agent_version=VERSION,
             protocol_version=PROTOCOL_VERSION,
             devices=devices.inventory(),
             csr=None,
@@ -206,7 +206,7 @@ class Agent:
         reports = self.mailbox.reports
         return AgentTold(
             node=self._facts.node,
-            version=version("headroom"),
+            version=VERSION,
             health=self.health(),
             waiting=len(reports),
             lost=reports.lost,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -47,6 +46,7 @@ from app.services.seen.routes import route_changes
 from app.signals import asked_to_end
 from app.store.replica import LAGS_S
 from solvers.errors import HeadroomError
+from solvers.version import VERSION
 
 # --- The outermost layer of the API, plain ASGI: request id, body limit, last resort against crashes, request metrics
 
@@ -217,7 +217,7 @@ def create_app(context: ApiContext) -> FastAPI:
         registry.register(ReplicaCollector(context.reads))
     app = Described(
         title="Headroom",
-        version=importlib.metadata.version("headroom"),
+        version=VERSION,
         summary="An optimising control plane for mixed GPU fleets.",
         description=DESCRIPTION,
         docs_url=None,

@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,6 +62,7 @@ from solvers.errors import FieldError, InputError, NotFoundError, did_you_mean
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlanRequest
 from solvers.verify.checks import verify
+from solvers.version import VERSION
 
 TELL_S, TELL_S_PER_DEVICE = 0.05, 0.0005
 """What it takes to read a plan back, verify it and tell it."""
@@ -103,7 +103,7 @@ class FileMemory:
             return cls(file=file, cluster=cluster)
         try:
             stored = MEMORY.read(file)
-            if (stored["cluster"], stored["version"]) != (cluster, version("headroom")):
+            if (stored["cluster"], stored["version"]) != (cluster, VERSION):
                 raise InputError(f"{file}: this memory is of {stored['cluster']} and version {stored['version']}")
             states = {str(key): base64.b64decode(text, validate=True) for key, text in stored["states"].items()}
         except (InputError, KeyError, AttributeError, TypeError, binascii.Error) as error:
@@ -124,7 +124,7 @@ class FileMemory:
         """Unless the file is something else altogether. Raises CommandError."""
         states = {key: base64.b64encode(state).decode() for key, state in self.states.items()}
         if self.writable:
-            MEMORY.write(self.file, version=version("headroom"), cluster=self.cluster, states=states)
+            MEMORY.write(self.file, version=VERSION, cluster=self.cluster, states=states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

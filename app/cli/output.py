@@ -131,7 +131,8 @@ def sentence_of(error: BaseException) -> str | None:
         return error.message
     if isinstance(error, ModuleNotFoundError) and _top(error) in EXTRAS:
         extra = EXTRAS[_top(error)]
-        return f'needs headroom[{extra}] ({_top(error)} is missing): pip install ".[{extra}]" in a checkout of Headroom'
+        how = f'pip install ".[{extra}]" in a checkout of Headroom'
+        return f"needs headroom-gpu[{extra}] ({_top(error)} is missing): {how}"
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror or error}"

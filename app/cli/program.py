@@ -18,11 +18,12 @@ from app.cli.options import plug
 from app.cli.output import Exit, Format, Output, exit_code_of, sentence_of, show
 from app.cli.routes import routes
 from app.marked import UnreadableError
+from solvers.version import VERSION
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
 
 Exit status: 0 done, 1 failed, 2 wrong usage or input, 3 not found, 4 refused, 5 conflict, 6 unreachable, 7 checked and
-found wrong, 8 needs an extra, such as headroom\\[server].
+found wrong, 8 needs an extra, such as headroom-gpu\\[server].
 """
 
 app = typer.Typer(
@@ -39,7 +40,7 @@ INTERRUPTED = 130
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"headroom {software_version()}")
+        typer.echo(f"headroom {VERSION}")
         raise typer.Exit(Exit.OK)
 
 
@@ -122,16 +123,7 @@ app.add_typer(access.ca, name="ca", rich_help_panel=_LOCAL)
 @app.command(rich_help_panel=_WATCH)
 def version(output: Output = Format.TABLE) -> None:
     """Print the version."""
-    show({"version": software_version()}, output, f"headroom {software_version()}")
-
-
-def software_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("headroom")
-    except PackageNotFoundError:
-        return "unknown (not installed)"
+    show({"version": VERSION}, output, f"headroom {VERSION}")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

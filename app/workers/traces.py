@@ -12,7 +12,6 @@ import json
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import httpx
@@ -20,6 +19,7 @@ import httpx
 from app.logs import EventLog
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.errors import InputError
+from solvers.version import VERSION
 
 WAITING_MAX = 64
 """Cycles."""
@@ -42,7 +42,7 @@ class Tracer:
         self._url = f"{endpoint.rstrip('/')}/v1/traces"
         self._headers = {name.strip(): text.strip() for name, _, text in pairs}
         self._resource = _attributes(
-            {"service.name": "headroom-planner", "service.version": version("headroom"), "service.instance.id": holder}
+            {"service.name": "headroom-planner", "service.version": VERSION, "service.instance.id": holder}
         )
         self._waiting: queue.Queue[CycleRecord | None] = queue.Queue(WAITING_MAX)
         self._dropped = self._failed = 0

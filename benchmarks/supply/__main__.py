@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.supply import vendored
 from benchmarks.supply.locked import LOCKS, ROOT, faults, licence, packages
+from solvers.version import VERSION
 
 KNOWN = Path(__file__).with_name("known.json")
 NAMESPACE = uuid.UUID("6f1d5b1e-6d0e-5f0a-9d2c-5c6e6d6f6d65")
@@ -26,7 +27,7 @@ NAMESPACE = uuid.UUID("6f1d5b1e-6d0e-5f0a-9d2c-5c6e6d6f6d65")
 def sbom(lock: Path, licences: dict[str, str]) -> dict[str, Any]:
     """The components of the product as a lock installs them. Its serial number is made of what it says."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    root = f"pkg:pypi/{project['name']}@{project['version']}"
+    root = f"pkg:pypi/{project['name']}@{VERSION}"
     pinned = sorted(packages(lock), key=lambda package: package.name)
     components = []
     for package in pinned:
@@ -59,7 +60,7 @@ def sbom(lock: Path, licences: dict[str, str]) -> dict[str, Any]:
         "version": 1,
         "metadata": {
             "component": {"type": "application", "bom-ref": root, "name": project["name"],
-                          "version": project["version"], "purl": root,
+                          "version": VERSION, "purl": root,
                           "licenses": [{"license": {"id": project["license"]}}]},
         },
         "components": components,

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TypeAlias
@@ -41,6 +40,7 @@ from solvers.domain.value import value
 from solvers.errors import EngineError, HeadroomError, InputError, InvariantError
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Thought
+from solvers.version import VERSION
 
 PLANNER_S_MAX = 1800.0
 """On the clock, for one plan."""
@@ -225,14 +225,10 @@ Hear: TypeAlias = Callable[[Event], None]
 @cache
 def software() -> str:
     """The version and a digest of the sources that decide outcomes: those that only tell of them are left out."""
-    try:
-        known = version("headroom")
-    except PackageNotFoundError:
-        known = "0"
     summed = hashlib.sha256()
     for file in deciding():
         summed.update(f"{file.relative_to(_ROOT).as_posix()}\n".encode() + file.read_bytes())
-    return f"{known}+{summed.hexdigest()[:12]}"
+    return f"{VERSION}+{summed.hexdigest()[:12]}"
 
 
 def deciding() -> Iterator[Path]:

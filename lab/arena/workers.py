@@ -146,7 +146,7 @@ def run_on_ray(tasks: Sequence[RunTask], jobs: int | None, hear: Hear) -> None:
     cluster.
     """
     if find_spec("ray") is None:
-        raise EngineError('the engine ray needs headroom[ray]: pip install "headroom[ray]"')
+        raise EngineError('the engine ray needs headroom-gpu[ray]: pip install ".[ray]" in a checkout of Headroom')
     import ray
 
     begun_here = not ray.is_initialized()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from solvers.version import VERSION
+
 ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("app", "solvers", "agents", "lab", "headroom_client")
+MODULES = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
 PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -46,11 +51,19 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
 
 def test_no_page_installs_what_belongs_to_somebody_else() -> None:
     """`headroom` and `headroom-ai` on PyPI are other people's programs."""
-    pages = [*PAGES, *(ROOT / "deploy").rglob("*.md"), *(ROOT / "app").rglob("*.py")]
+    pages = [*PAGES, *(ROOT / "deploy").rglob("*.md"), *MODULES]
     foreign = re.compile(r"pip install[^`\n]*[ \"']headroom(-ai)?(\[|[\"'`\s]|$)", re.MULTILINE)
     assert [str(page) for page in pages if foreign.search(page.read_text(encoding="utf-8"))] == []
     assert foreign.search('pip install "headroom[rl]"')
     assert foreign.search("/opt/headroom/bin/pip install headroom\n")
+
+
+def test_what_is_built_has_a_name_of_its_own() -> None:
+    """Which nobody needs to look a version up by: it stands in the code, and the wheel takes it from there."""
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert (about["project"]["name"], about["project"]["scripts"]["headroom"]) == ("headroom-gpu", "app.cli:main")
+    assert f'VERSION = "{VERSION}"\n' in (ROOT / about["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")
+    assert [str(file) for file in MODULES if 'version("headroom' in file.read_text(encoding="utf-8")] == []
 
 
 def test_decisions_have_each_a_number() -> None:

@@ -8,11 +8,11 @@ import shutil
 import stat
 import sys
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 from app.cli.doctor.checks import Check, Symptom, odd, unseen, well, wrong
 from app.settings import DESCRIPTORS_SPARE, Settings
+from solvers.version import VERSION
 
 PYTHON_LEAST = (3, 11)
 DISK_GIB_LEAST, DISK_GIB_ENOUGH = 1.0, 10.0
@@ -28,7 +28,7 @@ def machine_checks(settings: Settings, *, serves: bool) -> list[Check]:
         Check("disk", lambda: _disk(settings.home)),
     ]
     more = [
-        Check("solvers", _solvers, "install headroom[server] anew from its locks"),
+        Check("solvers", _solvers, "install headroom-gpu[server] anew from its locks"),
         Check("port", lambda: _port(settings), "choose another with HEADROOM_PORT"),
         Check("open files", lambda: _descriptors(settings)),
     ]
@@ -36,7 +36,7 @@ def machine_checks(settings: Settings, *, serves: bool) -> list[Check]:
 
 
 def _python() -> Symptom:
-    told = f"Python {platform.python_version()}, headroom {version('headroom')}"
+    told = f"Python {platform.python_version()}, headroom {VERSION}"
     return well(told) if sys.version_info[:2] >= PYTHON_LEAST else wrong(told, "install Python 3.11 or newer")
 
 
@@ -57,7 +57,7 @@ def _solvers() -> Symptom:
         return wrong(f"not compiled: {', '.join(missing)}", "install gcc and libc6-dev, then headroom anew")
     loaded = {source.stem: compiled.loaded(source.stem) for source in compiled.sources()}
     if silent:
-        return wrong(f"no answer from {', '.join(silent)}", "install headroom[server] anew from its locks")
+        return wrong(f"no answer from {', '.join(silent)}", "install headroom-gpu[server] anew from its locks")
     return well(f"{', '.join(answers)} solve; {', '.join(loaded)} load")
 
 

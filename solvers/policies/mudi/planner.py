@@ -222,6 +222,7 @@ def _sized(need: Need, size: Size) -> Reason:
 
 
 def _without_engine() -> Proposal:
-    facts = (Fact(name="needs", value="cvxpy is not installed: install headroom[convex], or set share_engine: closed"),)
+    needed = "cvxpy is not installed: install headroom-gpu[convex], or set share_engine: closed"
+    facts = (Fact(name="needs", value=needed),)
     reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts)
     return Proposal(status=ProposalStatus.NOT_APPLICABLE, planner=SPEC.name, plan=None, reasons=(reason,))

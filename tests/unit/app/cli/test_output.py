@@ -68,7 +68,7 @@ def test_a_server_fault_is_told_with_its_request() -> None:
 def test_a_missing_extra_is_told_with_the_cure() -> None:
     sentence = sentence_of(ModuleNotFoundError("No module", name="fastapi"))
     assert sentence is not None
-    assert "needs headroom[server]" in sentence
+    assert "needs headroom-gpu[server]" in sentence
 
 
 def test_files_are_named_and_bugs_are_not_explained_away() -> None:

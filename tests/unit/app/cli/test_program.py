@@ -144,7 +144,7 @@ def test_without_the_server_extra_a_server_command_says_what_to_install() -> Non
     )
     done = run_fresh(code=code)
     assert done.stdout.splitlines()[-1] == "8 8 0", done.stderr
-    assert done.stderr.count("needs headroom[server]") == 2
+    assert done.stderr.count("needs headroom-gpu[server]") == 2
     assert "Traceback" not in done.stderr
 
 

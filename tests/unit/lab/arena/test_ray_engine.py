@@ -18,6 +18,6 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         return None
 
     monkeypatch.setattr(workers, "find_spec", nothing)
-    with pytest.raises(EngineError, match=r'pip install "headroom\[ray\]"'):
+    with pytest.raises(EngineError, match=r'needs headroom-gpu\[ray\]: pip install "\.\[ray\]" in a checkout'):
         workers.run_on_ray((), None, lambda event: None)
     assert asked == ["ray"]

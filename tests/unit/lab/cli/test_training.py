@@ -27,7 +27,8 @@ def test_without_torch_one_line_names_the_extra(tmp_path: Path, capsys: pytest.C
     status = run(["train", "inss", "--out", str(tmp_path / "actor.json")])
     said = capsys.readouterr().err
     assert status == Exit.NEEDS_EXTRA
-    assert said == 'headroom: needs headroom[rl] (torch is missing): pip install ".[rl]" in a checkout of Headroom\n'
+    how = 'pip install ".[rl]" in a checkout of Headroom'
+    assert said == f"headroom: needs headroom-gpu[rl] (torch is missing): {how}\n"
     assert list(tmp_path.iterdir()) == []
 
 

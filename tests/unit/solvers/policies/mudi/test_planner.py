@@ -188,4 +188,4 @@ def test_without_cvxpy_its_convex_shares_are_refused_with_the_reason(monkeypatch
     refused = registry.create("mudi", {"share_engine": "convex"})
     proposal = registry.think(refused, builders.request(room()), None, SilentReporter()).proposal
     assert proposal.status is ProposalStatus.NOT_APPLICABLE
-    assert "headroom[convex]" in str(proposal.reasons[0].facts[0].value)
+    assert "headroom-gpu[convex]" in str(proposal.reasons[0].facts[0].value)
