@@ -254,6 +254,15 @@ def deviceless(snapshot: Snapshot) -> tuple[Reason, ...]:
     return () if snapshot.devices else (Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject="any"),)
 
 
+BUDGET_FACTS, QUOTA_FACTS = ("usd_per_h", "budget_usd_per_h_left"), ("gpus_needed", "quota_gpus_left")
+
+
+def limited(code: ReasonCode, subject: str, names: tuple[str, str], numbers: tuple[float, float]) -> Reason:
+    """A bound of the owner in the way: what the smallest replica would need, and what is left."""
+    facts = (Fact(name=name, value=round(number, 6)) for name, number in zip(names, numbers, strict=True))
+    return Reason(code=code, subject=subject, facts=tuple(facts))
+
+
 def unplaced_of(need: Need, lack: Lack, blockers: Iterable[Reason]) -> Unplaced:
     """Say what is lacking, after what left no place for it."""
     reasons = list(dict.fromkeys(blockers))

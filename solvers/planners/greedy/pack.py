@@ -22,6 +22,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.planners.case import CAPACITY_DUST, Case, Menu, affordable, put_pinned, take_standing, with_last_resort
 from solvers.planners.seating import Placed, Settled, place_job, seat_of, stay
+from solvers.planners.writer import BUDGET_FACTS, QUOTA_FACTS, limited
 from solvers.problems.choice import ChoiceAsk, Option, OptionChoice, choose
 from solvers.problems.fleet import Fleet, RoomSearch, open_fleet
 from solvers.problems.needs import Need
@@ -147,9 +148,10 @@ class Filler:
             if isinstance(found, ReasonCode):
                 reasons.append(_blocked(found, smallest))
             elif smallest.usd_per_h > ask.budget_usd_per_h:
-                reasons.append(_limited(ReasonCode.BUDGET, smallest, "budget_usd_per_h", need.budget_usd_per_h or 0.0))
-            elif float(options.gpus[mine].min()) > ask.quota_gpus:
-                reasons.append(_limited(ReasonCode.QUOTA, smallest, "quota_gpus_left", ask.quota_gpus))
+                left = smallest.usd_per_h, ask.budget_usd_per_h
+                reasons.append(limited(ReasonCode.BUDGET, smallest.gpu_type, BUDGET_FACTS, left))
+            elif (gpus := float(options.gpus[mine].min())) > ask.quota_gpus:
+                reasons.append(limited(ReasonCode.QUOTA, smallest.gpu_type, QUOTA_FACTS, (gpus, ask.quota_gpus)))
         return [*reasons, *(self.menu.refusals[index] for index in sorted(self.menu.refusals))]
 
 
@@ -159,11 +161,6 @@ def _blocked(code: ReasonCode, option: Option) -> Reason:
         Fact(name="memory_mib", value=float(option.memory_mib)),
         Fact(name="power_w", value=round(option.power_w, 3)),
     )
-    return Reason(code=code, subject=option.gpu_type, facts=facts)
-
-
-def _limited(code: ReasonCode, option: Option, name: str, limit: float) -> Reason:
-    facts = (Fact(name="usd_per_h", value=round(option.usd_per_h, 6)), Fact(name=name, value=round(limit, 6)))
     return Reason(code=code, subject=option.gpu_type, facts=facts)
 
 

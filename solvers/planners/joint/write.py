@@ -28,12 +28,15 @@ from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.joint.reading.formulation import Reading, Stands
 from solvers.planners.joint.seat.seats import DUST, NO_DOMAIN, Seats
 from solvers.planners.writer import (
+    BUDGET_FACTS,
+    QUOTA_FACTS,
     RATE_STEPS,
     Basis,
     Contents,
     Lack,
     PlannedReplica,
     deviceless,
+    limited,
     pinned_as,
     rounded_ms,
     rounded_rps,
@@ -178,30 +181,45 @@ def _blockers(seated: Seated, need: Need, number: int | None) -> Iterator[Reason
     if need.refusal is not None:
         yield need.refusal
         return
-    told = () if first is None else [item.reasons for item in first.unplaced if item.workload == need.workload]
-    if told:
-        yield from told[0]
+    owners = () if number is None else tuple(_of_owner(seated.seats, number))
+    yield from owners
+    # What the other planner told of its own plan's books says nothing of this one's.
+    of_types = [
+        reason
+        for item in (() if first is None else first.unplaced)
+        if item.workload == need.workload
+        for reason in item.reasons
+        if reason.subject != need.workload and reason.code not in (ReasonCode.QUOTA, ReasonCode.BUDGET)
+    ]
+    yield from of_types
+    if of_types:
         return
     yield from deviceless(reading.snapshot)
-    if number is not None:
-        yield from _of_owner_or_room(seated.seats, number)
+    if number is not None and not owners:
+        yield from _of_room(seated.seats, number)
     yield from (reason for (workload, _), reason in sorted(reading.refusals.items()) if workload == need.workload)
 
 
-def _of_owner_or_room(seats: Seats, number: int) -> Iterator[Reason]:
+def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
+    """The owner's bounds that leave no room for the smallest replica, wherever it would be."""
     problem = seats.floor.problem
     work = problem.workloads[number]
     if seats.replicas[number] >= work.replicas_max:
-        facts = (Fact(name="replicas_max", value=float(work.replicas_max)),)
-        yield Reason(code=ReasonCode.REPLICAS_MAX, subject=work.id, facts=facts)
+        fact = Fact(name="replicas_max", value=float(work.replicas_max))
+        yield Reason(code=ReasonCode.REPLICAS_MAX, subject=work.id, facts=(fact,))
         return
-    if math.isfinite(work.budget_usd_per_h):
-        facts = (Fact(name="budget_usd_per_h", value=round(work.budget_usd_per_h, 6)),)
-        yield Reason(code=ReasonCode.BUDGET, subject=work.id, facts=facts)
-    quota = dict(problem.quotas).get(work.project)
-    if quota is not None:
-        facts = (Fact(name="quota_gpus_left", value=round(quota, 6)),)
-        yield Reason(code=ReasonCode.QUOTA, subject=work.id, facts=facts)
+    quota = dict(problem.quotas).get(work.project, math.inf)
+    usd, gpus = seats.floor.least_alone(number) if min(quota, work.budget_usd_per_h) < math.inf else (0.0, 0.0)
+    for code, names, needed, left in (
+        (ReasonCode.BUDGET, BUDGET_FACTS, usd, work.budget_usd_per_h - seats.spent_usd()[number]),
+        (ReasonCode.QUOTA, QUOTA_FACTS, gpus, quota - seats.gpus_of(work.project)),
+    ):
+        if math.isfinite(needed) and needed > left + DUST:
+            yield limited(code, work.id, names, (needed, left))
+
+
+def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
+    problem = seats.floor.problem
     variants = [at for at, item in enumerate(problem.variants) if item.workload == number]
     told: set[str] = set()
     for pool, item in enumerate(problem.pools):

@@ -24,7 +24,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Member
 from solvers.problems.fleet import Fleet
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Pattern, Patterns
 
 NO_DOMAIN = -1
 _SCOPES = (PowerScope.NODE, PowerScope.RACK, PowerScope.CLUSTER)
@@ -68,6 +68,16 @@ class Floor:
     def least_rps(self) -> Floats:
         """What must be served of each workload."""
         return np.array([work.rate_least_rps for work in self.problem.workloads], dtype=np.float64)
+
+    def least_alone(self, workload: int) -> tuple[float, float]:
+        """$/h and GPUs of the smallest replica that a workload could have anywhere; infinite where it has none."""
+        problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
+        rows = Patterns.singles(np.arange(len(problem.kind_pool)), variants, problem.shares_pct)
+        judged = self.judge.judge(rows.take(problem.allowed[problem.kind_pool[rows.kind], rows.variants[:, 0]]))
+        rows = judged.rows.take(judged.lawful)
+        prices = np.array([(pool.usd_per_h, pool.gpu_part) for pool in problem.pools])[problem.kind_pool[rows.kind]]
+        usd, gpus = (prices * rows.shares_pct[:, :1] / 100).min(axis=0, initial=np.inf)
+        return float(usd), float(gpus)
 
     def devices(self, pool: int) -> range:
         return range(int(self.starts[pool]), int(self.starts[pool + 1]))

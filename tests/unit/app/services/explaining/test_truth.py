@@ -18,7 +18,7 @@ from solvers.domain.evidence import Insight, Reason
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import Service
+from solvers.domain.workload import Project, Service
 from solvers.planners import registry
 from tests import builders
 
@@ -65,7 +65,11 @@ def drawn(seed: int) -> Snapshot:
     models = {str(item.model) for item in services}
     types = {str(item.gpu_type) for item in devices}
     profiles = [builders.profile(name, gpu, work=LARGE if name == "large" else 1.0) for name in models for gpu in types]
-    return builders.snapshot(devices, services, profiles=profiles)
+    if draw.random() < 0.3:
+        services[0] = replace(services[0], budget_usd_per_h=draw.choice((0.05, 0.3, 5.0)))
+    quota_gpus = draw.choice((None, None, 0.2, 1.0, 8.0))
+    projects = (Project(name=builders.service().project, quota_gpus=quota_gpus),)
+    return builders.snapshot(devices, services, profiles=profiles, projects=projects)
 
 
 def _service(draw: random.Random, number: int) -> Service:
@@ -101,6 +105,41 @@ def _needs(said: Said) -> bool:
     return needed > there and there <= _largest_mib(said)
 
 
+def _left(said: Said, name: str, left: float) -> bool:
+    """Whether so much is needed as is not left by the plan, and no less was left than is."""
+    return said.number[name] > left - 1e-5 and said.number[f"{OF[name]}_left"] >= left - 1e-5
+
+
+OF = {"gpus_needed": "quota_gpus", "usd_per_h": "budget_usd_per_h"}
+
+
+def _beyond_quota(said: Said) -> bool:
+    quota = said.picture.projects[0].quota_gpus
+    assert quota is not None
+    return _left(said, "gpus_needed", quota - sum(item.share_pct_sm for item in said.plan.assignments) / 100)
+
+
+def _beyond_budget(said: Said) -> bool:
+    budget, types = _service_of(said).budget_usd_per_h, {item.name: item for item in said.picture.gpu_types}
+    assert budget is not None
+    devices = said.picture.devices_by_id()
+    spent = sum(
+        types[devices[item.device].gpu_type].prices[0].usd_per_h * item.share_pct_sm / 100
+        for item in said.plan.assignments
+        if item.workload == said.workload
+    )
+    return _left(said, "usd_per_h", budget - spent)
+
+
+def _has_room(said: Said) -> bool:
+    """Whether a whole device of the type is free, which nothing but a rule would keep from a service alone."""
+    held = {item.device for item in said.plan.assignments}
+    return any(
+        item.gpu_type == said.reason.subject and item.id not in held and item.schedulable and not item.taints
+        for item in said.picture.devices
+    )
+
+
 TRUE: Mapping[str, Callable[[Said], bool]] = {
     "has fewer replicas than it must have": lambda said: said.replicas < _service_of(said).replicas_min,
     "has more replicas than its load needs": lambda said: said.replicas > 0,
@@ -120,6 +159,9 @@ TRUE: Mapping[str, Callable[[Said], bool]] = {
     "what stands is left only": _stands,
     "is the cheapest choice": lambda said: said.replicas > 0,
     "stays as it is": _stands,
+    "quota stands in the way": _beyond_quota,
+    "the budget of": _beyond_budget,
+    "too little SM share left": lambda said: not _has_room(said),
     "cannot keep the SLO": lambda said: said.number.get("latency_ms_best", 1e9) > _service_of(said).slo.latency_ms,
 }
 """What a sentence says, and when it is so."""
