@@ -3,10 +3,10 @@
     python -m benchmarks.overload [--seconds 20] [--only with]
 
 Every node is as an agent: one report each interval, one request at a time, given up after ten seconds, and a pause
-after that or after a 429. Only here, what could not be sent is dropped for the newest, so that a report costs the
-server a request. API and PostgreSQL have
-one core, the load has the others. Goodput counts the reports
-that were acknowledged to who still waited.
+after that or after a 429 for as long as it says. Five times the capacity is offered twice: as agents do, who send what
+waits in one request, and dropping what could not be sent for the newest, so that each report costs the server a
+request. API and PostgreSQL have one core, the load has the others. Goodput counts the reports that were acknowledged to
+who still waited.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from multiprocessing import get_context
 
 import psycopg
 
+from agents.loop.uplink import REPORTS_PER_SEND
 from app.store.engine import Database, libpq_url
 from benchmarks.ingest import PATH, join_all
 from benchmarks.nodes import GPU_TYPE, INTERVAL_S, Body, Connection, report_of
@@ -80,24 +81,31 @@ class Load:
     interval_s: float
     begin_s: float
     seconds: float
+    keeps: bool
+    """Whether what could not be sent goes with the next ones."""
 
 
 async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None:
     connection, name = Connection(load.port, f"hr_bench_{number}"), f"bench-{number}".encode()
     begin_s = time.monotonic() + load.begin_s - time.time()
-    due_s, sequence = begin_s + random.random() * load.interval_s, int(time.time() * 1000)
-    end_s, asked = begin_s + load.seconds, 0
-    while (now_s := max(due_s, time.monotonic())) < end_s:
+    made_s, pause_until_s = begin_s + random.random() * load.interval_s, 0.0
+    end_s, asked, kept, sequence = begin_s + load.seconds, 0, 0, int(time.time() * 1000)
+    while (now_s := max(time.monotonic(), pause_until_s, 0.0 if kept else made_s)) < end_s:
         await asyncio.sleep(now_s - time.monotonic())
-        due_s += load.interval_s * max(1, int((now_s - due_s) / load.interval_s)) if load.interval_s else 0.0
-        sequence += 1
-        if not load.interval_s:
+        if load.interval_s:
+            made = max(0, 1 + int((now_s - made_s) / load.interval_s))
+            made_s, kept = made_s + made * load.interval_s, kept + made if load.keeps else 1
+        else:
             node = 1 + (number - 1 + asked * CAPACITY_CONNECTIONS) % NODES_MAX
-            asked += 1
+            asked, kept = asked + 1, 1
             connection.token, name = f"hr_bench_{node}", f"bench-{node}".encode()
-        report = body.at(sequence, time.time()).replace(b"bench-0", name)
+        sent = min(kept, REPORTS_PER_SEND)
+        kept -= sent
+        ages = (load.interval_s * (sent - 1 - place) for place in range(sent))
+        reports = b",".join(body.at(sequence + place, time.time() - age_s) for place, age_s in enumerate(ages))
         try:
-            status, _ = await asyncio.wait_for(connection.post(PATH, report), GIVE_UP_S)
+            told = connection.post(PATH, b"[%b]" % reports.replace(b"bench-0", name))
+            status, _ = await asyncio.wait_for(told, GIVE_UP_S)
             pause_s = (connection.retry_after_s or INTERVAL_S) * random.uniform(0.5, 1.5)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             connection.close()
@@ -106,9 +114,13 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
         if time.monotonic() < end_s:
             half = "late" if time.monotonic() > begin_s + load.seconds / 2 else "early"
             seen[f"{half} {status}"] += 1
-            seen[f"ms {round(1000 * (time.monotonic() - now_s)):6}"] += status == 200
+            seen[f"{half} stored"] += sent * (status == 200)
         if status != 200:
-            due_s = max(due_s, time.monotonic() + pause_s)
+            pause_until_s = time.monotonic() + pause_s
+        if status == 200 or not load.keeps:
+            sequence += sent
+        else:
+            kept += sent
     connection.close()
 
 
@@ -129,17 +141,20 @@ STARTED_S = 3.0
 """Until the clients are there."""
 
 
-def offered(stack: Stack, nodes: int, interval_s: float, seconds: float, begin_s: float = 0.0) -> Counter[str]:
+def offered(
+    stack: Stack, nodes: int, interval_s: float, seconds: float, begin_s: float = 0.0, *, keeps: bool = False
+) -> Counter[str]:
     """What became of the load of so many nodes."""
     each, begin_s = max(1, nodes // CLIENTS), begin_s or time.time() + STARTED_S
-    loads = [Load(stack.port, 1 + each * client, each, interval_s, begin_s, seconds) for client in range(CLIENTS)]
+    firsts = range(1, 1 + each * CLIENTS, each)
+    loads = [Load(stack.port, first, each, interval_s, begin_s, seconds, keeps) for first in firsts]
     with ProcessPoolExecutor(CLIENTS, get_context("spawn")) as pool:
         return sum(pool.map(live, loads), Counter())
 
 
 def goodput(seen: Mapping[str, int], seconds: float) -> float:
     """Reports a second that were acknowledged, in the second half: in the first one the queues fill."""
-    return seen.get("late 200", 0) / (seconds / 2)
+    return seen.get("late stored", 0) / (seconds / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +186,7 @@ class Seen:
 
     @property
     def stored(self) -> int:
-        return self.answers["late 200"]
+        return self.answers["late stored"]
 
     @property
     def per_processor_s(self) -> float:
@@ -187,7 +202,7 @@ class Seen:
         )
 
 
-def load(stack: Stack, nodes: int, interval_s: float, seconds: float) -> Seen:
+def load(stack: Stack, nodes: int, interval_s: float, seconds: float, *, keeps: bool = False) -> Seen:
     begin_s = time.time() + STARTED_S
     spent: list[Spent] = []
     looks = [
@@ -196,7 +211,7 @@ def load(stack: Stack, nodes: int, interval_s: float, seconds: float) -> Seen:
     ]
     for look in looks:
         look.start()
-    answers = offered(stack, nodes, interval_s, seconds, begin_s)
+    answers = offered(stack, nodes, interval_s, seconds, begin_s, keeps=keeps)
     for look in looks:
         look.join()
     return Seen(answers, spent[1].since(spent[0]), seconds)
@@ -214,13 +229,17 @@ def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
         capacity = goodput(full.answers, seconds)
         print(f"{how}: capacity ({CAPACITY_CONNECTIONS} connections, closed loop) {full}", flush=True)
         reached = 0.0
-        for times in (1, 5):
+        for times, keeps in ((1, True), (5, True), (5, False)):
             nodes = min(NODES_MAX, int(times * capacity * INTERVAL_S))
-            seen = load(stack, nodes, nodes / (times * capacity), seconds)
+            seen = load(stack, nodes, nodes / (times * capacity), seconds, keeps=keeps)
             reached = goodput(seen.answers, seconds)
-            told = ", ".join(f"{name} {n}" for name, n in sorted(seen.answers.items()) if not name.startswith("ms"))
+            told = ", ".join(f"{name} {n}" for name, n in sorted(seen.answers.items()))
             share, by_cost = reached / capacity, seen.per_processor_s / full.per_processor_s
-            print(f"  {times} x, {nodes} nodes: {100 * share:.0f} % by wall, {100 * by_cost:.0f} % by cost; {seen}")
+            how_sent = "as agents do" if keeps else "the newest only"
+            print(
+                f"  {times} x, {nodes} nodes, {how_sent}: {100 * share:.0f} % by wall, {100 * by_cost:.0f} % by cost;"
+                f" {seen}"
+            )
             print(f"     {told}", flush=True)
     return reached / capacity
 

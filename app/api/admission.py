@@ -22,7 +22,11 @@ from app.api.problems import of_error
 from app.errors import RateLimitedError
 
 LATE_S = 1.0
-"""Nobody is let in behind who has been here for so long, however fast the database is: agents give up after ten."""
+"""Where somebody has been here for so long, no more are let in than are stored in that time, however fast the database
+is: agents give up after ten.
+"""
+PACE_S = 2.0
+"""Over so long it is seen how much that is: reports are stored in groups."""
 WAIT_S_MAX = 8.0
 """Where it got slow since, who waits is told after this time."""
 WAITING_BYTES_MAX = 64 * 2**20
@@ -41,14 +45,22 @@ class TurnQueue:
         """Who is worked on or waits, the oldest first, since when."""
         self.waiting: dict[asyncio.Future[None], int] = {}
         """Turns, the oldest first, and the bytes that wait for each."""
-        self._bytes = 0
+        self._bytes = self._held = 0
+        """Of those who wait, and of all who are here."""
+        self._pace, self._done, self._since_s = 0.0, 0, now_s()
+        """Bytes a second that were worked on lately, and those since."""
         told = "more of this than can be worked on in time; it was not stored, send it again"
         self.refusal = RateLimitedError(told, retry_after_s)
 
     @property
     def is_full(self) -> bool:
-        late = bool(self._here) and self._now_s() - next(iter(self._here.values())) > LATE_S
-        return late or len(self.waiting) >= self._waiting_max or self._bytes >= WAITING_BYTES_MAX
+        if len(self.waiting) >= self._waiting_max or self._bytes >= WAITING_BYTES_MAX:
+            return True
+        now_s = self._now_s()
+        if not self._here or now_s - next(iter(self._here.values())) <= LATE_S:
+            return False
+        # Nobody waits until all who came before are gone: then nothing would be left to do.
+        return self._held >= LATE_S * max(self._pace, self._done / max(now_s - self._since_s, PACE_S))
 
     def age_s(self) -> float:
         """How long the oldest has been here; from any thread."""
@@ -77,16 +89,25 @@ class TurnQueue:
             raise self.refusal
         me = object()
         self._here[me] = self._now_s()
+        self._held += size
         try:
             await self._take_turn(size, gone)
             try:
                 if gone.done():
                     raise ClientDisconnect
                 await work()
+                self._count(size)
             finally:
                 self._pass_on()
         finally:
             del self._here[me]
+            self._held -= size
+
+    def _count(self, size: int) -> None:
+        self._done += size
+        taken_s = self._now_s() - self._since_s
+        if taken_s >= PACE_S:
+            self._pace, self._done, self._since_s = self._done / taken_s, 0, self._now_s()
 
     async def _take_turn(self, size: int, gone: asyncio.Future[Message]) -> None:
         if self._free:

@@ -35,7 +35,8 @@ class _Ticket(Generic[Item, Result]):
 
 class GroupCommit(Generic[Item, Result]):
     """Batches calls of `write`, which stores a sequence of items in one transaction and answers one result for each.
-    Whoever stores lingers for a while, unless enough others have come along.
+    Whoever stores lingers for a while, unless enough others have come along. A batch has at most `batch_max` of what
+    `size_of` counts, or one item.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class GroupCommit(Generic[Item, Result]):
         write: Callable[[Sequence[Item]], Sequence[Result]],
         batch_max: int = BATCH_MAX,
         linger_s: Callable[[], float] = lambda: 0.0,
+        size_of: Callable[[Item], int] = lambda _: 1,
     ) -> None:
         self._write = write
         self._batch_max = batch_max
         self._linger_s = linger_s
+        self._size_of = size_of
         self._lock = threading.Lock()
         self._waiting: deque[_Ticket[Item, Result]] = deque()
         self._busy = False
@@ -76,7 +79,10 @@ class GroupCommit(Generic[Item, Result]):
         try:
             await self._linger(self._linger_s())
             with self._lock:
-                batch += [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
+                left = self._batch_max
+                while self._waiting and (not batch or self._size_of(self._waiting[0].item) <= left):
+                    batch.append(self._waiting.popleft())
+                    left -= self._size_of(batch[-1].item)
             await asyncio.to_thread(self._store, batch)
         finally:
             self._pass_on(batch)

@@ -325,7 +325,8 @@ class Telemetry:
             parts = iter(outcomes)
             return [tuple(next(parts) for _ in reports) for reports in batch]
 
-        return GroupCommit(store, linger_s=linger_s)
+        # Whoever was cut off brings fifty reports at once, and gives up after ten seconds.
+        return GroupCommit(store, linger_s=linger_s, size_of=len)
 
 
 def _check_distinct(prefix: str, report: Report) -> None:

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from app.api import admission
-from app.api.admission import LANES, LATE_S, Door, Lanes, TurnQueue
+from app.api.admission import LANES, LATE_S, PACE_S, Door, Lanes, TurnQueue
 from app.api.auth import Authenticator
 from app.errors import RateLimitedError
 from app.services.declared.tokens import Actor
@@ -111,6 +111,35 @@ def test_nobody_is_let_in_behind_who_is_late() -> None:
         assert not work.lane.is_full
         await asyncio.wait_for(work.ask("cc"), 5)
         assert work.begun == ["aa", "bb", "cc"]
+
+    asyncio.run(run())
+
+
+def test_behind_who_is_late_as_much_is_let_in_as_is_worked_on_in_that_time() -> None:
+    """Where all that came before had to be gone first, nothing would be left to do."""
+
+    async def run() -> None:
+        now = [0.0]
+        lane = TurnQueue(100, 100, AFTER_S, lambda: now[0])
+        quick, slow = Work(lane), Work(lane)
+        quick.may_end.set()
+        for _ in range(8):
+            now[0] += PACE_S / 8
+            await asyncio.wait_for(quick.ask("1234567890"), 5)
+        tasks = [slow.ask("12345")]
+        await settled()
+        now[0] += 1.1 * LATE_S
+        for _ in range(7):
+            assert not lane.is_full
+            tasks.append(slow.ask("12345"))
+            await settled()
+        # 40 bytes are here, and 40 a second were worked on.
+        assert lane.is_full
+        now[0] += 10 * PACE_S
+        assert lane.is_full
+        slow.may_end.set()
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert not lane.is_full
 
     asyncio.run(run())
 

@@ -54,6 +54,23 @@ def test_those_who_wait_go_together() -> None:
     assert writer.batches == [[0], list(range(1, 9))]
 
 
+def test_a_batch_is_bounded_by_what_its_items_bring() -> None:
+    """Hundreds who were cut off for long would wait for one commit of all, and give up."""
+    writer = _Slow()
+    group: GroupCommit[int, int] = GroupCommit(writer, batch_max=10, size_of=lambda item: item)
+
+    async def work() -> None:
+        sent = [asyncio.create_task(group.submit(1))]
+        assert await asyncio.to_thread(writer.entered.wait, 10)
+        sent += [asyncio.create_task(group.submit(size)) for size in (4, 6, 1, 50, 3, 7, 1)]
+        await asyncio.to_thread(wait_until, lambda: len(group._waiting) == 7)
+        writer.released.set()
+        await asyncio.gather(*sent)
+
+    run(work)
+    assert writer.batches == [[1], [4, 6], [1], [50], [3, 7], [1]]
+
+
 def test_loops_of_their_own_share_a_commit() -> None:
     """As many threads as there are senders, each with its own event loop."""
     writer = _Slow()
