@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api import problems
 from app.api.admission import LANES, Door, Lanes, TurnQueue, request_id_of
 from app.api.auth import Authenticator
-from app.api.console import catalogue, door, machines, money, overview, sources, workloads
+from app.api.console import catalogue, door, machines, money, overview, reference, sources, workloads
 from app.api.console import plans as plan_pages
 from app.api.deps import ApiContext, Services
 from app.api.exposition import FleetPage
@@ -189,6 +189,7 @@ ROUTERS = (
     money.router,
     catalogue.router,
     sources.router,
+    reference.router,
 )
 THREADS_MAX = 40
 """Requests handled at once. More than the pool's connections: threads that wait for a group commit hold none."""

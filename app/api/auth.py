@@ -89,6 +89,13 @@ class Rule:
             return self.reporter
         return self.least is not None and _RANKS[actor.role] >= _RANKS[self.least]
 
+    def __str__(self) -> str:
+        """Whose tokens it admits."""
+        roles = [role.value for role, rank in _RANKS.items() if self.least and rank >= _RANKS[self.least]]
+        roles += [Role.REPORTER.value] if self.reporter else []
+        found = [f"tokens of role {', '.join(roles)}{' (also of one project)' if self.shared else ''}"] if roles else []
+        return "; ".join([*found, *(f"agent tokens of purpose {each.value}" for each in self.agents)])
+
 
 @dataclass(slots=True)
 class _Known:
@@ -281,7 +288,7 @@ _DOUBTS = {
 
 
 RULES: dict[Any, Rule] = {}
-"""The rule behind each dependency that `access` made; lets a test and the spec see what guards a route."""
+"""The rule behind each dependency that `access` made; lets the description say what guards a route."""
 
 
 def access(rule: Rule) -> Callable[..., Coroutine[Any, Any, Actor]]:

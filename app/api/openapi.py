@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from app.api import body
+from app.api.auth import RULES
 from app.api.body import adapter_of
 from app.api.meanings import describe
 from app.api.problems import Problem
@@ -94,11 +95,19 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     schemas.update(_messages())
     answered = [route.response_model for route in routes if isinstance(route, APIRoute)]
     describe(schemas, [*answered, *_BODIES.values(), Problem, *(message.kind for message in body.MESSAGES.values())])
+    guards = {route.operation_id or route.unique_id: _guard(route) for route in routes if isinstance(route, APIRoute)}
     for path, operations in spec["paths"].items():
         for method in _METHODS:
             if method in operations:
+                operations[method]["x-callers"] = guards[operations[method]["operationId"]]
                 _add_problems(path, method, operations[method])
     return dict(spec)
+
+
+def _guard(route: APIRoute) -> str:
+    """Whose tokens are let in."""
+    rules = [str(RULES[each.call]) for each in route.dependant.dependencies if each.call in RULES]
+    return next(iter(rules), "everybody")
 
 
 def _body_schemas() -> dict[str, Any]:

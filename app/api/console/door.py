@@ -114,14 +114,19 @@ class Visit:
 
 def html(request: Request, template: str, status: int = 200, **facts: Any) -> Response:
     """A page, as small as the browser takes it."""
-    theme = request.cookies.get(THEME, "")
-    facts |= {"theme": theme if theme in THEMES else THEMES[0], "themes": THEMES, "asset": asset}
+    facts |= {"theme": theme_of(request), "themes": THEMES, "asset": asset}
     facts["address"], facts["by_provider"] = _address(request), services_of(request).oidc is not None
     body = environment().get_template(template).render(**facts).encode()
     headers = {**HEADERS, "vary": "accept-encoding, cookie"}
     if len(body) >= GZIP_BYTES_MIN and "gzip" in request.headers.get("accept-encoding", ""):
         body, headers["content-encoding"] = gzip.compress(body, 5), "gzip"
     return HTMLResponse(body, status_code=status, headers=headers)
+
+
+def theme_of(request: Request) -> str:
+    """The colours that were chosen."""
+    theme = request.cookies.get(THEME, "")
+    return theme if theme in THEMES else THEMES[0]
 
 
 def _address(request: Request) -> str:

@@ -21,7 +21,7 @@ SERIES = f"/console/telemetry?subject=services/{OWN}/vision&field=offered_rps"
 CONSOLE = (
     "/", "/services", f"/services/{OWN}/vision", "/plans", "/fleet", f"/nodes/{NODE}", f"/gpus/{DEVICE}", "/what-if",
     "/costs", "/costs.csv", "/work", "/models", "/policies", "/audit", "/settings", "/console/events", SERIES,
-    "/static/console.css", "/static/console.js", "/v1/openapi.json",
+    "/static/console.css", "/static/console.js", "/v1/openapi.json", "/docs",
 )  # fmt: skip
 _RELATIONS = """
     SELECT relname, relkind FROM pg_class

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from app.api.console import catalogue, machines, money, overview, plans, workloads
+from app.api.console import catalogue, machines, money, overview, plans, reference, workloads
 from app.api.console.door import COOKIE
 from app.store.tokens import Role
 from headroom_client import Client
@@ -35,7 +35,7 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 STATIC = Path(overview.__file__).parent / "static"
 PAGES = [
     "/", "/services", f"/services/{OWN}/vision", "/plans", "/fleet", f"/nodes/{NODE}", f"/gpus/{DEVICE}", "/what-if",
-    "/costs", "/work", "/models", "/policies", "/audit", "/settings",
+    "/costs", "/work", "/models", "/policies", "/audit", "/settings", "/docs",
 ]  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def test_every_page_is_reached_by_clicking(entrance: Entrance, served: Served) -
         waiting += {urlsplit(link).path for link in links if link.startswith(visitor.address)} - seen - {*waiting}
     templates = {
         route.path
-        for module in (catalogue, machines, money, overview, plans, workloads)
+        for module in (catalogue, machines, money, overview, plans, reference, workloads)
         for route in module.router.routes
         if "GET" in getattr(route, "methods", ()) and not route.path.endswith(".csv")
     }
@@ -268,6 +268,18 @@ def test_every_page_can_be_read_in_the_dark(entrance: Entrance, served: Served) 
         assert (path, visitor.pale(), visitor.axe(AXE, "color-contrast")) == (path, [], [])
         visitor.page.set_viewport_size({"width": WIDTHS[-1], "height": 900})
         assert (path, visitor.pale()) == (path, [])
+
+
+def test_the_reference_opens_where_a_link_leads(entrance: Entrance) -> None:
+    """Whoever is not signed in may read it, also on a phone."""
+    visitor = entrance.window(width=WIDTHS[-1])
+    visitor.open("/docs#put_service")
+    operation = visitor.page.locator("#put_service")
+    expect(operation).to_be_in_viewport()
+    assert visitor.page.locator("#get_service").is_hidden()
+    operation.get_by_role("link", name="Service").first.click()
+    expect(visitor.page.locator("#Service").get_by_text("rate_rps_declared")).to_be_visible()
+    assert (visitor.wide(), visitor.pale(), visitor.unreachable()) == ([], [], [])
 
 
 def test_what_is_not_there_is_a_page(viewer: Visitor) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
+from httpx import Response
 from jsonschema import Draft202012Validator
 
 from app.api import meanings
@@ -97,6 +101,56 @@ def test_every_meaning_is_used_and_none_is_told_twice(spec: dict[str, Any]) -> N
     written = Path(meanings.__file__).with_suffix(".yaml").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[0].strip("'") for line in written if not line.startswith("#")]
     assert names == sorted(told)
+
+
+@pytest.fixture(scope="module")
+def page(spec: dict[str, Any]) -> Callable[..., Response]:
+    """Asks for the page of the reference, as whoever is not signed in."""
+    app = described.application()
+    app.openapi_schema = spec
+    client = TestClient(app)
+
+    def ask(**headers: str) -> Response:
+        return client.get("/docs", headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+    return ask
+
+
+def test_the_reference_has_every_operation_and_schema(spec: dict[str, Any], page: Callable[..., Response]) -> None:
+    answer = page()
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    ids = re.findall(r'\sid="([^"]+)"', answer.text)
+    assert len(ids) == len(set(ids))
+    names = {operation["operationId"] for _, _, operation in _operations(spec)}
+    assert names | set(spec["components"]["schemas"]) <= set(ids)
+    assert set(re.findall(r'href="#([^"]+)"', answer.text)) <= set(ids)
+    told = html.unescape(re.sub(r"<[^>]+>", "", answer.text))
+    assert [text for text in meanings.told().values() if text.replace("`", "") not in told] == []
+    # It asks nobody for anything, and runs nothing.
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert not re.search(r"<script|\son\w+=|\sstyle=|https?://", answer.text)
+
+
+def test_the_reference_is_packed_and_told_once(page: Callable[..., Response]) -> None:
+    packed, plain = page(accept_encoding="gzip"), page(accept_encoding="identity")
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.text == plain.text
+    again = page(if_none_match=plain.headers["etag"])
+    assert (again.status_code, again.content) == (304, b"")
+    dark = page(cookie="headroom_theme=dark", if_none_match=plain.headers["etag"])
+    assert dark.status_code == 200
+    assert 'data-theme="dark"' in dark.text
+    assert page(cookie='headroom_theme="><script>').text == plain.text
+
+
+def test_every_operation_says_whose_it_is(spec: dict[str, Any]) -> None:
+    callers = {operation["operationId"]: operation["x-callers"] for _, _, operation in _operations(spec)}
+    assert callers["put_project"] == "tokens of role admin"
+    assert callers["get_costs"] == "tokens of role viewer, operator, admin, reporter (also of one project)"
+    assert callers["send_edge_reports"] == "tokens of role operator, admin; agent tokens of purpose gateway"
+    open_ones = {"get_authorities", "get_health", "get_metrics", "get_ready", "get_version"}
+    assert {name for name, said in callers.items() if said == "everybody"} == open_ones
 
 
 def test_the_frameworks_own_problem_is_gone(spec: dict[str, Any]) -> None:
