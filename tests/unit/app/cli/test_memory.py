@@ -25,7 +25,7 @@ from tests.unit.app.cli.conftest import Headroom
 
 SERVICES = [builders.service(f"each-{number}", rate_rps_declared=400.0) for number in range(4)]
 PICTURE = builders.lab(SERVICES, policy=builders.policy(planners=("joint",)))
-UNITS = 100
+UNITS = 20
 
 
 def planned(headroom: Headroom, folder: Path, picture: Snapshot, *more: str) -> tuple[dict[str, object], Plan]:
