@@ -261,7 +261,7 @@ SOLVE_S_PER_UNIT = 0.002
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
 CLOSER_UNITS = 700
-"""What a nearer bound may take where devices are few."""
+"""What a nearer bound may take where devices are few, and no more than all else may."""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25
@@ -328,7 +328,8 @@ class Attempt:
 
     def closer_deadline(self) -> Deadline:
         """What branching may take for a nearer bound of the plan."""
-        return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), CLOSER_UNITS)
+        units = min(CLOSER_UNITS, self.request.budget.work_units or CLOSER_UNITS)
+        return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
 
     def explained_most(self) -> int | None:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""

@@ -100,7 +100,7 @@ def test_every_pace_has_full_solves(phase_s: int) -> None:
 def test_a_planner_that_began_late_in_a_minute_solves_everything_again() -> None:
     """Cycles of a calm fleet with the planner as it is."""
     order = CycleOrder(id=CycleId("c1"), lane=Lane.ACT, seed=7, software_version="0.1.0")
-    policy, memory = replace(served().policy, planners=("joint",)), MemoryMemory()
+    policy, memory = replace(served().policy, planners=("joint",), deadline_s=120.0), MemoryMemory()
     opened_each: list[object] = []
     for number in range(7):
         ports = World(world(policy=policy, taken_at_s=FULL_AT_S + 45.0 + 60.0 * number), memory=memory).ports
