@@ -18,6 +18,7 @@ import os
 import runpy
 import select
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,16 +26,19 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED: Mapping[str, tuple[str, ...]] = {
-    "app": ("app.cli.program", "app.bootstrap", "app.api.server", "app.api.app", "ortools.sat.python.cp_model"),
+    "app": (
+        *("app.cli.program", "app.bootstrap", "app.api.server", "app.api.app", "ortools.sat.python.cp_model"),
+        *("solvers.planners.joint.planner", "solvers.planners.greedy.planner", "scipy.optimize", "alembic.command"),
+    ),
     "agents": ("agents.__main__", "agents.devices.fake.host"),
 }
-"""By module that is run, before its first process."""
+"""By module that is run, before its first process: also what it would load as soon as it has work to do."""
 REQUEST_BYTES_MAX = 1 << 20
 
 
@@ -47,7 +51,7 @@ class Process:
         self.returncode: int | None = None
         self._lock = threading.Lock()
         self._line = socket.socket(socket.AF_UNIX)
-        self._line.connect(str(_door()))
+        self._line.connect(str(door()))
         asked = json.dumps({"arguments": [*arguments], "environment": {**environment}, "folder": str(folder)}).encode()
         with Path(os.devnull).open("rb") as nothing:
             socket.send_fds(self._line, [len(asked).to_bytes(4, "big")], [nothing.fileno(), out, err])
@@ -137,17 +141,19 @@ sys.exit(128 - status if status < 0 else status)
 
 def put_program(file: Path, module: str) -> None:
     """A program for shells: what `exec python -m MODULE "$@"` would do."""
-    file.write_text(PROGRAM.format(python=sys.executable, door=str(_door()), module=module))
+    file.write_text(PROGRAM.format(python=sys.executable, door=str(door()), module=module))
     file.chmod(0o755)
 
 
 @functools.cache
-def _door() -> Path:
-    """Where the process that forks is asked; it is started for the first one who does, and ends with this process."""
-    folder = tempfile.TemporaryDirectory(prefix="headroom-nursery-")
-    door = Path(folder.name) / "door"
+def door() -> Path:
+    """Where the process that forks is asked; it is started for the first one who does, and ends with this process.
+    Whoever is forked from this one asks there, too.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="headroom-nursery-"))
+    named = folder / "door"
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(door))
+        listening.bind(str(named))
         listening.listen(64)
         command = [sys.executable, "-m", __name__, str(listening.fileno())]
         own = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")}
@@ -163,10 +169,16 @@ def _door() -> Path:
             assert process.stdin is not None
             process.stdin.close()
             process.wait()
-            folder.cleanup()
+            shutil.rmtree(folder)
+            door.cache_clear()
 
-    atexit.register(end)
-    return door
+    _open.callback(end)
+    return named
+
+
+_open = ExitStack()
+"""Until nobody is forked any more."""
+close = atexit.register(_open.close)
 
 
 # --- The process that forks -------------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ from _pytest.capture import CaptureManager
 from _pytest.terminal import TerminalReporter
 from _pytest.tmpdir import TempPathFactory
 
+from tests import nursery
+
 FREE, BEGUN, TOLD = "free", "begun", "told"
 """What a worker says: that it wants a file, which test it begins, and what a hook was called with."""
 
@@ -63,6 +65,7 @@ class Workers:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if isinstance(reporter, TerminalReporter):
             reporter.showfspath = False
+        nursery.door()
         try:
             for number in range(min(self._count, len(self._files))):
                 self._fork(number)
@@ -77,6 +80,7 @@ class Workers:
             for line, worker in self._living.items():
                 line.close()
                 os.waitpid(worker.pid, 0)
+            nursery.close()
         return True
 
     def _fork(self, number: int) -> None:
