@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Annotated, Any
 
@@ -60,6 +60,7 @@ _ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ 
 _LOCAL, _DECLARE, _PLAN, _WATCH = "One machine and its processes", "Declare", "Plan and explain", "Watch and account"
 _MODEL, _COMPARE, _REVIEW = "Measure and predict", "Compare policies", "Review changes"
 
+_command: Callable[..., object]
 for _command in (processes.up, processes.down, processes.serve, processes.planner):
     app.command(rich_help_panel=_LOCAL)(_command)
 app.command(
