@@ -65,8 +65,12 @@ def record_of(kind: type[T], item: object, /, **more: object) -> T:
         return kind(**{name: item[name] for name in names if name in item}, **more)
     given: type = type(item)
     if is_dataclass(given):
-        return kind(**{name: getattr(item, name) for name in _shared(wanted, given) if name not in more}, **more)
+        shared, values = _shared(wanted, given, tuple(more))
+        return kind(**dict(zip(shared, values(item), strict=True)), **more)
     return kind(**{name: getattr(item, name) for name in names if hasattr(item, name)}, **more)
+
+
+_Reads = Callable[[object], tuple[Any, ...]]
 
 
 @cache
@@ -76,13 +80,18 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 @cache
-def _values(kind: type) -> Callable[[object], tuple[Any, ...]]:
+def _values(kind: type) -> _Reads:
     """All fields of a record in one call."""
-    names = _names(kind)
+    return _reading(_names(kind))
+
+
+def _reading(names: tuple[str, ...]) -> _Reads:
     return attrgetter(*names) if len(names) > 1 else lambda item: tuple(getattr(item, name) for name in names)
 
 
 @cache
-def _shared(kind: type, other: type) -> tuple[str, ...]:
+def _shared(kind: type, other: type, but: tuple[str, ...]) -> tuple[tuple[str, ...], _Reads]:
+    """Names that both have, and what reads them."""
     own = set(_names(other))
-    return tuple(name for name in _names(kind) if name in own or hasattr(other, name))
+    names = tuple(name for name in _names(kind) if name not in but and (name in own or hasattr(other, name)))
+    return names, _reading(names)

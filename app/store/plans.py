@@ -20,6 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.records import record
+from app.store import tokens
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, one, records
 from app.store.tables import cluster_state, cycles, plans, target_history
@@ -228,16 +229,16 @@ def decide(
         return decided
     found = get(session, plan_id)
     kind = SupersededError if found.state is PlanState.SUPERSEDED else StateError
-    raise kind(f"the plan is {told(found)}, so it cannot become {state.value}", state=found.state.value)
+    raise kind(f"the plan is {told(session, found)}, so it cannot become {state.value}", state=found.state.value)
 
 
-def told(found: PlanSummary) -> str:
+def told(session: Session, found: PlanSummary) -> str:
     """A plan's state, and who brought it there."""
     if found.state is PlanState.EXPIRED and found.expires_at is not None:
         return f"expired since {found.expires_at:%Y-%m-%d %H:%M:%S} UTC"
     words = found.state.value
     if found.decided_by is not None and found.decided_at is not None:
-        words += f", by {found.decided_by} at {found.decided_at:%Y-%m-%d %H:%M:%S} UTC"
+        words += f", by {tokens.name_of(session, found.decided_by)} at {found.decided_at:%Y-%m-%d %H:%M:%S} UTC"
     return f"{words} ({found.comment})" if found.comment else words
 
 

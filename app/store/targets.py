@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, Report
 from app.records import record
-from app.store import events, plans
+from app.store import events, plans, tokens
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import DAY_S, ago, changed, from_row, named, one, put_over, records
 from app.store.tables import cluster_state, leases, node_targets, target_history, told_replicas
@@ -152,7 +152,7 @@ def promote(session: Session, wish: Promotion) -> Generation:
     held = session.execute(select(cluster_state).where(cluster_state.c.cluster == wish.cluster).with_for_update()).one()
     _check_fence(session, wish, held.fencing_token)
     if wish.fencing_token is not None and held_back(session, wish.cluster) is not None:
-        raise SupersededError(f"{held.held_by} holds planning: {held.held_for}")
+        raise SupersededError(f"{tokens.name_of(session, held.held_by)} holds planning: {held.held_for}")
     if held.generation != wish.parent_generation:
         raise SupersededError(
             f"the plan was made for generation {wish.parent_generation}, but {held.generation} stands",

@@ -183,8 +183,16 @@ def revoke(session: Session, token_id: str) -> Token:
 
 
 def live_of_project(session: Session, project: str) -> tuple[str, ...]:
-    mine = select(tokens.c.id).where(tokens.c.project == project, tokens.c.revoked_at.is_(None))
+    """Their names."""
+    mine = select(tokens.c.name).where(tokens.c.project == project, tokens.c.revoked_at.is_(None))
     return tuple(session.execute(mine.order_by(tokens.c.id)).scalars())
+
+
+def name_of(session: Session, actor: str) -> str:
+    """Who did something, as people know them: by their token's name, which stays, and not its id."""
+    kind, _, token_id = actor.partition(":")
+    mine = select(tokens.c.name).where(tokens.c.id == token_id)
+    return (session.scalar(mine) if kind == "token" else None) or actor
 
 
 def revoke_of_subject(session: Session, purpose: Purpose, subject: str, *, keep: str | None = None) -> int:

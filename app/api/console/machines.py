@@ -27,7 +27,7 @@ Overseeing = Annotated[Visit, Depends(by_cookie(CLUSTER_READ))]
 Operating = Annotated[Visit, Depends(by_cookie(CLUSTER_WRITE))]
 Comment = Annotated[str, Form(max_length=2000)]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
-NODES_SHOWN = 200
+NODES_SHOWN = 60
 BARS_MAX = 64
 """So many GPUs are drawn as bars, which say more; all of them in the map."""
 COLOURS_OF = {

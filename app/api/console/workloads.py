@@ -28,7 +28,7 @@ from solvers.errors import NotFoundError
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 SORTS = ("id", "slo_attainment", "budget", "latency_ms_p99", "rate_rps", "replicas_ready", "model", "mode", "policy")
-SHOWN_MAX, LOG_LINES = 1000, 200
+SHOWN, LOG_LINES = 100, 200
 EVERY_TYPE = PageOrder(limit=500)
 Word = Annotated[str, Query(max_length=100)]
 Hours = Annotated[float, Query(ge=0.1, le=720)]
@@ -45,13 +45,20 @@ CHARTS = (
 
 @router.get("/services", response_class=HTMLResponse)
 def services(
-    visit: Looking, q: Word = "", project: Word = "", mode: Word = "", risk: Word = "", sort: Word = "id"
+    visit: Looking,
+    q: Word = "",
+    project: Word = "",
+    mode: Word = "",
+    risk: Word = "",
+    sort: Word = "id",
+    *,
+    every: bool = False,
 ) -> Response:
-    """All of them, as the address says."""
-    every = [{**item, "budget": budget_used(item)} for item in fleet_of(visit)["services"]]
+    """All of them, as the address says; of many the first, unless every one is asked for."""
+    found = [{**item, "budget": budget_used(item)} for item in fleet_of(visit)["services"]]
     wanted = [
         item
-        for item in every
+        for item in found
         if q.lower() in f"{item['id']} {item['model']}".lower()
         and project in ("", item["project"])
         and mode in ("", item["mode"])
@@ -64,11 +71,11 @@ def services(
     return visit.page(
         "services.html",
         topics="services",
-        services=wanted[:SHOWN_MAX],
+        services=wanted[: None if every else SHOWN],
         count=len(wanted),
-        every=len(every),
-        projects=sorted({item["project"] for item in every}),
-        modes=sorted({item["mode"] for item in every}),
+        every=len(found),
+        projects=sorted({item["project"] for item in found}),
+        modes=sorted({item["mode"] for item in found}),
         chosen={"q": q, "project": project, "mode": mode, "risk": risk, "sort": sort},
         sort=key,
         down=down,

@@ -183,15 +183,28 @@ def _add_put(router: APIRouter, kind: Kind) -> None:
     ) -> Any:
         _guard_project(kind, actor, key)
         require_media_type(request, "application/json")
-        document: object = parse(kind.domain, body)
-        for field, part in zip(kind.key, key, strict=True):
-            require_key(f"/{field}", str(getattr(document, field)), part)
+        document = _read(request, actor, kind, key, body)
         declared, deed = services_of(request).documents, deed_of(request, actor)
         with declared.refusals_noted(kind, key, deed):
             result = declared.put(kind, document, precondition(if_match, if_none_match), deed)
         tag = etag(result.stored.version)
         status = 201 if result.created else 200
         return tagged(request, result.stored.spec, tag, status, warnings_header(result.warnings))
+
+
+def _read(request: Request, actor: Actor, kind: Kind, key: tuple[str, ...], body: bytes) -> object:
+    """The document that a body is. Raises FieldsError with all that is wrong: fields, the key, and names that lead
+    nowhere, as far as whoever asks may know.
+    """
+    try:
+        document: object = parse(kind.domain, body)
+        for field, part in zip(kind.key, key, strict=True):
+            require_key(f"/{field}", str(getattr(document, field)), part)
+    except FieldsError as error:
+        said = json.loads(body)
+        known = isinstance(said, dict) and actor.project in (None, said.get("project"))
+        raise FieldsError(services_of(request).documents.faults(kind, said if known else {}, error.faults)) from None
+    return document
 
 
 def _add_patch(router: APIRouter, kind: Kind) -> None:
@@ -221,10 +234,7 @@ def _add_patch(router: APIRouter, kind: Kind) -> None:
         wish = parse(_Patch, body)
 
         def read(plain: Mapping[str, Any]) -> object:
-            document: object = parse(kind.domain, json.dumps(plain).encode())
-            for field, part in zip(kind.key, key, strict=True):
-                require_key(f"/{field}", str(getattr(document, field)), part)
-            return document
+            return _read(request, actor, kind, key, json.dumps(plain).encode())
 
         declared, deed = services_of(request).documents, deed_of(request, actor)
         with declared.refusals_noted(kind, key, deed):

@@ -14,7 +14,7 @@ from app.errors import Fault, FieldsError
 from app.kinds import Kind
 from app.records import record
 from app.services.beliefs.beliefs import Beliefs
-from app.services.declared.documents import FieldDifference, check_names, check_references, differences, put_audited
+from app.services.declared.documents import FieldDifference, check_references, differences, put_audited, with_names
 from app.services.declared.doubts import doubts
 from app.services.declared.tokens import Deed
 from app.store import documents
@@ -73,7 +73,10 @@ class DocumentChecks:
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
             for item in wished:
-                line = self._checked(session, item, refused, deed) if not item.faults else _none(session, item, refused)
+                if item.faults:
+                    line = _refused(item, with_names(session, item.kind, item.said, item.faults, refused))
+                else:
+                    line = self._checked(session, item, refused, deed)
                 if line.outcome is PutOutcome.REFUSED:
                     refused.add((item.kind, item.key))
                 found.append(line)
@@ -105,16 +108,6 @@ class DocumentChecks:
         return CheckedDocument(
             kind=item.kind.name, key=item.key, outcome=outcome, faults=(), warnings=(), changes=changes
         )
-
-
-def _none(session: Session, item: WishedDocument, refused: Collection[tuple[Kind, Key]]) -> CheckedDocument:
-    """What is wrong with a document's form, and the names in it that lead nowhere."""
-    told = {fault.pointer for fault in item.faults}
-    try:
-        check_names(session, item.kind, item.said, refused)
-    except FieldsError as error:
-        return _refused(item, (*item.faults, *(fault for fault in error.faults if fault.pointer not in told)))
-    return _refused(item, item.faults)
 
 
 def _refused(item: WishedDocument, faults: tuple[Fault, ...]) -> CheckedDocument:

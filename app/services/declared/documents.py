@@ -80,7 +80,8 @@ class _Faults(Faults):
         """What would be there, were it not wrong itself, which is said elsewhere."""
 
     def need(self, kind: Kind, name: str, pointer: str) -> None:
-        if documents.find(self._session, kind, (name,)) is None and (kind, (name,)) not in self._refused:
+        is_refused = not name.isprintable() or (kind, (name,)) in self._refused
+        if not is_refused and documents.find(self._session, kind, (name,)) is None:
             known = documents.names(self._session, kind)
             self.unknown(pointer, f"there is no {kind.words} {name}{did_you_mean(name, known)}")
 
@@ -131,6 +132,22 @@ def check_names(session: Session, kind: Kind, said: Mapping[str, object], refuse
         if isinstance(name, str):
             faults.need(other, name, pointer)
     faults.settle()
+
+
+def with_names(
+    session: Session,
+    kind: Kind,
+    said: Mapping[str, object],
+    faults: tuple[Fault, ...],
+    refused: Container[tuple[Kind, Key]] = (),
+) -> tuple[Fault, ...]:
+    """What is wrong with a document's form, and the names in it that lead nowhere."""
+    told = {fault.pointer for fault in faults}
+    try:
+        check_names(session, kind, said, refused)
+    except FieldsError as error:
+        return (*faults, *(fault for fault in error.faults if fault.pointer not in told))
+    return faults
 
 
 def _check_power_cap(faults: _Faults, value: PowerCap, cluster: str) -> None:
@@ -267,6 +284,10 @@ class Documents:
     def page(self, kind: Kind, order: PageOrder, project: str | None, labels: Sequence[str] = ()) -> StoredPage[Stored]:
         """A page of a kind. Raises FieldError for a foreign cursor."""
         return self._database.read(documents.page, kind, order, project, labels)
+
+    def faults(self, kind: Kind, said: Mapping[str, object], faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+        """Those of a document that is no value, with the names that lead nowhere."""
+        return self._database.read(with_names, kind, said, faults)
 
     def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutAnswer:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""

@@ -19,7 +19,6 @@ from app.store.engine import Database
 from app.store.pages import PageOrder, StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
 from solvers.domain.codec import Plain
-from solvers.errors import NotFoundError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +109,15 @@ class Tokens:
         self._names: dict[str, str] = {}
 
     def name_of(self, actor: str) -> str:
-        """Who did something, as people know them: by their token's name, which stays, and not its id; planners by
-        their host.
-        """
-        kind, _, token_id = actor.partition(":")
+        """Who did something, as people know them: by their token's name, planners by their host."""
+        kind = actor.partition(":")[0]
         if kind != "token":
             return f"planner on {kind}" if PLANNER.fullmatch(actor) else actor
-        if token_id not in self._names:
+        if actor not in self._names:
             if len(self._names) >= NAMES_MAX:
                 self._names.clear()
-            try:
-                self._names[token_id] = self._database.read(tokens.get, token_id).name
-            except NotFoundError:
-                return actor
-        return self._names[token_id]
+            self._names[actor] = self._database.read(tokens.name_of, actor)
+        return self._names[actor]
 
     def when_revoked(self, hear: Callable[[], None]) -> None:
         """Have `hear` called after every revocation made here, so that caches can forget."""

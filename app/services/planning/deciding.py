@@ -64,10 +64,11 @@ class Decisions:
         """
         with self._database.reading() as session:
             summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
+            told = plans.told(session, summary)
         if summary.state is PlanState.SUPERSEDED:
-            raise SupersededError(f"the plan is {plans.told(summary)}: something newer took its place", plan=plan_id)
+            raise SupersededError(f"the plan is {told}: something newer took its place", plan=plan_id)
         if summary.state not in (PlanState.PROPOSED, PlanState.AWAITING_APPROVAL):
-            raise StateError(f"the plan is {plans.told(summary)}, and cannot be applied", plan=plan_id)
+            raise StateError(f"the plan is {told}, and cannot be applied", plan=plan_id)
         review = self._review(plan, summary.lane, terms)
         if review.blocked:
             raise StateError(f"the plan no longer fits: {', '.join(review.blocked)}", plan=plan_id)

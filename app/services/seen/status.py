@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -200,6 +201,8 @@ READY = "ready"
 _OF_DOCUMENT = ("id", "node", "index", "gpu_type", "mode", "memory_mib", "schedulable")
 _READINGS = ("healthy", "power_w", "utilisation_pct", "memory_mib_used", "clock_mhz_sm", "temperature_c")
 Plain = dict[str, Any]
+_UNREAD: Plain = dict.fromkeys(_READINGS)
+_read = attrgetter(*_READINGS)
 
 
 class StatusReader:
@@ -240,7 +243,7 @@ class StatusReader:
             beliefs=_beliefs(counts) if project is None else None,
             cost=mine.cost(),
             slo_attainment=mine.attainment(),
-            policies=mine.policies(workloads),
+            policies=known.policies if project is None else (),
             nodes=mine.nodes() if project is None else (),
             devices=mine.devices(),
             services=tuple(mine.service(stored.spec) for stored in workloads[kinds.SERVICE] if mine.sees(stored.key)),
@@ -319,6 +322,8 @@ class _KeptDeclared:
     fixed: dict[str, Plain]
     """Of each device what no report changes, as its line has it."""
     workloads: dict[Kind, list[Stored]]
+    slos: dict[str, Slo]
+    policies: tuple[PolicyLine, ...]
 
 
 def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDeclared:
@@ -344,6 +349,7 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
         }
         for uuid, spec in sorted(devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
     }
+    workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
     return _KeptDeclared(
         mark=mark,
         silent_s=read_policy(session).device_silent_after_s,
@@ -355,8 +361,19 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
         devices=devices,
         prices=prices,
         fixed=fixed,
-        workloads={kind: documents.all_specs(session, kind) for kind in kinds.workloads()},
+        workloads=workloads,
+        slos={"/".join(item.key): from_plain(Slo, item.spec["slo"]) for item in workloads[kinds.SERVICE]},
+        policies=_policies(owners, standing, devices, workloads),
     )
+
+
+def _policies(
+    owners: Owners, standing: StandingOwners, devices: Mapping[str, Plain], workloads: Mapping[Kind, Sequence[Stored]]
+) -> tuple[PolicyLine, ...]:
+    """Who decides on how much."""
+    specs = {"/".join(stored.key): stored.spec for found in workloads.values() for stored in found}
+    named = {WorkloadId(name): PolicyName(str(spec["policy"])) for name, spec in specs.items() if spec.get("policy")}
+    return policy_lines(replace(owners, of_workload=named), standing, devices, list(specs))
 
 
 class _Sight:
@@ -368,7 +385,7 @@ class _Sight:
         self._known = known
         self.silent_s, self.target, self.plan = known.silent_s, known.target, known.plan
         self.planning = _planning(cycles.last_closed(session)) if self._whole else None
-        self._owners, self._standing = known.owners, known.standing
+        self._owners = known.owners
         self._nodes, self._devices, self._prices = known.nodes, known.devices, known.prices
         self._states = {state.node_id: state for state in nodes.all_states(session)}
         self._readings = {row.uuid: row for row in telemetry.devices(session, self.silent_s)}
@@ -384,20 +401,6 @@ class _Sight:
 
     def sees(self, key: tuple[str, ...]) -> bool:
         return f"{key[0]}/".startswith(self._prefix)
-
-    def policies(self, workloads: Mapping[Kind, Sequence[Stored]]) -> tuple[PolicyLine, ...]:
-        """Who decides on how much; for the whole fleet only."""
-        if not self._whole:
-            return ()
-        named = {
-            WorkloadId("/".join(stored.key)): PolicyName(str(stored.spec["policy"]))
-            for found in workloads.values()
-            for stored in found
-            if stored.spec.get("policy") is not None
-        }
-        names = ["/".join(stored.key) for found in workloads.values() for stored in found]
-        owners = replace(self._owners, of_workload=named)
-        return policy_lines(owners, self._standing, self._devices, names)
 
     def cost(self) -> CostLineNow:
         planned = self.plan.cost_usd_per_h if self.plan is not None else 0.0
@@ -435,7 +438,7 @@ class _Sight:
         reading = self._readings.get(uuid)
         # A project's token sees what was planned for it alone.
         own: Plain = {} if self._whole else {"share_pct_sm_planned": self._planned_pct[uuid]}
-        seen: Plain = {name: getattr(reading, name, None) for name in _READINGS}
+        seen = _UNREAD if reading is None else dict(zip(_READINGS, _read(reading), strict=True))
         return DeviceLine(
             **{**fixed, **seen, **own},
             up=reading is not None,
@@ -451,7 +454,7 @@ class _Sight:
             spec,
             id=workload,
             policy=self._policy(spec),
-            slo=from_plain(Slo, spec["slo"]),
+            slo=self._known.slos[workload],
             replicas_planned=self._planned[workload],
             replicas_ready=self._ready[workload],
             rate_rps=row.rate_rps if row is not None else None,

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import text
 
 from app import kinds
-from app.api.console import door, machines
+from app.api.console import door, machines, workloads
 from app.services.declared.sign_ins import SIGN_IN_S
 from app.services.seen.feed import FollowedFleet, Topic, difference
 from app.store.ledger import CostBy
@@ -332,6 +332,12 @@ def test_the_address_sorts_and_filters_services(full: World) -> None:
 
     assert names("") == [f"{OWN}/vision", f"{FOREIGN}/speech"]
     assert names("sort=-rate_rps") == [f"{OWN}/vision", f"{FOREIGN}/speech"]
+    with mock.patch.object(workloads, "SHOWN", 1):
+        # Of many the first; the others in the same order, and found by name.
+        page = _text(full, "viewer", "/services?sort=rate_rps")
+        (rest,) = re.findall(r'href="\?([^"]+)">All 2 services', html.unescape(page))
+        assert (names("sort=rate_rps"), len(names(rest))) == ([f"{FOREIGN}/speech"], 2)
+        assert (names(rest), names("q=vision")) == (names("sort=rate_rps&every=true"), [f"{OWN}/vision"])
     assert names("sort=rate_rps") == [f"{FOREIGN}/speech", f"{OWN}/vision"]
     assert names("q=SPEECH") == names(f"project={FOREIGN}") == [f"{FOREIGN}/speech"]
     assert names("mode=off") == []

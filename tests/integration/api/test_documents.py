@@ -82,6 +82,22 @@ def test_references_must_exist(refusing_world: World, change: dict[str, Any], po
     assert refusing_world.call("GET", VISION).status_code == 404
 
 
+def test_one_put_tells_wrong_fields_keys_and_names_at_once(refusing_world: World) -> None:
+    odd = {**spec(builders.service()), "rate_rps_declared": -1, "name": "another", "model": "none-such"}
+    for body in (json.dumps({**odd, "model": "\x00\ud800"}).encode(), b'{"model": "a", "model": "\\u0000"}', b"[NaN]"):
+        assert refusing_world.call("PUT", VISION, body=body).status_code == 422
+    told = refusing_world.call("PUT", VISION, body=json.dumps(odd).encode())
+    wrong = {"/rate_rps_declared", "/model"}
+    assert {error["pointer"] for error in _problem(told, 422, "field-invalid")["errors"]} == wrong
+    odd["rate_rps_declared"] = 1
+    told = refusing_world.call("PUT", VISION, body=json.dumps(odd).encode())
+    assert {error["pointer"] for error in _problem(told, 422, "field-invalid")["errors"]} == {"/name", "/model"}
+    # Whether another's project is there is nobody's business.
+    foreign = {**odd, "project": "nowhere"}
+    told = refusing_world.call("PUT", VISION, "own operator", body=json.dumps(foreign).encode())
+    assert {error["code"] for error in _problem(told, 422, "field-invalid")["errors"]} == {"key-mismatch"}
+
+
 def test_who_promises_tokens_says_how_long_requests_are(refusing_world: World) -> None:
     promise = Slo(kind=SloKind.TOKENS, first_token_ms=800.0, inter_token_ms=80.0)
     service = builders.service(slo=promise)

@@ -47,7 +47,7 @@ def test_plans_are_listed_named_by_their_beginning_and_decided_once(world: World
     assert headroom("reject", first[7:19], "-m", "not now")[:2] == (0, f"rejected {first[7:19]}\n")
     status, _, err = headroom("reject", first[7:19])
     assert status == Exit.CONFLICT
-    assert "the plan is rejected, by token:" in err
+    assert "the plan is rejected, by admin at" in err
     assert "(not now)" in err
     (event,) = trail(world, "plan.rejected")
     assert event["facts"]["changed"] == {"state": {"from": "awaiting_approval", "to": "rejected"}}
@@ -85,7 +85,12 @@ def test_an_approval_names_what_it_was_read_against(world: World) -> None:
         "promoted", "as agreed", f"token:{world.ids['admin']}",
     )  # fmt: skip
     # As people know them; whose names are no business of a project's, it is not told.
-    assert shown["decided_by_name"] == world.call("GET", f"/v1/tokens/{world.ids['admin']}").json()["name"]
+    name = world.call("GET", f"/v1/tokens/{world.ids['admin']}").json()["name"]
+    assert shown["decided_by_name"] == name
+    again = world.call("POST", f"/v1/plans/{plan}/reject", plain={})
+    assert (again.status_code, f"promoted, by {name} at" in again.json()["detail"]) == (409, True)
+    kept = world.call("DELETE", f"/v1/projects/{OWN}")
+    assert (kept.status_code, world.ids["own viewer"] in kept.text) == (409, False)
     told = world.call("GET", "/v1/plans", "own viewer").json()["items"][0]
     assert (told["comment"], told["decided_by_name"]) == (None, None)
 
