@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations
+from tests.scratch import put_into_memory
 from tests.workers import Workers
 
 # Before anything imports numpy: its library would start a thread a core in every process here, to wait for each other.
@@ -21,9 +20,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # What is loaded and collected stays: looking through it for garbage, again and again, is a third of collecting tests.
 gc.disable()
-
-MEMORY = Path("/dev/shm")
-MEMORY_BYTES_MIN = 4 << 30
 
 settings.register_profile(
     "house", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -43,21 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count what tests cost, and put temporary files into memory unless told where: processes crash here, never the
-    kernel, so no disk need be waited for. A database of hundreds of files is copied there for nearly every integration
-    test.
-    """
+    """Count what tests cost, and put temporary files into memory."""
     # Whatever workers count reaches the process that started them, which alone may add it to what is kept.
     works = hasattr(config, "workerinput")
     config.pluginmanager.register(Durations(None if works else config.getoption("--durations-kept")))
     if config.getoption("--workers"):
         config.pluginmanager.register(Workers(config, config.getoption("--workers")))
-    if "TMPDIR" in os.environ or not MEMORY.is_dir():
-        return
-    runs_programs = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
-    if runs_programs and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN:
-        os.environ["TMPDIR"] = str(MEMORY)
-        tempfile.tempdir = None
+    put_into_memory()
 
 
 def pytest_collection_finish() -> None:

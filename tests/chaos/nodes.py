@@ -4,10 +4,12 @@ reports that outlives it, over calls of which the seed says whether they, or the
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import random
 import shutil
+import ssl
 import tempfile
 import threading
 import time
@@ -33,6 +35,17 @@ FACTS = NodeFacts(
     node=NODE, servers=("http://simulated",), join_token="", rack="rack-1", failure_domain="zone-1", region="default",
     endpoint=None,
 )  # fmt: skip
+
+
+class PlainIdentity(Identity):
+    """Of a node that speaks no TLS here: what each of its lives would read of this host's authorities costs as much as
+    a tenth of a history.
+    """
+
+    _shared = functools.cache(ssl.create_default_context)
+
+    def _made(self, *, bare: bool = False) -> ssl.SSLContext:
+        return PlainIdentity._shared()
 
 
 class Wire(SpreadConnection):
@@ -74,7 +87,7 @@ def wired(facts: NodeFacts, state: StateDirectory, mailbox: uplink.Mailbox, boot
     class WiredUplink(uplink.Uplink):
         def __init__(self) -> None:
             log = Log(NODE, io.StringIO())
-            super().__init__(join_message(NODE, boot_id), facts, Identity(facts.trust, state), state, mailbox, log)
+            super().__init__(join_message(NODE, boot_id), facts, PlainIdentity(facts.trust, state), state, mailbox, log)
             self._connection = wire
 
     return WiredUplink()

@@ -24,8 +24,9 @@ from sqlalchemy.orm import Session
 from app.store import grouped
 from app.store.engine import Database, libpq_url
 
-LOOK_S = 0.005
-PATIENCE_LOOKS = 400
+LOOK_S = 0.02
+"""Most come to their next point before the first look, which costs as much as their step."""
+PATIENCE_LOOKS = 100
 """Who says nothing for so long waits for a thread of its own process; that is the only thing that time decides."""
 STUCK_LOOKS = 10_000
 LEAVING_S = 30.0

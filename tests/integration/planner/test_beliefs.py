@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from app.services.beliefs import beliefs as module
 from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress
@@ -308,6 +310,15 @@ def test_one_learns_and_the_others_load_it(house: House, monkeypatch: pytest.Mon
             assert connection.execute(waiting).fetchall() == [], "no transaction waits for what takes seconds"
         return load(state, facts)
 
+    patience: set[tuple[bool, str]] = set()
+
+    def read(session: Session, *until: datetime) -> Evidence:
+        shown = session.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+        patience.add((bool(until), shown))
+        return read_evidence(session, *until)
+
+    read_evidence = module.read_evidence
+    monkeypatch.setattr(module, "read_evidence", read)
     monkeypatch.setattr(Suite, "load", looked_at)
     house.store(points(GRID))
     assert house.beliefs.belief().progress is other.beliefs.belief().progress is Progress.LEARNING
@@ -316,6 +327,7 @@ def test_one_learns_and_the_others_load_it(house: House, monkeypatch: pytest.Mon
     assert found.progress is Progress.LEARNED
     assert latency_ms(found) == latency_ms(then)
     assert (other.slow.asked, other.beliefs.belief().evidence.facts == then.evidence.facts) == ([], True)
+    assert patience == {(False, "15min"), (True, "15min")}, "who reads much may be slow to take it in"
 
 
 def test_who_has_to_learn_begins_where_another_died(house: House) -> None:

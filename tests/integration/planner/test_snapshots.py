@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, RepartitionReport
 from app import kinds
 from app.clock import SystemClock
+from app.services.planning import snapshots
 from app.services.planning.snapshots import StoreObserver, read_snapshot
 from app.store import documents, nodes
 from app.store.engine import Database
@@ -25,6 +29,18 @@ pytestmark = pytest.mark.integration
 
 def observed(world: World) -> Snapshot:
     return StoreObserver(world.database, SystemClock(), CLUSTER).observe()
+
+
+def test_a_picture_may_be_slow_to_take_in(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = []
+
+    def read(session: Session, *more: Any) -> Snapshot:
+        patience.append(session.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one())
+        return read_snapshot(session, *more)
+
+    monkeypatch.setattr(snapshots, "read_snapshot", read)
+    observed(world)
+    assert patience == ["15min"]
 
 
 def test_an_empty_database_is_an_empty_world_under_the_default_policy(world: World) -> None:
