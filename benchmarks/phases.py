@@ -39,12 +39,13 @@ from solvers.domain.codec import from_json
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.engines.deadline import portion
 from solvers.models.worth import Step, worth_of
 from solvers.planners.base import Budget, PlanRequest, Thought
 from solvers.planners.joint import attempt, certificate, change, planner, spare, whole_devices, write
 from solvers.planners.joint.planner import Advance, Joint
 from solvers.planners.joint.seat import jobs, seating, standing
-from solvers.planners.joint.solve import branch, groups, improve, listing, reach, solve
+from solvers.planners.joint.solve import alike, branch, groups, improve, listing, reach, solve
 from solvers.planners.joint.solve.reach import Reached
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
@@ -311,17 +312,12 @@ def _phase(code: tuple[Any, ...], *swaps: Swap) -> Phase:
     return Phase(swaps=swaps, code=code)
 
 
-QUICKEST = solve.DEPTHS[:1]
 PHASES: dict[str, Phase] = {
     "first: greed's plan": _phase((attempt.affords_first,), _swap(planner, "affords_first", _no)),
     "first: improved at once": _phase((improve.improved_at_once,), _swap(solve, "improved_at_once", _same)),
-    "solve: dives after the first": _phase(
-        (), *(_swap(solve, n, QUICKEST) for n in ("DEPTHS", "DEPTHS_SMALL", "DEPTHS_TINY"))
-    ),
-    "solve: dives of small fleets": _phase(
-        (), *(_swap(solve, n, solve.DEPTHS) for n in ("DEPTHS_SMALL", "DEPTHS_TINY"))
-    ),
-    "solve: dives of tiny fleets": _phase((), _swap(solve, "DEPTHS_TINY", solve.DEPTHS_SMALL)),
+    "solve: turns": _phase((solve._turns,), _swap(solve, "_turns", lambda _, deadline: (portion(deadline, 0.8),))),
+    "solve: dives unlike": _phase((), _swap(solve, "DEPTHS", solve.DEPTHS[:1])),
+    "solve: fewer devices": _phase((improve.with_fewer, alike), _swap(solve, "with_fewer", _same)),
     "solve: complete": _phase((solve.completed, solve._urgent), _swap(solve, "completed", _same)),
     "solve: exchange": _phase((improve,), _swap(solve, "improved", _same)),
     "solve: closer bound": _phase((solve._proven,), _swap(solve, "_proven", lambda phases, *_: phases.bound)),

@@ -194,6 +194,8 @@ class Layout:
     """Patterns that the next solve had better begin with, beside those in use."""
     facts: dict[str, float] = field(default_factory=dict)
     """Columns, rounds, seconds by phase."""
+    before: tuple[Layout, ...] = ()
+    """The best ones on the way, worse as layouts: on named devices one of them may be better."""
 
     @property
     def usd_per_h(self) -> float:

@@ -288,18 +288,23 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     others = (None if reached is None else reached.layout, None if whole is None else whole.layout)
     layouts = [item for item in others if item is not None]
     if found.solved.searched or not (layouts or found.mended):
-        layouts.append(found.solved.found)
+        layouts += [found.solved.found, *found.solved.found.before[::-1]]
     seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]
     seated += [found.mended] if found.mended else []
     seated += [seated_as(attempt.floor, found.solved.toward)] if found.solved.toward else []
     part, slight_usd = policy.gain_pct_min / 100, SHORT_LEAST * attempt.reading.problem.dearest_usd
-    usd_per_h = [
-        item.worth(policy.launch_usd_per_s, part)
-        + breaks_usd(item, period_s)
-        + slight_usd * sum(item.short_rps(number) > 0 for number in range(len(item.replicas)))
+    worth = [
+        (
+            round(item.unserved(), 3),
+            item.worth(policy.launch_usd_per_s, part)
+            + breaks_usd(item, period_s)
+            + slight_usd * sum(item.short_rps(number) > 0 for number in range(len(item.replicas))),
+        )
         for item in seated
     ]
-    return seated[usd_per_h.index(min(usd_per_h))]
+    if attempt.reading.standing_patterns:
+        worth = [(0.0, usd) for _, usd in worth]
+    return seated[worth.index(min(worth))]
 
 
 def bounded(found: Found, plan: Plan) -> Plan:

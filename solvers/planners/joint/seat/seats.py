@@ -269,6 +269,11 @@ class Seats:
         """Replicas missing below the owner's floor."""
         return max(0, self.floor.problem.workloads[workload].replicas_min - self.replicas[workload])
 
+    def unserved(self) -> float:
+        """As objectives count it."""
+        works = enumerate(self.floor.problem.workloads)
+        return sum((max(1, work.priority) * (self.short_rps(at) + self.missing(at)) for at, work in works), start=0.0)
+
     def change(self, move: Move) -> dict[int, Delta]:
         """What a move adds to each workload that it touches."""
         of = self.floor.problem.variants

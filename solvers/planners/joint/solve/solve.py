@@ -8,7 +8,8 @@ Devices are named by seating.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,14 +35,14 @@ from solvers.planners.joint.solve.generate import (
     generate,
     singles,
 )
-from solvers.planners.joint.solve.groups import Group, GroupLayout, groups_of, together
+from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
 from solvers.planners.joint.solve.improve import improved, improved_at_once, with_fewer
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.solution import Rules
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Patterns, Prices, Standing
+from solvers.problems.patterns import Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL = 0.7
 DIVE_UNTIL = 0.7
@@ -49,11 +50,15 @@ SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
 FIRST_PATTERNS_MAX = 2000
 """Of a first layout that is improved at once."""
-DEVICES_TINY, DEVICES_FEW, DEVICES_SMALL, WORKLOADS_SMALL = 16.0, 32.0, 120.0, 60
+DEVICES_FEW = 32.0
 EARLY_PART = 0.2
 """Of what is left: so long few devices are exchanged from the first answer on, before anything else."""
 IMPROVE_PART, IMPROVE_FEW_PART = 0.97, 0.7
 """Of what is left; where devices are few."""
+TURN_UNITS, TURN_UNITS_PER_SIZE, SIZE_POWER = 30, 2.85, 1.3
+"""Of the first turn, and of workloads by this power of their number."""
+TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
+"""Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
 COMPLETE_ROUNDS = 25
 URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
@@ -65,8 +70,12 @@ END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GAP, GAP_LAST = 0.005, 3e-4
 """Of the relaxed optimum: a bound so near is near enough at first, and at last."""
-FEW_PART = 0.8
-"""Of what is left, for all phases where devices are so few that branching follows."""
+TURNS_GROW = 2
+"""So many times as much has each turn after the first one as that before."""
+SEEDS_APART = 1_000
+"""Seeds of turns."""
+WARM_MAX = 2000
+"""Patterns that a turn has from those before."""
 GROUPS_UNTIL = 0.35
 """Of the deadline, kept from groups for what is about all of them."""
 GROUPS_MEND_PART = 0.3
@@ -102,29 +111,12 @@ class SolveOrder:
 
 
 DEPTHS = (
-    (1.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
-    (4.0, Depth(rounds=12, group_part=0.1, up_part=0.1)),
-    (2.0, Depth(rounds=10, group_part=0.2, up_part=0.25)),
-    (6.0, Depth(rounds=20, group_part=0.1, up_part=0.1)),
-    (3.0, Depth(rounds=10, group_part=1.0, up_part=0.1)),
+    Depth(rounds=6, group_part=0.4, up_part=0.5),
+    Depth(rounds=3, group_part=0.1, up_part=0.1),
+    Depth(rounds=3, group_part=0.2, up_part=0.25),
+    Depth(rounds=6, group_part=1.0, up_part=0.25),
 )
-"""Dives in order, and how long each takes beside the others, roughly."""
-DEPTHS_SMALL = (
-    (1.0, Depth(rounds=3, group_part=0.4, up_part=0.5)),
-    (2.5, Depth(rounds=3, group_part=0.1, up_part=0.1)),
-    (2.0, Depth(rounds=3, group_part=0.2, up_part=0.25)),
-    (1.0, Depth(rounds=3, group_part=1.0, up_part=0.25)),
-)
-"""A device more or less decides: many ways are better than a few that look closely."""
-DEPTHS_TINY = (
-    (1.0, Depth(rounds=3, group_part=1.0, up_part=0.5)),
-    (1.5, Depth(rounds=6, group_part=1.0, up_part=0.25)),
-    (1.5, Depth(rounds=4, group_part=0.6, up_part=0.4)),
-    (1.5, Depth(rounds=3, group_part=0.2, up_part=0.25)),
-    (2.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
-    (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
-)
-"""A few devices are decided by luck: quick ways, and then an integer programme."""
+"""Of the turns' dives, again and again: a device more or less decides, so many ways are luckier than one."""
 
 
 def layout_of(standing: Sequence[Standing]) -> Layout:
@@ -133,123 +125,89 @@ def layout_of(standing: Sequence[Standing]) -> Layout:
 
 @dataclass(slots=True)
 class Phases:
-    """One run. `found` is the answer so far, `facts` are told."""
+    """One turn. `found` is the answer so far, the one to begin with at first; `facts` are told."""
 
     problem: JointProblem
     order: SolveOrder
     deadline: Deadline
-    first: Layout
+    found: Layout
+    depth: Depth = DEPTHS[0]
     pace: Pace | None = None
     """Of the first programme; None: to the end."""
-    found: Layout | None = None
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=partial(defaultdict[str, float], float))
     columns: tuple[Pattern, ...] = ()
-    dived: list[Layout] = field(default_factory=list)
     search: Generation | None = None
     bound: Bound | None = None
-    proven: bool = False
-    """Whether the bound is as near as need be."""
-    few: bool = False
-    """Whether some devices are enough."""
 
     def run(self) -> Layout:
-        """All phases, as far as the deadline lets them; the first layout at worst."""
+        """All phases, as far as the deadline lets them."""
         problem, begun_s = self.problem, self.deadline.elapsed_s
         rules = Rules(Judge(problem))
-        exact = rules.judge
-        master = Master(problem, exact)
-        pricing = Pricing(exact, master.rows, master.width)
+        master = Master(problem, rules.judge)
+        pricing = Pricing(rules.judge, master.rows, master.width)
         master.offer(singles(problem, master.width))
         if problem.few_patterns:
             list_patterns(master, self.deadline)
-        master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
+        master.offer(master.of_patterns((*self.found.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
-        pace = self.pace or Pace.of(problem, GENERATE_UNTIL, GAP)
-        relaxation = generate(master, pricing, self.deadline, pace)
-        self.facts |= {"columns": float(master.size), "generate_s": self.deadline.elapsed_s - begun_s}
+        relaxation = generate(master, pricing, self.deadline, self.pace or Pace.of(problem, GENERATE_UNTIL, GAP))
+        self.facts |= {"columns": master.size, "generate_s": self.deadline.elapsed_s - begun_s}
         if relaxation is not None:
-            found = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
-            self.search, self.bound = replace(found, relaxed=relaxation.plain or relaxation.best), relaxation.bound
-            self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search.relaxed.value}
-            scene, whole = Scene(problem=problem, rules=rules), self.deadline
-            value, usd = self.search.relaxed.value, -np.inf if self.bound is None else self.bound.usd_per_h
-            self.proven = bool(value - usd <= GAP_LAST * abs(value))
-            proves = self.order.proof and self.pace is None and not self.proven
-            self.deadline = portion(whole, 1 - PROOF_PART * proves)
-            self._dive(scene, found)
-            self._finish(scene, found)
-            charge(whole, self.deadline)
-            self.deadline = whole
-        return self.first if self.worth(self.first) < self.worth(self.best) else self.best
+            begin = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
+            self.search, self.bound = replace(begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
+            self.facts |= {"rounds": relaxation.rounds, "relaxed_usd_per_h": self.search.relaxed.value}
+            self._search(Scene(problem=problem, rules=rules), begin)
+            kept = master.promising(relaxation.best, COLUMNS_KEPT)
+            self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
+        return self.found
 
     @property
-    def best(self) -> Layout:
-        """The answer so far, or the first one."""
-        return self.first if self.found is None else self.found
+    def proven(self) -> bool:
+        """Whether the bound is as near as need be."""
+        value = 0.0 if self.search is None else self.search.relaxed.value
+        return self.bound is not None and value - self.bound.usd_per_h <= GAP_LAST * abs(value)
 
-    def _dive(self, scene: Scene, begin: Generation) -> None:
-        """The first dive is quick; slower ones follow as long as there is time for what they take."""
-        deadline, slowness, took = self.deadline, 0.0, 0.0
-        devices = float(begin.relaxed.values[begin.master.slacks :].sum())
-        self.few = devices <= DEVICES_FEW
-        if self.few:
-            prices = begin.master.rows.prices(begin.relaxed.row_duals)
-            self._within("improve_s", EARLY_PART, partial(self._exchanged, scene, self.first, prices))
-        small = devices <= DEVICES_SMALL and len(self.problem.workloads) <= WORKLOADS_SMALL
-        depths = DEPTHS_SMALL if small else DEPTHS
-        for times, depth in DEPTHS_TINY if devices <= DEVICES_TINY else depths:
-            if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
-                break
-            before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
-            self.dived.append(self._try("dive_s", partial(dive.run, begin, deadline)))
-            slowness, took = times, before - deadline.left_part
+    def _search(self, scene: Scene, begin: Generation) -> None:
+        """Where devices are few the best so far is exchanged before anything dives, and at last with fewer of them."""
+        few = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW
+        prices, rules, seed = begin.master.rows.prices(begin.relaxed.row_duals), scene.rules, self.order.seed
+        if few:
+            self._within("improve_s", EARLY_PART, partial(improved, rules, self.found, prices, seed=seed))
+        dive = Dive(scene, replace(self.depth, until_part=DIVE_UNTIL))
+        dived = self._within("dive_s", 1.0, partial(dive.run, begin))
+        if self.found.missing(self.problem)[self.problem.must_serve].any():
+            self._within("complete_s", 1.0, partial(completed, scene, self.found))
+        if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
+            return
+        for base in (self.found, dived):
+            # The second one where the search from the best has ended by itself.
+            part = IMPROVE_FEW_PART if few else IMPROVE_PART
+            self._within("improve_s", part, partial(improved, rules, base, prices, seed=seed))
+        if few:
+            self._within("fewer_s", 1.0, partial(with_fewer, rules, self.found, seed=seed))
 
-    def _finish(self, scene: Scene, search: Generation) -> None:
-        master, relaxed = search.master, search.relaxed
-        deadline = self.deadline
-        if self.found is not None and self._short(self.found):
-            self._try("complete_s", lambda: completed(scene, self.best, deadline))
-        if self.found is not None and self.worth(self.found) > relaxed.value * (1 + self.order.gap):
-            prices = master.rows.prices(relaxed.row_duals)
-            within = portion(deadline, IMPROVE_FEW_PART if self.few else 1.0)
-            self.deadline = within
-            for base in (self.best, *sorted(self.dived, key=self.worth)):
-                # The next one where the search from the best has ended by itself.
-                if not within.over:
-                    self._within("improve_s", IMPROVE_PART, partial(self._exchanged, scene, base, prices))
-            charge(deadline, within)
-            self.deadline = deadline
-            if self.few:
-                self._try("fewer_s", partial(with_fewer, scene.rules, self.best, deadline, self.order.seed))
-        kept = master.promising(relaxed, COLUMNS_KEPT)
-        self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
-
-    def _exchanged(self, scene: Scene, base: Layout, prices: Prices, deadline: Deadline) -> Layout:
-        return improved(scene.rules, base, prices, deadline, self.order.seed)
-
-    def _short(self, layout: Layout) -> bool:
-        return bool(layout.missing(self.problem)[self.problem.must_serve].any())
-
-    def _try(self, name: str, phase: Callable[[], Layout]) -> Layout:
-        """Run a phase, and keep what it makes where that is better than the answer so far; what it made."""
-        begun_s = self.deadline.elapsed_s
-        after = phase()
-        if self.found is None or self.worth(after) < self.worth(self.found):
+    def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
+        """A phase with a part of what is left to itself: what it made, which is kept where it is better."""
+        begun_s, within = self.deadline.elapsed_s, portion(self.deadline, part)
+        after = phase(within)
+        charge(self.deadline, within)
+        if self.worth(after) < self.worth(self.found):
             self.found = after
             if self.order.better is not None:
                 self.order.better(after)
-        self.facts[name] = self.facts.get(name, 0.0) + self.deadline.elapsed_s - begun_s
+        self.facts[name] += self.deadline.elapsed_s - begun_s
         return after
 
-    def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
-        """A phase with a part of what is left to itself."""
-        within = portion(self.deadline, part)
-        after = self._try(name, partial(phase, within))
-        charge(self.deadline, within)
-        return after
+    def worth(self, layout: Layout) -> tuple[float, float]:
+        return worth_of(self.problem, self.order, layout)
 
-    def worth(self, layout: Layout) -> float:
-        return layout.judged_usd(self.problem) - kept_usd(self.problem, self.order, layout)
+
+def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[float, float]:
+    """What layouts are compared by, as plans are: what is unserved, by priority, and then $/h."""
+    served, works = layout.served_rps(problem), problem.workloads
+    short = (max(0.0, work.rate_least_rps - float(rate)) for work, rate in zip(works, served, strict=True))
+    unserved = sum(max(1, work.priority) * rate for work, rate in zip(works, short, strict=True))
+    return round(unserved, 3), layout.judged_usd(problem) - kept_usd(problem, order, layout)
 
 
 def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
@@ -293,34 +251,27 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     rounds, the relaxed optimum (over the patterns found, so no bound), seconds by phase, and whether the first answer
     was the best. Raises EngineError when an engine breaks.
     """
-    begin = first_layout(problem)
-    facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": begin.value(problem)}
-    # Told, and the least that comes of it; the search begins with what it was made of.
-    first = improved_at_once(Rules(Judge(problem)), begin) if len(begin.patterns) <= FIRST_PATTERNS_MAX else begin
+    groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
+    done = [GroupLayout(group=group, layout=first_layout(group.problem, deadline.time_left_s)) for group in groups]
+    first = together(done) if groups else first_layout(problem, deadline.time_left_s)
+    facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
+    if len(first.patterns) <= FIRST_PATTERNS_MAX:
+        first = improved_at_once(Rules(Judge(problem)), first)
     if order.better is not None:
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
-    proven_usd: float | None = None
+    begin = min(first, layout_of(order.standing), key=partial(worth_of, problem, order))
+    proven_usd = None
     if problem.few_patterns:
         listed = solved_whole(problem, order.standing, order.launch_usd_per_s, deadline)
         if listed is not None and listed.facts["listed"]:
             return replace(listed, facts=facts | listed.facts | {"first_won": 0.0, "groups": 1.0})
         if listed is not None:
             proven_usd = listed.bound_usd_per_h
-            begin, first = (
-                min(each, listed, key=lambda item: (_unserved(problem, item), item.judged_usd(problem)))
-                for each in (begin, first)
-            )
-    groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
-    found = _grouped(problem, order, begin, groups, deadline) if groups else _whole(problem, order, begin, deadline)
-    best = min(
-        (found, first),
-        key=lambda item: (
-            0.0 if proven_usd is None else _unserved(problem, item),
-            item.judged_usd(problem) - kept_usd(problem, order, item),
-        ),
-    )
+            begin = min(begin, listed, key=partial(worth_of, problem, order))
+    found = _grouped(problem, order, done, deadline) if groups else _whole(problem, order, begin, deadline)
+    best = min(found, begin, key=partial(worth_of, problem, order))
     bounds = [usd for usd in (found.bound_usd_per_h, proven_usd) if usd is not None]
     return Layout(
         patterns=best.patterns,
@@ -329,44 +280,58 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         prices=found.prices,
         columns=found.columns,
         facts=facts | found.facts | {"first_won": float(best is first), "groups": float(len(groups) or 1)},
+        before=found.before,
     )
 
 
-def _unserved(problem: JointProblem, layout: Layout) -> float:
-    """As objectives count it, but for replicas."""
-    served, works = layout.served_rps(problem), problem.workloads
-    short = (max(0.0, work.rate_least_rps - float(rate)) for work, rate in zip(works, served, strict=True))
-    return round(sum(max(1, work.priority) * rate for work, rate in zip(works, short, strict=True)), 3)
+def _turns(problem: JointProblem, deadline: Deadline) -> Iterator[Deadline]:
+    """What each turn may take. Of counted work each has more than the one before, by what the problem is and not by how
+    much there is in all: so whoever has more repeats what others do, and goes on from there: never to a dearer layout.
+    """
+    units = TURN_UNITS + TURN_UNITS_PER_SIZE * len(problem.workloads) ** SIZE_POWER
+    if deadline.work_units is None or len(problem.workloads) > TURNS_WORKLOADS_MAX:
+        yield portion(deadline, 1.0 - PROOF_PART)
+        return
+    while units <= (deadline.left_part - TURNS_UNTIL) * deadline.work_units and not deadline.late:
+        yield Deadline(deadline.time_left_s, int(units))
+        units *= TURNS_GROW
 
 
 def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline) -> Layout:
-    few = order.proof and few_devices(problem)
-    within = portion(deadline, FEW_PART) if few else deadline
-    phases = Phases(problem=problem, order=order, deadline=within, first=first)
-    layout = phases.run()
-    if few:
+    """Turns, each from the best so far with the patterns of those before; then the bound."""
+    turns, phases, facts = [first], None, defaultdict[str, float](float)
+    for turn, within in enumerate(_turns(problem, deadline)):
+        phases = Phases(problem, replace(order, seed=order.seed + SEEDS_APART * turn), within, turns[-1])
+        phases.depth, phases.facts = DEPTHS[turn % len(DEPTHS)], facts
+        if (layout := phases.run()) is not turns[-1]:
+            turns.append(layout)
         charge(deadline, within)
-    if few and layout.missing(problem)[problem.must_serve].any():
-        # Where devices do not suffice, the price of who is short hides what devices cost: nothing can be proven.
-        few, phases = False, Phases(problem=problem, order=order, deadline=deadline, first=layout)
-        layout = phases.run()
-    bound, prices = phases.bound, None
-    if phases.search is not None:
-        search, begun_s = phases.search, deadline.elapsed_s
-        if order.proof and not phases.proven:
-            within = portion(deadline, PROOF_PART) if few else deadline
-            bound = _proven(phases, search, within)
-            if few:
-                charge(deadline, within)
-        rows = Rows(problem)
-        prices = rows.prices(search.relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
-        phases.facts["bound_s"] = deadline.elapsed_s - begun_s
+        order = replace(order, warm=(*phases.columns, *order.warm)[:WARM_MAX])
+        bound_usd = -np.inf if phases.bound is None else phases.bound.usd_per_h
+        if phases.search is None or worth_of(problem, order, layout)[1] <= bound_usd * (1 + order.gap):
+            break
+    layout = turns[-1]
+    if phases is None or phases.search is None:
+        return layout
+    few = order.proof and few_devices(problem) and not layout.missing(problem)[problem.must_serve].any()
+    bound, begun_s = phases.bound, deadline.elapsed_s
+    if order.proof and not phases.proven:
+        within = portion(deadline, PROOF_PART) if few else deadline
+        bound = _proven(phases, phases.search, within)
+        if few:
+            charge(deadline, within)
+    rows = Rows(problem)
+    relaxed = phases.search.relaxed
+    prices = rows.prices(relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
+    facts["bound_s"] = deadline.elapsed_s - begun_s
     usd = None if bound is None or not order.proof else bound.usd_per_h
-    if few and phases.search is not None and not deadline.over:
+    if few and not deadline.over:
         tree = Tree(search=phases.search, usd=layout.judged_usd(problem), deadline=deadline, until_part=END)
         usd = max(tree.run(), -np.inf if usd is None else usd)
-        phases.facts["nodes"] = float(tree.nodes)
-    return replace(layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=phases.facts)
+        facts["nodes"] = tree.nodes
+    return replace(
+        layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=facts, before=tuple(turns[:-1])
+    )
 
 
 def _proven(phases: Phases, search: Generation, deadline: Deadline) -> Bound | None:
@@ -383,12 +348,9 @@ def _proven(phases: Phases, search: Generation, deadline: Deadline) -> Bound | N
     return found.bound
 
 
-def _grouped(
-    problem: JointProblem, order: SolveOrder, first: Layout, groups: tuple[Group, ...], deadline: Deadline
-) -> Layout:
-    done = [GroupLayout(group=group, layout=first_layout(group.problem)) for group in groups]
+def _grouped(problem: JointProblem, order: SolveOrder, done: list[GroupLayout], deadline: Deadline) -> Layout:
     with ThreadPoolExecutor(PROCESSORS, thread_name_prefix="groups") as threads:
-        answers = threads.map(partial(_alone, order, deadline, len(groups)), range(len(groups)), tuple(done))
+        answers = threads.map(partial(_alone, order, deadline, len(done)), range(len(done)), tuple(done))
         for place, item in enumerate(answers):
             done[place] = item
             if order.better is not None:
@@ -400,7 +362,7 @@ def _grouped(
     merged = together(done)
     if merged.missing(problem)[problem.must_serve].any() and not deadline.over:
         within = portion(deadline, GROUPS_MEND_PART)
-        fixed = improved(Rules(Judge(problem)), merged, first.prices, within, order.seed)
+        fixed = improved(Rules(Judge(problem)), merged, None, within, order.seed)
         if fixed.judged_usd(problem) < merged.judged_usd(problem):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
         charge(deadline, within)
@@ -418,7 +380,7 @@ def _alone(order: SolveOrder, deadline: Deadline, groups: int, place: int, item:
         return item
     inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm), better=None)
     within = portion(deadline, part)
-    phases = Phases(problem=group.problem, order=inside, deadline=within, first=item.layout, pace=GROUP_PACE)
+    phases = Phases(problem=group.problem, order=inside, deadline=within, found=item.layout, pace=GROUP_PACE)
     layout = replace(phases.run(), columns=phases.columns, facts=phases.facts)
     if phases.search is None:
         return replace(item, layout=layout, deadline=within)

@@ -98,9 +98,10 @@ def test_every_pace_has_full_solves(phase_s: int) -> None:
 
 
 def test_a_planner_that_began_late_in_a_minute_solves_everything_again() -> None:
-    """Cycles of a calm fleet with the planner as it is."""
+    """Cycles of a calm fleet with the planner as it is, ended by work and not by a busy machine."""
     order = CycleOrder(id=CycleId("c1"), lane=Lane.ACT, seed=7, software_version="0.1.0")
-    policy, memory = replace(served().policy, planners=("joint",), deadline_s=120.0), MemoryMemory()
+    policy = replace(served().policy, planners=("joint",), deadline_s=600.0, work_units=100)
+    memory = MemoryMemory()
     opened_each: list[object] = []
     for number in range(7):
         ports = World(world(policy=policy, taken_at_s=FULL_AT_S + 45.0 + 60.0 * number), memory=memory).ports

@@ -112,7 +112,9 @@ def test_a_longer_promise_saves_and_about_what_its_price_says() -> None:
 def test_a_longer_promise_saves_nothing_where_one_device_serves_it_all() -> None:
     problem = problem_of(LAB)
     before = relaxed(problem)
-    assert before.facts["relaxed_usd_per_h"] == relaxed(looser(problem, "demo/fast", 0.01)).facts["relaxed_usd_per_h"]
+    after = relaxed(looser(problem, "demo/fast", 0.01))
+    # Column generation stops a little above the optimum.
+    assert after.facts["relaxed_usd_per_h"] == pytest.approx(before.facts["relaxed_usd_per_h"], abs=2e-3)
     assert prices(before, problem)[Resource.LATENCY_MS, "demo/fast"] == 0
 
 

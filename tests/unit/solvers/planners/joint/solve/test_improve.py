@@ -57,7 +57,7 @@ def test_sheds_devices_that_nobody_needs_at_once() -> None:
 
 
 def test_it_finds_cheaper_devices() -> None:
-    problem = scene(1, devices=20)
+    problem = scene(0, devices=20)
     layout = first_layout(problem)
     assert solution(problem, after(problem, layout, 300)).worth() < 0.99 * solution(problem, layout).worth()
 
