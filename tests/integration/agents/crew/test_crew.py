@@ -22,7 +22,7 @@ from agents.crew import CrewOptions, HostCrew, open_crew
 from agents.crew.adapters import ADAPTERS, batch_change_of
 from agents.devices.base import WorkerSample, WorkerSpec, WorkerState
 from agents.devices.parts import CrewOrder, CrewReading
-from agents.errors import NotSupportedError
+from agents.errors import BusyError, NotSupportedError
 from agents.processes import HostProcesses
 from agents.wire import WarmUpTarget, WorkerTarget
 from tests.ports import own_ports
@@ -337,6 +337,32 @@ def test_workers_outlive_a_killed_agent_and_the_next_one_takes_over(place: Place
     assert ended(crew, "b@1") == [pids[1]]
     ended(crew, "c@1")
     assert alive(pids) == ()
+
+
+def test_a_worker_whose_agent_was_killed_before_it_wrote_its_process_down_is_taken_over_once(place: Place) -> None:
+    options = CrewOptions(state_dir=place.folder, ports=place.ports, workers_as_agent=True)
+    killed = "from agents.crew.member import CrewBench\nCrewBench.save = lambda *_: os.kill(os.getpid(), 9)\n"
+    agent = subprocess.run(
+        [sys.executable, "-c", AGENT.replace("crew = open_crew", killed + "crew = open_crew")],
+        input=pickle.dumps(([order()], options)).hex(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (agent.returncode, agent.stdout) == (-signal.SIGKILL, ""), agent.stderr
+    (file,) = (place.folder / "workers").glob("*.json")
+    plain = json.loads(file.read_text(encoding="utf-8"))
+    assert plain["process"] is None
+    (left,) = HostProcesses().marked(plain["mark"])
+    crew = place.open()
+    with pytest.raises(BusyError):
+        crew.launch(order())
+    wait_until(lambda: found(crew).answering, "it answers")
+    assert (found(crew).pids, HostProcesses().marked(plain["mark"])) == ((left.pid,), (left,))
+    ended(crew)
+    assert not left.lives
 
 
 def test_a_crew_leaves_no_thread_and_no_file_open(place: Place) -> None:
