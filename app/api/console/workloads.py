@@ -93,7 +93,7 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1, why_
     line = next((item for item in fleet["services"] if item["id"] == workload), None)
     if line is None:
         raise NotFoundError(f"there is no service {workload}")
-    devices = [device for device in fleet["devices"] if any(at["workload"] == workload for at in device["replicas"])]
+    held = _held(fleet, workload)
     charts = {
         "subjects": [f"services/{workload}"],
         "hours": hours,
@@ -105,13 +105,8 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1, why_
         "service.html",
         topics="services,cycles" if visit.may(CLUSTER_READ) else "services",
         service={**line, "budget": budget_used(line)},
-        held=[(device, at) for device in devices for at in device["replicas"] if at["workload"] == workload],
-        usd_per_h=sum(
-            device["price_usd_per_h"] * at["share_pct_sm"] / 100
-            for device in devices
-            for at in device["replicas"]
-            if at["workload"] == workload
-        ),
+        held=held,
+        usd_per_h=sum(device["price_usd_per_h"] * at["share_pct_sm"] / 100 for device, at in held),
         charts=json.dumps(charts),
         hours=hours,
         explained=_explained(visit, workload, fleet, why_not or None),
@@ -124,7 +119,12 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1, why_
     )
 
 
-@router.get("/services/{project}/{name}/log.txt")
+def _held(fleet: Plain, workload: str) -> list[tuple[Plain, Plain]]:
+    """Its replicas, each with the device that holds it."""
+    return [(device, at) for device in fleet["devices"] for at in device["replicas"] if at["workload"] == workload]
+
+
+@router.get("/logs/{project}/{name}")
 def log_text(visit: Looking, project: Project, name: Name, replica: WantedReplica = None) -> Any:
     """The last lines that its workers wrote, for whoever has no scripts, or wants to keep them."""
     require_project(visit.actor, project)
@@ -195,4 +195,25 @@ def work(visit: Looking) -> Response:
         jobs=[item for item in fleet["jobs"] if item["kind"] == "job"],
         tasks=[plain(item) for item in visit.services.tasks.page(listing).items],
         devices={device["id"]: f"{device['node']} #{device['index']}" for device in fleet["devices"]},
+    )
+
+
+@router.get("/work/{project}/{name}", response_class=HTMLResponse)
+def one_work(visit: Looking, project: Project, name: Name) -> Response:
+    """A job or task: how far it is, where it runs, what its workers write."""
+    require_project(visit.actor, project)
+    workload, fleet = f"{project}/{name}", fleet_of(visit)
+    line = next((item for item in fleet["jobs"] if item["id"] == workload), None)
+    if line is None:
+        raise NotFoundError(f"there is no job or task {workload}")
+    kind = kinds.JOB if line["kind"] == kinds.JOB.name else kinds.TASK
+    stored = visit.services.documents.get(kind, (project, name))
+    return visit.page(
+        "one_work.html",
+        topics="work",
+        work=line,
+        held=_held(fleet, workload),
+        yaml=yaml.safe_dump(_said(stored.spec), allow_unicode=True),
+        version=stored.version,
+        events=_history(visit, f"{kind.plural}/{workload}"),
     )

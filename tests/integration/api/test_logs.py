@@ -109,7 +109,7 @@ def test_an_agent_that_does_not_know_of_logs_is_told_of_in_words(site: Site, mon
 def test_only_its_own_project_reads(site: Site) -> None:
     for who, status in (("foreign viewer", 404), ("foreign operator", 404), ("reporter", 403), (NODE, 403)):
         assert site.world.call("GET", READ, who).status_code == status
-    for path, stranger in ((f"/console/logs/{OWN}/{VISION}", 401), (f"/services/{OWN}/{VISION}/log.txt", 200)):
+    for path, stranger in ((f"/console/logs/{OWN}/{VISION}", 401), (f"/logs/{OWN}/{VISION}", 200)):
         for who, status in (("foreign viewer", 404), ("reporter", stranger), ("nobody", stranger)):
             cookie = {} if who == "nobody" else site.world.cookie(who)
             answer = site.world.call("GET", path, None, headers=cookie)

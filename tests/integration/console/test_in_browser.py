@@ -35,7 +35,7 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 STATIC = Path(overview.__file__).parent / "static"
 PAGES = [
     "/", "/services", f"/services/{OWN}/vision", "/plans", "/fleet", f"/nodes/{NODE}", f"/gpus/{DEVICE}", "/what-if",
-    "/costs", "/work", "/models", "/policies", "/audit", "/settings", "/docs",
+    "/costs", "/work", f"/work/{OWN}/train", "/models", "/policies", "/audit", "/settings", "/docs",
 ]  # fmt: skip
 
 
@@ -431,8 +431,8 @@ def test_what_workers_wrote_is_read_without_scripts(entrance: Entrance, served: 
     visitor.page.get_by_role("link", name="The last lines as text").click()
     shown = [f"{OWN}/vision#0: {line}" for line in served.written.lines]
     assert visitor.page.inner_text("body").splitlines() == shown
-    with visitor.expecting("status: 404 .*/log.txt", "console: .* 404"):
-        visitor.open(f"/services/{OWN}/{LONG}/log.txt")
+    with visitor.expecting("status: 404 .*/logs/", "console: .* 404"):
+        visitor.open(f"/logs/{OWN}/{LONG}")
         expect(visitor.page.get_by_role("alert")).to_contain_text("no node holds a replica")
 
 
