@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import yaml
@@ -146,7 +147,9 @@ def _json(text: str, origin: str) -> Marked:
     return Marked(origin, plain, None, text)
 
 
+@lru_cache(maxsize=1)
 def _composed(text: str) -> yaml.Node | None:
+    """Kept, for each document of a text asks for its place."""
     try:
         found: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError):

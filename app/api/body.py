@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, SchemaValidator
 
 from agents.wire import EdgeReport, Join, LogPiece, NodeReceipt, Report
 from app.errors import Fault, FieldsError, MalformedError, MediaTypeError
-from solvers.domain.value import NAME_PATTERN, NAME_WORDS
+from solvers.domain.value import NAME_PATTERN, NAME_WORDS, limits_broken
 from solvers.errors import FieldError, did_you_mean
 
 T = TypeVar("T")
@@ -88,7 +88,8 @@ def validate(kind: type[T], body: bytes) -> T:
     try:
         found: T = adapter_of(cast("Hashable", kind)).validate_json(body, strict=True)
     except ValidationError as error:
-        raise fields_error(error.errors(include_url=False, include_input=False), kind) from None
+        told = fields_error(error.errors(include_url=False, include_input=False), kind).faults
+        raise FieldsError((*told, *_others(told, kind, body))[:_FAULTS_MAX]) from None
     except RecursionError:
         raise MalformedError("the body is nested too deeply") from None
     except OverflowError:
@@ -191,6 +192,33 @@ def fields_error(errors: Iterable[Mapping[str, Any]], kind: object = None) -> Fi
     return FieldsError(tuple(_fault(error, kind) for error in list(errors)[:_FAULTS_MAX]))
 
 
+def _others(told: tuple[Fault, ...], kind: object, body: bytes) -> Iterator[Fault]:
+    """Limits that are broken beside what the validator told: it judges a value's own when all of its parts are well."""
+    if any(fault.code == "request-malformed" for fault in told):
+        return
+    seen = {fault.pointer for fault in told}
+    for pointer, error in _broken(kind, json.loads(body), ""):
+        if pointer not in seen:
+            seen.add(pointer)
+            yield Fault(pointer=pointer, code="value-invalid", detail=error.message)
+
+
+def _broken(kind: object, said: object, at: str) -> Iterator[tuple[str, FieldError]]:
+    holder = _holder(kind)
+    if holder is None or not isinstance(said, dict):
+        return
+    yield from ((at + _tail(error.field), error) for error in limits_broken(holder, said))
+    hints = get_type_hints(holder)
+    for name, part in said.items():
+        yield from _broken(hints.get(name), part, f"{at}/{name}")
+
+
+def _holder(kind: object) -> type | None:
+    """The record that a type is, or may be beside nothing."""
+    parts = [part for part in (kind, *get_args(kind)) if isinstance(part, type)]
+    return next((part for part in parts if is_dataclass(part) or issubclass(part, BaseModel)), None)
+
+
 def _fault(error: Mapping[str, Any], kind: object) -> Fault:
     location: Sequence[int | str] = error["loc"]
     cause = error.get("ctx", {}).get("error")
@@ -216,8 +244,7 @@ def told(error: Mapping[str, Any]) -> str:
 
 def _fields_at(kind: object, location: Sequence[int | str]) -> tuple[str, ...]:
     """Names of the fields that what stands there may have; none where that is not known."""
-    parts = [part for part in (kind, *get_args(kind)) if isinstance(part, type)]
-    holder = next((part for part in parts if is_dataclass(part) or issubclass(part, BaseModel)), None)
+    holder = _holder(kind)
     if isinstance(kind, GenericAlias) or holder is None:
         inner = [part for part in get_args(kind) if part is not type(None)]
         if not inner:

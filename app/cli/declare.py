@@ -38,7 +38,7 @@ from app.client.documents import (
 from app.kinds import Kind
 from app.marked import UnreadableError
 from headroom_client import ApiError, Client, ClientError, Document, key_of
-from solvers.errors import HeadroomError, InputError
+from solvers.errors import HeadroomError, InputError, did_you_mean
 
 HISTORY_SHOWN = 50
 
@@ -132,7 +132,11 @@ def get(
             raise InputError(f"--label chooses among {with_labels}")
         if not listing and kind.key[0] == "project" and "/".join(names).count("/") == 1:
             # As `explain` has it: a name that only one project uses needs no project.
-            homes = {item["project"] for item in client.items(kind.plural) if item["name"] == key[1]}
+            named = list(client.items(kind.plural))
+            homes = {item["project"] for item in named if item["name"] == key[1]}
+            if not homes and "/" not in "".join(names[1:]):
+                near = did_you_mean(key[1], {item["name"] for item in named})
+                raise CommandError(f"no project has a {kind.name} {key[1]}{near}", Exit.NOT_FOUND)
             key = (homes.pop() if len(homes) == 1 else key[0], key[1])
         look = partial(_found, client, kind, key, limit, labels)
         items = look()
@@ -190,8 +194,8 @@ def _written(word: str) -> _Written | None:
     try:
         kinds.named(word)
     except InputError:
-        known = ", ".join((*kinds.names(), *_WRITTEN))
-        raise InputError(f"unknown kind {word!r}; known are {known}") from None
+        known = did_you_mean(word, (*kinds.names(), *_WRITTEN), all_known=True)
+        raise InputError(f"unknown kind {word!r}{known}") from None
     return None
 
 
@@ -272,9 +276,7 @@ def apply(
         _refuse(judged, found or [])
         if dry_run:
             if found is None:
-                raise CommandError(
-                    "these documents are too many to check at once, or the server is too old", Exit.USAGE
-                )
+                raise CommandError("the server is too old to check documents", Exit.USAGE)
             _show_lines([{"document": _label(line), "outcome": line["outcome"]} for line in found], output)
             return
         _each(client, documents, apply_document, output)
@@ -304,7 +306,7 @@ def diff(files: Files = None, output: Output = Format.TABLE, server: Server = No
     with connect(server, token) as client:
         found = checked(client, documents)
     if found is None:
-        raise CommandError("these documents are too many to compare at once, or the server is too old", Exit.USAGE)
+        raise CommandError("the server is too old to compare documents", Exit.USAGE)
     _refuse(documents, found)
     lines = [{"document": _label(line), "outcome": line["outcome"], "changes": line["changes"]} for line in found]
     changed = [line for line in lines if line["outcome"] != "unchanged"]

@@ -426,7 +426,9 @@ _BUDGETS: Mapping[str, Cell] = {
     ">spent": lambda item: usd(item["usd_spent"]),
     ">at the month's end": lambda item: usd(item["usd_forecast"]),
     ">$/h lately": lambda item: usd(item["usd_per_h"]),
-    "": lambda item: "will be broken" if item["at_risk"] else "kept",
+    "": lambda item: (
+        "broken" if item["usd_spent"] > item["usd_per_month"] else "will be broken" if item["at_risk"] else "kept"
+    ),
 }
 
 

@@ -20,7 +20,8 @@ from headroom_client import ApiError, Client, Document, WrongUseError, key_of
 from solvers.errors import InputError
 
 PROFILES = "profiles"
-FILE_BYTES_MAX = 64 * 2**20
+FILE_BYTES_MAX, CSV_BYTES_MAX = 4 * 2**20, 64 * 2**20
+"""What the API checks at once is as much; reading lines takes seconds for each million."""
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -81,15 +82,18 @@ def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Dec
 
 
 def checked(client: Client, documents: Sequence[Declared]) -> list[Document] | None:
-    """What the API says of all of these together, nothing written: one entry each, but for profiles. None where they
-    are too much for one request, or the server is older than this.
+    """What the API says of all of these together, nothing written: one entry each, but for profiles. None where the
+    server is older than this. Raises InputError where they are too much for one request.
     """
     sent = [{"kind": document.kind, "document": document.fields} for document in documents if document.kind != PROFILES]
     try:
         return client.check(sent) if sent else []
     except ApiError as error:
         too_many = any(pointer == "/documents" for pointer, _ in error.pointers)
-        if error.status in (404, 405, 413) or too_many:
+        if error.status == 413 or too_many:
+            told = f"{len(sent)} documents are more than the API checks at once: apply them in parts; nothing was sent"
+            raise InputError(told) from None
+        if error.status in (404, 405):
             return None
         raise
 
@@ -141,7 +145,11 @@ class _FilesRead:
     def read(self, source: str) -> None:
         """Take in a file, a folder or standard input."""
         if source == "-":
-            self._parse(sys.stdin.read(), "standard input", Path())
+            text = sys.stdin.read(FILE_BYTES_MAX + 1)
+            if len(text) > FILE_BYTES_MAX:
+                self.faults.append(f"standard input: larger than {FILE_BYTES_MAX // 2**20} MiB")
+            else:
+                self._parse(text, "standard input", Path())
             return
         path = Path(source)
         files = [path]
@@ -183,9 +191,9 @@ class _FilesRead:
         self.found.append(document)
 
 
-def _text(file: Path) -> str:
-    if file.stat().st_size > FILE_BYTES_MAX:
-        raise InputError(f"{file}: larger than {FILE_BYTES_MAX // 2**20} MiB")
+def _text(file: Path, bytes_max: int = FILE_BYTES_MAX) -> str:
+    if file.stat().st_size > bytes_max:
+        raise InputError(f"{file}: larger than {bytes_max // 2**20} MiB, which is the most; make several of it")
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -219,7 +227,7 @@ def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
             file = folder / fields["file"]
             if not file.is_file():
                 raise refused(f"{file}: no such file", "file")
-            return Declared(origin=origin, kind=PROFILES, fields={}, csv=_text(file), marked=part)
+            return Declared(origin=origin, kind=PROFILES, fields={}, csv=_text(file, CSV_BYTES_MAX), marked=part)
         if set(fields) == {"points"} and isinstance(fields["points"], list):
             return Declared(origin=origin, kind=PROFILES, fields=fields, marked=part)
         raise refused("a document of kind profiles has either `file` (CSV, beside this file) or `points` (a list)")

@@ -148,7 +148,8 @@ def post(url: str, body: bytes, headers: Mapping[str, str], networks: WebhookNet
     port = parts.port or (443 if is_tls else 80)
     opened = socket.create_connection((networks.resolved(host, port), port), timeout=ANSWER_S)
     # A trickle would keep each single wait short: the whole has one end.
-    end = threading.Timer(ANSWER_S, _cut, [opened])
+    late = threading.Event()
+    end = threading.Timer(ANSWER_S, _cut, [opened, late])
     end.start()
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
     try:
@@ -156,13 +157,18 @@ def post(url: str, body: bytes, headers: Mapping[str, str], networks: WebhookNet
         path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
         connection.request("POST", path, body, dict(headers))
         return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        if late.is_set():
+            raise UntoldError(f"no answer within {ANSWER_S:g} s") from None
+        raise
     finally:
         end.cancel()
         connection.close()
         opened.close()
 
 
-def _cut(opened: socket.socket) -> None:
+def _cut(opened: socket.socket, late: threading.Event) -> None:
+    late.set()
     try:
         opened.shutdown(socket.SHUT_RDWR)
     except OSError:

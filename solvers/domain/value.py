@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import Callable, Hashable, Iterable, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
@@ -159,6 +159,18 @@ def _limit(cls: Any) -> None:
             own(self)
 
     cls.__post_init__ = check
+
+
+def limits_broken(kind: type, said: Mapping[str, object]) -> Iterator[FieldError]:
+    """Every limit of single fields that plain numbers and texts do not keep; making a value stops at the first."""
+    for name, refuse in _checks(kind):
+        try:
+            if isinstance(said.get(name), str | int | float):
+                refuse(name, said[name])
+        except FieldError as error:
+            yield error
+        except TypeError:
+            continue  # Of another type, which is told by whoever reads it.
 
 
 @cache

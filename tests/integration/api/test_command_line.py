@@ -111,6 +111,23 @@ def test_documents_of_one_file_may_name_each_other(world: World, headroom: Headr
     assert (status, out.splitlines()[1].split()) == (1, ["service/fresh/one", "/slo/latency_ms", "100", "200"])
 
 
+def test_more_than_can_be_checked_is_not_sent(world: World, headroom: Headroom, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps([{"kind": "project", "name": f"many-{number}"} for number in range(2001)]))
+    status, out, err = headroom("apply", "-f", str(file))
+    assert (status, out) == (Exit.USAGE, "")
+    assert err.startswith("headroom: 2001 documents are more than the API checks at once: apply them in parts")
+    assert world.call("GET", "/v1/projects/many-0").status_code == 404
+
+
+def test_a_name_that_no_project_has_is_told_the_nearest(headroom: Headroom, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(SERVICE)
+    assert headroom("apply", "-f", str(file))[0] == 0
+    status, _, err = headroom("get", "service", "onee")
+    assert (status, err) == (Exit.NOT_FOUND, "headroom: no project has a service onee; did you mean one?\n")
+
+
 def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom, tmp_path: Path) -> None:
     world.joined()
     file = tmp_path / "a.yaml"

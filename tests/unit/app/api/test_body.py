@@ -51,6 +51,19 @@ def test_wrong_fields_are_pointed_at(old: str, new: str, pointer: str, code: str
     assert _fault(_GOOD.replace(old, new)) == (pointer, code)
 
 
+def test_every_wrong_field_is_told_beside_the_others() -> None:
+    """Also beside a part that is wrong itself, which keeps the validator from the limits of the whole."""
+    wrong = (
+        _GOOD.replace('"a"', '"My Service"').replace("300", '-1, "priority": -4').replace("80", '80, "percentile": 0.9')
+    )
+    for body in (wrong, wrong.replace('"percentile": 0.9', '"latncy": 1'), wrong.replace(', "percentile": 0.9', "")):
+        with pytest.raises(FieldsError) as caught:
+            parse(Service, body.encode())
+        told = [fault.pointer for fault in caught.value.faults if not fault.pointer.startswith("/slo/")]
+        assert sorted(told) == ["/name", "/priority", "/rate_rps_declared"]
+        assert len(caught.value.faults) - len(told) == ("latncy" in body or "percentile" in body)
+
+
 def test_users_are_not_told_of_pythons_arguments() -> None:
     for wrong in (_GOOD.replace("300", '300, "extra": 1'), _GOOD.replace('"model": "m", ', "")):
         with pytest.raises(FieldsError, match="field") as caught:

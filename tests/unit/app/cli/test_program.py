@@ -39,7 +39,8 @@ def run_fresh(*code_or_arguments: str, code: str | None = None) -> subprocess.Co
     [
         (("bogus",), Exit.USAGE, "No such command"),
         (("get",), Exit.USAGE, "Missing argument"),
-        (("get", "pods"), Exit.USAGE, "unknown kind 'pods'"),
+        (("get", "pods"), Exit.USAGE, "unknown kind 'pods'; known are budget, cycle, "),
+        (("get", "servces"), Exit.USAGE, "unknown kind 'servces'; did you mean service or device?"),
         (("get", "services", "--nope"), Exit.USAGE, "No such option"),
         (("get", "services", "-o", "xml"), Exit.USAGE, "'--output'"),
         (("apply",), Exit.USAGE, "-f"),

@@ -43,12 +43,15 @@ def test_aliases_are_values_and_bombs_are_none(tmp_path: Path) -> None:
         read_documents([str(file)])
 
 
-def test_a_file_has_a_largest_size(tmp_path: Path) -> None:
+def test_a_file_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.yaml"
     with file.open("wb") as sparse:
-        sparse.truncate(65 * 2**20)
-    with pytest.raises(InputError, match="larger than 64 MiB"):
+        sparse.truncate(10 * 2**20)
+    with pytest.raises(InputError, match=r"a\.yaml: larger than 4 MiB, which is the most"):
         read_documents([str(file)])
+    monkeypatch.setattr("sys.stdin", io.StringIO("#" * (4 * 2**20 + 1)))
+    with pytest.raises(InputError, match="standard input: larger than 4 MiB"):
+        read_documents(["-"])
 
 
 def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
