@@ -33,7 +33,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills mutants fuzz contract audit sbom vendor lock openapi docs pictures scenarios library bench test-rl test-gpu clean system-deps
+.PHONY: help venv up down test coverage check format lint types contracts fast same claims chaos kills mutants fuzz contract audit sbom vendor lock openapi examples docs pictures scenarios library bench test-rl test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -160,6 +160,10 @@ vendor: $(VENV)/.dev-stamp ## Fetch others' scripts and styles at the versions o
 	@$(BIN)/python -m benchmarks.supply vendor
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
+	$(BIN)/python -m benchmarks.same.described openapi
+
+examples: $(VENV)/.dev-stamp ## Record the examples of the API's description anew, from the calls that a test makes
+	$(BIN)/pytest -q tests/integration/api/test_examples.py --examples app/api/examples.json
 	$(BIN)/python -m benchmarks.same.described openapi
 
 docs: $(VENV)/.dev-stamp ## Build the documentation as a site into site/; a link, anchor or page that leads nowhere ends it

@@ -7,8 +7,10 @@ the framework's default, the schemas of the agents' messages with their ranges. 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -95,11 +97,14 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     schemas.update(_messages())
     answered = [route.response_model for route in routes if isinstance(route, APIRoute)]
     describe(schemas, [*answered, *_BODIES.values(), Problem, *(message.kind for message in body.MESSAGES.values())])
+    examples = json.loads(files("app.api").joinpath("examples.json").read_text("utf-8"))
     guards = {route.operation_id or route.unique_id: _guard(route) for route in routes if isinstance(route, APIRoute)}
     for path, operations in spec["paths"].items():
         for method in _METHODS:
             if method in operations:
-                operations[method]["x-callers"] = guards[operations[method]["operationId"]]
+                name = operations[method]["operationId"]
+                operations[method]["x-callers"] = guards[name]
+                _add_example(operations[method], examples.get(name, {}))
                 _add_problems(path, method, operations[method])
     return dict(spec)
 
@@ -128,6 +133,18 @@ def _messages() -> dict[str, Any]:
         found.update(schema.pop("$defs", {}))
         found[name] = schema
     return found
+
+
+def _add_example(operation: dict[str, Any], example: Mapping[str, Any]) -> None:
+    """What a test sends, and how that is answered."""
+    for item in operation.get("parameters", ()):
+        if item["name"] in example.get("parameters", {}):
+            item["example"] = example["parameters"][item["name"]]
+    answer = operation["responses"].get(str(example.get("status")), {})
+    for told, part in ((operation.get("requestBody", {}), "body"), (answer, "answer")):
+        content = next(iter(told.get("content", {}).values()), None)
+        if content is not None and part in example:
+            content["example"] = example[part]
 
 
 def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:

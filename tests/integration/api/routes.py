@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from agents.wire import encode
 from app import kinds
@@ -19,6 +21,29 @@ from tests import builders
 from tests.integration.api.world import DEVICE, NODE, OWN, World, join_message, spare_policy, spec
 from tests.integration.store.samples import device_report, edge_report, report
 
+CSR = """-----BEGIN CERTIFICATE REQUEST-----
+MIHGMG4CAQAwDDEKMAgGA1UEAwwBYTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IA
+BCggWXo3OeWUNfsrss0V3SVOo0EGWsgfTd3JMUEh122bFILW9oh3PS+Lr8GWiqqZ
+TH0lHmm0PqG2lsBtzQPOrDKgADAKBggqhkjOPQQDAgNIADBFAiAOGFX0NM/B6bNH
+QoulG4Zs+Ct/SZuc8F8O60+yYHQxWwIhANX6rIXmyDjf9b9+y59vTzAP1HnZxPTV
+2jWZ6afvQkbs
+-----END CERTIFICATE REQUEST-----
+"""
+"""Of a key that nobody has any more."""
+PATCHES: dict[str, dict[str, Any]] = {
+    "budget": {"usd_per_month": 120.0},
+    "device": {"schedulable": True},
+    "gpu_type": {"idle_w": 9.0},
+    "job": {"priority": 20},
+    "model": {"accuracy_pct": 76.1},
+    "node": {"schedulable": True},
+    "policy": {"deadline_s": 10.0},
+    "power_cap": {"limit_w": 900.0},
+    "project": {"description": "Recommendations."},
+    "service": {"rate_rps_declared": 40.0, "labels": [{"key": "team", "value": "retail"}]},
+    "task": {"priority": 60},
+    "webhook": {"enabled": False},
+}
 TOLD = f"""
 INSERT INTO told_replicas VALUES ('{NODE}', '{DEVICE}', '{OWN}/vision#0', 'service', '{OWN}/vision', 'm', 9, 9, NULL)
 """
@@ -54,6 +79,14 @@ def routes_of(world: World) -> list[Route]:
     ]
     assert len(routes) > 60
     return routes
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an operation is asked: parameters of its path and query, and a body."""
+
+    parameters: dict[str, Any]
+    plain: Any
 
 
 class Requests:
@@ -100,25 +133,34 @@ class Requests:
 
     def request(self, route: Route) -> tuple[str, Any, dict[str, str]]:
         """Path, body and headers of a request; what the path names is made where it is not there."""
+        asked = self.asked(route)
+        query = {name: value for name, value in asked.parameters.items() if f"{{{name}}}" not in route.path}
+        path = route.path.format_map(asked.parameters) + (f"?{urlencode(query)}" if query else "")
+        headers: dict[str, str] = {}
+        if route.operation.startswith(("put_", "patch_", "delete_")) and "profile" not in route.operation:
+            # A version that nothing has: whoever is let in gets 412 and nothing changes.
+            headers = {**_STALE}
+        if route.method == "PATCH":
+            headers["Content-Type"] = "application/merge-patch+json"
+        return path, asked.plain, headers
+
+    def asked(self, route: Route) -> Asked:
+        """What its example asks of an operation; what the path names is made where it is not there."""
         noun = route.operation.partition("_")[2]
         parts = _Parts(self, noun)
         if route.operation == "revoke_node":
             parts["node"] = self.fresh_node()
-        path = route.path.format_map(parts)
+        parameters = {name: parts[name] for name in re.findall(r"{(\w+)}", route.path)}
         if route.operation == "query_telemetry":
-            path += f"?subject=services/{OWN}/vision&field=offered_rps"
+            parameters |= {"subject": f"services/{OWN}/vision", "field": "offered_rps"}
         if route.operation == "read_logs":
-            path += f"?replica={OWN}/vision%230"
-        if route.method == "GET":
-            return path, None, {}
-        if route.method == "PATCH":
-            return path, {}, {**_STALE, "Content-Type": "application/merge-patch+json"}
-        if route.operation.startswith(("put_", "delete_")) and "profile" not in noun:
+            parameters |= {"replica": f"{OWN}/vision#0"}
+        if route.method == "PUT":
             document = self.documents.get(noun, {"name": OWN})
-            plain = document if isinstance(document, dict) else spec(document)
-            # A version that nothing has: whoever is let in gets 412 and nothing changes.
-            return path, plain if route.method == "PUT" else None, _STALE
-        return path, self._post(route.operation), {}
+            return Asked(parameters, document if isinstance(document, dict) else spec(document))
+        if route.method == "PATCH":
+            return Asked(parameters, PATCHES[noun])
+        return Asked(parameters, self._post(route.operation) if route.method == "POST" else None)
 
     def _post(self, operation: str) -> Any:
         self._sequence += 1
@@ -128,15 +170,16 @@ class Requests:
             "predict": [{"model": "resnet50", "gpu_type": "t4", "batch": 4, "share_pct_sm": 50.0}],
             "check_documents": {"documents": [{"kind": "service", "document": spec(self.documents["service"])}]},
             "propose_plan": {"lane": "act"},
-            "simulate": {"changes": {"rate_factor": 2.0}},
+            "simulate": {"changes": {"rate_factor": 2.0}, "work_units": 100},
             "apply_plan": {},
             "reject_plan": {},
             "roll_back": {"generation": 1},
             "resume_planning": {},
+            "create_sign_in_link": {},
             "drain_node": {},
             "uncordon_node": {},
-            "explain_plan_anew": {"workload": f"{OWN}/vision", "why_not": "t4"},
-            "create_profile_run": {"service": f"{OWN}/vision", "node": NODE, "budget_s": 60},
+            "explain_plan_anew": {"workload": f"{OWN}/vision", "why_not": "t4", "work_units": 100},
+            "create_profile_run": {"service": f"{OWN}/vision", "node": NODE, "budget_s": 60, "drain": True},
             "tell_profile_run": {"state": "running", "measured": 0, "doubtful": 0},
             "submit_task": {
                 "project": OWN,
@@ -145,7 +188,7 @@ class Requests:
                 "slo": {"kind": "deadline", "deadline_s": 60.0},
             },
             "create_token": {"name": "new", "role": "viewer"},
-            "certify_node": {"csr": "-----BEGIN CERTIFICATE REQUEST-----"},
+            "certify_node": {"csr": CSR},
             "join_node": encode(join_message(NODE)),
             "send_reports": encode(report(NODE, self._sequence, devices=[device_report(DEVICE)])),
             "send_receipt": _receipt(),

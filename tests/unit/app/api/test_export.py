@@ -128,7 +128,7 @@ def test_the_reference_has_every_operation_and_schema(spec: dict[str, Any], page
     assert [text for text in meanings.told().values() if text.replace("`", "") not in told] == []
     # It asks nobody for anything, and runs nothing.
     assert "unsafe" not in answer.headers["content-security-policy"]
-    assert not re.search(r"<script|\son\w+=|\sstyle=|https?://", answer.text)
+    assert not re.search(r"<script|\son\w+=|\sstyle=|=\"https?://", answer.text)
 
 
 def test_the_reference_is_packed_and_told_once(page: Callable[..., Response]) -> None:
@@ -142,6 +142,26 @@ def test_the_reference_is_packed_and_told_once(page: Callable[..., Response]) ->
     assert dark.status_code == 200
     assert 'data-theme="dark"' in dark.text
     assert page(cookie='headroom_theme="><script>').text == plain.text
+
+
+def test_every_operation_has_an_example_that_is_as_described(spec: dict[str, Any]) -> None:
+    """`tests/integration/api/test_examples.py` sends them."""
+    for path, method, operation in _operations(spec):
+        where = f"{method} {path}"
+        named = {item["name"] for item in operation.get("parameters", ()) if "example" in item}
+        assert set(re.findall(r"{(\w+)}", path)) <= named, where
+        answers = [answer for status, answer in operation["responses"].items() if status < "400"]
+        sent = [
+            part["example"]
+            for part in operation.get("requestBody", {}).get("content", {}).values()
+            if "example" in part
+        ]
+        assert len(sent) == ("requestBody" in operation), where
+        shown = [part for answer in answers for part in answer.get("content", {}).values() if "example" in part]
+        assert shown or not any("content" in answer for answer in answers), where
+        for part in shown:
+            schema = {**part["schema"], "components": spec["components"]}
+            assert [fault.message for fault in Draft202012Validator(schema).iter_errors(part["example"])] == [], where
 
 
 def test_every_operation_says_whose_it_is(spec: dict[str, Any]) -> None:

@@ -1,0 +1,196 @@
+"""Every operation's example in the API's description: sent to a real API over a real database, it is answered as the
+description says.
+
+`--examples app/api/examples.json` writes them anew from the same requests (`make examples`): what a clock, a random
+number or a digest gives has one value there, and of long answers the beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+
+from app import kinds
+from app.store.engine import Database
+from solvers.domain.ids import GpuTypeName, ProjectName
+from solvers.domain.workload import Project
+from tests import builders
+from tests.integration.api.filled import fill
+from tests.integration.api.routes import Asked, Route, requests_of
+from tests.integration.api.test_access import IN, TABLE
+from tests.integration.api.world import World, build_world
+
+pytestmark = pytest.mark.integration
+
+DOCUMENT = Path(__file__).parents[3] / "openapi" / "openapi.json"
+GIVEN = ("plan_id", "run", "token_id", "log_request")
+"""Parts of paths that the server makes up."""
+SPARE: Mapping[str, Mapping[str, str]] = {
+    "delete_gpu_type": {"name": "spare"},
+    "delete_model": {"name": "spare"},
+    "delete_project": {"name": "spare"},
+    "delete_node": {"node": "spare"},
+    "revoke_node": {"node": "leaver"},
+}
+"""What nothing needs."""
+METHODS = ("GET", "PUT", "PATCH", "POST", "DELETE")
+FIRST = ("propose_plan", "apply_plan", "roll_back", "resume_planning", "reject_plan")
+LINES, LINE_LENGTH = 6, 200
+PROCESS = re.compile(r"\b(process|python)_")
+LOG = '{"node": "a", "replica": "demo/vision#0", "line": "ready"}\n'
+"""Streams end at once here, so that nobody hands over any line."""
+STABLE = {
+    re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"): "2026-01-01T12:00:00Z",
+    re.compile(r"sha256:[0-9a-f]{64}"): "sha256:" + "4f" * 32,
+    re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"): "00000000-0000-4000-8000-000000000001",
+    re.compile(r"retry: \d+"): "retry: 250",
+    re.compile(r"\b[0-9a-f]{32,64}\b"): "4f" * 16,
+    re.compile(r"\b(h[a-z]+)_[A-Za-z0-9_-]{30,}"): r"\1_" + "x" * 43,
+    re.compile(r"(-----BEGIN CERTIFICATE-----\n)[^-]*"): r"\1…\n",
+}
+MEASURED = {"age_s": 2.0, "elapsed_ms": 5.0, "window_s": 2.0, "certificate_s": 2_592_000.0}
+AT_S = 1767268800.0
+
+
+@pytest.fixture
+def world(database: Database, tmp_path: Path) -> Iterator[World]:
+    """A cluster in the middle of its life, with an authority of its own and with what may be thrown away."""
+    made = build_world(database, tls=True, ca=str(tmp_path / "authority.pem"))
+    made.put(kinds.GPU_TYPE, replace(builders.gpu_type("t4"), name=GpuTypeName("spare")))
+    made.put(kinds.MODEL, builders.model("spare"))
+    made.put(kinds.PROJECT, Project(name=ProjectName("spare")))
+    made.put(kinds.NODE, builders.node("spare"))
+    made.joined("leaver", types=())
+    yield made
+    made.client.close()
+
+
+def test_every_example_is_answered_as_described(world: World, request: pytest.FixtureRequest) -> None:
+    anew: Path | None = request.config.getoption("--examples")
+    document = json.loads(DOCUMENT.read_text(encoding="utf-8"))
+    requests = requests_of(world)
+    fill(world)
+    found: dict[str, Any] = {}
+    for route in sorted(_routes(document), key=_turn):
+        operation = document["paths"][route.path][route.method.lower()]
+        asked = requests.asked(route)
+        asked.parameters.update(SPARE.get(route.operation, {}))
+        if route.operation in ("apply_plan", "reject_plan"):
+            asked.parameters["plan_id"] = world.call("POST", "/v1/plans", plain={}).json()["id"]
+        if route.operation == "create_profile_run":
+            world.call("DELETE", f"/v1/profile-runs/{requests.fresh_run()}")
+        told = _told(operation)
+        if anew is None:
+            live = {name: asked.parameters[name] for name in GIVEN if name in asked.parameters}
+            assert set(told.parameters) == set(asked.parameters), route.operation
+            assert _stable(asked.plain) == told.plain, f"{route.operation}: record it anew, `make examples`"
+            asked = Asked({**told.parameters, **live}, told.plain)
+        answer = _send(world, route, asked)
+        status = str(answer.status_code)
+        assert answer.is_success, (route.operation, answer.text)
+        assert anew or status == _status(operation), route.operation
+        wrong = _wrong(document, operation["responses"][status], answer)
+        assert wrong == [], (route.operation, wrong)
+        found[route.operation] = _example(asked, answer)
+    if anew is not None:
+        anew.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _routes(document: Mapping[str, Any]) -> Iterator[Route]:
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            yield Route(operation["operationId"], method.upper(), path)
+
+
+def _turn(route: Route) -> tuple[int, int, str]:
+    """What looks comes first, what takes away last; some others have an order of their own."""
+    turn = FIRST.index(route.operation) if route.operation in FIRST else len(FIRST)
+    return METHODS.index(route.method), turn + (route.operation == "certify_node"), route.operation
+
+
+def _told(operation: Mapping[str, Any]) -> Asked:
+    """What the description's example asks."""
+    parameters = {item["name"]: item["example"] for item in operation.get("parameters", ()) if "example" in item}
+    bodies = operation.get("requestBody", {}).get("content", {}).values()
+    return Asked(parameters, next((content["example"] for content in bodies if "example" in content), None))
+
+
+def _status(operation: Mapping[str, Any]) -> str:
+    """How the description says that the example is answered."""
+    answers = {status: answer for status, answer in operation["responses"].items() if status < "400"}
+    shown = [status for status, answer in answers.items() if "example" in str(answer.get("content", ""))]
+    return next(iter(shown or answers))
+
+
+def _send(world: World, route: Route, asked: Asked) -> httpx.Response:
+    answers = TABLE[route.operation]
+    who = next(who for who in ("admin", "node", *answers) if answers[who] == IN)
+    path = route.path.format_map(asked.parameters)
+    query = {name: value for name, value in asked.parameters.items() if f"{{{name}}}" not in route.path}
+    headers = {"Content-Type": "application/merge-patch+json"} if route.method == "PATCH" else None
+    # Nobody's identity is remembered: some of the requests end tokens.
+    world.app.state.authenticator.forget()
+    return world.call(
+        route.method, path + ("?" + urlencode(query) if query else ""), who, plain=asked.plain, headers=headers
+    )
+
+
+def _wrong(document: Mapping[str, Any], told: Mapping[str, Any], answer: httpx.Response) -> list[str]:
+    """What an answer has that the description does not, or the other way round."""
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    content = told.get("content", {})
+    if not content:
+        return [] if not answer.content else ["a body"]
+    if kind not in content:
+        return [f"{kind} in place of {list(content)}"]
+    if kind != "application/json":
+        return []
+    schema = {**content[kind]["schema"], "components": document["components"]}
+    return [
+        f"{fault.json_path}: {fault.message[:200]}" for fault in Draft202012Validator(schema).iter_errors(answer.json())
+    ]
+
+
+def _example(asked: Asked, answer: httpx.Response) -> dict[str, Any]:
+    """What is kept of an operation that was tried."""
+    found: dict[str, Any] = {"status": answer.status_code}
+    if asked.parameters:
+        found["parameters"] = _stable(asked.parameters)
+    if asked.plain is not None:
+        found["body"] = _stable(asked.plain)
+    if answer.headers.get("content-type") == "application/json" and answer.content:
+        found["answer"] = _short(_stable(answer.json()))
+    elif answer.status_code == 200:
+        lines = [line for line in answer.text.splitlines() if not PROCESS.search(line)]
+        found["answer"] = _stable("".join(f"{line[:LINE_LENGTH]}\n" for line in lines[:LINES])) or LOG
+    return found
+
+
+def _stable(part: Any, name: str = "") -> Any:
+    """The same at every time and on every machine."""
+    if isinstance(part, dict):
+        return {key: _stable(inner, key) for key, inner in part.items()}
+    if isinstance(part, list | tuple):
+        return [_stable(inner, name) for inner in part]
+    if isinstance(part, str):
+        for pattern, same in STABLE.items():
+            part = pattern.sub(same, part)
+    elif isinstance(part, float):
+        return MEASURED.get(name, AT_S if name.endswith("_at_s") else round(part, 3))
+    return part
+
+
+def _short(part: Any) -> Any:
+    """Of every list the first item."""
+    if isinstance(part, dict):
+        return {key: _short(inner) for key, inner in part.items()}
+    return [_short(inner) for inner in part[:1]] if isinstance(part, list) else part
