@@ -1,0 +1,47 @@
+"""Who comes without a token, or with one that nobody gave out, is slowed down: each costs a look into the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+from fastapi.security import HTTPAuthorizationCredentials
+from starlette.requests import Request
+
+from app.api.auth import Authenticator, identify
+from app.errors import JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
+from app.services.declared.tokens import Actor
+from app.store.tokens import Purpose, Role
+
+ENDED = Actor(token_id="join", role=Role.AGENT, purpose=Purpose.JOIN, subject=None, has_expired=True)
+
+
+@pytest.mark.parametrize(
+    ("secret", "refused", "looked_up"),
+    [("hr_unknown", UnauthenticatedError, 2), ("", UnauthenticatedError, 0), ("hr_ended", JoinTokenExpiredError, 2)],
+)
+def test_who_is_refused_again_and_again_has_to_wait(secret: str, refused: type[Exception], looked_up: int) -> None:
+    asked: list[str] = []
+
+    def actors_of(secrets: Sequence[str]) -> Sequence[Actor | None]:
+        asked.extend(secrets)
+        return [ENDED if each.startswith("hr_ended") else None for each in secrets]
+
+    authenticator = Authenticator(actors_of, lambda: 0.0, rate_limit_per_s=1.0)
+    app = SimpleNamespace(state=SimpleNamespace(authenticator=authenticator))
+
+    def come(number: int, host: str = "10.0.0.1") -> None:
+        request = Request({"type": "http", "app": app, "client": (host, 1), "headers": []})
+        told = HTTPAuthorizationCredentials(scheme="Bearer", credentials=secret and f"{secret}{number}")
+        asyncio.run(identify(request, told))
+
+    for number in range(2):
+        with pytest.raises(refused):
+            come(number)
+    with pytest.raises(RateLimitedError):
+        come(2)
+    assert len(asked) == looked_up, "nobody is looked up once too many were refused"
+    with pytest.raises(refused):
+        come(3, "10.0.0.2")
