@@ -179,14 +179,13 @@ library: $(VENV)/.dev-stamp ## Write the built-in library anew from the public m
 	$(BIN)/python -m benchmarks.build_library
 	$(BIN)/python -m benchmarks.build_llm_library
 
-$(VENV)-rl/.stamp: requirements-dev.lock requirements-rl.lock pyproject.toml | $(BIN)/python
-	$(PYTHON) -m venv $(VENV)-rl
-	for lock in dev rl; do $(VENV)-rl/bin/python -m pip --disable-pip-version-check install --quiet --no-input \
-		--only-binary :all: --require-hashes -r requirements-$$lock.lock || exit 1; done
+$(VENV)-rl/.stamp: requirements-dev.lock requirements-rl.lock pyproject.toml lab/pyproject.toml hatch_build.py
+	$(MAKE) VENV=$(VENV)-rl $(VENV)-rl/.dev-stamp
+	$(VENV)-rl/bin/python -m pip --disable-pip-version-check install --quiet --no-input --only-binary :all: --require-hashes -r requirements-rl.lock
 	@touch $@
 
 test-rl: $(VENV)-rl/.stamp ## Test what needs torch, in an environment of its own (several GB)
-	PYTHONPATH=. $(VENV)-rl/bin/python -m pytest -m rl tests/rl $(TEST_ARGS)
+	$(VENV)-rl/bin/python -m pytest -m rl tests/rl $(TEST_ARGS)
 
 test-gpu: $(VENV)/.dev-stamp ## Measure a real GPU in under 8 minutes (GPU_ARGS="--python /path/with/torch --out DIR")
 	$(BIN)/python -m tests.gpu $(GPU_ARGS)
