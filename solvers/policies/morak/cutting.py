@@ -54,6 +54,15 @@ class Leftover(StrEnum):
     """Demand first; then copies of who serves most for its share, and what fits no copy to those which are there."""
 
 
+class PowerBeside(StrEnum):
+    """What a GPU draws when virtual GPUs meet."""
+
+    P_INT = "p_int"
+    """All their power times P_int(n), as printed in (4)."""
+    SUM = "sum"
+    """The sum of what each draws, as other planners and the verifier count."""
+
+
 @value
 class MorakParameters(TunedRecord):
     goal: Annotated[VirtualGpuGoal, Tune("many copies over all GPUs, or few GPUs for the demand")] = (
@@ -69,6 +78,9 @@ class MorakParameters(TunedRecord):
     clock_mhz_start: Annotated[int, Tune("clocks begin here, or as far above as promises need", 1, 10000)] = 600
     copies_per_device: Annotated[int, Tune("most virtual GPUs of one service on one GPU", 1, 48)] = 4
     leftover: Annotated[Leftover, Tune("what becomes of share that knees leave free")] = Leftover.COPIES
+    power_beside: Annotated[
+        PowerBeside, Tune("whether a GPU's own cap holds its power times P_int(n), or their sum")
+    ] = PowerBeside.P_INT
     forget_s: Annotated[float, Tune("how long what controllers asked for is kept", 1.0)] = 3600.0
 
 

@@ -3,7 +3,8 @@
 The forms are those of what the paper measured: latency linear in batch, falling with share up to a knee and little
 beyond, falling with the clock all the more the larger the batch; power rising with batch, share and clock. Beside
 neighbours only the number counts: L_int(n), the slowdown of each of n models, is straight in n, with a slope that can
-only grow from n = 2 on, and fitted for every GPU type.
+only grow from n = 2 on, and fitted for every GPU type; P_int(n), a factor on the GPU's power, is straight in n through
+the one pair of states that the paper prints.
 """
 
 from __future__ import annotations
@@ -96,6 +97,15 @@ USUAL = (0.1, 0.0)
 def company_factor(count: Floats, slope: float, extra: float) -> Floats:
     """L_int(n): 1 alone, `slope` more with every model, `extra` more with every one from the third on."""
     return 1.0 + slope * np.maximum(count - 1.0, 0.0) + extra * np.maximum(count - 2.0, 0.0)
+
+
+P_INT_SLOPE = (156.0 / 152.0 - 1.0) / 3.0
+"""One GoogLeNet with a batch of 64 draws 152 W, four with 16 each 156 W."""
+
+
+def power_factor(count: Floats) -> Floats:
+    """P_int(n): 1 alone."""
+    return np.asarray(1.0 + P_INT_SLOPE * np.maximum(count - 1.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

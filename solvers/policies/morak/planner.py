@@ -13,7 +13,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
+from solvers.domain.arrays import Flags, Floats
+from solvers.domain.device import PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import DeviceId, Generation, GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, Plan, Proposal, ProposalStatus
@@ -29,8 +30,17 @@ from solvers.planners.case import Case
 from solvers.planners.draft import Draft, Score, on_whole_devices
 from solvers.planners.seating import Placed, seat_of
 from solvers.planners.traits import Traits, limit_ms
-from solvers.policies.morak.cutting import Cutter, Leftover, MorakParameters, Virtual, VirtualGpuGoal, start_clocks
-from solvers.policies.morak.models import CountOnly, learn_beside
+from solvers.policies.morak.cutting import (
+    Cutter,
+    Leftover,
+    MorakParameters,
+    PowerBeside,
+    Virtual,
+    VirtualGpuGoal,
+    start_clocks,
+)
+from solvers.policies.morak.models import CountOnly, learn_beside, power_factor
+from solvers.problems.choice import Option
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 
@@ -211,12 +221,15 @@ class _Partition:
     """L_int(n) by GPU type."""
     tolerated: Floats
     """By device, how many times its latency alone the tightest of its virtual GPUs may take."""
+    capped_w: Floats
+    """P_c of each device."""
     count: int = 0
 
     @staticmethod
     def of(request: PlanRequest, case: Case, parameters: MorakParameters, wishes: Wishes) -> _Partition:
         cutter = Cutter(parameters=parameters, beliefs=case.beliefs)
         draft = Draft.of(request, case)
+        caps_w = {cap.subject: cap.limit_w for cap in case.snapshot.power_caps if cap.scope is PowerScope.DEVICE}
         made = _Partition(
             parameters=parameters,
             wishes=wishes,
@@ -224,6 +237,7 @@ class _Partition:
             cutter=cutter,
             crowds=crowds_of(case),
             tolerated=np.full(len(draft.fleet.devices), np.inf),
+            capped_w=np.array([caps_w.get(device.id, np.inf) for device in draft.fleet.devices], dtype=np.float64),
         )
         able = []
         for need in made.draft.needs:
@@ -297,7 +311,8 @@ class _Partition:
         self.draft.fleet.lift(item.seat)
         settled.placed.remove(item)
         found = self.draft.places(settled, larger.option)
-        fits = not isinstance(found, ReasonCode) and item.seat.device in found
+        here = np.array([item.seat.device], dtype=np.intp)
+        fits = not isinstance(found, ReasonCode) and here[0] in found and bool(self._within_cap(larger.option, here)[0])
         grown = Placed(seat=seat_of(need, larger.option, item.seat.device), option=larger.option) if fits else item
         settled.add(grown)
         settled.placed.insert(at, settled.placed.pop())
@@ -355,7 +370,16 @@ class _Partition:
         fleet = self.draft.fleet
         gpu_type, count = virtual.option.gpu_type, np.asarray(fleet.occupants[places] + 1.0, dtype=np.float64)
         factor = self.crowds[gpu_type].factor(gpu_type, count)
-        return places[factor <= np.minimum(self.tolerated[places], self._borne(need, virtual)) * (1 + 1e-9)]
+        bearable = factor <= np.minimum(self.tolerated[places], self._borne(need, virtual)) * (1 + 1e-9)
+        return places[bearable & self._within_cap(virtual.option, places)]
+
+    def _within_cap(self, option: Option, places: Places) -> Flags:
+        """Where P P_int(n) <= P_c with one more model (4), the GPU's idle power in P. Sums are held by the books."""
+        fleet, count = self.draft.fleet, np.asarray(self.draft.fleet.occupants[places] + 1.0, dtype=np.float64)
+        if self.parameters.power_beside is PowerBeside.SUM:
+            return np.ones(len(places), dtype=np.bool_)
+        drawn_w = fleet.idle_w[places] + fleet.dynamic_w[places] + option.power_w
+        return np.asarray(drawn_w * power_factor(count) <= self.capped_w[places] * (1 + 1e-9))
 
     def _groups(self, need: Need, copies: int) -> dict[tuple[int, int], list[int]]:
         """Devices where one more copy is allowed, by class and by what its controllers had changed."""

@@ -91,3 +91,7 @@ def test_slowdown_counts_models_and_steepens_from_the_third_on() -> None:
     assert model.predict(groups, solo).mean == pytest.approx(truth, abs=1e-6)
     five = Groups(members=Queries.of(["res"] * 5, laws.GPU, 4, 20), group=np.zeros(5, dtype=np.int64))
     assert model.predict(five, solo).mean == pytest.approx([1.5] * 5, abs=1e-6)
+
+
+def test_p_int_gives_back_the_printed_states() -> None:
+    assert models.power_factor(np.array([0.0, 1.0, 4.0])) == pytest.approx([1.0, 1.0, 156.0 / 152.0])

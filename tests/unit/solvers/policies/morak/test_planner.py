@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from solvers.domain.change import Target
+from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.ids import DeviceId, Generation, GpuTypeName, ModelName, ReplicaId
 from solvers.domain.plan import Assignment, Plan
@@ -299,3 +300,34 @@ def test_no_more_models_meet_than_their_limits_bear_by_their_number() -> None:
         assert made._bearable(need, virtual, here).tolist() == open_to_it
         made.tolerated[0] = np.inf
     assert crowds_of(Case.of(builders.request(crowded(300.0))))[GpuTypeName("t4")] == CountOnly()
+
+
+def capped(limit_w: float) -> Snapshot:
+    cap = PowerCap(scope=PowerScope.DEVICE, subject=DEVICES[0].id, limit_w=limit_w)
+    return replace(crowded(300.0), power_caps=(cap,))
+
+
+def together_w(picture: Snapshot, power_beside: str, leftover: str = "reserve") -> float:
+    """What a GPU with a cap is planned to draw, idle power included, by the sum of who is there."""
+    plan = plan_of(thought(picture, settings={**SMALL, "power_beside": power_beside, "leftover": leftover}))
+    return picture.gpu_types[0].idle_w + sum(item.power_w_planned for item in plan.assignments)
+
+
+SMALL: dict[str, Scalar] = {"knee_gain_part": 0.9, "copies_per_device": 1}
+
+
+def test_a_gpu_with_a_cap_holds_no_more_than_power_times_p_int_allows() -> None:
+    """(4): between the sum of four and 156 / 152 of it three meet; where powers add up, as elsewhere, all four do."""
+    four_w = together_w(crowded(300.0), "sum")
+    assert together_w(crowded(300.0), "p_int") == four_w, "without a cap nobody is kept away"
+    between = capped(four_w * (1.0 + 156.0 / 152.0) / 2.0)
+    assert together_w(between, "sum") == four_w
+    assert together_w(between, "p_int") < four_w
+    assert together_w(capped(four_w * 156.0 / 152.0 + 0.1), "p_int") == four_w
+
+
+def test_nobody_grows_beyond_power_times_p_int() -> None:
+    grown_w = together_w(crowded(300.0), "sum", "distribute")
+    assert grown_w > together_w(crowded(300.0), "sum")
+    between = capped(grown_w * (1.0 + 156.0 / 152.0) / 2.0)
+    assert together_w(between, "p_int", "distribute") < together_w(between, "sum", "distribute") == grown_w
