@@ -1,17 +1,16 @@
 """OLTunes' scheduler: tasks arrive, are grouped for the least utilised GPUs within a window, tuned, launched, learned.
 
 Tasks are collected for a window since the last tick that launched, or until there are as many as a group may have; then
-every seat on offer gets its group. A task that comes after a quiet time does not wait. Groups follow the printed rules
-with their repairs: urgent tasks first, each in the order of its queue; whoever does not fit in memory, knows no
-configuration on this type of GPU, or gets on badly with the group is skipped and stays in the queue. Those who run on a
-seat already count for the size of the group that joins them. A failed group goes back whole, to the urgent queue, ahead
-of everybody, each task's own class kept.
+every seat on offer gets its group. A task that comes after a quiet time does not wait. Groups are formed by the code
+that production plans by (`solvers.policies.oltunes.queues`), on the books of seats; those who run on a seat already
+count for the size of the group that joins them. A failed group goes back whole, to the urgent queue, ahead of
+everybody, each task's own class kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from lab.benches.tasks.contract import (
@@ -31,17 +30,8 @@ from lab.benches.tasks.contract import (
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.value import value
 from solvers.policies.oltunes.memory import PendingLessons, SeenOutcome
-from solvers.policies.oltunes.queues import Queues, WindowPace
-from solvers.policies.oltunes.scores import (
-    Character,
-    Record,
-    better,
-    character_of,
-    patient_first,
-    urgency,
-    welcome,
-    worth_a_slice,
-)
+from solvers.policies.oltunes.queues import Grouping, Queues, WindowPace
+from solvers.policies.oltunes.scores import Character, Record, character_of, urgency, worth_a_slice
 
 
 @value
@@ -69,32 +59,6 @@ class WaitingTask:
 
     def on(self, gpu_type: GpuTypeName) -> tuple[Config, ...]:
         return tuple(each.config for each in self.choices if each.gpu_type == gpu_type)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupingRules:
-    """What grouping goes by: parameters, the size allowed by now, and what is known of models."""
-
-    parameters: SchedulerParameters
-    group_max: int
-    characters: Mapping[ModelName, Character]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskGroup:
-    """Tasks for a seat in the order of joining."""
-
-    members: tuple[WaitingTask, ...]
-    configs: tuple[Config, ...]
-
-    @property
-    def memory_mib(self) -> float:
-        return sum(config.memory_mib for config in self.configs)
-
-    def placed(self) -> tuple[PlacedTask, ...]:
-        return tuple(
-            PlacedTask(task=each.task, config=config) for each, config in zip(self.members, self.configs, strict=True)
-        )
 
 
 def offered(seats: Sequence[TaskSeat], parameters: SchedulerParameters) -> tuple[TaskSeat, ...]:
@@ -127,67 +91,82 @@ def _nearly_free(seat: TaskSeat, part: float) -> bool:
     return room > part or longest.progress > part
 
 
-def form(seat: TaskSeat, candidates: Iterable[WaitingTask], rules: GroupingRules) -> TaskGroup:
-    """The group for a seat out of waiting tasks in their order; it may be empty. Its size, memory, or want of tasks
-    that match close it.
-    """
-    members: list[WaitingTask] = []
-    configs: list[Config] = []
-    sitting: list[Character] = []
-    room_mib = seat.memory_mib_free - rules.parameters.memory_margin_mib
-    room = rules.group_max - len(seat.running)
-    alike = not rules.parameters.with_affinity
-    for task in candidates:
-        if len(members) >= room:
-            break
-        config = next((each for each in task.on(seat.gpu_type) if _fits(each, seat, room_mib)), None)
-        who = rules.characters[task.task.model]
-        if config is None or not (alike or welcome(who, sitting, rules.parameters.threshold_affinity)):
-            continue
-        members.append(task)
-        configs.append(config)
-        sitting.append(who)
-        room_mib -= config.memory_mib
-    return TaskGroup(members=tuple(members), configs=tuple(configs))
+@dataclass(slots=True)
+class SeatedTask:
+    waiting: WaitingTask
+    config: Config
+    seat: TaskSeat
 
 
-def _fits(config: Config, seat: TaskSeat, room_mib: float) -> bool:
-    return config.memory_mib < room_mib and config.share_pct <= seat.share_pct_total
+@dataclass(slots=True, kw_only=True)
+class SeatBooks(Grouping[WaitingTask, TaskSeat, SeatedTask]):
+    """One tick's groups on the seats of a cluster: affinity is asked within the new group alone."""
 
+    parameters: SchedulerParameters
+    characters: Mapping[ModelName, Character]
+    formed: dict[DeviceId, list[SeatedTask]] = field(default_factory=dict)
 
-def tuned(group: TaskGroup, seat: TaskSeat, parameters: SchedulerParameters) -> TaskGroup:
-    """The group with at most one task enlarged into the memory that is left."""
-    spare_mib = seat.memory_mib_free - parameters.memory_margin_mib - group.memory_mib
-    for place in patient_first([member.urgent for member in group.members]):
-        current = group.configs[place]
-        found = _better(group.members[place], current, seat, current.memory_mib + spare_mib)
-        if found is not None:
-            configs = (*group.configs[:place], found, *group.configs[place + 1 :])
-            return replace(group, configs=configs)
-    return group
+    def launch(self, queues: Queues[WaitingTask], seat: TaskSeat) -> list[SeatedTask]:
+        """The group for a seat; it may be empty."""
+        members = self.group(queues, seat, anybody=not self.parameters.with_affinity)
+        if self.parameters.with_tuning:
+            self.tune(members, urgent=[each.waiting.urgent for each in members])
+        return members
 
+    def spare_mib(self, seat: TaskSeat) -> float:
+        taken_mib = sum(each.config.memory_mib for each in self.formed.get(seat.id, ()))
+        return seat.memory_mib_free - self.parameters.memory_margin_mib - taken_mib
 
-def _better(task: WaitingTask, current: Config, seat: TaskSeat, room_mib: float) -> Config | None:
-    configs = task.on(seat.gpu_type)
-    inputs = task.task.inputs
-    order = better(_record(current, inputs), [_record(each, inputs) for each in configs], urgent=task.urgent)
-    fitting = (configs[place] for place in order if configs[place].memory_mib <= room_mib)
-    return next((each for each in fitting if each.share_pct <= seat.share_pct_total), None)
+    def configurations(self, task: WaitingTask, place: TaskSeat) -> Sequence[int]:
+        return range(len(task.on(place.gpu_type)))
 
+    def fitting(self, task: WaitingTask, place: TaskSeat) -> Sequence[int]:
+        room_mib, share_pct = self.spare_mib(place), place.share_pct_total
+        configs = enumerate(task.on(place.gpu_type))
+        return [row for row, each in configs if each.memory_mib < room_mib and each.share_pct <= share_pct]
 
-def _record(config: Config, inputs: float) -> Record:
-    return Record(batch=config.batch, run=config.run_s(inputs), throughput_rps=config.throughput_rps)
+    def size(self, task: WaitingTask, place: TaskSeat) -> int:  # noqa: ARG002 - everybody counts
+        return len(place.running) + len(self.formed.get(place.id, ()))
 
+    def sitting(self, place: TaskSeat) -> Sequence[Character]:
+        return [self.character(each.waiting) for each in self.formed.get(place.id, ())]
 
-def slice_wish(group: TaskGroup, seat: TaskSeat, parameters: SchedulerParameters) -> SliceWish | None:
-    """What the group of an empty GPU keeps, where the rest is worth a slice."""
-    if seat.running or seat.sm_part < 1.0:
-        return None
-    spare_mib = seat.memory_mib_free - parameters.memory_margin_mib - group.memory_mib
-    share_pct = sum(config.share_pct for config in group.configs)
-    if not worth_a_slice(share_pct, spare_mib, parameters.slice_spare_mib):
-        return None
-    return SliceWish(share_pct=share_pct, memory_mib=group.memory_mib + parameters.memory_margin_mib)
+    def character(self, task: WaitingTask) -> Character:
+        return self.characters[task.task.model]
+
+    def join(self, task: WaitingTask, place: TaskSeat, configurations: Sequence[int]) -> SeatedTask:
+        member = SeatedTask(task, task.on(place.gpu_type)[configurations[0]], place)
+        self.formed.setdefault(place.id, []).append(member)
+        return member
+
+    def served(self, task: WaitingTask) -> bool:  # noqa: ARG002 - one place is all that it needs
+        return True
+
+    def choices(self, member: SeatedTask) -> tuple[Record, Sequence[Record]]:
+        own, *others = (
+            Record(batch=each.batch, run=each.run_s(member.waiting.task.inputs), throughput_rps=each.throughput_rps)
+            for each in (member.config, *member.waiting.on(member.seat.gpu_type))
+        )
+        return own, others
+
+    def exchange(self, member: SeatedTask, choice: int) -> bool:
+        wanted, seat = member.waiting.on(member.seat.gpu_type)[choice], member.seat
+        fits = wanted.memory_mib <= member.config.memory_mib + self.spare_mib(seat)
+        if fits and wanted.share_pct <= seat.share_pct_total:
+            member.config = wanted
+            return True
+        return False
+
+    def slice_wish(self, seat: TaskSeat) -> SliceWish | None:
+        """What the group of an empty GPU keeps, where the rest is worth a slice."""
+        spare_mib, share_pct = self.spare_mib(seat), sum(each.config.share_pct for each in self.formed[seat.id])
+        if (
+            seat.running
+            or seat.sm_part < 1.0
+            or not worth_a_slice(share_pct, spare_mib, self.parameters.slice_spare_mib)
+        ):
+            return None
+        return SliceWish(share_pct=share_pct, memory_mib=seat.memory_mib_free - spare_mib)
 
 
 @value
@@ -297,34 +276,29 @@ class OltunesScheduler(TaskScheduler[Flying]):
                 self._characters[model] = character_of(self._beliefs.facts.models[model])
 
     def _launches(self, seats: Sequence[TaskSeat]) -> tuple[Launch, ...]:
-        rules = GroupingRules(
-            parameters=self.parameters, group_max=self._book.pace.group_max, characters=self._characters
+        books = SeatBooks(
+            group_max=self._book.pace.group_max,
+            affinity_min=self.parameters.threshold_affinity,
+            looked_at_max=self.parameters.looked_at_max,
+            parameters=self.parameters,
+            characters=self._characters,
         )
-        found: list[Launch] = []
-        for seat in offered(seats, self.parameters):
-            if not len(self._queues):
-                break
-            group = form(seat, self._queues.first(self.parameters.looked_at_max), rules)
-            if group.members:
-                found.append(self._launch(group, seat))
-        return tuple(found)
+        groups = ((seat, books.launch(self._queues, seat)) for seat in offered(seats, self.parameters))
+        return tuple(self._launch(members, books.slice_wish(seat)) for seat, members in groups if members)
 
-    def _launch(self, group: TaskGroup, seat: TaskSeat) -> Launch:
-        chosen = tuned(group, seat, self.parameters) if self.parameters.with_tuning else group
-        names = [each.task.id for each in chosen.members]
-        self._queues.take(names)
-        self._waiting.difference_update(names)
-        for waiting, config in zip(chosen.members, chosen.configs, strict=True):
-            self._flying[waiting.task.id] = Flying(
-                waiting=replace(waiting, boost=0),
-                config=config,
-                seat=seat.id,
-                gpu_type=seat.gpu_type,
+    def _launch(self, members: Sequence[SeatedTask], wish: SliceWish | None) -> Launch:
+        for each in members:
+            self._waiting.discard(each.waiting.name)
+            self._flying[each.waiting.name] = Flying(
+                waiting=replace(each.waiting, boost=0),
+                config=each.config,
+                seat=each.seat.id,
+                gpu_type=each.seat.gpu_type,
                 group=self._book.groups,
             )
         self._book = replace(self._book, groups=self._book.groups + 1)
-        wish = slice_wish(chosen, seat, self.parameters)
-        return Launch(seat=seat.id, group=chosen.placed(), wish=wish)
+        placed = tuple(PlacedTask(task=each.waiting.task, config=each.config) for each in members)
+        return Launch(seat=members[0].seat.id, group=placed, wish=wish)
 
     def _done(self, each: Flying, batch_ms: float | None) -> None:
         if all(other.group != each.group for other in self._flying.values()):

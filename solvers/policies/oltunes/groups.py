@@ -23,9 +23,9 @@ from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
 from solvers.policies.oltunes.memory import OltunesMemory
 from solvers.policies.oltunes.parameters import OltunesParameters
-from solvers.policies.oltunes.queues import LOOKED_AT_MAX, MS_PER_S, Queues
+from solvers.policies.oltunes.queues import MS_PER_S, Grouping, Queues
 from solvers.policies.oltunes.rating import Rated
-from solvers.policies.oltunes.scores import Character, Record, affinity, better, character_of, patient_first, welcome
+from solvers.policies.oltunes.scores import Character, Record, affinity, character_of
 from solvers.problems.choice import Options
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
@@ -80,22 +80,23 @@ class Newcomer:
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupBooks:
-    """The books and who sits where, by model."""
+class GroupBooks(Grouping[WaitingWork, int, Newcomer]):
+    """The books and who sits where, by model; `group_max` holds for tasks, because services never end."""
 
     draft: Draft
     parameters: OltunesParameters
     """The same for what the scheduler has as well."""
-    group_max: int
     models: dict[ModelName, ModelVariant]
     utilisation: Floats
     """Of every device, 0…100."""
     first_group: int
     tasks: Whole
-    """How many run on each device: services never end, so they count for affinity and not for a group's size."""
-    sitting: dict[int, list[Character]] = field(default_factory=dict)
+    """How many run on each device."""
+    seated: dict[int, list[Character]] = field(default_factory=dict)
     begun: list[list[Newcomer]] = field(default_factory=list)
     """Groups of this cycle."""
+    last: bool = False
+    """Whether any kept option on any type will do, and affinity orders instead of refusing."""
 
     @property
     def groups(self) -> int:
@@ -106,31 +107,43 @@ class GroupBooks:
         return [each.joined for group in self.begun for each in group]
 
     def seat(self, device: int, model: ModelName, kind: WorkloadKind) -> None:
-        self.sitting.setdefault(device, []).append(self.character(model))
+        self.seated.setdefault(device, []).append(character_of(self.models.get(model)))
         self.tasks[device] += kind is WorkloadKind.TASK
 
-    def character(self, model: ModelName) -> Character:
-        return character_of(self.models.get(model))
+    def character(self, task: WaitingWork) -> Character:
+        return character_of(self.models.get(task.need.model))
+
+    def sitting(self, place: int) -> Sequence[Character]:
+        return self.seated.get(place, ())
+
+    def configurations(self, task: WaitingWork, place: int) -> list[int]:
+        return task.rated.rows(int(self.draft.fleet.class_of[place]), last=self.last)
+
+    def size(self, task: WaitingWork, place: int) -> int:
+        return int(self.tasks[place]) if task.need.kind is WorkloadKind.TASK else 0
+
+    def served(self, task: WaitingWork) -> bool:
+        return not self.wants(task.need)
 
     def form(self, waiting: Sequence[WaitingWork]) -> None:
-        """Give places by the paper's rules; then with any kept option on any type, and affinity orders instead of
-        refusing.
-        """
+        """Give places by the paper's rules; then whoever is left joins the best there is."""
         queues: Queues[WaitingWork] = Queues()
         for item in waiting:
             if self.wants(item.need):
                 queues.push(item)
         fleet = self.draft.fleet
-        for last in (False, True):
-            least_pct = np.array([self._least_pct(queues, number, last=last) for number in range(len(fleet.classes))])
+        for self.last in (False, True):
+            least_pct = np.array([self._least_pct(queues, number) for number in range(len(fleet.classes))])
             roomy = fleet.usable & (fleet.share_free >= least_pct[fleet.class_of])
+            anybody = self.last and not self.parameters.affinity_strict
             for device in self._order():
-                if len(queues) and roomy[device]:
-                    self._on_device(device, queues, last=last)
+                begun = self.group(queues, device, anybody=anybody) if len(queues) and roomy[device] else []
+                if begun:
+                    self.begun.append(begun)
 
-    def _least_pct(self, waiting: Iterable[WaitingWork], device_class: int, *, last: bool) -> float:
+    def _least_pct(self, waiting: Iterable[WaitingWork], device_class: int) -> float:
         """Below this free share nobody finds room on a device of this class."""
-        rows = ((item, item.rated.rows(device_class, last=last)) for item in waiting)
+        rows = ((item, item.rated.rows(device_class, last=self.last)) for item in waiting)
         least = (self.draft.options(item.need).share_pct[found].min() for item, found in rows if found)
         return float(min(least, default=np.inf))
 
@@ -148,7 +161,7 @@ class GroupBooks:
                 self.draft.fill(settled, item.rated.in_time & fits, self.draft.best_fit, among)
             self.draft.fill(settled, fits, self.draft.best_fit, among)
             for placed in settled.placed[known:]:
-                self.begun.append([self._newcomer(item, placed, _row_of(placed, options), self.groups)])
+                self.begun.append([self._newcomer(item, placed, _row_of(placed, options))])
 
     def wants(self, need: Need) -> bool:
         """Whether it is short, and may have more."""
@@ -173,42 +186,19 @@ class GroupBooks:
         keys = (fleet.occupants, self.utilisation, fleet.unrented, self.tasks > 0)
         return [int(device) for device in np.lexsort(keys)]
 
-    def _on_device(self, device: int, queues: Queues[WaitingWork], *, last: bool) -> None:
-        """One group: whoever of the queues fits there, by order."""
-        device_class, begun = int(self.draft.fleet.class_of[device]), list[Newcomer]()
-        count = LOOKED_AT_MAX
-        for item in queues.first(count, lambda each: bool(each.rated.rows(device_class, last=last))):
-            rows = self._roomy(item, device, last=last)
-            row = self._put(item, device, rows) if rows and self._admits(item, device, last=last) else None
-            if row is not None:
-                placed = self.draft.open(item.need).placed[-1]
-                begun.append(self._newcomer(item, placed, row, self.groups))
-        if begun:
-            self.begun.append(begun)
-            queues.take([item.waiting.name for item in begun if not self.wants(item.waiting.need)])
-
-    def _admits(self, item: WaitingWork, device: int, *, last: bool) -> bool:
-        """Whether size and affinity let it join those who are there."""
-        if item.need.kind is WorkloadKind.TASK and self.tasks[device] >= self.group_max:
-            return False
-        return (last and not self.parameters.affinity_strict) or self._welcome(item, device)
-
-    def _welcome(self, item: WaitingWork, device: int) -> bool:
-        sitting = self.sitting.get(device, ())
-        return welcome(self.character(item.need.model), sitting, self.parameters.threshold_affinity)
-
-    def _newcomer(self, item: WaitingWork, placed: Placed, row: int, group: int) -> Newcomer:
+    def _newcomer(self, item: WaitingWork, placed: Placed, row: int) -> Newcomer:
         """A replica that was just put on a device takes its seat among the others."""
         device = placed.seat.device
-        near, welcomed = self.affinity(device, item.need.model), self._welcome(item, device)
+        there, welcomed = self.sitting(device), self.welcomes(item, device)
+        near = affinity(self.character(item), there).total if there else None
         self.seat(device, item.need.model, item.need.kind)
         joined = JoinedReplica(
             workload=item.need.workload,
             device=device,
             row=row,
-            group=self.first_group + group,
+            group=self.first_group + self.groups,
             affinity=near,
-            members=len(self.sitting[device]),
+            members=len(self.seated[device]),
             below_threshold=not welcomed,
         )
         return Newcomer(waiting=item, joined=joined, placed=placed)
@@ -217,7 +207,7 @@ class GroupBooks:
         devices = range(len(self.draft.fleet.devices))
         if not self.parameters.affinity_strict:
             return np.ones(len(devices), dtype=np.bool_)
-        return np.array([self._welcome(item, device) for device in devices], dtype=np.bool_)
+        return np.array([self.welcomes(item, device) for device in devices], dtype=np.bool_)
 
     def _fits_somewhere(self, options: Options, places: Places) -> Flags:
         """Options for which one of these devices has share and memory left: the others need not be tried."""
@@ -237,65 +227,53 @@ class GroupBooks:
             tasks[placed.seat.device] += 1
         return np.flatnonzero(welcoming & (tasks < self.group_max))
 
-    def affinity(self, device: int, model: ModelName) -> float | None:
-        """To those who are there; None: nobody is."""
-        there = self.sitting.get(device)
-        return affinity(self.character(model), there).total if there else None
-
-    def _roomy(self, item: WaitingWork, device: int, *, last: bool) -> list[int]:
-        """Options that the share and the memory left there allow, best first; the other rules are looked at later."""
-        fleet, options = self.draft.fleet, self.draft.options(item.need)
-        share_pct, memory_mib = float(fleet.share_free[device]), float(fleet.memory_free[device])
-        rows = item.rated.rows(int(fleet.class_of[device]), last=last)
+    def fitting(self, task: WaitingWork, place: int) -> list[int]:
+        """Options that the share and the memory left there allow; the other rules are looked at later."""
+        fleet, options = self.draft.fleet, self.draft.options(task.need)
+        share_pct, memory_mib = float(fleet.share_free[place]), float(fleet.memory_free[place])
+        rows = self.configurations(task, place)
         return [row for row in rows if options.share_pct[row] <= share_pct and options.memory_mib[row] <= memory_mib]
 
-    def _put(self, item: WaitingWork, device: int, rows: Sequence[int]) -> int | None:
-        """The best of these options that fits, on the books; None when none does."""
-        settled = self.draft.open(item.need)
-        for row in rows:
-            option = self.draft.option(item.need, row)
-            fits = self.draft.fleet.fits(self.draft.search(item.need, option), device)
-            if fits and self.draft.put(settled, option, _level, among=np.array([device], dtype=np.intp)) is None:
-                return row
+    def join(self, task: WaitingWork, place: int, configurations: Sequence[int]) -> Newcomer | None:
+        settled = self.draft.open(task.need)
+        for row in configurations:
+            option = self.draft.option(task.need, row)
+            fits = self.draft.fleet.fits(self.draft.search(task.need, option), place)
+            if fits and self.draft.put(settled, option, _level, among=np.array([place], dtype=np.intp)) is None:
+                return self._newcomer(task, settled.placed[-1], row)
         return None
 
-    def tune(self) -> None:
-        """When everybody has had the chance of a place, at most one task of each new group takes spare room: a patient
-        one with a larger batch that serves more, else an urgent one that is done sooner. Services would never give it
-        back.
-        """
+    def tune_all(self) -> None:
+        """When everybody has had the chance of a place: tasks alone, as services would never give room back."""
+        self.last = True
         for group in self.begun:
             tasks = [each for each in group if each.waiting.need.kind is WorkloadKind.TASK]
-            for place in patient_first([each.waiting.urgent for each in tasks]):
-                row = self._better(tasks[place])
-                if row is not None:
-                    tasks[place].joined = replace(tasks[place].joined, row=row, tuned=True)
-                    break
+            self.tune(tasks, urgent=[each.waiting.urgent for each in tasks])
 
-    def _better(self, newcomer: Newcomer) -> int | None:
-        """The best of the kept options that is better than its own, and fits."""
-        rated, options = newcomer.waiting.rated, self.draft.options(newcomer.waiting.need)
+    def choices(self, member: Newcomer) -> tuple[Record, list[Record]]:
+        rated, options = member.waiting.rated, self.draft.options(member.waiting.need)
+        rows = (member.joined.row, *self.configurations(member.waiting, member.joined.device))
+        own, *others = (
+            Record(
+                batch=int(options.batch[row]),
+                run=float(rated.run_ms[row]),
+                throughput_rps=float(rated.throughput_rps[row]),
+            )
+            for row in rows
+        )
+        return own, others
 
-        def record(row: int) -> Record:
-            throughput_rps = float(rated.throughput_rps[row])
-            return Record(batch=int(options.batch[row]), run=float(rated.run_ms[row]), throughput_rps=throughput_rps)
-
-        rows = rated.rows(int(self.draft.fleet.class_of[newcomer.joined.device]), last=True)
-        own = record(newcomer.joined.row)
-        order = better(own, [record(row) for row in rows], urgent=newcomer.waiting.urgent)
-        return next((rows[place] for place in order if self._exchange(newcomer, rows[place])), None)
-
-    def _exchange(self, newcomer: Newcomer, row: int) -> bool:
-        """Its replica in another configuration, where that fits."""
-        need, before = newcomer.waiting.need, newcomer.placed
+    def exchange(self, member: Newcomer, choice: int) -> bool:
+        need, before = member.waiting.need, member.placed
         settled = self.draft.open(need)
         index = next(number for number, item in enumerate(settled.placed) if item is before)
         settled.placed.pop(index)
         self.draft.fleet.lift(before.seat)
+        row = self.configurations(member.waiting, member.joined.device)[choice]
         option = self.draft.option(need, row)
-        among = np.array([newcomer.joined.device], dtype=np.intp)
+        among = np.array([member.joined.device], dtype=np.intp)
         if self.draft.put(settled, option, _level, among=among) is None:
-            newcomer.placed = settled.placed[-1]
+            member.placed, member.joined = settled.placed[-1], replace(member.joined, row=row, tuned=True)
             return True
         self.draft.fleet.put(before.seat)
         settled.placed.insert(index, before)
@@ -322,6 +300,7 @@ def opened(request: PlanRequest, case: Case, parameters: OltunesParameters, memo
         draft=draft,
         parameters=parameters,
         group_max=memory.pace.group_max,
+        affinity_min=parameters.threshold_affinity,
         models=dict(case.snapshot.models_by_name()),
         utilisation=_utilisation(draft),
         first_group=memory.groups,

@@ -277,7 +277,7 @@ class Oltunes(Recalling):
                 closer = closer or self._closer(cycle, services)
                 closer.fill(tasks)
                 found = min(found, closer, key=lambda groups: groups.undone(ready))
-        found.tune()
+        found.tune_all()
         return found
 
     def _spread(self, groups: GroupBooks, waiting: list[WaitingWork]) -> None:

@@ -1,21 +1,23 @@
-"""Tasks that wait, the urgent (LC) and the patient (TO), and the pace at which groups are formed of them.
+"""OLTunes' Algorithm 2: tasks that wait, the urgent (LC) and the patient (TO), groups of them, and the pace of groups.
 
 Smallest urgency first (deadline over mean predicted latency), then the shortest, then the first that came; tasks of
 failed groups before all, the last to fail ahead. No task is lost or there twice: whoever is taken is out. The window
 shrinks while urgent tasks prevail and after a failure, else it grows; failures lower the size of groups, successes
-restore it.
+restore it. What a place holds is for who keeps its books: a plan's in production, a simulated cluster's elsewhere.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from solvers.domain.value import value
 from solvers.policies.oltunes.parameters import Shared
+from solvers.policies.oltunes.scores import Character, Record, better, patient_first, welcome
 
 
 class InLine(Protocol):
@@ -161,3 +163,79 @@ class WindowPace:
     def _moved(self, sign: int, parameters: Shared) -> float:
         moved = self.window_ms + sign * parameters.window_ms_step
         return min(max(moved, parameters.window_ms_min), parameters.window_ms_max)
+
+
+P = TypeVar("P")
+M = TypeVar("M")
+
+
+@dataclass(slots=True, kw_only=True)
+class Grouping(ABC, Generic[T, P, M]):
+    """Steps 2 and 3 of Algorithm 2, of tasks T that become members M of groups on places P."""
+
+    group_max: int
+    affinity_min: float
+    looked_at_max: int = LOOKED_AT_MAX
+
+    @abstractmethod
+    def configurations(self, task: T, place: P) -> Sequence[int]:
+        """Those that were kept for this type of GPU, best first; none: it is not looked at."""
+
+    @abstractmethod
+    def fitting(self, task: T, place: P) -> Sequence[int]:
+        """Those of them for which there is room."""
+
+    @abstractmethod
+    def size(self, task: T, place: P) -> int:
+        """How many count for the size of a group that it would join."""
+
+    @abstractmethod
+    def sitting(self, place: P) -> Sequence[Character]:
+        """Whom it would have to get on with."""
+
+    @abstractmethod
+    def character(self, task: T) -> Character:
+        """What affinity knows of it."""
+
+    @abstractmethod
+    def join(self, task: T, place: P, configurations: Sequence[int]) -> M | None:
+        """Give it its place, in the first of these that works; None: none does."""
+
+    @abstractmethod
+    def served(self, task: T) -> bool:
+        """Whether it needs no place any more."""
+
+    @abstractmethod
+    def choices(self, member: M) -> tuple[Record, Sequence[Record]]:
+        """Its configuration and all that were kept for it there."""
+
+    @abstractmethod
+    def exchange(self, member: M, choice: int) -> bool:
+        """Give it another of them, if that fits."""
+
+    def welcomes(self, task: T, place: P) -> bool:
+        return welcome(self.character(task), self.sitting(place), self.affinity_min)
+
+    def group(self, queues: Queues[T], place: P, *, anybody: bool = False) -> list[M]:
+        """Who joins there, of the first of both queues (lines 12 to 20); `anybody`: affinity is not asked."""
+        members, placed = list[M](), list[T]()
+        for task in queues.first(self.looked_at_max, lambda each: bool(self.configurations(each, place))):
+            found = self.fitting(task, place)
+            if not found or self.size(task, place) >= self.group_max:
+                continue
+            member = self.join(task, place, found) if anybody or self.welcomes(task, place) else None
+            if member is not None:
+                members.append(member)
+                placed.append(task)
+        queues.take([task.name for task in placed if self.served(task)])
+        return members
+
+    def tune(self, members: Sequence[M], *, urgent: Sequence[bool]) -> None:
+        """Spare room for at most one of a group: a patient one with a larger batch that serves more, else an urgent one
+        that is done sooner (lines 21 to 23).
+        """
+        for place in patient_first(urgent):
+            current, records = self.choices(members[place])
+            order = better(current, records, urgent=urgent[place])
+            if any(self.exchange(members[place], choice) for choice in order):
+                return

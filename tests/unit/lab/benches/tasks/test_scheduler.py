@@ -22,7 +22,7 @@ from lab.benches.tasks.contract import (
     TaskChoice,
     TaskSeat,
 )
-from lab.benches.tasks.oltunes import GroupingRules, OltunesScheduler, WaitingTask, form, offered, slice_wish, tuned
+from lab.benches.tasks.oltunes import OltunesScheduler, SeatBooks, WaitingTask, offered
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass
 from solvers.errors import FieldError, InputError
@@ -120,20 +120,42 @@ def test_the_window_moves_by_its_step_within_bounds_and_groups_shrink_and_recove
     assert failed.after_success(PLAIN).group_max == 4
 
 
+CHARACTERS = {
+    LOW: Character(ratio=1.0, quality=QualityClass.LOW),
+    HIGH: Character(ratio=1.0, quality=QualityClass.HIGH),
+}
+
+
+def books(parameters: SchedulerParameters = PLAIN, group_max: int = 4) -> SeatBooks:
+    return SeatBooks(
+        parameters=parameters,
+        group_max=group_max,
+        affinity_min=parameters.threshold_affinity,
+        characters=CHARACTERS,
+    )
+
+
+def formed(some: SeatBooks, where: TaskSeat, *waits: WaitingTask) -> dict[str, Config]:
+    """Who joins and with what; whoever joins leaves the queues."""
+    queues: Queues[WaitingTask] = Queues()
+    for order, each in enumerate(waits):
+        queues.push(replace(each, order=order))
+    members = some.launch(queues, where)
+    found = {each.waiting.name: each.config for each in members}
+    assert {each.name for each in queues} == {each.name for each in waits} - set(found)
+    return found
+
+
 def test_groups_take_who_fits_and_gets_on_and_skip_the_others() -> None:
-    low, high = Character(ratio=1.0, quality=QualityClass.LOW), Character(ratio=1.0, quality=QualityClass.HIGH)
-    rules = GroupingRules(parameters=PLAIN, group_max=4, characters={LOW: low, HIGH: high})
     heavy = replace(waiting("heavy"), task=task("heavy", model=HIGH))
-    large = waiting("large", config(memory_mib=50_000.0))
-    group = form(seat(), [large, waiting("a"), waiting("b"), heavy], rules)
-    assert [each.task.id for each in group.members] == ["a", "heavy"], "two low variants of one kind do not get on"
-    assert form(seat(), [large], rules).members == ()
+    large, a, b, c = waiting("large", config(memory_mib=50_000.0)), waiting("a"), waiting("b"), waiting("c")
+    assert list(formed(books(), seat(), large, a, b, heavy)) == ["a", "heavy"], "two low ones of a kind do not get on"
+    assert formed(books(), seat(), large) == {}
     elsewhere = replace(waiting("x"), choices=(TaskChoice(gpu_type=A30, config=config()),))
-    assert form(seat(), [elsewhere], rules).members == ()
-    careless = GroupingRules(parameters=replace(PLAIN, with_affinity=False), group_max=2, characters=rules.characters)
-    assert len(form(seat(), [waiting("a"), waiting("b"), waiting("c")], careless).members) == 2
-    tight = form(seat(free=4600.0), [waiting("a"), heavy], rules)
-    assert [each.task.id for each in tight.members] == ["a"], "the margin stays free"
+    assert formed(books(), seat(), elsewhere) == {}
+    careless = replace(PLAIN, with_affinity=False)
+    assert len(formed(books(careless, group_max=2), seat(), a, b, c)) == 2
+    assert list(formed(books(), seat(free=4600.0), a, heavy)) == ["a"], "the margin stays free"
 
 
 def test_seats_on_offer_are_empty_ones_else_nearly_done_else_the_soonest() -> None:
@@ -153,23 +175,21 @@ def test_seats_on_offer_are_empty_ones_else_nearly_done_else_the_soonest() -> No
 
 
 def test_spare_memory_tunes_one_task_patient_ones_first_and_only_for_the_better() -> None:
-    rules = GroupingRules(parameters=replace(PLAIN, with_affinity=False), group_max=4, characters={
-        LOW: Character(ratio=1.0, quality=QualityClass.LOW)
-    })  # fmt: skip
+    careless, plain = replace(PLAIN, with_affinity=False), config()
     better = config(batch=32, memory_mib=8192.0, latency_ms=20.0)
-    urgent, patient = waiting("u", config(), better), waiting("p", config(), better, weight=0.3)
-    group = form(seat(), [urgent, patient], rules)
-    enlarged = tuned(group, seat(), PLAIN)
-    assert enlarged.configs == (config(), better)
-    assert tuned(group, seat(free=7000.0), PLAIN) == group, "it must fit"
-    alone = form(seat(), [urgent], rules)
-    assert tuned(alone, seat(), PLAIN).configs == (better,), "64 inputs are done sooner"
-    worse = form(seat(), [waiting("w", better, config(), weight=0.3)], rules)
-    assert tuned(worse, seat(), PLAIN) == worse
-    wish = slice_wish(worse, seat(), replace(PLAIN, slice_spare_mib=8192.0))
+    urgent, patient = waiting("u", plain, better), waiting("p", plain, better, weight=0.3)
+    assert formed(books(careless), seat(), urgent, patient) == {"u": plain, "p": better}
+    assert formed(books(careless), seat(free=7000.0), urgent, patient) == {"u": plain, "p": plain}, "it must fit"
+    assert formed(books(replace(careless, with_tuning=False)), seat(), patient) == {"p": plain}
+    assert formed(books(), seat(), urgent) == {"u": better}, "64 inputs are done sooner"
+    slicing, worse = books(replace(PLAIN, slice_spare_mib=8192.0)), waiting("w", better, plain, weight=0.3)
+    assert formed(slicing, seat(), worse) == {"w": better}
+    wish = slicing.slice_wish(seat())
     assert wish is not None
     assert (wish.share_pct, wish.memory_mib) == (50, 8192.0 + 512.0)
-    assert slice_wish(worse, seat(), PLAIN) is None
+    whole = books()
+    assert formed(whole, seat(), worse)
+    assert whole.slice_wish(seat()) is None
 
 
 def test_a_task_after_a_quiet_time_goes_at_once_and_others_wait_for_the_window() -> None:
