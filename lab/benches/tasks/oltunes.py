@@ -139,9 +139,6 @@ class SeatBooks(Grouping[WaitingTask, TaskSeat, SeatedTask]):
         self.formed.setdefault(place.id, []).append(member)
         return member
 
-    def served(self, task: WaitingTask) -> bool:  # noqa: ARG002 - one place is all that it needs
-        return True
-
     def choices(self, member: SeatedTask) -> tuple[Record, Sequence[Record]]:
         own, *others = (
             Record(batch=each.batch, run=each.run_s(member.waiting.task.inputs), throughput_rps=each.throughput_rps)

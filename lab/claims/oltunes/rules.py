@@ -32,7 +32,7 @@ from solvers.domain.workload import QualityClass
 from solvers.models.base import Queries, Samples
 from solvers.policies.oltunes.learned import LearnedSolo, predictor
 from solvers.policies.oltunes.parameters import FM_FTRL, OltunesParameters
-from solvers.policies.oltunes.scores import Character, PowerTerms, affinity, epc_score
+from solvers.policies.oltunes.scores import Character, PowerTerms, affinity, character_of, epc_score, welcome
 
 EXACT = 1e-9
 IDLE_W = 60.0
@@ -217,6 +217,9 @@ class Chance:
             self.wrong.append(f"a group has {len(launch.group)} tasks, of {group_max} allowed")
         if launch.memory_mib > seat.memory_mib_free:
             self.wrong.append(f"a group takes {launch.memory_mib} MiB of {seat.memory_mib_free}")
+        who = [character_of(facts().models[each.task.model]) for each in launch.group]
+        if not all(welcome(one, who[:place], AFFINITY_MIN) for place, one in enumerate(who)):
+            self.wrong.append("a group has tasks that do not get on")
         for each in launch.group:
             if each.task.id in self.flying or each.task.id in self.done or each.task.id not in self.arrived:
                 self.wrong.append(f"{each.task.id} is launched, but does not wait")

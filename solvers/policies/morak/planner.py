@@ -374,12 +374,12 @@ class _Partition:
         return places[bearable & self._within_cap(virtual.option, places)]
 
     def _within_cap(self, option: Option, places: Places) -> Flags:
-        """Where P P_int(n) <= P_c with one more model (4), the GPU's idle power in P. Sums are held by the books."""
-        fleet, count = self.draft.fleet, np.asarray(self.draft.fleet.occupants[places] + 1.0, dtype=np.float64)
-        if self.parameters.power_beside is PowerBeside.SUM:
-            return np.ones(len(places), dtype=np.bool_)
-        drawn_w = fleet.idle_w[places] + fleet.dynamic_w[places] + option.power_w
-        return np.asarray(drawn_w * power_factor(count) <= self.capped_w[places] * (1 + 1e-9))
+        """Where P P_int(n) <= P_c with one more model (4), idle power in P; no board draws above its limit."""
+        fleet, counted = self.draft.fleet, self.parameters.power_beside is PowerBeside.P_INT
+        count = np.asarray(1.0 + fleet.occupants[places] * counted, dtype=np.float64)
+        sum_w = np.asarray(fleet.idle_w[places] + fleet.dynamic_w[places] + option.power_w, dtype=np.float64)
+        drawn_w = np.minimum(fleet.limit_w[places], sum_w * power_factor(count))
+        return np.asarray(drawn_w <= self.capped_w[places] * (1 + 1e-9))
 
     def _groups(self, need: Need, copies: int) -> dict[tuple[int, int], list[int]]:
         """Devices where one more copy is allowed, by class and by what its controllers had changed."""

@@ -26,7 +26,7 @@ from solvers.models.online.monitor import Trigger, relative_error
 from solvers.planners.base import recalled
 from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
 from solvers.policies.oltunes.parameters import OltunesParameters
-from solvers.policies.oltunes.queues import WindowPace
+from solvers.policies.oltunes.queues import MS_PER_S, WindowPace
 
 RETRAINED_AFTER, RETRAINED_PART = 200, 0.1
 """Outcomes, and part of all outcomes, before which training anew would find little that is new; the paper's rule alone
@@ -93,7 +93,6 @@ def samples_of(seen: Iterable[SeenOutcome]) -> Samples:
 
 
 FORM = "oltunes-1"
-MS_PER_S = 1000.0
 
 
 @value

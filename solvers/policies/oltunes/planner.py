@@ -26,7 +26,7 @@ from solvers.policies.oltunes.groups import NOTHING_UNDONE, GroupBooks, JoinedRe
 from solvers.policies.oltunes.learned import LearnedSolo
 from solvers.policies.oltunes.memory import Flight, Known, OltunesMemory, hear, predictor_of
 from solvers.policies.oltunes.parameters import OltunesParameters
-from solvers.policies.oltunes.queues import Queues, WindowPace
+from solvers.policies.oltunes.queues import MS_PER_S, Queues, WindowPace
 from solvers.policies.oltunes.rating import CandidateJudge, CandidateQuestion, Rated
 from solvers.policies.oltunes.scores import is_latency_critical, urgency, worth_a_slice
 from solvers.problems.needs import Need
@@ -133,7 +133,6 @@ SPEC = PlannerSpec(
     knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH),
     pursues=SERVING,
 )
-MS_PER_S = 1000.0
 HURRY_MAX = 4.0
 """A task that came late to its place is sized for so many times the rate of its whole deadline at most."""
 

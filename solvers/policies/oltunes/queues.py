@@ -201,9 +201,9 @@ class Grouping(ABC, Generic[T, P, M]):
     def join(self, task: T, place: P, configurations: Sequence[int]) -> M | None:
         """Give it its place, in the first of these that works; None: none does."""
 
-    @abstractmethod
-    def served(self, task: T) -> bool:
+    def served(self, task: T) -> bool:  # noqa: ARG002 - most need one place
         """Whether it needs no place any more."""
+        return True
 
     @abstractmethod
     def choices(self, member: M) -> tuple[Record, Sequence[Record]]:

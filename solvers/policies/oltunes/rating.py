@@ -68,8 +68,6 @@ class Rated:
     run_ms: Floats
     small: dict[int, Rows]
     any: dict[int, Rows]
-    gpu_types: tuple[GpuTypeName, ...]
-    """The best types, best first."""
     latency_ms_mean: float
     """Of those kept."""
     in_time: Flags
@@ -144,7 +142,6 @@ class CandidateJudge:
             run_ms=took_ms,
             small=kept,
             any=best_rows(found.score, options.device_class),
-            gpu_types=tuple(GpuTypeName(name) for name in best),
             latency_ms_mean=float(took_ms[rows].mean()) if len(rows) else float(took_ms.min()),
             in_time=in_time,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,9 +19,10 @@ from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Slo, SloKind, WorkloadKind
 from solvers.planners.draft import Draft
-from solvers.policies.oltunes.groups import GroupBooks, WaitingWork
+from solvers.policies.oltunes.groups import GroupBooks, Newcomer, WaitingWork
 from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.planner import Oltunes
+from solvers.policies.oltunes.queues import Queues
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.unit.lab.benches.tasks.course import Course, of, picture, task
@@ -200,14 +202,28 @@ def test_nobody_is_squeezed_where_all_have_room() -> None:
     assert of(plan, "alone").batch == max(builders.BATCHES)
 
 
-def books(**of_fleet: list[float]) -> GroupBooks:
+class Roomy(GroupBooks):
+    """Room for everybody: size and affinity alone decide."""
+
+    def fitting(self, task: WaitingWork, place: int) -> list[int]:
+        return [0]
+
+    def join(self, task: WaitingWork, place: int, configurations: Sequence[int]) -> Newcomer:
+        return cast(Newcomer, SimpleNamespace(waiting=task))
+
+    def served(self, task: WaitingWork) -> bool:
+        return True
+
+
+def books(**of_fleet: list[float]) -> Roomy:
     """Of devices of which only this is known; nobody sits anywhere."""
     count = len(of_fleet["utilisation"])
     fleet = SimpleNamespace(occupants=np.zeros(count), unrented=np.array(of_fleet.get("unrented", [0.0] * count)))
-    return GroupBooks(
+    return Roomy(
         draft=cast(Draft, SimpleNamespace(fleet=fleet)),
         parameters=OltunesParameters(),
         group_max=3,
+        affinity_min=OltunesParameters().threshold_affinity,
         models={},
         utilisation=np.array(of_fleet["utilisation"]),
         first_group=0,
@@ -222,13 +238,20 @@ def test_the_least_utilised_device_without_tasks_gets_the_next_group() -> None:
 
 def test_a_full_group_admits_no_task_and_its_size_is_no_matter_of_services() -> None:
     task, service = (
-        cast(WaitingWork, SimpleNamespace(need=SimpleNamespace(kind=kind, model="resnet50")))
+        cast(WaitingWork, SimpleNamespace(need=SimpleNamespace(kind=kind, model="resnet50"), name=kind))
         for kind in (WorkloadKind.TASK, WorkloadKind.SERVICE)
     )
+
     made = books(utilisation=[0.0, 0.0], tasks=[2, 3])
-    assert [made._admits(task, device, last=False) for device in (0, 1)] == [True, False]
-    assert [made._admits(service, device, last=False) for device in (0, 1)] == [True, True]
-    assert not made._admits(task, 1, last=True)
+
+    def joins(item: WaitingWork, device: int, *, anybody: bool) -> bool:
+        """Whether it joins, where everything but size and affinity lets it."""
+        line = cast("Queues[WaitingWork]", SimpleNamespace(first=lambda *_: [item], take=lambda _: None))
+        return bool(made.group(line, device, anybody=anybody))
+
+    assert [joins(task, device, anybody=False) for device in (0, 1)] == [True, False]
+    assert [joins(service, device, anybody=False) for device in (0, 1)] == [True, True]
+    assert not joins(task, 1, anybody=True)
     # Whoever sits there is of the same kind: affinity 25, which only orders in the last round.
     made.seat(0, ModelName("resnet50"), WorkloadKind.SERVICE)
-    assert [made._admits(task, 0, last=last) for last in (False, True)] == [False, True]
+    assert [joins(task, 0, anybody=anybody) for anybody in (False, True)] == [False, True]
