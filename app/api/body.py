@@ -194,13 +194,19 @@ def fields_error(errors: Iterable[Mapping[str, Any]], kind: object = None) -> Fi
 
 def _others(told: tuple[Fault, ...], kind: object, body: bytes) -> Iterator[Fault]:
     """Limits that are broken beside what the validator told: it judges a value's own when all of its parts are well."""
-    if any(fault.code == "request-malformed" for fault in told):
-        return
     seen = {fault.pointer for fault in told}
-    for pointer, error in _broken(kind, json.loads(body), ""):
+    for pointer, error in _broken(kind, plain_of(body), ""):
         if pointer not in seen:
             seen.add(pointer)
             yield Fault(pointer=pointer, code="value-invalid", detail=error.message)
+
+
+def plain_of(body: bytes) -> Any:
+    """What a refused body says, as far as it can be read: None where it is no JSON, or a number has no end."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _broken(kind: object, said: object, at: str) -> Iterator[tuple[str, FieldError]]:

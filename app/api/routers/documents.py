@@ -30,6 +30,7 @@ from app.api.body import (
     RequestBody,
     json_of,
     parse,
+    plain_of,
     read_body,
     require_key,
     require_media_type,
@@ -201,7 +202,7 @@ def _read(request: Request, actor: Actor, kind: Kind, key: tuple[str, ...], body
         for field, part in zip(kind.key, key, strict=True):
             require_key(f"/{field}", str(getattr(document, field)), part)
     except FieldsError as error:
-        said = json.loads(body)
+        said = plain_of(body)
         known = isinstance(said, dict) and actor.project in (None, said.get("project"))
         raise FieldsError(services_of(request).documents.faults(kind, said if known else {}, error.faults)) from None
     return document

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.api.body import parse, pointer_of, require_key
+from app.api.body import parse, plain_of, pointer_of, require_key
 from app.errors import FieldsError, MalformedError
 from solvers.domain.device import GpuType
 from solvers.domain.workload import Service
@@ -62,6 +62,12 @@ def test_every_wrong_field_is_told_beside_the_others() -> None:
         told = [fault.pointer for fault in caught.value.faults if not fault.pointer.startswith("/slo/")]
         assert sorted(told) == ["/name", "/priority", "/rate_rps_declared"]
         assert len(caught.value.faults) - len(told) == ("latncy" in body or "percentile" in body)
+
+
+def test_what_a_refused_body_says_is_read_as_far_as_it_can_be() -> None:
+    assert plain_of(b'{"a": 1}') == {"a": 1}
+    for body in (b"9" * 5000, b"{", b"[" * 200_000):
+        assert plain_of(body) is None
 
 
 def test_users_are_not_told_of_pythons_arguments() -> None:
