@@ -93,14 +93,16 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
         opened = frozenset()
     terms = replace(reach_terms(policy), left_usd=kept.left_usd if known else 0.0)
     near, found = None, layout_of(standing)
-    # Where all is solved anyway, what little changes make is asked once, after that.
-    asked = bool(standing) and not known and opened is not None
+    # Where nobody is short and all is solved anyway, what little changes make is asked once, after that.
+    asked = bool(standing) and not known and (opened is not None or found.leaves_short(problem))
     mended = asked and opened and len(standing) > GROUPS_MAX and search.mended is not None and search.mended()
     if asked and not mended:
         near = reached(problem, standing, order.warm[:FRESH_MAX], terms, _few(deadline, NEAR_UNITS))
         if near.short:
             # What is missing may be held by whoever does not change at once: a device, a quota, a cap.
             opened = None
+        elif search.better is not None and opened is None:
+            search.better(near.layout)
     if search.stuck is not None and not mended and (near is None or near.short):
         search.stuck()
     if opened is None:
