@@ -96,6 +96,9 @@ def duration_s(text: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
+ANY_WORDS: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
 def plugged(name: str) -> Any:
     """What an installed distribution offers under a name. Raises CommandError where none does."""
     entry = found(COMMANDS).get(name)
@@ -111,8 +114,7 @@ def plug(app: typer.Typer, name: str, panel: str) -> None:
     if name in found(COMMANDS):
         app.add_typer(plugged(name), name=name, rich_help_panel=panel)
     else:
-        settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-        app.command(name=name, rich_help_panel=panel, context_settings=settings)(_absent(name))
+        app.command(name=name, rich_help_panel=panel, context_settings=ANY_WORDS)(_absent(name))
 
 
 def _absent(name: str) -> Callable[[], None]:

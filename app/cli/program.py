@@ -15,7 +15,7 @@ import typer
 from app.cli import access, checking, declare, modelling, planning, processes, reviewing, tasks, watch
 from app.cli.doctor import doctor
 from app.cli.files import FilesCommand
-from app.cli.options import plug
+from app.cli.options import ANY_WORDS, plug
 from app.cli.output import Exit, Format, Output, exit_code_of, sentence_of, show
 from app.cli.routes import routes
 from app.marked import UnreadableError
@@ -63,17 +63,9 @@ _MODEL, _COMPARE, _REVIEW = "Measure and predict", "Compare policies", "Review c
 _command: Callable[..., object]
 for _command in (processes.up, processes.down, processes.serve, processes.planner):
     app.command(rich_help_panel=_LOCAL)(_command)
-app.command(
-    rich_help_panel=_LOCAL,
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(processes.agent)
-app.command(
-    name="agent-helper",
-    rich_help_panel=_LOCAL,
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(processes.agent_helper)
+_passed_on: dict[str, Any] = {"rich_help_panel": _LOCAL, "add_help_option": False, "context_settings": ANY_WORDS}
+app.command(**_passed_on)(processes.agent)
+app.command(name="agent-helper", **_passed_on)(processes.agent_helper)
 app.command(rich_help_panel=_LOCAL)(processes.traffic)
 app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
 app.command(rich_help_panel=_LOCAL)(processes.restore)
