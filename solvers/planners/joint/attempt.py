@@ -27,6 +27,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.reach import GAP, ReachTerms
+from solvers.planners.joint.solve.solve import worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
 from solvers.problems.joint import WHOLE_PCT, JointProblem
@@ -253,9 +254,6 @@ RESERVE_S_PER_WORKLOAD = 0.0003
 """What seating, writing and bounding take."""
 WRITING_PART = 0.5
 """Of that: with less left nobody begins to."""
-SOLVE_UNITS_LEAST = 500
-SOLVE_UNITS_PER_SIZE, SIZE_POWER = 15, 1.5
-"""Of workloads: longer searches of problems so large hardly find anything better."""
 SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
@@ -309,7 +307,7 @@ class Attempt:
         reserve_s = self._write_s() + min(explain_s, EXPLAIN_PART * budget.deadline_s)
         left_s, units = self.clock.left_s - reserve_s, budget.work_units
         if units is None:
-            worth = SOLVE_UNITS_LEAST + SOLVE_UNITS_PER_SIZE * len(self.reading.problem.workloads) ** SIZE_POWER
+            worth = worth_units(self.reading.problem)
             units = round(worth) if worth * SOLVE_S_PER_UNIT * self.clock.crowding < left_s else None
         return Deadline(left_s, units)
 

@@ -399,7 +399,7 @@ def test_budgets_are_held_against_the_month(full: World) -> None:
     full.put(kinds.BUDGET, MonthlyBudget(name="tight", usd_per_month=1.0))
     full.put(kinds.BUDGET, MonthlyBudget(name="wide", usd_per_month=1e6))
     page = _text(full, "viewer", "/costs")
-    assert page.index("no, not at this rate") < page.index("$1\u202f000\u202f000.00")
+    assert page.index("no, it is spent") < page.index("$1\u202f000\u202f000.00")
     # Whose project it is not, is not told.
     assert "tight" not in _text(full, "own viewer", "/costs")
 

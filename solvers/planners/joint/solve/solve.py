@@ -8,6 +8,7 @@ Devices are named by seating.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,8 +71,10 @@ END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GAP, GAP_LAST = 0.005, 3e-4
 """Of the relaxed optimum: a bound so near is near enough at first, and at last."""
-TURNS_GROW = 2
-"""So many times as much has each turn after the first one as that before."""
+TURNS_GROW, TURNS_WORTH = 2, 4
+"""So many times as much has each turn after the first one as that before; and so many are worth their work."""
+WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
+"""Of workloads, where nobody takes turns: longer searches of problems so large hardly find anything better."""
 SEEDS_APART = 1_000
 """Seeds of turns."""
 WARM_MAX = 2000
@@ -284,11 +287,23 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     )
 
 
+def worth_units(problem: JointProblem) -> float:
+    """The work that a search is worth where nobody says how much it may take: whole turns."""
+    workloads = len(problem.workloads)
+    if workloads > TURNS_WORKLOADS_MAX:
+        return WORTH_UNITS_LEAST + WORTH_UNITS_PER_SIZE * math.pow(workloads, WORTH_POWER)
+    return _first_turn(workloads) * math.pow(TURNS_GROW, TURNS_WORTH) / (1.0 - TURNS_UNTIL)
+
+
+def _first_turn(workloads: int) -> float:
+    return TURN_UNITS + TURN_UNITS_PER_SIZE * math.pow(workloads, SIZE_POWER)
+
+
 def _turns(problem: JointProblem, deadline: Deadline) -> Iterator[Deadline]:
     """What each turn may take. Of counted work each has more than the one before, by what the problem is and not by how
     much there is in all: so whoever has more repeats what others do, and goes on from there: never to a dearer layout.
     """
-    units = TURN_UNITS + TURN_UNITS_PER_SIZE * len(problem.workloads) ** SIZE_POWER
+    units = _first_turn(len(problem.workloads))
     if deadline.work_units is None or len(problem.workloads) > TURNS_WORKLOADS_MAX:
         yield portion(deadline, 1.0 - PROOF_PART)
         return

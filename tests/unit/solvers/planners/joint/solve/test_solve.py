@@ -13,7 +13,7 @@ from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.solution import Rules
-from solvers.planners.joint.solve.solve import SolveOrder, solve
+from solvers.planners.joint.solve.solve import TURNS_WORTH, SolveOrder, _turns, solve, worth_units
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
 from tests.unit.solvers.planners.joint.solve.oracle import optimum
@@ -50,6 +50,18 @@ def test_small_problems_are_solved_as_well_as_by_enumeration(seed: int, basis: s
     assert layout.value(problem) == pytest.approx(best, rel=2e-3)
     assert layout.bound_usd_per_h is not None
     assert layout.bound_usd_per_h <= best + 1e-6
+
+
+@pytest.mark.parametrize("services", [1, 8, 16, 40])
+def test_what_a_search_is_worth_is_spent_in_whole_turns(services: int) -> None:
+    """What a turn does not fit into goes into the bound: with a little less work the demo cost a fifth more."""
+    problem = scene(0, services=services)
+    deadline, turns = Deadline(1e9, round(worth_units(problem))), 0
+    for turn in _turns(problem, deadline):
+        assert turn.work_units is not None
+        deadline.spend(turn.work_units)
+        turns += 1
+    assert turns == TURNS_WORTH
 
 
 def test_equal_orders_end_alike() -> None:
