@@ -3,6 +3,9 @@ is done once and the memory of it shared.
 
 A file's tests run in one process, one after the other; whoever is free takes the next file. Where a process ends in the
 middle of a test, that test has failed, and another process takes the rest of its file.
+
+With `--again N` the tests that failed, if they are no more than N, run once more in the end, with the machine to
+themselves. Who passes then does not fail the run, but is named at its end with what went wrong: it is to be mended.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import os
 import sys
 import traceback
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from types import SimpleNamespace
@@ -44,12 +49,16 @@ class Worker:
 class Workers:
     """Hands out files and tells what is said of their tests, as if they ran here."""
 
-    def __init__(self, config: pytest.Config, count: int) -> None:
+    def __init__(self, config: pytest.Config, count: int, again_max: int = 0) -> None:
         self._config = config
         self._count = count
+        self._again_max = again_max
         self._session: pytest.Session
         self._files: deque[deque[int]] = deque()
         self._living: dict[Connection, Worker] = {}
+        self._held: dict[int, list[pytest.TestReport]] = {}
+        """Failures of tests that may run again."""
+        self._is_second = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -57,31 +66,49 @@ class Workers:
         if session.testsfailed or session.config.option.collectonly:
             return None
         self._session = session
-        by_file: dict[str, deque[int]] = {}
-        for index, item in enumerate(session.items):
-            by_file.setdefault(item.nodeid.split("::", 1)[0], deque()).append(index)
-        self._files.extend(by_file.values())
         _folders(self._config).getbasetemp()
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if isinstance(reporter, TerminalReporter):
             reporter.showfspath = False
         nursery.door()
         try:
-            for number in range(min(self._count, len(self._files))):
-                self._fork(number)
-            while self._living:
-                for line in cast(list[Connection], wait([*self._living])):
-                    self._hear(line)
-                    if session.shouldfail:
-                        raise session.Failed(session.shouldfail)
-                    if session.shouldstop:
-                        raise session.Interrupted(session.shouldstop)
+            self._run(range(len(session.items)), self._count)
+            self._is_second = True
+            self._run(sorted(self._held), 1)
+        except BaseException:
+            self._tell_held()
+            raise
         finally:
             for line, worker in self._living.items():
                 line.close()
                 os.waitpid(worker.pid, 0)
             nursery.close()
         return True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        """Name who failed at first and passed alone."""
+        for index, reports in sorted(self._held.items()):
+            terminalreporter.section(
+                f"TO BE MENDED: failed among others, passed alone: {self._session.items[index].nodeid}"
+            )
+            for report in reports:
+                terminalreporter.line(report.longreprtext)
+
+    def _run(self, tests: Iterable[int], count: int) -> None:
+        by_file: dict[str, deque[int]] = {}
+        for index in tests:
+            by_file.setdefault(self._session.items[index].nodeid.split("::", 1)[0], deque()).append(index)
+        self._files.extend(by_file.values())
+        for number in range(min(count, len(self._files))):
+            self._fork(number)
+        while self._living:
+            for line in cast(list[Connection], wait([*self._living])):
+                self._hear(line)
+                if self._session.shouldfail:
+                    raise self._session.Failed(self._session.shouldfail)
+                if self._session.shouldstop:
+                    raise self._session.Interrupted(self._session.shouldstop)
 
     def _fork(self, number: int) -> None:
         sys.stdout.flush()
@@ -119,8 +146,28 @@ class Workers:
             # The terminal prints these two where a report has them.
             line = f"[worker {worker.number}]"
             report.node = SimpleNamespace(gateway=SimpleNamespace(id=worker.number), _workerinfocache=line)
-            known = {"report": report}
-        getattr(hooks, hook)(**known)
+            self._report(worker.begun, report)
+        else:
+            getattr(hooks, hook)(**known)
+
+    def _report(self, test: int | None, report: pytest.TestReport) -> None:
+        """Tell of a phase, unless it failed and is to be seen again."""
+        if report.failed and test is not None and self._is_second:
+            for first in self._held.pop(test, ()):
+                report.sections.append(("what failed at first, among others", first.longreprtext))
+        elif report.failed and test is not None and self._again_max:
+            self._held.setdefault(test, []).append(report)
+            if len(self._held) <= self._again_max:
+                return
+            self._again_max = 0
+            self._tell_held()
+            return
+        self._config.hook.pytest_runtest_logreport(report=report)
+
+    def _tell_held(self) -> None:
+        held, self._held = self._held, {}
+        for report in chain.from_iterable(held.values()):
+            self._config.hook.pytest_runtest_logreport(report=report)
 
     def _ended(self, line: Connection, worker: Worker) -> None:
         """As it should, for nothing is left, or not."""
@@ -134,7 +181,7 @@ class Workers:
         report = pytest.TestReport(
             where, item.location, {}, "failed", f"the process that ran it ended with {status}", "call"
         )
-        self._config.hook.pytest_runtest_logreport(report=report)
+        self._report(worker.begun, report)
         if worker.left:
             self._files.appendleft(worker.left)
         if self._files:

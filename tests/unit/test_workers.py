@@ -18,7 +18,7 @@ import pytest
 from tests.workers import Workers
 
 def pytest_configure(config):
-    config.pluginmanager.register(Workers(config, 2))
+    config.pluginmanager.register(Workers(config, 2, int(os.environ.get("AGAIN", "0"))))
 
 def told(*words):
     with Path(__file__).with_name("told").open("a") as file:
@@ -54,7 +54,7 @@ def test_of_the_same_file():
 """
 
 
-def ran(folder: Path, *arguments: str) -> str:
+def ran(folder: Path, *arguments: str, again: int = 0, status: int = 1) -> str:
     """What pytest says of these files in two processes."""
     (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     command = [
@@ -69,9 +69,9 @@ def ran(folder: Path, *arguments: str) -> str:
         *arguments,
         str(folder),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "AGAIN": str(again)}
     done = subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
 
@@ -111,3 +111,50 @@ def test_who_cannot_tidy_up_fails(tmp_path: Path) -> None:
     text = "import pytest" + fixture + "def test_passes(bad):\n    pass\n"
     (tmp_path / "test_a.py").write_text(text, encoding="utf-8")
     assert "1 failed, 1 passed" in ran(tmp_path)
+
+
+SHAKES = """
+import os
+from pathlib import Path
+def test_shakes():
+    once = Path(__file__).with_suffix(".once")
+    if not once.exists():
+        once.touch()
+        {fails}
+def test_stands():
+    pass
+"""
+
+
+def shaking(folder: Path, *names: str, fails: str = "raise ValueError('at first')") -> None:
+    for name in names:
+        (folder / f"test_{name}.py").write_text(SHAKES.format(fails=fails), encoding="utf-8")
+
+
+def test_what_failed_runs_once_more_alone_and_is_named(tmp_path: Path) -> None:
+    shaking(tmp_path, "a")
+    shaking(tmp_path, "b", fails="os._exit(3)")
+    text = ran(tmp_path, again=2, status=0)
+    assert "4 passed" in text
+    for name, why in (("a", "ValueError: at first"), ("b", "the process that ran it ended with 3")):
+        told = text.split(f"TO BE MENDED: failed among others, passed alone: test_{name}.py::test_shakes")
+        assert len(told) == 2
+        assert why in told[1]
+
+
+def test_what_fails_again_fails_once_and_tells_both(tmp_path: Path) -> None:
+    shaking(tmp_path, "a")
+    (tmp_path / "test_b.py").write_text("def test_fails():\n    raise OSError('always')\n", encoding="utf-8")
+    text = ran(tmp_path, again=2)
+    assert "1 failed, 2 passed" in text
+    assert text.count("FAILED test_b.py::test_fails") == 1
+    assert "what failed at first, among others" in text
+    assert text.count("E       OSError: always") == 2
+    assert "passed alone: test_a.py" in text
+
+
+def test_where_more_fail_none_runs_again(tmp_path: Path) -> None:
+    shaking(tmp_path, "a", "b", "c")
+    text = ran(tmp_path, again=2)
+    assert "3 failed, 3 passed" in text
+    assert "TO BE MENDED" not in text

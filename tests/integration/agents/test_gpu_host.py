@@ -118,7 +118,7 @@ class GpuHost:
 
     def told(self) -> str:
         """All that agents and the daemon logged, for a failure that happens once in a thousand."""
-        logs = [self.log, *self.folder.rglob("*.log")]
+        logs = [self.log, *self.folder.rglob("*.log"), *self.folder.rglob("notes/*")]
         read = [f"== {path}\n{path.read_text(errors='replace')[-4000:]}" for path in dict.fromkeys(logs)]
         return "\n".join([*read, f"== receipts {[receipt['problems'] for receipt in self.plane.receipts]}"])
 

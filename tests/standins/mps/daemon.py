@@ -197,6 +197,7 @@ class Daemon:
         rounded = int(device.sms * share / 100.0 + 1e-9) // device.granularity * device.granularity
         sms = device.sms if share >= 100.0 else max(device.granularity, rounded)
         server.clients[pid] = Client(pid, uid, namespace, link)
+        note("life", f"client {pid} came")
         # One that has gone meanwhile is taken off when its link is read.
         with contextlib.suppress(OSError):
             link.sendall(f"OK {sms} {memory}\n".encode())
@@ -257,6 +258,7 @@ class Daemon:
         for server in self.servers.values():
             for client in [found for found in server.clients.values() if found.link is link]:
                 del server.clients[client.pid]
+                note("life", f"client {client.pid} left" + ("" if clean else " without a word"))
                 if not clean and not client.ended:
                     note("abrupt", client.pid)
             if server.fault and not server.clients:
@@ -289,6 +291,7 @@ class Daemon:
             arguments.append("--survive")
         process = subprocess.Popen(arguments, start_new_session=True)
         note("pids", process.pid)
+        note("life", f"server {process.pid} started")
         late_s = faults().get("slow_server_s", 0.0)
         server = Server(name, uid, process.pid, self.defaults.copy())
         server.ready_at_s = time.monotonic() + (float(late_s) if isinstance(late_s, int | float) else 0.0)
@@ -307,7 +310,8 @@ class Daemon:
         self.selector.unregister(descriptor)
         os.close(descriptor)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(server.pid, 0)
+            _, status = os.waitpid(server.pid, 0)
+            note("life", f"server {server.pid} ended by {status}")
         for client in list(server.clients.values()):
             self.forget(client.link)
         if self.servers.get(server.name) is server:
