@@ -14,6 +14,7 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from solvers.errors import HeadroomError, InputError, StateError, TransientError
 
@@ -137,6 +138,8 @@ class Database:
                 **kept,
             },
         )
+        event.listen(self._engine, "checkin", self._close_late)
+        self._disposed = False
         if self._pooled:
             event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql(self._local()))
 
@@ -247,5 +250,10 @@ class Database:
         return "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in self._rules.items())
 
     def dispose(self) -> None:
-        """Close every pooled connection."""
+        """Close every pooled connection: those that threads still have, as soon as they give them back."""
+        self._disposed = True
         self._engine.dispose()
+
+    def _close_late(self, _: object, record: ConnectionPoolEntry) -> None:
+        if self._disposed:
+            record.invalidate()

@@ -65,6 +65,17 @@ def test_raw_connection_commits_or_rolls_back(database: Database) -> None:
     assert _names(database) == ["a.kept"]
 
 
+def test_whoever_comes_back_after_the_end_is_closed(database: Database) -> None:
+    kept = []
+    for _ in range(2):
+        with database.raw() as connection:
+            kept.append(connection)
+            database.dispose()
+            _insert_event(connection, "a.last")
+    assert [connection.closed for connection in kept] == [True, True]
+    assert _names(database) == ["a.last", "a.last"]
+
+
 def test_reading_sees_one_moment_and_writes_nothing(database: Database) -> None:
     with database.reading() as session:
         before = events.page(session, PageOrder(limit=10)).items
@@ -114,7 +125,7 @@ def test_a_transaction_in_which_its_process_froze_is_ended_and_transient(databas
 
 def test_a_patient_reader_may_be_slow_where_another_one_is_ended(database_url: str) -> None:
     """It has locked nothing; a picture of much takes a busy machine longer than a leader may stand still."""
-    frozen = Database(database_url, pool_size=2, idle_in_transaction_s=0.05)
+    frozen = Database(database_url, pool_size=2, idle_in_transaction_s=1.0)
     with frozen.reading(patient=True) as patient:
         patient.execute(text("SELECT 1"))
         with pytest.raises(TransientError):
