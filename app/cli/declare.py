@@ -23,7 +23,7 @@ import yaml
 
 from app import kinds
 from app.cli.options import Server, Token, connect
-from app.cli.output import CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
+from app.cli.output import Cell, CommandError, Exit, Format, Output, exit_code_of, listed, rows, sentence_of, show
 from app.cli.tables import plan_head
 from app.client.documents import (
     PROFILES,
@@ -49,7 +49,7 @@ class _Written:
 
     route: str
     key: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: Sequence[str] | Mapping[str, Cell]
     endless: bool = True
     parts: str = ""
     part_columns: tuple[str, ...] = ()
@@ -82,7 +82,14 @@ _WRITTEN: Mapping[str, _Written] = {
         key=("id",),
         columns=("id", "lane", "state", "started_at", "planner", "elapsed_ms", "generation", "decision.reasons"),
     ),
-    "event": _Written(route="events", key=(), columns=("at", "name", "actor", "subject")),
+    "event": _Written(
+        route="events",
+        key=(),
+        columns={
+            "at": "at", "name": "name", "actor": lambda item: item.get("actor_name") or item["actor"],
+            "subject": "subject",
+        },
+    ),
 }  # fmt: skip
 
 

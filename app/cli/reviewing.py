@@ -238,9 +238,8 @@ def hold_lines(held: Document | None) -> list[str]:
     """Who holds planning, until when and why; nothing where nobody does."""
     if held is None:
         return []
-    return [
-        f"planning is held until {_clock(held['until'])} by {held['by']}: {held['reason']} (headroom resume ends it)"
-    ]
+    who = held.get("by_name") or held["by"]
+    return [f"planning is held until {_clock(held['until'])} by {who}: {held['reason']} (headroom resume ends it)"]
 
 
 def _clock(moment: str) -> str:

@@ -38,6 +38,8 @@ class EventLine:
     at: datetime
     name: str
     actor: str
+    actor_name: str = ""
+    """The name of that token, or of the planner."""
     subject: str
     project: str | None
     request_id: str | None

@@ -10,7 +10,7 @@ a lease's row outlives every release. Leases end by the database's clock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -114,6 +114,8 @@ class Hold:
 
     until: datetime
     by: str
+    by_name: str = ""
+    """The name of that token."""
     reason: str
 
 
@@ -234,7 +236,8 @@ def held_back(session: Session, cluster: str) -> Hold | None:
     """Who holds planning now, if anybody does."""
     columns = (cluster_state.c.held_until.label("until"), cluster_state.c.held_by.label("by"))
     query = select(*columns, cluster_state.c.held_for.label("reason"))
-    return one(session, Hold, query.where(cluster_state.c.cluster == cluster, cluster_state.c.held_until > func.now()))
+    held = one(session, Hold, query.where(cluster_state.c.cluster == cluster, cluster_state.c.held_until > func.now()))
+    return held and replace(held, by_name=tokens.name_of(session, held.by))
 
 
 def let_go(session: Session, cluster: str) -> Hold | None:

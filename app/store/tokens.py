@@ -6,6 +6,7 @@ What a role may do is decided at the edge.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -22,6 +23,8 @@ from app.store.tables import join_uses, tokens
 from solvers.errors import NotFoundError
 
 LAST_USED_PRECISION_S = 60.0
+PLANNER = re.compile(r"[^:]+:\d+:[0-9a-f]{8}")
+"""Who holds the lease: host, process, and what tells its starts apart."""
 
 
 class Role(StrEnum):
@@ -189,8 +192,12 @@ def live_of_project(session: Session, project: str) -> tuple[str, ...]:
 
 
 def name_of(session: Session, actor: str) -> str:
-    """Who did something, as people know them: by their token's name, which stays, and not its id."""
+    """Who did something, as people know them: by their token's name, which stays, and not its id; planners by their
+    host.
+    """
     kind, _, token_id = actor.partition(":")
+    if PLANNER.fullmatch(actor):
+        return f"planner on {kind}"
     mine = select(tokens.c.name).where(tokens.c.id == token_id)
     return (session.scalar(mine) if kind == "token" else None) or actor
 

@@ -4,7 +4,6 @@ behind a request or a process, as services and audit events see it. Secrets are 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,8 +68,6 @@ JOIN_TTL_S = 3600.0
 REFUSED = "join.refused"
 REFUSED_EVERY_S = 3600.0
 NAMES_MAX = 10_000
-PLANNER = re.compile(r"[^:]+:\d+:[0-9a-f]{8}")
-"""Who holds the lease: host, process, and what tells its starts apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +106,7 @@ class Tokens:
         self._names: dict[str, str] = {}
 
     def name_of(self, actor: str) -> str:
-        """Who did something, as people know them: by their token's name, planners by their host."""
-        kind = actor.partition(":")[0]
-        if kind != "token":
-            return f"planner on {kind}" if PLANNER.fullmatch(actor) else actor
+        """As the store has it, which is asked once."""
         if actor not in self._names:
             if len(self._names) >= NAMES_MAX:
                 self._names.clear()

@@ -338,30 +338,26 @@ def _steps(review: Review, changes: Iterable[Change]) -> Iterator[PlanStep]:
         )
 
 
+_KNOBS = {
+    "share": ("share %", "share_pct_sm"), "memory": ("memory MiB", "memory_mib_limit"), "batch": ("batch", "batch"),
+    "model": ("model", "model"), "clock": ("clock MHz", "clock_mhz_sm"), "power": ("power limit W", "power_limit_w"),
+    "mode": ("mode", "mode"),
+}  # fmt: skip
+"""What a kind of change is about, by the last word of its name."""
+
+
 def _said(change: Change) -> str:
-    before, after, old, new = change.before, change.after, change.setting_before, change.setting_after
-    if new is not None and old is not None:
-        pairs = {
-            "mode": (old.mode.value, new.mode.value),
-            "clock MHz": (old.clock_mhz_sm, new.clock_mhz_sm),
-            "power limit W": (old.power_limit_w, new.power_limit_w),
-        }
-        told = (f"{name} {_word(was)} -> {_word(now)}" for name, (was, now) in pairs.items() if was != now)
-        return f"set {', '.join(told)}"
-    if before is None and after is not None:
-        return f"start with {after.share_pct_sm} % and batch {after.batch}"
-    if after is None or before is None:
-        return "stop"
-    if change.kind is ChangeKind.MOVE:
-        return f"move from {before.device} to {after.device}"
-    numbers = {
-        "model": (before.model, after.model),
-        "share %": (before.share_pct_sm, after.share_pct_sm),
-        "memory MiB": (before.memory_mib_limit, after.memory_mib_limit),
-        "batch": (before.batch, after.batch),
-    }
-    told = (f"{name} {was} -> {now}" for name, (was, now) in numbers.items() if was != now)
-    return ", ".join(told) or "another envelope"
+    """What this step alone does: a replica of which several knobs change has a step for each."""
+    before, after, knob = change.before, change.after, _KNOBS.get(change.kind.rpartition("_")[2])
+    anew = f"with {after.share_pct_sm} % and batch {after.batch}" if after is not None else ""
+    if knob is not None:
+        pair = (before, after) if after is not None else (change.setting_before, change.setting_after)
+        was, now = (_word(getattr(each, knob[1])) for each in pair)
+        return f"{knob[0]} {was} -> {now}" + (f", {anew}" if change.kind is ChangeKind.SWAP_MODEL else "")
+    if before is not None and after is not None:
+        moves = change.kind is ChangeKind.MOVE
+        return f"move from {before.device} to {after.device}, {anew}" if moves else "another envelope"
+    return f"start {anew}" if after is not None else "stop"
 
 
 def _word(value: object) -> str:

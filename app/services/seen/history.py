@@ -9,7 +9,7 @@ import tempfile
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import IO, cast
 
@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.records import record, record_of
+from app.services.declared.tokens import Tokens
 from app.store import budgets, cycles, documents, events, ledger, logs, nodes, targets, webhooks
 from app.store.budgets import BudgetForecast
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
@@ -157,6 +158,7 @@ class History:
         self._database = database
         self._cluster = cluster
         self._reads = reads
+        self._tokens = Tokens(database)
 
     def target(self) -> Target:
         """What stands; fresh."""
@@ -189,7 +191,9 @@ class History:
         return self._reads.read(_states, cycle_id)
 
     def events(self, order: PageOrder, subject: str | None, project: str | None) -> StoredPage[EventLine]:
-        return self._reads.read(events.page, order, subject=subject, project=project)
+        found = self._reads.read(events.page, order, subject=subject, project=project)
+        named = (replace(item, actor_name=self._tokens.name_of(item.actor)) for item in found.items)
+        return replace(found, items=tuple(named))
 
 
 def _cycle(session: Session, cycle_id: str) -> StoredCycle:

@@ -104,7 +104,8 @@ def test_a_rollback_is_held_seen_and_ended(world: World, headroom: Headroom) -> 
     assert status == 0
     assert out.splitlines()[0] == "generation 3 is what generation 1 was"
     assert "planning is held until " in out
-    assert "planning is held until " in headroom("status")[1]
+    (line,) = [line for line in headroom("status")[1].splitlines() if line.startswith("planning is held until ")]
+    assert " by admin: generation 2 was rolled back" in line
     assert world.call("GET", "/v1/planning").json()["held"]["reason"] == "generation 2 was rolled back"
     assert world.call("GET", "/v1/fleet", "own viewer").json()["held"] is None
     with world.database.transaction() as session:
@@ -113,6 +114,9 @@ def test_a_rollback_is_held_seen_and_ended(world: World, headroom: Headroom) -> 
     assert headroom("resume")[1] == "planning was not held\n"
     (event,) = trail(world, "planning.resumed")
     assert event["facts"]["changed"]["held_until"]["to"] is None
+    assert (event["actor"], event["actor_name"]) == (f"token:{world.ids['admin']}", "admin")
+    told = headroom("get", "events", "cluster")[1]
+    assert (" admin " in told, "token:" in told) == (True, False)
     assert headroom("rollback", "99")[0] == Exit.NOT_FOUND
     assert headroom("rollback", "--cooldown", "soon")[0] == Exit.USAGE
 

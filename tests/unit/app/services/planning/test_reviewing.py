@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
-from app.services.planning.reviewing import Review
+from app.services.planning.reviewing import Review, difference
+from app.store.plans import PlanState
 from solvers.cycle.record import Lane
+from solvers.domain.change import Target
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
-from solvers.domain.plan import Plan
+from solvers.domain.plan import DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
 from tests import builders
@@ -51,3 +55,21 @@ def test_a_device_that_may_not_be_used_refuses_both() -> None:
     review = Review.of(replace(picture, devices=tuple(map(drained, picture.devices))), plan, Lane.APPROVE)
     assert review.unsound
     assert set(review.unsound) <= set(review.blocked)
+
+
+def test_every_step_says_what_it_does_and_no_other_does() -> None:
+    picture, plan = stored()
+    first = plan.assignments[0]
+    was = replace(first, share_pct_sm=first.share_pct_sm - 5, memory_mib_limit=first.memory_mib_limit - 1, batch=99)
+    standing = Target(generation=1, assignments=(was,), settings=(DeviceSetting(device=first.device),))
+    capped = DeviceSetting(device=first.device, clock_mhz_sm=900, power_limit_w=70.0)
+    wished = replace(plan, assignments=(first,), settings=(capped,))
+    review = Review.of(replace(picture, target=standing), wished, Lane.APPROVE)
+    summary: Any = SimpleNamespace(id="sha256:0", lane=Lane.APPROVE, state=PlanState.PROPOSED)
+    assert [step.said for step in difference(review, summary, Target()).steps] == [
+        "clock MHz default -> 900",
+        "power limit W default -> 70",
+        f"batch 99 -> {first.batch}",
+        f"memory MiB {was.memory_mib_limit} -> {first.memory_mib_limit}",
+        f"share % {was.share_pct_sm} -> {first.share_pct_sm}",
+    ]
