@@ -19,17 +19,19 @@ from tests.integration.api.world import World, build_world
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-CROWD = 32
+CROWD, FEW = 32, 4
+"""How many may be connected, and how many of them from one address."""
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """The begin of a handshake that never goes on."""
 
 
 @pytest.fixture
 def secured(database: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[World, int]]:
-    """The application over TLS for few connections, whose handshakes may take a second."""
+    """The application over TLS for few connections of a peer, whose handshakes may take a second."""
     monkeypatch.setattr(server, "HEAD_S", 1.0)
     monkeypatch.setattr(authorities, "LOOK_EVERY_S", 0.0)
-    world = build_world(database, connections_max=CROWD, tls=True, ca=str(tmp_path / "authority.pem"))
+    limits = {"connections_max": CROWD, "connections_per_peer_max": FEW}
+    world = build_world(database, **limits, tls=True, ca=str(tmp_path / "authority.pem"))
     with serving(world) as (port, _):
         yield world, port
 
@@ -84,6 +86,17 @@ def test_what_is_no_tls_is_hung_up_on(secured: tuple[World, int]) -> None:
         caller.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert not caller.makefile("rb").read().startswith(b"HTTP")
     assert _shown(world, port)
+
+
+def test_a_handshake_gives_its_place_back_however_it_ends(secured: tuple[World, int]) -> None:
+    """Of one peer, which may have few at a time: a place that is kept counts for ever."""
+    world, port = secured
+    for _ in range(3 * FEW):
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as caller:
+            caller.sendall(b"no TLS")
+            caller.recv(1)
+    for _ in range(3 * FEW):
+        assert _shown(world, port)
 
 
 def test_a_server_changes_its_certificate_with_its_authority(secured: tuple[World, int]) -> None:
