@@ -340,9 +340,7 @@ PHASES: dict[str, Phase] = {
     ),
     "change: question": _phase((change.question_of,), _swap(change, "question_of", lambda *_: "?")),
     "change: scope": _phase((change.scope_of, change.restless_of), _swap(change, "scope_of", _nothing)),
-    "seat: alike": _phase(
-        (seating._alike, seating._gains, seating.saved_s), _swap(seating, "_alike", lambda _f, wanted, *_: list(wanted))
-    ),
+    "seat: alike": _phase((seating._alike, seating.saved_s), _swap(seating, "_alike", _nothing)),
     "seat: make before break": _phase((standing.make_before_break,), _swap(seating, "make_before_break", _nothing)),
     "seat: budgets": _phase(
         (standing.within_budgets, standing._cheaper, standing._less), _swap(seating, "within_budgets", _nothing)
@@ -359,9 +357,7 @@ PHASES: dict[str, Phase] = {
     "seat: jobs hasten": _phase(
         (jobs._Jobs.hasten, jobs._Jobs._heir, jobs._Jobs._saved_s, jobs._Jobs._move), _swap(jobs._Jobs, "hasten", _no)
     ),
-    "seat: jobs halve": _phase(
-        (jobs._Jobs._parts, jobs._Jobs._part, jobs._Jobs._halved), _swap(jobs._Jobs, "_parts", lambda *_: iter(()))
-    ),
+    "seat: jobs halve": _phase((jobs._Jobs._parts,), _swap(jobs._Jobs, "_parts", lambda *_: iter(()))),
     "seat: widen": _phase((standing.widen, standing._wider), _swap(seating, "widen", _nothing)),
     "spare: fill": _phase(
         (

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from solvers.domain.device import Device, Offer, PowerCap, PowerScope, is_offered, offered_nodes
-from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
+from solvers.domain.device import Offer, PowerCap, is_offered, offered_nodes
+from solvers.domain.ids import DeviceId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners, owners_of
 from solvers.domain.part import Cut
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
@@ -22,6 +22,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project, Work
 from solvers.planners.base import Budget, PlanRequest
+from solvers.problems.fleet import under
 
 # --- What of shared caps and quotas is left to a part of a fleet while others hold what they hold
 
@@ -52,27 +53,14 @@ class Remaining:
 
     def caps(self) -> Iterator[PowerCap]:
         """Every cap over a device of the part, with what is left of it."""
+        members = under(self.fleet, self.fleet.devices)
         for cap in self.fleet.power_caps:
-            under = [device for device in self.fleet.devices if self._covers(cap, device)]
-            if not any(device.id in self.devices for device in under):
+            inside = [self.fleet.devices[place].id for place in members[cap.scope, cap.subject]]
+            if self.devices.isdisjoint(inside):
                 continue
-            others_w = sum(self._drawn_w.get(device.id, 0.0) for device in under)
+            others_w = sum(self._drawn_w.get(device, 0.0) for device in inside)
             spared_w = CAP_W_SPARED if others_w > 0.0 else 0.0
             yield replace(cap, limit_w=max(CAP_W_LEAST, cap.limit_w - others_w - spared_w))
-
-    def _covers(self, cap: PowerCap, device: Device) -> bool:
-        if cap.scope is PowerScope.CLUSTER:
-            return cap.subject == self.fleet.cluster
-        subjects: dict[PowerScope, str] = {
-            PowerScope.DEVICE: device.id,
-            PowerScope.NODE: device.node,
-            PowerScope.RACK: self._racks.get(device.node, ""),
-        }
-        return cap.subject == subjects[cap.scope]
-
-    @cached_property
-    def _racks(self) -> dict[NodeId, str]:
-        return {node.id: node.rack for node in self.fleet.nodes}
 
     @cached_property
     def _parts(self) -> dict[DeviceId, float]:

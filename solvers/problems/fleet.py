@@ -55,35 +55,37 @@ class PowerDomains:
         return np.asarray(change_w <= left + EPSILON)
 
 
-def power_domains(
-    snapshot: Snapshot, devices: Sequence[Device], nodes: Mapping[NodeId, Node], drawn_w: Floats
-) -> list[PowerDomains]:
+def under(snapshot: Snapshot, devices: Sequence[Device]) -> dict[tuple[PowerScope, str], Places]:
+    """The devices, by place in the list, of every power domain that has a cap."""
+    nodes = snapshot.nodes_by_id()
+    members: dict[tuple[PowerScope, str], list[int]] = {(cap.scope, cap.subject): [] for cap in snapshot.power_caps}
+    for place, device in enumerate(devices if members else ()):
+        for scope, subject in (
+            (PowerScope.DEVICE, device.id),
+            (PowerScope.NODE, device.node),
+            (PowerScope.RACK, nodes[device.node].rack),
+            (PowerScope.CLUSTER, snapshot.cluster),
+        ):
+            if (scope, subject) in members:
+                members[scope, subject].append(place)
+    return {domain: np.array(places, dtype=np.intp) for domain, places in members.items()}
+
+
+def power_domains(snapshot: Snapshot, devices: Sequence[Device], drawn_w: Floats) -> list[PowerDomains]:
     """Every kind of domain that has a cap, with each device drawing this much already."""
-    kinds: list[PowerDomains] = []
+    kinds, inside = list[PowerDomains](), under(snapshot, devices)
     for scope in PowerScope:
         caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is scope}
         if not caps:
             continue
-        place = {subject: index for index, subject in enumerate(sorted(caps))}
-        subjects = _subjects(snapshot, devices, nodes, scope)
-        of_device = np.array([place.get(subject, -1) for subject in subjects], dtype=np.intp)
-        headroom_w = np.array([caps[subject] for subject in place], dtype=np.float64)
+        of_device = np.full(len(devices), -1, dtype=np.intp)
+        for index, subject in enumerate(sorted(caps)):
+            of_device[inside[scope, subject]] = index
+        headroom_w = np.array([caps[subject] for subject in sorted(caps)], dtype=np.float64)
         capped = of_device >= 0
         np.subtract.at(headroom_w, of_device[capped], drawn_w[capped])
         kinds.append(PowerDomains(of_device=of_device, headroom_w=headroom_w))
     return kinds
-
-
-def _subjects(
-    snapshot: Snapshot, devices: Sequence[Device], nodes: Mapping[NodeId, Node], scope: PowerScope
-) -> list[str]:
-    if scope is PowerScope.DEVICE:
-        return [device.id for device in devices]
-    if scope is PowerScope.NODE:
-        return [device.node for device in devices]
-    if scope is PowerScope.RACK:
-        return [nodes[device.node].rack for device in devices]
-    return [snapshot.cluster] * len(devices)
 
 
 @dataclass(slots=True)
@@ -407,7 +409,7 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
         limit_w=np.array([item.limit_w for item in classes], dtype=np.float64),
         failure_domain=np.array([failure_domains[nodes[item.node].failure_domain] for item in devices], dtype=np.intp),
         unrented=unrented,
-        domains=power_domains(snapshot, devices, nodes, np.where(unrented, 0.0, idle_w)),
+        domains=power_domains(snapshot, devices, np.where(unrented, 0.0, idle_w)),
         company=CompanyBooks.of(len(devices)),
         foes=_foes(snapshot),
         quota_left={

@@ -9,14 +9,13 @@ reasons, the last one is long past or unknown, or when what stands, changed as f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log
 from zlib import crc32
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import DeviceId
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
@@ -25,7 +24,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.reach import GROUPS_MAX, Reached, reached
 from solvers.planners.joint.solve.solve import SolveOrder, layout_of
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Standing
+from solvers.problems.patterns import Layout, Pattern
 
 FULL_EVERY_S = 300.0
 """So long after the last full solve the next cycle is one again."""
@@ -164,15 +163,15 @@ def question_of(reading: Reading, restless: frozenset[int]) -> str:
 
 def restless_of(reading: Reading) -> frozenset[int]:
     """Workloads that have a reason to change, by number."""
-    problem, works, rows = (
-        reading.problem,
-        reading.problem.workloads,
-        _Rows.of(reading.problem, reading.standing_patterns),
-    )
-    served, replicas = rows.served_rps(), rows.replicas()
-    smallest_rps, widest_pct = np.full(len(works), np.inf), np.zeros(len(works))
-    np.minimum.at(smallest_rps, rows.workload, rows.capacity_rps)
-    np.maximum.at(widest_pct, rows.workload, rows.share_pct)
+    problem, works = reading.problem, reading.problem.workloads
+    served = layout_of(reading.standing_patterns).served_rps(problem)
+    replicas, smallest_rps = np.zeros(len(works), dtype=np.int64), np.full(len(works), np.inf)
+    widest_pct = np.zeros(len(works))
+    for item in reading.standing_patterns:
+        own = problem.variant_workload[list(item.pattern.variants)]
+        np.add.at(replicas, own, item.devices)
+        np.minimum.at(smallest_rps, own, item.pattern.capacity_rps)
+        np.maximum.at(widest_pct, own, item.pattern.shares_pct)
     least = np.array([work.rate_least_rps for work in works])
     fewest, most = (np.array([getattr(work, name) for work in works]) for name in ("replicas_min", "replicas_max"))
     # Short, or more replicas than it may have.
@@ -185,44 +184,5 @@ def restless_of(reading: Reading) -> frozenset[int]:
     known = problem.variant_workload[[item.variant for item in each if item.variant is not None]]
     lost = {item.assignment.workload for item in each if item.variant is None}
     broken = (np.bincount(known, minlength=len(works)) != replicas) | [work.id in lost for work in works]
-    more = reading.open_ended
-    plenty = (fewer | smaller) & [work.id not in more for work in works]
+    plenty = (fewer | smaller) & [work.id not in reading.open_ended for work in works]
     return frozenset(np.flatnonzero(broken | needs | plenty).tolist())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """What stands, member by member of its patterns."""
-
-    problem: JointProblem
-    devices: Whole
-    """So many have it."""
-    pool: Whole
-    workload: Whole
-    share_pct: Whole
-    capacity_rps: Floats
-
-    @staticmethod
-    def of(problem: JointProblem, standing: Iterable[Standing]) -> _Rows:
-        """In the order of the patterns."""
-        found = [(item, place) for item in standing for place in range(len(item.pattern.variants))]
-        kinds = np.array([item.pattern.kind for item, _ in found], dtype=np.int64)
-        variants = np.array([item.pattern.variants[place] for item, place in found], dtype=np.int64)
-        return _Rows(
-            problem=problem,
-            devices=np.array([item.devices for item, _ in found], dtype=np.int64),
-            pool=problem.kind_pool[kinds],
-            workload=problem.variant_workload[variants],
-            share_pct=np.array([item.pattern.shares_pct[place] for item, place in found], dtype=np.int64),
-            capacity_rps=np.array([item.pattern.capacity_rps[place] for item, place in found], dtype=np.float64),
-        )
-
-    def served_rps(self) -> Floats:
-        return self._sum(self.devices * self.capacity_rps)
-
-    def replicas(self) -> Whole:
-        return self._sum(self.devices).astype(np.int64)
-
-    def _sum(self, each: Floats | Whole) -> Floats:
-        works = len(self.problem.workloads)
-        return np.bincount(self.workload, weights=each, minlength=works).astype(np.float64)

@@ -23,7 +23,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Parallel, Whole
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
@@ -97,16 +97,12 @@ def _all_of(problem: JointProblem, pattern: Pattern | None, mine: Collection[int
     return pattern is not None and all(problem.variants[item].workload in mine for item in pattern.variants)
 
 
-def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadline) -> list[Pattern]:
+def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadline) -> Contents:
     """Few replicas first, in as many partings of the device as there is time for, at the highest clock that power and
     promises bear.
     """
-    problem, made = judge_all.problem, list[Pattern]()
-    variants = [
-        number
-        for number, item in enumerate(problem.variants)
-        if item.workload in mine and problem.allowed[pool, number]
-    ]
+    problem, made = judge_all.problem, [judge_all.judge(Patterns.none(MEMBERS_MAX))]
+    variants = np.flatnonzero(problem.allowed[pool] & np.isin(problem.variant_workload, mine)).tolist()
     clocks = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
     kinds = [kind for clock in clocks for kind in problem.like(pool, clock)]
     left = JUDGED_MAX
@@ -116,14 +112,14 @@ def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadli
             break
         partings = np.array(_partings(problem.shares_pct.tolist(), size, left // count), dtype=np.int64)
         left -= count * len(partings)
-        if not len(partings):
-            continue
-        groups = np.array(list(combinations_with_replacement(variants, size)), dtype=np.int64)
-        judged = judge_all.judge(_crossed(kinds, groups, partings, MEMBERS_MAX))
-        lawful = judged.lawful.reshape(len(kinds), -1)
-        each = np.flatnonzero(lawful.any(axis=0))
-        made += judge_all.patterns(judged.take(lawful.argmax(axis=0)[each] * lawful.shape[1] + each))
-    return made
+        if len(partings):
+            groups = np.array(list(combinations_with_replacement(variants, size)), dtype=np.int64)
+            judged = judge_all.judge(_crossed(kinds, groups, partings, MEMBERS_MAX))
+            lawful = judged.lawful.reshape(len(kinds), -1)
+            each = np.flatnonzero(lawful.any(axis=0))
+            made.append(judged.take(lawful.argmax(axis=0)[each] * lawful.shape[1] + each))
+    judged = Judged.chained(made)
+    return Contents.of(problem, judged, np.zeros(len(judged), dtype=bool))
 
 
 def _partings(shares_pct: Sequence[int], size: int, most: int) -> list[tuple[int, ...]]:
@@ -184,48 +180,49 @@ def _keeps_bounds(seats: Seats, move: Move) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    """Contents of one pool, none worse than another in everything: what they serve, in all and by workload."""
+@dataclass(frozen=True, slots=True)
+class Contents(Parallel):
+    """Rows that keep every promise, with what is granted at the batches chosen; the others are row x workload."""
 
-    patterns: tuple[Pattern, ...]
-    value: Floats
-    rates_rps: Floats
-    """Contents x workload."""
+    judged: Judged
+    fixed: Flags
+    """What was not drawn here but handed in."""
+    granted_rps: Floats
     replicas: Floats
+
+    @staticmethod
+    def of(problem: JointProblem, judged: Judged, fixed: Flags) -> Contents:
+        rates, replicas = (np.zeros((len(judged), len(problem.workloads))) for _ in range(2))
+        for place, variants in enumerate(judged.rows.variants.T):
+            stands = np.flatnonzero(variants >= 0)
+            number = problem.variant_workload[variants[stands]]
+            np.add.at(rates, (stands, number), judged.capacity_rps[stands, place])
+            np.add.at(replicas, (stands, number), 1.0)
+        return Contents(judged, fixed, rates, replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table(Parallel):
+    """Contents of one pool, none worse than another in everything."""
+
+    contents: Contents
+    value: Floats
     dynamic_w: Floats
 
     @staticmethod
-    def of(seats: Seats, found: Sequence[Pattern]) -> _Table:
+    def of(seats: Seats, found: Contents) -> _Table:
         """The best of what was found, the most valuable first."""
-        rates, replicas = _sums(seats.floor.problem, found)
-        value = rates @ _weights(seats.floor.problem)
-        watts = np.array([seats.floor.dynamic_w(pattern) for pattern in found])
+        judge, rates = seats.floor.judge, found.granted_rps
+        watts = found.judged.draw_w - judge.idle_w[judge.problem.kind_pool[found.judged.rows.kind]]
+        every = _Table(found, rates @ _weights(judge.problem), watts)
         kept: list[int] = []
-        matters = [*rates.T, *([-watts] if len(seats.floor.room_w) else [])]
-        merits = np.stack(matters, axis=1) if len(found) else np.zeros((0, 1))
-        for index in np.argsort(-value, kind="stable").tolist():
+        merits = np.column_stack([rates, -watts]) if len(seats.floor.room_w) else rates
+        for index in np.argsort(-every.value, kind="stable").tolist():
             if len(kept) == KEPT_MAX:
                 break
             if not kept or not (merits[kept] >= merits[index] - DUST).all(axis=1).any():
                 kept.append(index)
-        return _Table(
-            patterns=tuple(found[index] for index in kept),
-            value=value[kept],
-            rates_rps=rates[kept],
-            replicas=replicas[kept],
-            dynamic_w=watts[kept],
-        )
-
-
-def _sums(problem: JointProblem, patterns: Sequence[Pattern]) -> tuple[Floats, Floats]:
-    """Rates and replicas: pattern x workload."""
-    rates, replicas = (np.zeros((len(patterns), len(problem.workloads))) for _ in range(2))
-    for row, pattern in enumerate(patterns):
-        for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True):
-            rates[row, problem.variants[variant].workload] += capacity
-            replicas[row, problem.variants[variant].workload] += 1
-    return rates, replicas
+        return every.take(np.array(kept, dtype=np.int64))
 
 
 def _weights(problem: JointProblem) -> Floats:
@@ -235,7 +232,7 @@ def _weights(problem: JointProblem) -> Floats:
 def _improve(seats: Seats, table: _Table, devices: Sequence[int]) -> bool:
     """The one exchange, on one device or else on two, that gains most."""
     for size in (1, 2) if len(devices) <= PAIRS_MAX else (1,):
-        best: tuple[float, tuple[int, ...], tuple[int, ...]] | None = None
+        best: tuple[float, tuple[int, ...], Judged] | None = None
         seen: set[tuple[object, ...]] = set()
         for at in combinations(devices, size):
             # Devices that are equal in this need be tried once.
@@ -248,18 +245,21 @@ def _improve(seats: Seats, table: _Table, devices: Sequence[int]) -> bool:
             if found is not None and (best is None or found[0] > best[0] + DUST):
                 best = found[0], at, found[1]
         if best is not None:
-            for device, number in zip(best[1], best[2], strict=True):
-                seats.put(device, table.patterns[number])
+            for device, made in zip(best[1], seats.floor.judge.patterns(best[2]), strict=True):
+                seats.put(device, made)
             return True
     return False
 
 
-def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, tuple[int, ...]] | None:
+def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, Judged] | None:
     """What the best contents of these devices gain, and which they are."""
     problem, weights = seats.floor.problem, _weights(seats.floor.problem)
-    before = _sums(problem, [pattern for device in at if (pattern := seats.patterns[device]) is not None])
-    rates, replicas = (item.sum(axis=0) for item in before)
-    served, count = np.asarray(seats.served_rps), np.array(seats.replicas, dtype=np.float64)
+    rates, replicas = np.zeros((2, len(problem.workloads)))
+    for device in at:
+        for number, delta in seats.change(Move(device=device, after=None)).items():
+            rates[number] -= delta.rps
+            replicas[number] -= delta.replicas
+    contents, served, count = table.contents, seats.served_rps, np.array(seats.replicas, dtype=np.float64)
     floors = np.array([item.rate_least_rps for item in problem.workloads])
     # A replica under a controller begins with a batch that serves a little less than the best.
     least = np.minimum(floors / CEILING_PART, served) * (1 - DUST) - served + rates
@@ -267,11 +267,11 @@ def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, 
     most = np.maximum(np.array([item.replicas_max for item in problem.workloads]), count) - count + replicas
     fits = [table.dynamic_w <= seats.left_at(device) + seats.dynamic_w(device) + DUST_W for device in at]
     if len(at) == 1:
-        made_rates, made_count, value = table.rates_rps, table.replicas, table.value
+        made_rates, made_count, value = contents.granted_rps, contents.replicas, table.value
         able = fits[0]
     else:
-        made_rates = table.rates_rps[:, None] + table.rates_rps[None]
-        made_count = table.replicas[:, None] + table.replicas[None]
+        made_rates = contents.granted_rps[:, None] + contents.granted_rps[None]
+        made_count = contents.replicas[:, None] + contents.replicas[None]
         # Each fits alone; who shares a power domain has to fit together.
         shared = np.intersect1d(*seats.floor.domain_of[list(at)])
         left_w = np.append(seats.left_w, np.inf)[shared].min(initial=np.inf)
@@ -286,8 +286,7 @@ def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, 
     chosen = int(np.argmax(gain)) if gain.size else 0
     if not gain.size or gain.flat[chosen] <= GAIN_PART_MIN * float(rates @ weights):
         return None
-    numbers = np.unravel_index(chosen, gain.shape)
-    return float(gain.flat[chosen]), tuple(int(number) for number in numbers)
+    return float(gain.flat[chosen]), contents.judged.take(np.array(np.unravel_index(chosen, gain.shape)))
 
 
 def pursues(reading: Reading) -> bool:
@@ -310,14 +309,17 @@ def pursued(reading: Reading, cheapest: Layout, deadline: Deadline) -> Layout | 
     if deadline.over:
         return None
     problem, standing = reading.problem, reading.standing_patterns
-    found = contents_of(problem, (*(item.pattern for item in standing), *cheapest.patterns))
+    given = (*(item.pattern for item in standing), *cheapest.patterns)
+    found = contents_of(problem, given)
     stays = _stays(found, standing)
     rows = np.concatenate([np.arange(len(found)), np.array(sorted(stays), dtype=np.int64)])
-    most = np.concatenate([problem.pool_devices[found.pool], [float(stays[row]) for row in sorted(stays)]])
-    bonus = np.concatenate([np.zeros(len(found)), np.full(len(stays), STAY_PART)])
-    worth = found.full_rps[rows] * (1 + bonus)
-    sheet = _Sheet(problem, found, rows, most, worth)
-    chosen = _promising(sheet, found, rows, deadline)
+    pool = problem.kind_pool[found.judged.rows.kind[rows]]
+    most = np.concatenate([problem.pool_devices[pool[: len(found)]], [float(stays[row]) for row in sorted(stays)]])
+    worth = found.judged.full_rps.sum(axis=1)[rows]
+    worth[len(found) :] *= 1 + STAY_PART
+    sheet = _Sheet(problem, found.take(rows), most, worth)
+    fixed = np.concatenate([found.fixed, np.ones(len(stays), dtype=bool)])
+    chosen = _promising(sheet, fixed, pool, deadline)
     limits = Limits(time_s=deadline.left_s, work=NODES, gap=GAP)
     answer = create(ENGINE).solve(sheet.program(chosen, integer=True), limits)
     if answer.values is None:
@@ -328,14 +330,13 @@ def pursued(reading: Reading, cheapest: Layout, deadline: Deadline) -> Layout | 
     return Layout(patterns=tuple(patterns), counts=tuple(counts[kept].tolist()))
 
 
-def _promising(sheet: _Sheet, found: Contents, rows: Whole, deadline: Deadline) -> Whole:
+def _promising(sheet: _Sheet, fixed: Flags, pool: Whole, deadline: Deadline) -> Whole:
     """The best columns at the relaxed prices and at prices shaken, for few whole devices decide more than those see."""
-    relaxed = create(ENGINE).solve(sheet.program(np.arange(len(rows)), integer=False), Limits(time_s=deadline.left_s))
-    if relaxed.row_duals is None or len(rows) <= COLUMNS_MAX:
-        return np.arange(len(rows))
-    rng, pool = np.random.default_rng(1), found.pool[rows]
-    chosen = [np.flatnonzero(found.fixed), np.arange(len(found), len(rows))]
-    pools = np.unique(pool)
+    every = np.arange(len(pool))
+    relaxed = create(ENGINE).solve(sheet.program(every, integer=False), Limits(time_s=deadline.left_s))
+    if relaxed.row_duals is None or len(every) <= COLUMNS_MAX:
+        return every
+    rng, chosen, pools = np.random.default_rng(1), [np.flatnonzero(fixed)], np.unique(pool)
     each = max(1, COLUMNS_MAX // ((1 + SHAKES) * len(pools)))
     for shake in range(1 + SHAKES):
         factor = np.exp(rng.normal(0.0, SHAKE * (shake > 0), len(relaxed.row_duals)))
@@ -360,7 +361,7 @@ def _stays(found: Contents, standing: Sequence[Standing]) -> dict[int, int]:
 class _Sheet:
     """Contents as columns. Rows: what must be served, what is sized for, fewest replicas, most of them, devices."""
 
-    def __init__(self, problem: JointProblem, found: Contents, rows: Whole, most: Floats, worth: Floats) -> None:
+    def __init__(self, problem: JointProblem, found: Contents, most: Floats, worth: Floats) -> None:
         work = problem.workloads
         self.slacks = 3 * len(work)
         self.most, self.worth = most, worth
@@ -369,9 +370,8 @@ class _Sheet:
         self.fewest = np.array([float(item.replicas_min) for item in work])
         self.highest = np.array([float(item.replicas_max) for item in work])
         self.devices = problem.pool_devices.astype(np.float64)
-        pools = np.zeros((len(rows), len(problem.pools)))
-        pools[np.arange(len(rows)), found.pool[rows]] = 1.0
-        granted, replicas = found.granted_rps[rows], found.replicas[rows]
+        pools = np.eye(len(problem.pools))[problem.kind_pool[found.judged.rows.kind]]
+        granted, replicas = found.granted_rps, found.replicas
         self.cells = np.concatenate([granted, granted, replicas, replicas, pools], axis=1)
         weight = _weights(problem) / _weights(problem).mean()
         self.price = np.concatenate([SHORT_FULL_RPS * weight, HEADROOM_FULL_RPS * weight, SHORT_FULL_RPS * weight])
@@ -395,24 +395,6 @@ class _Sheet:
         return np.asarray(-self.worth - self.cells @ duals)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """Rows that keep every promise. Rates are row x workload."""
-
-    judged: Judged
-    """With what is granted at the batches chosen."""
-    pool: Whole
-    granted_rps: Floats
-    replicas: Floats
-    full_rps: Floats
-    """Of the row."""
-    fixed: Flags
-    """What was not drawn here but handed in."""
-
-    def __len__(self) -> int:
-        return len(self.pool)
-
-
 def contents_of(problem: JointProblem, given: tuple[Pattern, ...]) -> Contents:
     """Everything that is looked at, what is handed in first."""
     width = max(MEMBERS_MAX, max((len(item.variants) for item in given), default=0))
@@ -420,20 +402,7 @@ def contents_of(problem: JointProblem, given: tuple[Pattern, ...]) -> Contents:
     both = [Judge(problem, eager=eager).judge(rows) for eager in (True, False)]
     lawful = [np.flatnonzero(item.lawful) for item in both]
     judged = Judged.chained([item.take(chosen) for item, chosen in zip(both, lawful, strict=True)])
-    rates, replicas = (np.zeros((len(judged), len(problem.workloads))) for _ in range(2))
-    for place in range(width):
-        stands = np.flatnonzero(judged.rows.variants[:, place] >= 0)
-        number = problem.variant_workload[judged.rows.variants[stands, place]]
-        np.add.at(rates, (stands, number), judged.capacity_rps[stands, place])
-        np.add.at(replicas, (stands, number), 1.0)
-    return Contents(
-        judged=judged,
-        pool=problem.kind_pool[judged.rows.kind],
-        granted_rps=rates,
-        replicas=replicas,
-        full_rps=judged.full_rps.sum(axis=1),
-        fixed=np.concatenate(lawful) < len(given),
-    )
+    return Contents.of(problem, judged, np.concatenate(lawful) < len(given))
 
 
 def _rows(problem: JointProblem, width: int) -> Iterator[Patterns]:

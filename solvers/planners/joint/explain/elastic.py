@@ -29,6 +29,7 @@ from solvers.domain.workload import Service, SloKind
 from solvers.engines.base import EngineStatus, Limits, ProgrammeRows, create
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.solve.judge import Judge
+from solvers.problems.fleet import under
 from solvers.problems.patterns import Patterns
 
 CHARGE = 1000.0
@@ -343,17 +344,12 @@ def _loosened(service: Service) -> Service:
 
 def _covers(picture: Snapshot) -> dict[DeviceId, frozenset[int]]:
     """The caps over every device, by number; those on single devices are in its power limit."""
-    nodes = picture.nodes_by_id()
-    numbers = {(cap.scope, cap.subject): index for index, cap in enumerate(_wide(picture))}
-    found = {}
-    for device in picture.devices:
-        places = (
-            (PowerScope.NODE, str(device.node)),
-            (PowerScope.RACK, str(nodes[device.node].rack)),
-            (PowerScope.CLUSTER, str(picture.cluster)),
-        )
-        found[device.id] = frozenset(numbers[place] for place in places if place in numbers)
-    return found
+    found: dict[DeviceId, set[int]] = {device.id: set() for device in picture.devices}
+    inside = under(picture, picture.devices)
+    for index, cap in enumerate(_wide(picture)):
+        for place in inside[cap.scope, cap.subject]:
+            found[picture.devices[place].id].add(index)
+    return {name: frozenset(caps) for name, caps in found.items()}
 
 
 def _wide(picture: Snapshot) -> tuple[PowerCap, ...]:

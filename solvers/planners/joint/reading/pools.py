@@ -30,7 +30,7 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.appraisal import Appraisal, DeviceLoad
-from solvers.problems.fleet import DeviceClass, Fleet, Places
+from solvers.problems.fleet import DeviceClass, Fleet, Places, under
 from solvers.problems.joint import Cap, Pool
 from solvers.problems.needs import Need, needs_of
 
@@ -160,22 +160,12 @@ def _grouped(snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failur
 
 def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]:
     """Nodes, racks and the cluster with a cap, less what devices outside pools draw in them."""
-    nodes = snapshot.nodes_by_id()
     draw_w = np.minimum(base.limit_w, fleet.idle_w + fleet.dynamic_w)
-    members: dict[tuple[PowerScope, str], list[int]] = defaultdict(list)
-    wanted = {(cap.scope, cap.subject) for cap in snapshot.power_caps if cap.scope is not PowerScope.DEVICE}
-    for index, device in enumerate(fleet.devices):
-        for scope, subject in (
-            (PowerScope.NODE, device.node),
-            (PowerScope.RACK, nodes[device.node].rack),
-            (PowerScope.CLUSTER, snapshot.cluster),
-        ):
-            if (scope, subject) in wanted:
-                members[scope, subject].append(index)
+    members = under(snapshot, fleet.devices)
     for cap in snapshot.power_caps:
-        inside = np.array(members.get((cap.scope, cap.subject), []), dtype=np.int64)
-        pooled = inside[base.group[inside] >= 0] if len(inside) else inside
-        if len(pooled):
+        inside = members[cap.scope, cap.subject]
+        pooled = inside[base.group[inside] >= 0]
+        if len(pooled) and cap.scope is not PowerScope.DEVICE:
             others_w = float(draw_w[inside].sum() - draw_w[pooled].sum())
             # What is idle is drawn whatever a plan does, but by nothing that is not rented.
             idle_w = float(fleet.idle_w[pooled].sum())

@@ -9,13 +9,15 @@ times. Services are not moved, nothing that they need is taken, and no GPU is op
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.device import OFFERED
-from solvers.planners.joint.seat.seats import DUST, Move, Seats, Terms, members_of, reshared
+from solvers.planners.joint.seat.seats import DUST, Move, Seats, Terms, members_of
+from solvers.planners.joint.solve.judge import Member
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
 
@@ -42,11 +44,11 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
-    """A place with what it is worth; `halves` if half of another job's share."""
+    """A place with what it is worth, and who is beside it there: one of them with half of its share, perhaps."""
 
     place: _Place
     worth: float
-    halves: bool = False
+    beside: tuple[Member, ...]
 
 
 def spread_jobs(seats: Seats, terms: Terms) -> None:
@@ -77,7 +79,7 @@ class _Jobs:
     """Seated jobs."""
     stood: dict[int, _Place] = field(default_factory=dict)
     """Standing jobs."""
-    speeds: dict[int, dict[int, float]] = field(default_factory=dict)
+    speeds: dict[int, Floats] = field(default_factory=dict)
     """By job and pool on a whole device, as parts of the job's best."""
 
     def __post_init__(self) -> None:
@@ -109,13 +111,13 @@ class _Jobs:
         if job in self.stood and job not in self.at:
             place = self.stood[job]
             if place.share_pct <= self._most(job, place.device):
-                self._put(job, place)
+                self._put(job, place, members_of(self.seats.patterns[place.device]))
 
     def place(self, job: int) -> None:
         """Where all jobs together become fastest."""
         options = sorted((*self._rooms(job), *self._parts(job)), key=self._order)
         for option in options[:TRIED_MAX]:
-            if self._part(job, option.place.device) if option.halves else self._put(job, option.place):
+            if self._put(job, option.place, option.beside):
                 return
 
     def hasten(self, job: int) -> bool:
@@ -125,17 +127,13 @@ class _Jobs:
         at, seats = self.at[job], self.seats
         most = min(self.terms.job_most_pct[job], at.share_pct + seats.spare_pct(at.device))
         wider = [_Place(device=at.device, share_pct=step) for step in self._steps(job, at.device, most)[-1:]]
-        moves = [
-            _Option(place=place, worth=self._saved_s(job, place)) for place in wider if place.share_pct > at.share_pct
-        ]
+        moves = [(self._saved_s(job, place), place) for place in wider if place.share_pct > at.share_pct]
         heir = self._heir(job, at.device)
         inherited_s = 0.0 if heir is None else max(0.0, self._saved_s(*heir))
-        for room in self._rooms(job):
-            if room.place.device != at.device:
-                worth = self._saved_s(job, room.place)
-                moves.append(_Option(place=room.place, worth=worth if heir is None else worth + inherited_s))
-        moves.sort(key=lambda item: (-round(item.worth, 6), item.place.device != at.device, item.place.device))
-        return any(self._move(job, item.place) for item in moves[:ALIKE_MAX] if item.worth > DUST)
+        others = (room.place for room in self._rooms(job) if room.place.device != at.device)
+        moves += [(self._saved_s(job, place) + inherited_s, place) for place in others]
+        moves.sort(key=lambda item: (-round(item[0], 6), item[1].device != at.device, item[1].device))
+        return any(self._move(job, place) for worth_s, place in moves[:ALIKE_MAX] if worth_s > DUST)
 
     def _saved_s(self, job: int, place: _Place) -> float:
         """By how much sooner a job ends there, less what its restart must be worth."""
@@ -158,8 +156,8 @@ class _Jobs:
 
     def _order(self, option: _Option) -> tuple[object, ...]:
         device = option.place.device
-        pool = self._problem.pools[int(self.seats.floor.pool_of[device])]
-        return -round(option.worth, 9), option.halves, self.seats.patterns[device] is None, pool.usd_per_h, device
+        pool, now = self._problem.pools[int(self.seats.floor.pool_of[device])], self.seats.patterns[device]
+        return -round(option.worth, 9), option.beside != (*members_of(now),), now is None, pool.usd_per_h, device
 
     def _rooms(self, job: int) -> Iterator[_Option]:
         """Places wherever something is spare, by the job's speed there."""
@@ -172,7 +170,7 @@ class _Jobs:
             steps = self._steps(job, device, self._most(job, device))
             if steps:
                 place = _Place(device=device, share_pct=steps[-1])
-                yield _Option(place=place, worth=self._speed(job, place))
+                yield _Option(place=place, worth=self._speed(job, place), beside=(*members_of(pattern),))
 
     def _parts(self, job: int) -> Iterator[_Option]:
         """The same, less what others lose, where a job with only jobs beside it could give half."""
@@ -182,28 +180,16 @@ class _Jobs:
                 continue
             if len(others) < len(pattern.variants):
                 continue
-            other, share_pct = max(others, key=lambda item: (item[1], item[0]))
+            at = max(range(len(others)), key=lambda number: (others[number][1], others[number][0]))
+            other, share_pct = others[at]
             kept = [step for step in self._steps(other, device, share_pct) if 2 * step <= share_pct][-1:]
             steps = self._steps(job, device, min(self.terms.job_most_pct[job], share_pct - kept[0])) if kept else []
             if steps:
                 now = self._speed(other, _Place(device=device, share_pct=share_pct))
                 lost = now - self._speed(other, _Place(device=device, share_pct=kept[0]))
-                place = _Place(device=device, share_pct=steps[-1])
-                yield _Option(place=place, worth=self._speed(job, place) - lost, halves=True)
-
-    def _part(self, job: int, device: int) -> bool:
-        """Half of the largest job's share to this one; whether it could be."""
-        before = self.seats.patterns[device]
-        if before is None:
-            return False
-        largest = max(range(len(before.shares_pct)), key=lambda at: (before.shares_pct[at], before.variants[at]))
-        move = self._halved(job, device, largest)
-        if move.after is None or not self.seats.accepts(move, job):
-            return False
-        self.seats.make(move)
-        for variant, share_pct in members_of(move.after):
-            self.at[self._problem.variants[variant].workload] = _Place(device=device, share_pct=share_pct)
-        return True
+                place, beside = _Place(device=device, share_pct=steps[-1]), members_of(pattern)
+                beside[at] = beside[at][0], kept[0]
+                yield _Option(place=place, worth=self._speed(job, place) - lost, beside=tuple(beside))
 
     def _move(self, job: int, place: _Place) -> bool:
         """From where it is to another device, or to more on its own; whether it could be."""
@@ -215,7 +201,7 @@ class _Jobs:
         if members and rest is None:
             return False
         self.seats.put(home, rest)
-        if self._put(job, place):
+        if self._put(job, place, members_of(self.seats.patterns[place.device])):
             return True
         self.seats.put(home, before)
         return False
@@ -224,27 +210,17 @@ class _Jobs:
     def _problem(self) -> JointProblem:
         return self.seats.floor.problem
 
-    def _put(self, job: int, place: _Place) -> bool:
-        """The job beside what a device carries, if everything bears it."""
-        members = [*members_of(self.seats.patterns[place.device]), (self._variant(job), place.share_pct)]
+    def _put(self, job: int, place: _Place, beside: Sequence[Member]) -> bool:
+        """The job on a device beside these, if everything bears it."""
+        members = [*beside, (self._variant(job), place.share_pct)]
         after = self.seats.floor.judge.one(self._careful_kind(place.device), members)
         move = Move(device=place.device, after=after)
         if after is None or not self.seats.accepts(move, job):
             return False
         self.seats.make(move)
-        self.at[job] = place
+        for other, share_pct in self._jobs(after):
+            self.at[other] = _Place(device=place.device, share_pct=share_pct)
         return True
-
-    def _halved(self, job: int, device: int, place: int) -> Move:
-        """Half of one member's share given to another job; it may not be lawful."""
-        before, problem = self.seats.patterns[device], self._problem
-        assert before is not None
-        whole = before.shares_pct[place]
-        steps = [int(step) for step in problem.shares_pct if 2 * step <= whole]
-        most = min(self.terms.job_most_pct[job], whole - steps[-1]) if steps else 0
-        rest = [int(step) for step in problem.shares_pct if step <= most]
-        members = [*reshared(before, {place: steps[-1]}), (self._variant(job), rest[-1])] if rest else []
-        return Move(device=device, after=self.seats.floor.judge.one(self._careful_kind(device), members))
 
     def _careful_kind(self, device: int) -> int:
         """How a job presses is not known, so it stands where any neighbour may."""
@@ -267,7 +243,7 @@ class _Jobs:
         ]
 
     def _variant(self, job: int) -> int:
-        return next(number for number, item in enumerate(self._problem.variants) if item.workload == job)
+        return int(np.argmax(self._problem.variant_workload == job))
 
     def _steps(self, job: int, device: int, most_pct: int) -> list[int]:
         """Shares that a job could run with there."""
@@ -280,18 +256,10 @@ class _Jobs:
     def _speed(self, job: int, place: _Place) -> float:
         """As a part of what the job does on the best whole device; 0 where it cannot run."""
         if job not in self.speeds:
-            rates = self._whole(job)
-            best = max(rates.values())
-            self.speeds[job] = {pool: rate / best if best > 0 else 0.0 for pool, rate in rates.items()}
-        whole = self.speeds[job][int(self.seats.floor.pool_of[place.device])]
+            problem, variant, pool = self._problem, self._variant(job), self._problem.kind_pool
+            whole_ms = (problem.mean_ms[:, variant] * problem.shares_pct[:, None] / 100).min(axis=(1, 2))
+            best = np.zeros(len(problem.pools))
+            np.maximum.at(best, pool, np.where(problem.allowed[pool, variant], 1000 / whole_ms[problem.kind_table], 0))
+            self.speeds[job] = best / (best.max() or 1.0)
+        whole = float(self.speeds[job][int(self.seats.floor.pool_of[place.device])])
         return whole * float((place.share_pct / 100) ** PART_EXPONENT)
-
-    def _whole(self, job: int) -> dict[int, float]:
-        """Iterations per second on a whole device, by pool."""
-        problem, variant = self._problem, self._variant(job)
-        found = dict.fromkeys(range(len(problem.pools)), 0.0)
-        for pool, table in zip(problem.kind_pool.tolist(), problem.kind_table.tolist(), strict=True):
-            whole_ms = float((problem.mean_ms[table, variant] * problem.shares_pct[:, None] / 100).min())
-            if problem.allowed[pool, variant] and np.isfinite(whole_ms):
-                found[pool] = max(found[pool], 1000 / whole_ms)
-        return found

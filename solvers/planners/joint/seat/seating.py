@@ -8,9 +8,9 @@ one share larger, makes up where a dollar serves most under every rule, promise 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
@@ -60,80 +60,58 @@ NEAR_PART = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
-    """A pattern that so many devices are to carry."""
-
-    pattern: Pattern
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """Patterns with a device, and those that may go anywhere in their pool."""
+    """Patterns with a device, and how many may go anywhere in their pool."""
 
     seated: dict[int, Pattern]
-    loose: tuple[Copies, ...]
+    loose: dict[Pattern, int]
 
 
 def match(floor: Floor, layout: Layout) -> Matching:
     """Patterns on the devices where most of them stands already."""
-    of_pool: dict[int, list[Copies]] = defaultdict(list)
+    found = Matching(seated={}, loose={})
+    of_pool: dict[int, Counter[Pattern]] = defaultdict(Counter)
     for pattern, count in zip(layout.patterns, layout.counts, strict=True):
-        of_pool[int(floor.problem.kind_pool[pattern.kind])].append(Copies(pattern=pattern, count=count))
-    seated: dict[int, Pattern] = {}
-    loose: list[Copies] = []
+        of_pool[int(floor.problem.kind_pool[pattern.kind])][pattern] += count
     for pool in sorted(of_pool):
-        wanted = sorted(of_pool[pool], key=lambda item: item.pattern.key)
+        wanted = {pattern: of_pool[pool][pattern] for pattern in sorted(of_pool[pool], key=lambda item: item.key)}
         standing = [device for device in floor.devices(pool) if device in floor.held]
-        rest = _same(floor, wanted, standing, seated)
-        rest = _alike(floor, rest, [device for device in standing if device not in seated], seated)
-        loose.extend(rest)
-    return Matching(seated=seated, loose=tuple(loose))
+        _same(floor, wanted, standing, found.seated)
+        wanted = {pattern: count for pattern, count in wanted.items() if count}
+        _alike(floor, wanted, [device for device in standing if device not in found.seated], found.seated)
+        found.loose.update((pattern, count) for pattern, count in wanted.items() if count)
+    return found
 
 
-def _same(floor: Floor, wanted: Sequence[Copies], standing: Iterable[int], seated: dict[int, Pattern]) -> list[Copies]:
-    """Devices whose contents are wanted just so; what is left of the wanted."""
+def _same(floor: Floor, wanted: dict[Pattern, int], standing: Iterable[int], seated: dict[int, Pattern]) -> None:
+    """Devices whose contents are wanted just so; less is wanted then."""
     like: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
     for device in standing:
         like[tuple((item.variant, item.share_pct) for item in floor.held[device])].append(device)
-    rest: list[Copies] = []
-    for item in wanted:
-        networks = floor.problem.networks(item.pattern.variants)
-        places = like.get(tuple(zip(networks, item.pattern.shares_pct, strict=True)), [])
+    for pattern, count in wanted.items():
+        networks = floor.problem.networks(pattern.variants)
+        places = like.get(tuple(zip(networks, pattern.shares_pct, strict=True)), [])
         # At the clock that stands first would be nicer still, but a clock is changed in place.
-        chosen = places[: item.count]
-        seated.update(dict.fromkeys(chosen, item.pattern))
-        del places[: item.count]
-        if item.count > len(chosen):
-            rest.append(replace(item, count=item.count - len(chosen)))
-    return rest
+        seated.update(dict.fromkeys(places[:count], pattern))
+        wanted[pattern] -= len(places[:count])
+        del places[:count]
 
 
-def _alike(floor: Floor, wanted: Sequence[Copies], standing: Sequence[int], seated: dict[int, Pattern]) -> list[Copies]:
-    if not wanted or not standing:
-        return list(wanted)
-    gains = _gains(floor, wanted, standing)
-    left = [item.count for item in wanted]
-    pairs = ((-gain, row, device) for row, found in enumerate(gains) for device, gain in found.items())
-    for _, row, device in sorted(pairs):
-        if left[row] > 0 and device not in seated:
-            left[row] -= 1
-            seated[device] = wanted[row].pattern
-    return [replace(item, count=count) for item, count in zip(wanted, left, strict=True) if count]
-
-
-def _gains(floor: Floor, wanted: Sequence[Copies], standing: Sequence[int]) -> list[dict[int, float]]:
-    """For every wanted pattern the devices where it saves launches, and how many seconds."""
+def _alike(floor: Floor, wanted: dict[Pattern, int], standing: Iterable[int], seated: dict[int, Pattern]) -> None:
+    """Devices where most launch seconds are saved; less is wanted then."""
     where: dict[int, list[int]] = defaultdict(list)
     for device in standing:
         for variant in {item.variant for item in floor.held[device]}:
             where[variant].append(device)
-    found: list[dict[int, float]] = []
-    for item in wanted:
-        networks = floor.problem.networks(item.pattern.variants)
-        near = {device for network in set(networks) for device in where.get(network, ())}
-        found.append({device: saved_s(item.pattern, networks, floor.held[device]) for device in sorted(near)})
-    return found
+    patterns, pairs = list(wanted), list[tuple[float, int, int]]()
+    for row, pattern in enumerate(patterns):
+        networks = floor.problem.networks(pattern.variants)
+        for device in {device for network in set(networks) for device in where.get(network, ())}:
+            pairs.append((-saved_s(pattern, networks, floor.held[device]), row, device))
+    for _, row, device in sorted(pairs):
+        if wanted[patterns[row]] and device not in seated:
+            wanted[patterns[row]] -= 1
+            seated[device] = patterns[row]
 
 
 def saved_s(pattern: Pattern, networks: Sequence[int], held: Sequence[Held]) -> float:
@@ -158,12 +136,12 @@ def saved_s(pattern: Pattern, networks: Sequence[int], held: Sequence[Held]) -> 
     return saved
 
 
-def place(seats: Seats, loose: Iterable[Copies]) -> None:
+def place(seats: Seats, loose: Mapping[Pattern, int]) -> None:
     """Seat what may go anywhere where most power is left, where nothing stands first; what finds no device is left
     out.
     """
     floor = seats.floor
-    each = [item.pattern for item in loose for _ in range(item.count)]
+    each = [pattern for pattern, count in loose.items() for _ in range(count)]
     each.sort(key=lambda item: (-floor.dynamic_w(item), item.key))
     free: dict[int, list[Whole]] = {}
     for pattern in each:

@@ -22,7 +22,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Member
-from solvers.problems.fleet import Fleet
+from solvers.problems.fleet import Fleet, under
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern, Patterns
 
@@ -121,21 +121,15 @@ def floor_of(reading: Reading) -> Floor:
 
 
 def _domains(snapshot: Snapshot, fleet: Fleet, number: Mapping[DeviceId, int]) -> tuple[Whole, Floats]:
-    nodes = snapshot.nodes_by_id()
-    caps = [cap for cap in snapshot.power_caps if cap.scope in _SCOPES]
-    place = {(cap.scope, cap.subject): index for index, cap in enumerate(caps)}
+    caps, inside = [cap for cap in snapshot.power_caps if cap.scope in _SCOPES], under(snapshot, fleet.devices)
     room_w = np.array([cap.limit_w for cap in caps], dtype=np.float64)
     domain_of = np.full((len(number), len(_SCOPES)), NO_DOMAIN, dtype=np.int64)
-    for index, device in enumerate(fleet.devices):
-        subjects = (device.node, nodes[device.node].rack, snapshot.cluster)
-        drawn_w = float(min(fleet.limit_w[index], fleet.idle_w[index] + fleet.dynamic_w[index]))
-        for column, (scope, subject) in enumerate(zip(_SCOPES, subjects, strict=True)):
-            domain = place.get((scope, subject))
-            if domain is None:
-                continue
-            room_w[domain] -= drawn_w
-            if device.id in number:
-                domain_of[number[device.id], column] = domain
+    drawn_w = np.minimum(fleet.limit_w, fleet.idle_w + fleet.dynamic_w)
+    for domain, cap in enumerate(caps):
+        for index in inside[cap.scope, cap.subject].tolist():
+            room_w[domain] -= drawn_w[index]
+            if fleet.devices[index].id in number:
+                domain_of[number[fleet.devices[index].id], _SCOPES.index(cap.scope)] = domain
     return domain_of, room_w
 
 
@@ -243,9 +237,7 @@ class Seats:
 
     def left_at(self, device: int) -> float:
         """What a device's power domains leave."""
-        domains = self.floor.domain_of[device]
-        known = domains[domains != NO_DOMAIN]
-        return float(self.left_w[known].min()) if len(known) else float("inf")
+        return float(self.lefts_at(np.array([device]))[0])
 
     def lefts_at(self, devices: Whole) -> Floats:
         return np.asarray(np.append(self.left_w, np.inf)[self.floor.domain_of[devices]].min(axis=1))
@@ -412,11 +404,6 @@ def usd_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> flo
 def members_of(pattern: Pattern | None) -> list[Member]:
     """Variants of a device with their shares."""
     return [] if pattern is None else list(zip(pattern.variants, pattern.shares_pct, strict=True))
-
-
-def reshared(pattern: Pattern, shares_pct: Mapping[int, int]) -> list[Member]:
-    """Members, those at some places with another share."""
-    return [(variant, shares_pct.get(place, share)) for place, (variant, share) in enumerate(members_of(pattern))]
 
 
 def without(members: Sequence[Member], place: int) -> list[Member]:
