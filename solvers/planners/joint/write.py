@@ -82,54 +82,55 @@ def write(spec: PlannerSpec, seated: Seated) -> Plan:
 def _replicas(seated: Seated) -> Iterator[PlannedReplica]:
     reading, floor, problem = seated.reading, seated.seats.floor, seated.seats.floor.problem
     batches = Batches(seated.seats, eager=seated.eager)
-    found: dict[WorkloadId, list[Member]] = defaultdict(list)
+    found: dict[WorkloadId, list[tuple[int, Member]]] = defaultdict(list)
     for device, name in enumerate(floor.names):
         standing = reading.standing.get(name, ())
         for member in batches.members(device, standing, governed=_governed(seated, device)):
-            found[problem.workloads[problem.variants[member.variant].workload].id].append(member)
+            found[problem.workloads[member.read.workload].id].append((device, member))
     needs, basis = {need.workload: need for need in reading.needs}, Basis(reading.snapshot.profiles_by_key())
     for workload, members in sorted(found.items()):
-        need = needs[workload]
-        for item in members:
-            pattern = seated.seats.patterns[item.device]
+        need, is_job = needs[workload], needs[workload].kind is WorkloadKind.JOB
+        for device, item in members:
+            pattern, read, column = seated.seats.patterns[device], item.read, item.column
             assert pattern is not None
-            pool, clock = problem.pools[int(floor.pool_of[item.device])], int(problem.kind_clock_mhz[pattern.kind])
-            model = problem.variants[item.variant].model
+            pool, clock = problem.pools[int(floor.pool_of[device])], int(problem.kind_clock_mhz[pattern.kind])
+            latency_ms, capacity_rps = float(read.latency_ms[column]), float(read.rate_rps[column])
+            model, batch = problem.variants[read.variant].model, int(problem.batches[column])
             facts = [
-                Fact(name="usd_per_h", value=round(pool.usd_per_h * item.share_pct / 100, 6)),
-                Fact(name="share_pct_sm", value=float(item.share_pct)),
+                Fact(name="usd_per_h", value=round(pool.usd_per_h * read.share_pct / 100, 6)),
+                Fact(name="share_pct_sm", value=float(read.share_pct)),
                 Fact(name="clock_mhz_sm", value=float(clock)),
             ]
-            if need.kind is WorkloadKind.JOB:
-                facts.append(Fact(name="iterations_per_s", value=rounded_rps(item.capacity_rps)))
+            if is_job:
+                facts.append(Fact(name="iterations_per_s", value=rounded_rps(capacity_rps)))
             else:
-                sm_part = reading.fleet.class_at(reading.fleet.index[floor.names[item.device]]).sm_part
+                sm_part = reading.fleet.class_at(reading.fleet.index[floor.names[device]]).sm_part
                 facts += [
-                    Fact(name="latency_ms", value=rounded_ms(item.latency_ms)),
-                    Fact(name="capacity_rps", value=rounded_rps(item.capacity_rps)),
-                    Fact(name="batch", value=float(item.batch)),
+                    Fact(name="latency_ms", value=rounded_ms(latency_ms)),
+                    Fact(name="capacity_rps", value=rounded_rps(capacity_rps)),
+                    Fact(name="batch", value=float(batch)),
                     Fact(name="replicas", value=float(len(members))),
                     Fact(name="rate_rps", value=round(need.rate_rps, 4)),
                     *(
-                        basis.facts(model, pool.gpu_type, item.share_pct * sm_part, item.batch, clock)
+                        basis.facts(model, pool.gpu_type, read.share_pct * sm_part, batch, clock)
                         if need.tokens is None
-                        else token_facts(need, model, pool.gpu_type, item.batch, item.capacity_rps)
+                        else token_facts(need, model, pool.gpu_type, batch, capacity_rps)
                     ),
                 ]
-            fresh = ReasonCode.FILLS_SPARE_SHARE if need.kind is WorkloadKind.JOB else ReasonCode.CHEAPEST_FEASIBLE
+            fresh = ReasonCode.FILLS_SPARE_SHARE if is_job else ReasonCode.CHEAPEST_FEASIBLE
             code = fresh if item.standing is None else ReasonCode.KEPT_STANDING
             yield PlannedReplica(
                 need=need,
-                device=floor.names[item.device],
+                device=floor.names[device],
                 model=model,
-                share_pct=item.share_pct,
-                memory_mib=item.memory_mib,
-                batch=item.batch,
+                share_pct=read.share_pct,
+                memory_mib=int(item.limit_mib),
+                batch=batch,
                 envelope=item.envelope,
                 clock_mhz=clock,
-                latency_ms=item.latency_ms,
-                capacity_rps=item.capacity_rps,
-                power_w=item.power_w,
+                latency_ms=latency_ms,
+                capacity_rps=capacity_rps,
+                power_w=float(read.power_w[column]),
                 standing=item.standing,
                 reasons=(Reason(code=code, subject=pool.gpu_type, facts=tuple(facts)),),
             )
@@ -231,35 +232,11 @@ def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
         yield Reason(code=code, subject=item.gpu_type, facts=(Fact(name="devices_idle", value=float(idle)),))
 
 
+NO_ENVELOPE = Envelope(batch_min=1, batch_max=1, clock_mhz_sm_min=1, clock_mhz_sm_max=1)
 CEILING_PART = 0.99
 """Of the best rate."""
 CLOCK_ROOM_PART = 0.75
 """Of the planned clock: so far a controller shall be able to go down."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One replica with all its numbers. `standing` is the replica that it is, unless it starts anew."""
-
-    variant: int
-    device: int
-    share_pct: int
-    memory_mib: int
-    batch: int
-    envelope: Envelope
-    """Clocks are equal where the clock is fixed."""
-    latency_ms: float
-    capacity_rps: float
-    power_w: float
-    standing: Assignment | None
-
-
-def _as_it_stands(member: Member, before: Envelope) -> Member:
-    """With the envelope that stands, where that lies within what keeps the promise."""
-    made = member.envelope
-    inside = made.batch_min <= before.batch_min <= member.batch <= before.batch_max <= made.batch_max
-    same_clock = replace(made, batch_min=before.batch_min, batch_max=before.batch_max) == before
-    return replace(member, envelope=before) if inside and same_clock else member
 
 
 class Batches:
@@ -282,50 +259,38 @@ class Batches:
             return []
         chosen = self._chosen(pattern, standing)
         self._fit_limits(pattern, chosen)
-        ceilings = _ceilings(self._problem, pattern, chosen) if governed else [0] * len(chosen)
+        ceilings = [len(self._problem.batches)] * len(chosen)
         if governed:
+            ceilings = _ceilings(self._problem, pattern, chosen)
             self._lower(chosen, ceilings)
-        found, batches = [], self._problem.batches
-        windows = [item.window() for item in chosen]
-        if governed:
-            windows = [
-                (low, min(high, max(item.column, ceiling)))
-                for (low, high), item, ceiling in zip(windows, chosen, ceilings, strict=True)
-            ]
-        planned = int(self._problem.kind_clock_mhz[pattern.kind])
+        batches, planned = self._problem.batches, int(self._problem.kind_clock_mhz[pattern.kind])
+        windows = [
+            (low, min(high, max(item.column, ceiling)))
+            for item, ceiling in zip(chosen, ceilings, strict=True)
+            for low, high in (item.window(),)
+        ]
         clocks = _clocks(self._problem, pattern, [high for _, high in windows]) if governed else [planned]
         for item, (low, high) in zip(chosen, windows, strict=True):
-            envelope = Envelope(
+            item.envelope = Envelope(
                 batch_min=int(batches[low]),
                 batch_max=int(batches[high]),
                 clock_mhz_sm_min=clocks[0],
                 clock_mhz_sm_max=clocks[-1],
             )
-            member = Member(
-                variant=item.read.variant,
-                device=device,
-                share_pct=item.read.share_pct,
-                memory_mib=int(item.limit_mib),
-                batch=int(batches[item.column]),
-                envelope=envelope,
-                latency_ms=float(item.read.latency_ms[item.column]),
-                capacity_rps=float(item.read.rate_rps[item.column]),
-                power_w=float(item.read.power_w[item.column]),
-                standing=item.standing,
-            )
-            found.append(member if item.standing is None else _as_it_stands(member, item.standing.envelope))
-        return found
+            if item.standing is not None:
+                item.envelope = _as_it_stands(item.envelope, int(batches[item.column]), item.standing.envelope)
+        return chosen
 
-    def _chosen(self, pattern: Pattern, standing: Sequence[Stands]) -> list[_Chosen]:
+    def _chosen(self, pattern: Pattern, standing: Sequence[Stands]) -> list[Member]:
         """For every member the replica that it is already, if any, and its batch: same share, and a memory limit with a
         batch in it that serves enough.
         """
         problem, network = self._problem, self._problem.network
         capped = problem.pools[int(problem.kind_pool[pattern.kind])].capped
         left = sorted(standing, key=lambda item: (-item.assignment.memory_mib_limit, item.assignment.replica))
-        chosen = list[_Chosen]()
+        chosen = list[Member]()
         for read, batch, memory_mib in zip(self._reads[pattern.key], pattern.batches, pattern.memory_mib, strict=True):
-            item = _Chosen(read=read, column=int(np.searchsorted(problem.batches, batch)), limit_mib=memory_mib)
+            item = Member(read=read, column=int(np.searchsorted(problem.batches, batch)), limit_mib=memory_mib)
             chosen.append(item)
             same = next(
                 (
@@ -344,7 +309,7 @@ class Batches:
                 self._serve(item, column)
         return chosen
 
-    def _column_beside(self, item: _Chosen, before: Assignment, *, capped: bool) -> int | None:
+    def _column_beside(self, item: Member, before: Assignment, *, capped: bool) -> int | None:
         """The batch that a standing replica goes on with: its own (or, where full batches count, the largest that keeps
         the promise) where its workload can spare what that loses, else the chosen one, else the best that its memory
         limit allows; None where none serves enough. Under a power cap none may draw more than the chosen one.
@@ -363,7 +328,7 @@ class Batches:
                 return int(choice)
         return None
 
-    def _fit_limits(self, pattern: Pattern, chosen: Sequence[_Chosen]) -> None:
+    def _fit_limits(self, pattern: Pattern, chosen: Sequence[Member]) -> None:
         """Start those anew whose limits have most above their need, until all limits fit on the device."""
         room = self._problem.pools[int(self._problem.kind_pool[pattern.kind])].memory_mib
         while True:
@@ -375,7 +340,7 @@ class Batches:
             self._serve(worst, int(np.searchsorted(self._problem.batches, pattern.batches[place])))
             worst.standing, worst.limit_mib = None, pattern.memory_mib[place]
 
-    def _lower(self, chosen: Sequence[_Chosen], ceilings: Sequence[int]) -> None:
+    def _lower(self, chosen: Sequence[Member], ceilings: Sequence[int]) -> None:
         """What starts anew begins with its ceiling, where its workload can spare what that loses."""
         for item, ceiling in zip(chosen, ceilings, strict=True):
             workload = item.read.workload
@@ -387,7 +352,7 @@ class Batches:
     def _spare_rps(self, workload: int, rate_rps: float) -> float:
         return max(0.0, float(self.served_rps[workload]) - rate_rps * (1 - DUST))
 
-    def _serve(self, item: _Chosen, column: int) -> None:
+    def _serve(self, item: Member, column: int) -> None:
         self.served_rps[item.read.workload] += float(item.read.rate_rps[column] - item.read.rate_rps[item.column])
         item.column = column
 
@@ -451,11 +416,15 @@ def _beside(shares_pct: Whole, share_pct: Whole) -> tuple[Whole, Whole, Floats]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Chosen:
+class Member:
+    """One replica, its batch by column. `standing` is the replica that it is, unless it starts anew."""
+
     read: _Read
     column: int
     limit_mib: float
     standing: Assignment | None = None
+    envelope: Envelope = NO_ENVELOPE
+    """Clocks are equal where the clock is fixed."""
 
     def window(self) -> tuple[int, int]:
         """First and last column around the chosen one between which every batch keeps the promise within the memory."""
@@ -463,6 +432,13 @@ class _Chosen:
         broken = np.flatnonzero(~fine)
         below, above = broken[broken < self.column], broken[broken > self.column]
         return (int(below[-1]) + 1 if len(below) else 0), (int(above[0]) - 1 if len(above) else len(fine) - 1)
+
+
+def _as_it_stands(made: Envelope, batch: int, before: Envelope) -> Envelope:
+    """The envelope that stands, where that lies within what keeps the promise."""
+    inside = made.batch_min <= before.batch_min <= batch <= before.batch_max <= made.batch_max
+    same_clock = replace(made, batch_min=before.batch_min, batch_max=before.batch_max) == before
+    return before if inside and same_clock else made
 
 
 def _clocks(problem: JointProblem, pattern: Pattern, highest: Sequence[int]) -> list[int]:
@@ -486,7 +462,7 @@ def _kind_at(problem: JointProblem, pattern: Pattern, clock_mhz: int) -> int:
     return problem.like(pool, clock_mhz)[problem.like(pool, planned).index(pattern.kind)]
 
 
-def _ceilings(problem: JointProblem, pattern: Pattern, chosen: Sequence[_Chosen]) -> list[int]:
+def _ceilings(problem: JointProblem, pattern: Pattern, chosen: Sequence[Member]) -> list[int]:
     """For every member the smallest batch that serves nearly as much as the best of those that leave the clock room to
     fall: beyond, more batch brings only latency and power.
     """
