@@ -197,11 +197,6 @@ class Covered:
     unserved_least: int
     """No plan leaves fewer demands unserved."""
     columns: int
-    rounds: int
-
-    @property
-    def gap(self) -> float:
-        return max(0.0, (self.objective - self.bound) / max(1e-12, abs(self.objective)))
 
 
 @dataclass(slots=True)
@@ -225,8 +220,8 @@ class _Pool:
 class MixtureSearch:
     """Column generation for one cost per option; columns are shared by both stages."""
 
-    def __init__(self, problem: Covers, *, mixed: bool) -> None:
-        self.problem, self.mixed = problem, mixed
+    def __init__(self, problem: Covers) -> None:
+        self.problem = problem
         self.board = KnapsackBoard.of(problem)
         self.pool = _Pool()
         for option in range(problem.options):
@@ -251,8 +246,6 @@ class MixtureSearch:
 
     def widen(self, price: Floats, keep: int) -> int:
         """Add the `keep` cheapest mixtures of each demand, worth their price or not; how many were new."""
-        if not self.mixed:
-            return 0
         return self._take(self._duos(price, keep), np.full(len(self.places), np.inf))
 
     def _duos(self, price: Floats, keep: int) -> Duos:
@@ -284,7 +277,7 @@ class MixtureSearch:
         """Add mixtures worth more than their price; how many, and for every demand the least price proven. With quick
         finds nothing is proven for those demands (-inf).
         """
-        found = self._take(self._duos(price, KEPT_EACH_ROUND), worth) if self.mixed else 0
+        found = self._take(self._duos(price, KEPT_EACH_ROUND), worth)
         if found:
             return found, np.full(len(worth), -np.inf)
         return self._prove(price, worth)
@@ -292,9 +285,6 @@ class MixtureSearch:
     def _prove(self, price: Floats, worth: Floats) -> tuple[int, Floats]:
         problem, found = self.problem, 0
         least = np.full(len(worth), np.inf)
-        if not self.mixed:
-            np.minimum.at(least, problem.option_demand, price * problem.replicas_alone)
-            return 0, least
         for demand, options in enumerate(self.places):
             if not len(options):
                 continue
@@ -311,7 +301,6 @@ class MixtureSearch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     bound: float
-    rounds: int
     left: float
     """Demands that the relaxation leaves unserved, parts summed."""
     price: Floats
@@ -338,8 +327,8 @@ def _relax(search: MixtureSearch, usd: Floats, unserved: Floats, least: int, dea
             upper=np.ones(demands),
         )
     )
-    best, added = _Stage(bound=-np.inf, rounds=0, left=0.0, price=usd, each=np.zeros(demands)), 0
-    for rounds in range(1, ROUNDS_MAX + 1):
+    best, added = _Stage(bound=-np.inf, left=0.0, price=usd, each=np.zeros(demands)), 0
+    for _ in range(ROUNDS_MAX):
         master.add(_columns(search, usd, added))
         added = len(search.pool.entries)
         relaxed = master.solve()
@@ -355,7 +344,7 @@ def _relax(search: MixtureSearch, usd: Floats, unserved: Floats, least: int, dea
         proven = float(each.sum() - scarcity @ problem.units + forced * least)
         if proven > best.bound:
             left = float(relaxed.values[:demands].sum())
-            best = _Stage(bound=proven, rounds=rounds, left=left, price=price, each=each)
+            best = _Stage(bound=proven, left=left, price=price, each=each)
         if not found or relaxed.value - best.bound <= CLOSE_ENOUGH * abs(relaxed.value) or deadline.over:
             break
     return best
@@ -376,47 +365,38 @@ def _columns(search: MixtureSearch, usd: Floats, first: int) -> Columns:
     )
 
 
-def cover(problem: Covers, engine: Engine, deadline: Deadline, *, mixed: bool = True, gap: float = 1e-4) -> Covered:
-    """The best plan found by the deadline. With `mixed` False every demand is served by one option alone."""
+def cover(problem: Covers, engine: Engine, deadline: Deadline, *, gap: float = 1e-4) -> Covered:
+    """The best plan found by the deadline."""
     counts = one_by_one(problem)
     if deadline.over:
-        return Covered(
-            counts=counts, objective=problem.objective(counts), bound=-np.inf, unserved_least=0, columns=0, rounds=0
-        )
-    search = MixtureSearch(problem, mixed=mixed)
+        objective = problem.objective(counts)
+        return Covered(counts=counts, objective=objective, bound=-np.inf, unserved_least=0, columns=0)
+    search = MixtureSearch(problem)
     stage, least = _relax(search, problem.option_usd, problem.unserved_usd, 0, deadline), 0
-    rounds = stage.rounds
     if stage.left > SMALL:
         # Parts of demands go without: how many whole ones must, at least?
         counting = _relax(search, np.zeros(problem.options), np.ones(len(problem.demand)), 0, deadline)
         least = max(0, int(np.ceil(counting.bound - 1e-6)))
         stage = _relax(search, problem.option_usd, problem.unserved_usd, least, deadline)
-        rounds += counting.rounds + stage.rounds
-    found, whole_bound = _whole(search, engine, least, Limits(time_s=FIRST_PART * deadline.left_s, gap=gap))
+    found = _whole(search, engine, least, Limits(time_s=FIRST_PART * deadline.left_s, gap=gap))
     counts = min(found, counts, key=problem.objective)
-    objective, bound = problem.objective(counts), stage.bound
-    if not mixed:
-        # All columns there can be were in that programme, so its bound holds for all of them.
-        bound = max(bound, whole_bound)
-    if objective - bound > gap * abs(objective) and not deadline.over:
+    objective = problem.objective(counts)
+    if objective - stage.bound > gap * abs(objective) and not deadline.over:
         search.widen(stage.price, min(WIDEST, max(KEPT_EACH_ROUND, COLUMNS_MAX // len(problem.demand))))
         search.drop(stage.price, stage.each, objective - stage.bound)
-        other, _ = _whole(search, engine, least, Limits(time_s=deadline.left_s, gap=gap))
+        other = _whole(search, engine, least, Limits(time_s=deadline.left_s, gap=gap))
         counts = min(counts, other, key=problem.objective)
     return Covered(
         counts=counts,
         objective=problem.objective(counts),
-        bound=bound,
+        bound=stage.bound,
         unserved_least=least,
         columns=len(search.pool.entries),
-        rounds=rounds,
     )
 
 
-def _whole(search: MixtureSearch, engine: Engine, least: int, limits: Limits) -> tuple[Whole, float]:
-    """The integer master over the columns so far, and what it proved of them; everything is left unserved where
-    the engine has nothing.
-    """
+def _whole(search: MixtureSearch, engine: Engine, least: int, limits: Limits) -> Whole:
+    """The integer master over the columns so far; everything is left unserved where the engine has nothing."""
     problem = search.problem
     nothing = np.zeros(problem.options, dtype=np.int64)
     demands, resources = len(problem.demand), len(problem.units)
@@ -434,9 +414,9 @@ def _whole(search: MixtureSearch, engine: Engine, least: int, limits: Limits) ->
     rows.enter(forced, leave, 1.0)
     answer = engine.solve(rows.program(), limits)
     if answer.values is None:
-        return nothing, answer.bound
+        return nothing
     counts = nothing.copy()
     for index in np.nonzero(answer.values[take] > 0.5)[0]:
         for option, count in search.pool.entries[index]:
             counts[option] += count
-    return (counts if problem.feasible(counts) else nothing), answer.bound
+    return counts if problem.feasible(counts) else nothing

@@ -7,7 +7,6 @@ all.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from solvers.planners.counting.covers import cover
 from solvers.planners.counting.demands import Covers
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Layout, Pattern, serve
+from solvers.problems.patterns import Layout, Pattern, Patterns, serve
 
 ENGINE = "highs"
 WORKLOADS_COUNTED_MAX = 60
@@ -43,14 +42,13 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | 
     options = options_of(problem)
     if not options:
         return None
-    found = cover(_covers(problem, options), create(ENGINE), deadline, gap=gap)
-    counts: Counter[Pattern] = Counter()
-    for option, count in zip(options, found.counts.tolist(), strict=True):
-        if count:
-            counts[option] += count
-    layout = Layout(patterns=tuple(counts), counts=tuple(counts.values()))
-    if not _within_replicas(problem, layout):
+    covers = _covers(problem, options)
+    found = cover(covers, create(ENGINE), deadline, gap=gap)
+    replicas = np.bincount(covers.option_demand, weights=found.counts, minlength=len(problem.workloads))
+    if (replicas > [work.replicas_max for work in problem.workloads]).any():
         return None
+    used = np.flatnonzero(found.counts)
+    layout = Layout(patterns=tuple(options[at] for at in used), counts=tuple(found.counts[used].tolist()))
     spared = _energy_spared(problem, options)
     proven = found.bound - spared if np.isfinite(found.bound) and not found.unserved_least else None
     return Counted(layout=layout, bound_usd_per_h=proven)
@@ -72,13 +70,9 @@ def _is_counting(problem: JointProblem) -> bool:
 
 def options_of(problem: JointProblem) -> list[Pattern]:
     """What a whole device of every kind serves of every variant, by workload."""
-    judge = Judge(problem)
-    found = [
-        pattern
-        for kind in range(problem.kinds)
-        for variant in np.flatnonzero(problem.allowed[int(problem.kind_pool[kind])]).tolist()
-        if (pattern := judge.one(kind, [(variant, WHOLE_PCT)])) is not None
-    ]
+    judge, variants = Judge(problem), np.arange(len(problem.variants))
+    judged = judge.judge(Patterns.singles(np.arange(problem.kinds), variants, np.array([WHOLE_PCT])))
+    found = judge.patterns(judged.take(judged.lawful))
     return sorted(found, key=lambda item: (problem.variants[item.variants[0]].workload, item.key))
 
 
@@ -108,11 +102,3 @@ def _energy_spared(problem: JointProblem, options: list[Pattern]) -> float:
         pool = int(problem.kind_pool[item.kind])
         most[pool] = max(most.get(pool, 0.0), problem.usd_per_wh * max(0.0, item.power_w[0] - least_w))
     return sum(usd * problem.pools[pool].devices for pool, usd in most.items() if usd > DUST)
-
-
-def _within_replicas(problem: JointProblem, layout: Layout) -> bool:
-    replicas = np.zeros(len(problem.workloads), dtype=np.int64)
-    for item, count in zip(layout.patterns, layout.counts, strict=True):
-        replicas[problem.variants[item.variants[0]].workload] += count
-    most = np.array([work.replicas_max for work in problem.workloads], dtype=np.int64)
-    return bool((replicas <= most).all())

@@ -9,7 +9,7 @@ has it. Training jobs, which take what is spare, are left out.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,22 +31,7 @@ STRIDES = (1, 2, 4)
 DUST_USD = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class _Key:
-    workload: WorkloadId
-    gpu_type: GpuTypeName
-    model: ModelName
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Singles:
-    """Replicas, and what they take of devices; arrays of one length."""
-
-    kind: Whole
-    variant: Whole
-    share_pct: Whole
-    memory_mib: Floats
-    watts: Floats
+Key = tuple[WorkloadId, GpuTypeName, ModelName]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,47 +44,29 @@ class _Cost:
     worth_usd: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
-    """What a part of a device is worth, by list and at the prices of a solve; without duals both agree."""
+    """What a part of a device is worth, by list and at the prices of a solve; without duals both agree, since nothing
+    is scarce.
+    """
 
-    problem: JointProblem
-    numbers: Mapping[WorkloadId, int]
-    idle_usd: Floats
-    """By pool: price and idle energy of a whole device."""
-    pool_usd: Floats
-    watt_usd: Floats
-    """By pool: what a watt is worth to the caps over it."""
-    quota_usd: Floats
-    """By workload: of a whole GPU."""
-    replicas_least: Floats
-    """By workload: at least one serves it."""
-    pressure: Floats
-    """By table: what one neighbour presses with on average, at the whole device."""
-
-    @staticmethod
-    def of(problem: JointProblem, prices: Prices | None) -> _Terms:
-        """From the duals of a solve; nothing is scarce without."""
+    def __init__(self, problem: JointProblem, prices: Prices | None) -> None:
         pools, works = len(problem.pools), problem.workloads
-        watt, pool_usd, quota = np.zeros(pools), np.zeros(pools), np.zeros(len(works))
+        self.problem, self.numbers = problem, {work.id: number for number, work in enumerate(works)}
+        # By pool: price and idle energy of a whole device, what one more is worth, and a watt to the caps over it.
+        self.idle_usd = np.array([problem.idle_usd_per_h(pool) for pool in range(pools)])
+        self.pool_usd, self.watt_usd = np.zeros(pools), np.zeros(pools)
+        # By workload: of a whole GPU.
+        self.quota_usd = np.zeros(len(works))
         if prices is not None:
-            pool_usd = prices.pool_usd
+            self.pool_usd = prices.pool_usd
             for cap, usd in zip(problem.caps, prices.cap_usd, strict=True):
-                watt += usd * (np.array(cap.devices) > 0)
+                self.watt_usd += usd * (np.array(cap.devices) > 0)
             by_project = {name: usd for (name, _), usd in zip(problem.quotas, prices.quota_usd, strict=True)}
-            quota = np.array([by_project.get(work.project, 0.0) for work in works], dtype=np.float64)
+            self.quota_usd = np.array([by_project.get(work.project, 0.0) for work in works], dtype=np.float64)
         known = np.where(problem.pressure > 0, problem.pressure, np.nan)
         counted = np.maximum(1, np.count_nonzero(~np.isnan(known), axis=1)) if known.size else 1
-        return _Terms(
-            problem=problem,
-            numbers={work.id: number for number, work in enumerate(works)},
-            idle_usd=np.array([problem.idle_usd_per_h(pool) for pool in range(pools)]),
-            pool_usd=np.asarray(pool_usd, dtype=np.float64),
-            watt_usd=watt,
-            quota_usd=quota,
-            replicas_least=np.array([max(1, work.replicas_min) for work in works], dtype=np.float64),
-            pressure=np.asarray(np.nansum(known, axis=1) / counted, dtype=np.float64),
-        )
+        # By table: what one neighbour presses with on average, at the whole device.
+        self.pressure = np.nansum(known, axis=1) / counted
 
     def slowdown(self, rows: Patterns) -> Floats:
         """Of single replicas beside an average neighbour, which takes the rest of the device."""
@@ -108,20 +75,21 @@ class _Terms:
         felt = problem.sensitivity[table, rows.variants] * self.pressure[table] * rest
         return np.where(rest > 0, problem.crowd[table, rows.variants] * (1 + felt), 1.0)
 
-    def cost(self, of: _Singles) -> _Cost:
-        problem, pool = self.problem, self.problem.kind_pool[of.kind]
+    def cost(self, kind: Whole, variant: Whole, share_pct: Whole, memory_mib: Floats, watts: Floats) -> _Cost:
+        """Of replicas with what they take of devices, in arrays of one length."""
+        problem, pool = self.problem, self.problem.kind_pool[kind]
         whole_mib = np.array([item.memory_mib for item in problem.pools])
         clients = np.array([item.clients for item in problem.pools], dtype=np.float64)
         gpu_part = np.array([item.gpu_part for item in problem.pools])
         # Part of a device that no other replica can have.
-        parts = np.maximum(of.share_pct / 100, of.memory_mib / np.maximum(whole_mib[pool], 1e-9))
+        parts = np.maximum(share_pct / 100, memory_mib / np.maximum(whole_mib[pool], 1e-9))
         room = np.minimum(1.0, np.maximum(parts, 1 / clients[pool]))
         if problem.by_replica:
-            listed = problem.held_usd(of.kind, of.variant, of.share_pct)
+            listed = problem.held_usd(kind, variant, share_pct)
         else:
-            listed = self.idle_usd[pool] * room + problem.usd_per_wh * of.watts
-        scarce = self.pool_usd[pool] * room + self.watt_usd[pool] * of.watts
-        quota_usd = self.quota_usd[problem.variant_workload[of.variant]] * gpu_part[pool] * of.share_pct / 100
+            listed = self.idle_usd[pool] * room + problem.usd_per_wh * watts
+        scarce = self.pool_usd[pool] * room + self.watt_usd[pool] * watts
+        quota_usd = self.quota_usd[problem.variant_workload[variant]] * gpu_part[pool] * share_pct / 100
         return _Cost(listed_usd=np.asarray(listed), worth_usd=np.asarray(listed + scarce + quota_usd))
 
 
@@ -134,7 +102,7 @@ class Table:
 
 
 def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
-    problem, terms = reading.problem, _Terms.of(reading.problem, prices)
+    problem, terms = reading.problem, _Terms(reading.problem, prices)
     first = {item.workload for item in plan.unplaced}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
     numbers = sorted(
@@ -145,7 +113,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
     got = _got(reading, plan, terms)
     found = {key: _of_plan(key, items) for key, items in got.items()}
     for item in _best(terms, grid, _spent(got, terms)):
-        found.setdefault(_Key(workload=item.workload, gpu_type=item.gpu_type, model=item.model), item)
+        found.setdefault((item.workload, item.gpu_type, item.model), item)
     own = {need.workload: need.model for need in reading.needs}
     wanted = {problem.workloads[number].id for number in grid.workloads.tolist()}
     outside = {need.workload for need in reading.needs} - {work.id for work in problem.workloads} - jobs
@@ -155,7 +123,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
             refused = Candidate(
                 workload=workload, gpu_type=gpu_type, model=model, chosen=False, feasible=False, reasons=(reason,)
             )
-            found.setdefault(_Key(workload=workload, gpu_type=gpu_type, model=model), refused)
+            found.setdefault((workload, gpu_type, model), refused)
     return Table(candidates=tuple(found[key] for key in sorted(found)), left_out=len(numbers) - len(grid.workloads))
 
 
@@ -202,9 +170,10 @@ def _best(terms: _Terms, grid: _Grid, spent: dict[WorkloadId, _Cost]) -> Iterato
     kind, variant, share = judged.rows.kind, judged.rows.variants[:, 0], judged.rows.shares_pct[:, 0]
     memory_mib, rate_rps = judged.memory_mib[:, 0], judged.capacity_rps[:, 0]
     work = problem.variant_workload[variant]
-    replicas = np.maximum(problem.rate_rps[work] / np.maximum(rate_rps, 1e-12), terms.replicas_least[work])
+    least = np.array([max(1.0, item.replicas_min) for item in problem.workloads])[work]
+    replicas = np.maximum(problem.rate_rps[work] / np.maximum(rate_rps, 1e-12), least)
     watts = judged.power_w[:, 0]
-    cost = terms.cost(_Singles(kind=kind, variant=variant, share_pct=share, memory_mib=memory_mib, watts=watts))
+    cost = terms.cost(kind, variant, share, memory_mib, watts)
     listed_usd, worth_usd = replicas * cost.listed_usd, replicas * cost.worth_usd
     names = sorted({item.gpu_type for item in problem.pools})
     type_of = np.array([names.index(item.gpu_type) for item in problem.pools], dtype=np.int64)[problem.kind_pool[kind]]
@@ -213,11 +182,9 @@ def _best(terms: _Terms, grid: _Grid, spent: dict[WorkloadId, _Cost]) -> Iterato
     first = order[np.concatenate([[True], place[1:] != place[:-1]])] if len(order) else order
     for row in first.tolist():
         workload, gpu_type = problem.workloads[int(work[row])].id, names[int(type_of[row])]
-        own = spent.get(workload)
-        more = None if own is None else float(worth_usd[row]) - float(own.worth_usd)
-        if own is None or more is None:
-            reason = Reason(code=ReasonCode.NO_SHARE_LEFT, subject=gpu_type)
-        else:
+        own, more, reason = spent.get(workload), None, Reason(code=ReasonCode.NO_SHARE_LEFT, subject=gpu_type)
+        if own is not None:
+            more = float(worth_usd[row]) - float(own.worth_usd)
             reason = _dearer(gpu_type, float(listed_usd[row]), float(own.listed_usd), more)
         yield Candidate(
             workload=workload,
@@ -258,7 +225,7 @@ class _Had:
     worth_usd: float
 
 
-def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[_Key, list[_Had]]:
+def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[Key, list[_Had]]:
     problem, types = reading.problem, reading.snapshot.gpu_types_by_name()
     pool_of = {device: pool for pool, devices in enumerate(reading.pool_devices) for device in devices}
     clocks = {item.device: item.clock_mhz_sm for item in plan.settings}
@@ -271,28 +238,26 @@ def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[_Key, list[_Had]]:
                 items.append(item)
                 variants.append(variant)
     cost = terms.cost(
-        _Singles(
-            kind=np.array([last[pool_of[item.device]] for item in items], dtype=np.int64),
-            variant=np.array(variants, dtype=np.int64),
-            share_pct=np.array([item.share_pct_sm for item in items], dtype=np.int64),
-            memory_mib=np.array([item.memory_mib_limit for item in items], dtype=np.float64),
-            watts=np.array([item.power_w_planned for item in items], dtype=np.float64),
-        )
+        np.array([last[pool_of[item.device]] for item in items], dtype=np.int64),
+        np.array(variants, dtype=np.int64),
+        np.array([item.share_pct_sm for item in items], dtype=np.int64),
+        np.array([item.memory_mib_limit for item in items], dtype=np.float64),
+        np.array([item.power_w_planned for item in items], dtype=np.float64),
     )
-    found: dict[_Key, list[_Had]] = defaultdict(list)
+    found: dict[Key, list[_Had]] = defaultdict(list)
     for item, listed, worth in zip(items, cost.listed_usd.tolist(), cost.worth_usd.tolist(), strict=True):
         gpu_type = problem.pools[pool_of[item.device]].gpu_type
         clock = clocks.get(item.device) or types[gpu_type].clock_mhz_sm_max
         had = _Had(item=item, clock_mhz=clock, listed_usd=listed, worth_usd=worth)
-        found[_Key(workload=item.workload, gpu_type=gpu_type, model=item.model)].append(had)
+        found[item.workload, gpu_type, item.model].append(had)
     return dict(found)
 
 
-def _spent(got: dict[_Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, _Cost]:
+def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, _Cost]:
     """What each workload's replicas cost, scaled to its whole rate."""
     total: dict[WorkloadId, list[_Had]] = defaultdict(list)
-    for key, items in got.items():
-        total[key.workload].extend(items)
+    for (workload, _, _), items in got.items():
+        total[workload].extend(items)
     found = {}
     for workload, items in total.items():
         rate = terms.problem.workloads[terms.numbers[workload]].rate_rps
@@ -305,16 +270,17 @@ def _spent(got: dict[_Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, _Cost
     return found
 
 
-def _of_plan(key: _Key, items: list[_Had]) -> Candidate:
+def _of_plan(key: Key, items: list[_Had]) -> Candidate:
     """The replicas of one type as one line: the commonest knobs, summed capacity and cost."""
     knobs = Counter((had.item.share_pct_sm, had.item.batch, had.clock_mhz, had.item.memory_mib_limit) for had in items)
     (share, batch, clock, memory), _ = min(knobs.items(), key=lambda pair: (-pair[1], pair[0]))
     latencies = [had.item.latency_ms_planned for had in items if had.item.latency_ms_planned is not None]
     codes = sorted({reason.code for had in items for reason in had.item.reasons[:1]})
+    workload, gpu_type, model = key
     return Candidate(
-        workload=key.workload,
-        gpu_type=key.gpu_type,
-        model=key.model,
+        workload=workload,
+        gpu_type=gpu_type,
+        model=model,
         chosen=True,
         feasible=True,
         share_pct_sm=share,
@@ -326,5 +292,5 @@ def _of_plan(key: _Key, items: list[_Had]) -> Candidate:
         capacity_rps=round(sum(had.item.capacity_rps for had in items) / len(items), 4),
         usd_per_h=round(sum(had.listed_usd for had in items), 6),
         usd_per_h_more=0.0,
-        reasons=tuple(Reason(code=code, subject=key.gpu_type) for code in codes),
+        reasons=tuple(Reason(code=code, subject=gpu_type) for code in codes),
     )

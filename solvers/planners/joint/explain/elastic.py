@@ -98,7 +98,7 @@ class _ElasticProgramme:
         self.rows = ProgrammeRows()
         self.slack: dict[Give, Whole] = {}
         self._device_row = [self._at_most(0.0 if cell.new else cell.devices) for cell in cells]
-        self._cap_row = [self._at_most(max(0.0, cap.left_w)) for cap in room.caps]
+        self._cap_row = [self._at_most(max(0.0, cap.left)) for cap in room.caps]
         self._quota_row = {name: self._at_most(quota.left) for name, quota in room.quotas.items()}
         pools = room.elastic.problem.pools
         for cell, row in zip(cells, self._device_row, strict=True):
@@ -231,18 +231,10 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapLeft:
-    """One power cap and what the plan leaves of it."""
+class Limit:
+    """A power cap, W, or a project's quota, GPUs; and what the plan leaves of it."""
 
     name: str
-    limit_w: float
-    left_w: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaLeft:
-    """A project's quota and what the plan leaves of it, GPUs."""
-
     whole: float
     left: float
 
@@ -256,8 +248,8 @@ class Room:
     elastic: Reading
     """Of the short workloads alone."""
     cells: tuple[Cell, ...]
-    caps: tuple[CapLeft, ...]
-    quotas: dict[ProjectName, QuotaLeft]
+    caps: tuple[Limit, ...]
+    quotas: dict[ProjectName, Limit]
     spent_usd_per_h: dict[WorkloadId, float]
     """As budgets count: by share, without interruptions."""
     held: dict[WorkloadId, list[Assignment]]
@@ -290,7 +282,7 @@ def room_of(reading: Reading, elastic: Reading, plan: Plan, anew: Iterable[Workl
         cells=_cells(elastic, picture, free, covers),
         caps=_caps_left(reading, stays, covers),
         quotas={
-            item.name: QuotaLeft(whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
+            item.name: Limit(name=item.name, whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
             for item in picture.projects
             if item.quota_gpus is not None
         },
@@ -385,7 +377,7 @@ def _cells(
 
 def _caps_left(
     reading: Reading, stays: Iterable[Assignment], covers: dict[DeviceId, frozenset[int]]
-) -> tuple[CapLeft, ...]:
+) -> tuple[Limit, ...]:
     fleet, wide = reading.fleet, _wide(reading.snapshot)
     dynamic: dict[DeviceId, float] = defaultdict(float)
     for item in stays:
@@ -398,6 +390,6 @@ def _caps_left(
         for cap in covers[device.id]:
             drawn[cap] += watts
     return tuple(
-        CapLeft(name=f"{cap.scope.value}/{cap.subject}", limit_w=cap.limit_w, left_w=cap.limit_w - float(watts))
+        Limit(name=f"{cap.scope.value}/{cap.subject}", whole=cap.limit_w, left=cap.limit_w - float(watts))
         for cap, watts in zip(wide, drawn, strict=True)
     )

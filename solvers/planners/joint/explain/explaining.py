@@ -279,7 +279,7 @@ class _Teller:
             case Resource.GPU:
                 return float(room.types[GpuTypeName(subject)])
             case Resource.POWER_W:
-                return next(cap.limit_w for cap in room.caps if cap.name == subject)
+                return next(cap.whole for cap in room.caps if cap.name == subject)
             case Resource.QUOTA_GPU:
                 return room.quotas[ProjectName(subject)].whole
             case Resource.REPLICA:

@@ -187,13 +187,12 @@ Refusals = dict[tuple[WorkloadId, GpuTypeName], Reason]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kinds:
-    """Tables, and the pool, clock and table of every kind; `table_of_pool` at its highest clock."""
+    """Tables, and the pool, clock and table of every kind, by rising clocks of a pool."""
 
     tables: tuple[Table, ...]
     pool: Whole
     clock_mhz: Whole
     table: Whole
-    table_of_pool: Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +230,7 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
     )
     rates = np.where(draft.able, draft.alone.rate_rps, 0.0)[:, columns]
     workloads = _workloads(draft, tuple(draft.left[before] for before in served), variants, rates)
-    policy, arrays, kinds = picture.policy, draft.arrays, draft.kinds
+    policy, arrays, kinds = picture.policy, draft.arrays.of(columns), draft.kinds
     pressure, exponent, sensitivity, crowd = draft.colocation.pressures(kinds.tables, columns, arrays)
     problem = JointProblem(
         pools=pools.pools,
@@ -242,10 +241,10 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         variants=variants,
         shares_pct=arrays.shares_pct,
         batches=arrays.batches,
-        mean_ms=arrays.mean_ms[:, columns],
-        tail_ms=arrays.tail_ms[:, columns],
-        power_w=arrays.power_w[:, columns],
-        memory_mib=arrays.memory_mib[:, columns],
+        mean_ms=arrays.mean_ms,
+        tail_ms=arrays.tail_ms,
+        power_w=arrays.power_w,
+        memory_mib=arrays.memory_mib,
         pressure=pressure,
         exponent=exponent,
         sensitivity=sensitivity,
@@ -258,7 +257,7 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         by_memory=policy.cost_basis is CostBasis.MEMORY,
         share_step_pct=policy.share_step_pct,
     )
-    return split(problem, arrays.used_mib[:, columns]), dict(_refusals(draft))
+    return split(problem, arrays.used_mib), dict(_refusals(draft))
 
 
 def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]) -> _Draft:
@@ -267,13 +266,14 @@ def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]
     types = {traits.device_class.gpu_type for traits in pools.traits}
     models = {item.model for item in variants}
     layers = layers_of(item for item in picture.profiles if item.model in models and item.gpu_type in types)
-    colocation = Colocation.of(picture, needs, variants)
+    colocation = Colocation(picture, needs, variants)
     kinds = _kinds(picture, pools, layers, {name for name in types if colocation.mixed(name)})
     arrays = _arrays(picture, kinds.tables, layers, needs, variants)
     colocation.separate_unknown(arrays, kinds.tables)
     colocation.slow_beside_rests(arrays, kinds.tables, pools.traits)
     workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
     room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
+    last = np.searchsorted(kinds.pool, np.arange(len(pools.pools)), side="right") - 1
     return _Draft(
         picture=picture,
         fleet=fleet,
@@ -284,7 +284,7 @@ def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]
         layers=layers,
         arrays=arrays,
         colocation=colocation,
-        alone=alone_of(arrays, workloads, variants, kinds.table_of_pool, room_mib),
+        alone=alone_of(arrays, workloads, variants, kinds.table[last], room_mib),
         allowed=allowed_of(fleet, pools, needs, variants),
     )
 
@@ -299,7 +299,6 @@ def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: se
     }
     tables: dict[Table, int] = {}
     rows: list[tuple[int, int, int]] = []
-    highest = []
     for pool, traits in enumerate(pools.traits):
         kind = traits.device_class
         apart = kind.gpu_type in mixed and not kind.exclusive and traits.rest is None
@@ -315,15 +314,8 @@ def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: se
                 rest_of=-1 if traits.rest is None else pool,
             )
             rows.append((pool, clock, tables.setdefault(table, len(tables))))
-        highest.append(rows[-1][2])
     pool_of, clock_of, table_of = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return _Kinds(
-        tables=tuple(tables),
-        pool=pool_of,
-        clock_mhz=clock_of,
-        table=table_of,
-        table_of_pool=np.array(highest, dtype=np.int64),
-    )
+    return _Kinds(tables=tuple(tables), pool=pool_of, clock_mhz=clock_of, table=table_of)
 
 
 def _arrays(
@@ -350,20 +342,13 @@ def _arrays(
     axes = Axes.of(layers, (table.sm_part for table in tables), step, bounds, sequences)
     place = {model: row for row, model in enumerate(dict.fromkeys(item.model for item in variants))}
     types = picture.gpu_types_by_name()
-    by_model = fill(tables, tuple(place), layers, axes, types)
-    rows = np.array([place[item.model] for item in variants], dtype=np.int64)
-    arrays = Arrays(
-        shares_pct=axes.shares_pct,
-        batches=axes.batches,
-        mean_ms=by_model.mean_ms[:, rows],
-        tail_ms=by_model.tail_ms[:, rows],
-        power_w=by_model.power_w[:, rows],
-        memory_mib=by_model.memory_mib[:, rows],
-        used_mib=by_model.used_mib[:, rows],
-    )
+    arrays = fill(tables, tuple(place), layers, axes, types).of([place[item.model] for item in variants])
     cells = Cells(arrays=arrays, tables=tables, types=types)
     for row, variant in enumerate(variants):
         need = needs[variant.workload]
+        unmeasured = need.kind is WorkloadKind.JOB or need.tokens is not None
+        for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w, arrays.memory_mib) if unmeasured else ():
+            values[:, row] = np.inf
         if need.kind is WorkloadKind.JOB:
             put_job(cells, row, jobs[need.workload])
         elif need.tokens is not None:
@@ -371,7 +356,7 @@ def _arrays(
         elif need.affinity.dedicated:
             for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w):
                 values[:, row, :-1] = np.inf
-        if need.kind is WorkloadKind.JOB or need.tokens is not None:
+        if unmeasured:
             arrays.used_mib[:, row] = arrays.memory_mib[:, row]
     return arrays
 

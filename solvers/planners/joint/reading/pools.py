@@ -110,9 +110,13 @@ def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_f
     members: list[list[int]] = [[] for _ in keys]
     for item in chosen:
         members[pool_of[item]].append(int(item))
-    pools = tuple(_pool(fleet, base, items, by_failure_domain=by_failure_domain) for items in members)
+    pools = []
+    for index, items in enumerate(members):
+        pool = _pool(fleet, items[0], float(base.limit_w[items[0]]))
+        domain = pool.failure_domain if by_failure_domain else 0
+        pools.append(replace(pool, name=f"{pool.name}-{index}", devices=len(items), failure_domain=domain))
     return Pools(
-        pools=tuple(replace(pool, name=f"{pool.name}-{index}") for index, pool in enumerate(pools)),
+        pools=tuple(pools),
         traits=tuple(base.traits[group] for group, _ in keys),
         devices=tuple(tuple(fleet.devices[item].id for item in items) for items in members),
         caps=tuple(_caps(domains, pool_of, base, len(keys))),
@@ -208,21 +212,21 @@ def _caps(domains: list[_Domain], pool_of: Whole, base: _Base, pools: int) -> It
         )
 
 
-def _pool(fleet: Fleet, base: _Base, items: list[int], *, by_failure_domain: bool) -> Pool:
-    first = items[0]
-    kind = fleet.class_at(first)
+def _pool(fleet: Fleet, index: int, limit_w: float) -> Pool:
+    """Of one device."""
+    kind = fleet.class_at(index)
     return Pool(
-        name=kind.gpu_type if fleet.devices[first].mig is None else f"{kind.gpu_type}-slice",
+        name=kind.gpu_type if fleet.devices[index].mig is None else f"{kind.gpu_type}-slice",
         gpu_type=kind.gpu_type,
-        devices=len(items),
+        devices=1,
         usd_per_h=kind.expected_usd_per_h,
-        memory_mib=float(fleet.memory_free[first]),
-        idle_w=float(fleet.idle_w[first]),
-        limit_w=float(base.limit_w[first]),
-        clients=int(fleet.clients_free[first]),
+        memory_mib=float(fleet.memory_free[index]),
+        idle_w=float(fleet.idle_w[index]),
+        limit_w=limit_w,
+        clients=int(fleet.clients_free[index]),
         gpu_part=kind.gpu_part,
-        failure_domain=int(fleet.failure_domain[first]) if by_failure_domain else 0,
-        capped=bool(base.limit_w[first] < fleet.limit_w[first]),
+        failure_domain=int(fleet.failure_domain[index]),
+        capped=bool(limit_w < fleet.limit_w[index]),
         memory_mib_whole=float(kind.memory_mib),
     )
 
@@ -318,21 +322,15 @@ def _rests(
         company = bearing.appraisal.company[device.id]
         kind = fleet.class_at(index)
         found[device.id] = _Found(
-            pool=Pool(
+            pool=replace(
+                _pool(fleet, index, limit_w),
                 name=f"{kind.gpu_type}-rest",
-                gpu_type=kind.gpu_type,
-                devices=1,
                 # What replicas hold costs something, where not whole devices do.
                 usd_per_h=0.0 if picture.policy.cost_basis is CostBasis.DEVICE else kind.expected_usd_per_h,
-                memory_mib=float(fleet.memory_free[index]),
                 idle_w=0.0,
                 limit_w=max(0.0, limit_w - float(fleet.idle_w[index] + fleet.dynamic_w[index])),
                 clients=1,
-                gpu_part=kind.gpu_part,
-                failure_domain=int(fleet.failure_domain[index]),
-                capped=bool(limit_w < fleet.limit_w[index]),
                 rest=True,
-                memory_mib_whole=float(kind.memory_mib),
             ),
             device_class=kind,
             taints=fleet.taints[index],

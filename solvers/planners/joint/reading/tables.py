@@ -16,8 +16,8 @@ by them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,6 +79,12 @@ class Arrays:
     memory_mib: Floats
     used_mib: Floats
     """Likewise: without what a limit has above it."""
+
+    def of(self, rows: Sequence[int] | Whole) -> Arrays:
+        """Of these models or variants."""
+        cells = ("mean_ms", "tail_ms", "power_w", "memory_mib", "used_mib")
+        chosen = np.asarray(rows, dtype=np.int64)
+        return replace(self, **{name: getattr(self, name)[:, chosen] for name in cells})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +197,7 @@ def fill(
                 continue
             rows = np.array([place[item] for item, wanted in zip(layer.models, known, strict=True) if wanted])
             columns = np.searchsorted(axes.batches, layer.batches)
-            chords = _Chords.of(layer, known, axes.shares_pct.astype(np.float64) * table.sm_part)
+            chords = _Chords(layer, known, axes.shares_pct.astype(np.float64) * table.sm_part)
             watts = _power_w(layer, known, types[table.gpu_type])
             at = np.ix_(rows, np.arange(shape[2]), columns)
             # A higher clock replaces all that a lower one said of its models.
@@ -231,27 +237,17 @@ def _power_w(layer: Layer, known: Flags, gpu_type: GpuType) -> Floats:
     return np.where(np.isnan(power), guess[None, :, None], power)
 
 
-@dataclass(frozen=True, slots=True)
 class _Chords:
     """For every wanted share and every cell of it, the measured shares on both sides and the weight of the upper."""
 
-    low: Whole
-    high: Whole
-    weight: Floats
-    below: Flags
-    step: Whole
-    """Of each wanted share, the highest listed one not above it, or the lowest."""
-    whole: bool
-    """All cells are measured, so that the neighbours are the same for all."""
-
-    @staticmethod
-    def of(layer: Layer, known: Flags, wanted_pct: Floats) -> _Chords:
+    def __init__(self, layer: Layer, known: Flags, wanted_pct: Floats) -> None:
         shares = layer.shares_pct.astype(np.float64)
         measured = layer.measured[known]
         at = np.searchsorted(shares, wanted_pct + SHARE_DUST, side="right") - 1
         after = np.minimum(np.searchsorted(shares, wanted_pct - SHARE_DUST), len(shares))
-        whole = bool(measured.all())
-        if whole:
+        # All cells are measured, so that the neighbours are the same for all.
+        self.whole = bool(measured.all())
+        if self.whole:
             measured = measured[:1, :, :1]
         number = np.arange(len(shares))[None, :, None]
         before = np.maximum.accumulate(np.where(measured, number, -1), axis=1)
@@ -259,19 +255,14 @@ class _Chords:
         low = np.where((at >= 0)[None, :, None], before[:, np.maximum(at, 0)], -1)
         past = np.concatenate([beyond, np.full_like(beyond[:, :1], len(shares))], axis=1)
         high = past[:, after]
-        below = low < 0
+        self.below = low < 0
         high = np.where(high >= len(shares), low, high)
-        low, high = np.maximum(low, 0), np.maximum(high, 0)
-        span = shares[high] - shares[low]
-        weight = np.where(span > 0, (wanted_pct[None, :, None] - shares[low]) / np.where(span > 0, span, 1.0), 0.0)
-        return _Chords(
-            low=low,
-            high=high,
-            weight=np.clip(weight, 0.0, 1.0),
-            below=below,
-            step=np.maximum(at, 0),
-            whole=whole,
-        )
+        self.low, self.high = np.maximum(low, 0), np.maximum(high, 0)
+        # Of each wanted share, the highest listed one not above it, or the lowest.
+        self.step = np.maximum(at, 0)
+        span = shares[self.high] - shares[self.low]
+        part = (wanted_pct[None, :, None] - shares[self.low]) / np.where(span > 0, span, 1.0)
+        self.weight = np.clip(np.where(span > 0, part, 0.0), 0.0, 1.0)
 
     def latency(self, cells: Floats) -> Floats:
         """Latencies at the wanted shares: model x share x batch."""
@@ -303,28 +294,15 @@ class _Pressing:
     sensitivity: Floats
 
 
-@dataclass(frozen=True, kw_only=True)
 class Colocation:
-    """What is known of every variant as a neighbour."""
+    """What is known of every variant of these needs as a neighbour."""
 
-    margin: float
-    profiles: dict[tuple[ModelName, GpuTypeName], Profile]
-    variants: tuple[Variant, ...]
-    is_job: Flags
-    alone: Flags
-    """Has every device to itself, so it neither presses nor is pressed."""
-
-    @staticmethod
-    def of(picture: Snapshot, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Colocation:
-        """Of all variants of these needs."""
-        own = [needs[item.workload] for item in variants]
-        return Colocation(
-            margin=picture.policy.interference_margin,
-            profiles=picture.profiles_by_key(),
-            variants=variants,
-            is_job=np.array([need.kind is WorkloadKind.JOB for need in own], dtype=bool),
-            alone=np.array([need.tokens is not None for need in own], dtype=bool),
-        )
+    def __init__(self, picture: Snapshot, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> None:
+        self.margin, self.profiles = picture.policy.interference_margin, picture.profiles_by_key()
+        self.variants, own = variants, [needs[item.workload] for item in variants]
+        self.is_job = np.array([need.kind is WorkloadKind.JOB for need in own], dtype=bool)
+        # Who has every device to itself neither presses nor is pressed.
+        self.alone = np.array([need.tokens is not None for need in own], dtype=bool)
 
     def unknown(self, gpu_type: GpuTypeName) -> Flags:
         """Variants that run on a type and whose pressure nobody measured."""
@@ -391,6 +369,6 @@ class Colocation:
         pressure[:, is_job], sensitivity[:, is_job], crowd[:, is_job] = 0.0, 0.0, self.margin
         # Whoever has the whole device has no neighbours, known or not.
         pressure[:, alone], sensitivity[:, alone], crowd[:, alone] = 0.0, 0.0, 1.0
-        runs = np.isfinite(arrays.mean_ms[:, columns]).any(axis=(2, 3))
+        runs = np.isfinite(arrays.mean_ms).any(axis=(2, 3))
         crowd[((crowd > 1) & runs).any(axis=1)] = self.margin
         return pressure, exponent, sensitivity, crowd

@@ -79,8 +79,8 @@ class Left:
     """Failure domains where some of it stays."""
 
 
-def left_of(need: Need, kept: int, capacity_rps: float, usd_per_h: float) -> Left:
-    """What is left when so many replicas stay, serve and cost so much."""
+def _left_of(need: Need, kept: int, capacity_rps: float, usd_per_h: float, domains: frozenset[int]) -> Left:
+    """What is left when so many replicas stay in these failure domains, serve and cost so much."""
     budget = math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h
     return Left(
         need=need,
@@ -89,6 +89,7 @@ def left_of(need: Need, kept: int, capacity_rps: float, usd_per_h: float) -> Lef
         replicas_min=max(0, need.replicas_floor - kept),
         replicas_max=max(0, need.replicas_max - kept),
         budget_usd_per_h=max(0.0, budget - usd_per_h),
+        domains_held=domains,
     )
 
 
@@ -168,8 +169,6 @@ def put_job(cells: Cells, row: int, job: TrainingJob) -> None:
     inside = (arrays.shares_pct >= job.share_pct_sm_min) & (arrays.shares_pct <= job.share_pct_sm_max)
     part = arrays.shares_pct[inside] / 100
     single = int(np.searchsorted(arrays.batches, 1))
-    for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w, arrays.memory_mib):
-        values[:, row] = np.inf
     for index, table in enumerate(cells.tables):
         gpu_type = types[table.gpu_type]
         whole_per_s = iterations_per_s(job, dict(types), table.gpu_type) * table.sm_part
@@ -225,10 +224,7 @@ def unserved_usd(left: tuple[Left, ...], cost_usd_per_h: Floats, device_usd_per_
 
 
 def put_tokens(cells: Cells, row: int, model: ModelName, need: Need, policy: Policy) -> None:
-    arrays = cells.arrays
-    for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w, arrays.memory_mib):
-        values[:, row] = np.inf
-    wish = need.tokens
+    arrays, wish = cells.arrays, need.tokens
     for index, table in enumerate(cells.tables):
         gpu_type = cells.types[table.gpu_type]
         whole = table.sm_part >= 1.0 and table.gpu_part >= 1.0 and table.clock_mhz == gpu_type.clock_mhz_sm_max
@@ -294,9 +290,8 @@ def staying_of(
             good = list(books.let_stay(need, mine))
         kept.extend(item for item, _ in good)
         usd_per_h = sum(books.usd_per_h(item) for item, _ in good)
-        rest = left_of(need, len(good), sum(capacity for _, capacity in good), usd_per_h)
         domains = frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good)
-        left.append(replace(rest, domains_held=domains))
+        left.append(_left_of(need, len(good), sum(capacity for _, capacity in good), usd_per_h, domains))
     return Staying(
         pinned=tuple(sorted(pinned, key=lambda item: item.replica)),
         kept=tuple(sorted(kept, key=lambda item: item.replica)),

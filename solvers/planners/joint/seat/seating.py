@@ -185,25 +185,22 @@ def mend(seats: Seats, deadline: Deadline) -> None:
 def _add(seats: Seats, workload: int, drafts: _Drafts) -> bool:
     """One replica more, or a larger one, where a dollar serves most."""
 
-    def make(move: Move) -> None:
-        drafts.anew(seats, move.device)
-        seats.make(move)
-        drafts.draft(seats, move.device)
+    def moves() -> Iterator[Move]:
+        """No replica ends before it is replaced where anything else serves too."""
+        later = list[Move]()
+        for move in drafts.offers(seats):
+            if _interrupts(seats, move):
+                later.append(move)
+            else:
+                yield move
+        yield from later
 
-    def able(move: Move) -> bool:
-        return seats.loss_usd(move) < -DUST and seats.accepts(move, workload)
-
-    # No replica ends before it is replaced where anything else serves too.
-    later = list[Move]()
-    for move in drafts.offers(seats):
-        if _interrupts(seats, move):
-            later.append(move)
-        elif able(move):
-            make(move)
-            return True
-    found = next(filter(able, later), None)
+    able = (move for move in moves() if seats.loss_usd(move) < -DUST and seats.accepts(move, workload))
+    found = next(able, None)
     if found is not None:
-        make(found)
+        drafts.anew(seats, found.device)
+        seats.make(found)
+        drafts.draft(seats, found.device)
     return found is not None
 
 

@@ -72,8 +72,7 @@ class Floor:
     def least_alone(self, workload: int) -> tuple[float, float]:
         """$/h and GPUs of the smallest replica that a workload could have anywhere; infinite where it has none."""
         problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
-        rows = Patterns.singles(np.arange(len(problem.kind_pool)), variants, problem.shares_pct)
-        judged = self.judge.judge(rows.take(problem.allowed[problem.kind_pool[rows.kind], rows.variants[:, 0]]))
+        judged = self.judge.judge(Patterns.singles(np.arange(problem.kinds), variants, problem.shares_pct))
         rows = judged.rows.take(judged.lawful)
         prices = np.array([(pool.usd_per_h, pool.gpu_part) for pool in problem.pools])[problem.kind_pool[rows.kind]]
         usd, gpus = (prices * rows.shares_pct[:, :1] / 100).min(axis=0, initial=np.inf)
@@ -170,17 +169,6 @@ class Delta:
     share_pct: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
-    """Room on a device for replicas that go on until they are replaced elsewhere."""
-
-    share_pct: int = 0
-    memory_mib: float = 0.0
-
-
-NOTHING_RESERVED = Reserved()
-
-
 @dataclass(slots=True, kw_only=True)
 class Seats:
     """Mutable books of one seating."""
@@ -194,8 +182,8 @@ class Seats:
     """Of each workload."""
     quotas: Mapping[str, float] = field(default_factory=dict)
     """GPUs left to projects that have a quota."""
-    kept: Mapping[int, Reserved] = field(default_factory=dict)
-    """By device."""
+    kept: Mapping[int, Sequence[Held]] = field(default_factory=dict)
+    """By device, replicas that go on there until they are replaced elsewhere."""
 
     @staticmethod
     def empty(floor: Floor) -> Seats:
@@ -244,12 +232,8 @@ class Seats:
 
     def spare_pct(self, device: int) -> int:
         """Share of a device that is neither planned nor kept for what goes on until it is replaced."""
-        pattern = self.patterns[device]
-        return (
-            100
-            - self.kept.get(device, NOTHING_RESERVED).share_pct
-            - (0 if pattern is None else sum(pattern.shares_pct))
-        )
+        kept_pct = sum(item.share_pct for item in self.kept.get(device, ()))
+        return 100 - kept_pct - sum(share for _, share in members_of(self.patterns[device]))
 
     def short_rps(self, workload: int) -> float:
         """What of a workload's rate is left unserved."""
@@ -313,7 +297,7 @@ class Seats:
 
     def _remembers(self, move: Move) -> bool:
         """Whether it leaves the memory that is kept on the device."""
-        kept_mib = self.kept.get(move.device, NOTHING_RESERVED).memory_mib
+        kept_mib = float(sum(item.memory_mib for item in self.kept.get(move.device, ())))
         room_mib = self.floor.problem.pools[int(self.floor.pool_of[move.device])].memory_mib
         return not kept_mib or move.after is None or kept_mib + sum(move.after.memory_mib) <= room_mib
 
@@ -338,11 +322,8 @@ class Seats:
             usd = self.spent_usd()[workload] + pool.usd_per_h * delta.share_pct / 100
             if usd > work.budget_usd_per_h + DUST_USD:
                 return False
-        return self._allots(work.project, pool.gpu_part * delta.share_pct / 100)
-
-    def _allots(self, project: str, gpus: float) -> bool:
-        quota = self.quotas.get(project)
-        return quota is None or gpus <= 0 or self.gpus_of(project) + gpus <= quota + DUST
+        quota, gpus = self.quotas.get(work.project), pool.gpu_part * delta.share_pct / 100
+        return quota is None or gpus <= 0 or self.gpus_of(work.project) + gpus <= quota + DUST
 
     def spent_usd(self) -> dict[int, float]:
         """What the replicas of each workload cost by share, as budgets count."""
@@ -356,17 +337,12 @@ class Seats:
 
     def gpus_of(self, project: str) -> float:
         problem = self.floor.problem
-        mine = {
-            number
-            for number, item in enumerate(problem.variants)
-            if problem.workloads[item.workload].project == project
-        }
         return sum(
             problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part * share / 100
             for pattern in self.patterns
             if pattern is not None
-            for variant, share in zip(pattern.variants, pattern.shares_pct, strict=True)
-            if variant in mine
+            for variant, share in members_of(pattern)
+            if problem.workloads[problem.variants[variant].workload].project == project
         )
 
     def worth(self, launch_usd_per_s: float, restart_part: float) -> float:

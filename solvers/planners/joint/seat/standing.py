@@ -22,7 +22,6 @@ from solvers.planners.joint.seat.seats import (
     Floor,
     Held,
     Move,
-    Reserved,
     Seats,
     members_of,
     usd_of,
@@ -100,24 +99,21 @@ def interruptions(seats: Seats) -> dict[int, tuple[float, float]]:
     return found
 
 
-def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, Reserved]:
-    """By device, the room of standing replicas that go while others of their workload start; no job is waited for."""
+def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, list[Held]]:
+    """By device, standing replicas that go while others of their workload start; no job is waited for."""
     floor, owners = seats.floor, seats.floor.problem.variant_workload
     starting: set[int] = set()
     for device, pattern in enumerate(seats.patterns):
         stand = Counter((item.variant, item.share_pct) for item in floor.held.get(device, ()))
         starting |= {int(owners[variant]) for variant, _ in Counter(members_of(pattern)) - stand}
-    found: dict[int, Reserved] = {}
-    for device in floor.held:
-        going = [
+    return {
+        device: [
             item
             for item in leaving(seats, device, seats.patterns[device])
             if (owner := int(owners[item.variant])) in starting and owner not in jobs
         ]
-        if going:
-            memory_mib = float(sum(item.memory_mib for item in going))
-            found[device] = Reserved(share_pct=sum(item.share_pct for item in going), memory_mib=memory_mib)
-    return found
+        for device in floor.held
+    }
 
 
 def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
@@ -129,25 +125,18 @@ def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
         pattern = seats.patterns[device]
         if pattern is None or all(int(owners[item.variant]) in jobs for item in ended(seats, device, pattern)):
             continue
-        idle: dict[int, int] = {}
-        for other in _bearing(seats, device, pattern):
-            there = {item.variant for item in seats.floor.held.get(other, ())}
+        floor, idle = seats.floor, dict[int, int]()
+        for other in floor.devices(int(floor.pool_of[device])):
+            same = (floor.domain_of[other] == floor.domain_of[device]).all()
+            if other == device or not (same or floor.dynamic_w(pattern) <= seats.left_at(other) + DUST_W):
+                continue
+            there = {item.variant for item in floor.held.get(other, ())}
             there |= {variant for variant, _ in members_of(seats.patterns[other])}
             if all(int(owners[variant]) in jobs for variant in there):
                 idle[other] = len(there)
         if idle:
             seats.put(device, None)
             seats.put(min(idle, key=lambda other: (idle[other], other)), pattern)
-
-
-def _bearing(seats: Seats, device: int, pattern: Pattern) -> Iterator[int]:
-    """Other devices of the same pool whose power domains bear these contents of a device."""
-    floor = seats.floor
-    mine = floor.domain_of[device].tolist()
-    for other in floor.devices(int(floor.pool_of[device])):
-        same = floor.domain_of[other].tolist() == mine
-        if other != device and (same or floor.dynamic_w(pattern) <= seats.left_at(other) + DUST_W):
-            yield other
 
 
 def shed(seats: Seats, jobs: Collection[int]) -> None:
@@ -212,18 +201,14 @@ class _Relief:
 
     move: Move
     saved: float
-    useful: float
-    """So much of it as is too much."""
     loss_usd: float
 
-    @property
-    def key(self) -> tuple[float, float, int]:
-        """Least lost for what is saved, then most saved."""
-        return self.loss_usd / self.useful, -self.useful, self.move.device
 
-
-def _best(reliefs: Iterable[_Relief]) -> _Relief | None:
-    return min(reliefs, key=lambda item: item.key, default=None)
+def _best(reliefs: Iterable[_Relief], most: float = np.inf) -> _Relief | None:
+    """Least lost for what is saved, then most saved; of more than so much no more is any use."""
+    useful = ((min(item.saved, most), item) for item in reliefs)
+    found = min(useful, key=lambda pair: (pair[1].loss_usd / pair[0], -pair[0], pair[1].move.device), default=None)
+    return None if found is None else found[1]
 
 
 def within_budgets(seats: Seats) -> None:
@@ -234,14 +219,14 @@ def within_budgets(seats: Seats) -> None:
     for workload in bounded:
         budget = works[workload].budget_usd_per_h
         while spent[workload] > budget + DUST_USD:
-            relief = _best(_cheaper(seats, workload, spent[workload] - budget))
+            relief = _best(_cheaper(seats, workload), spent[workload] - budget)
             if relief is None:
                 break
             seats.make(relief.move)
             spent[workload] -= relief.saved
 
 
-def _cheaper(seats: Seats, workload: int, over_usd: float) -> Iterator[_Relief]:
+def _cheaper(seats: Seats, workload: int) -> Iterator[_Relief]:
     """A device with one replica of the workload smaller, or without it."""
     problem = seats.floor.problem
     for device, before in enumerate(seats.patterns):
@@ -249,8 +234,7 @@ def _cheaper(seats: Seats, workload: int, over_usd: float) -> Iterator[_Relief]:
             saved = usd_of(problem, before, workload) - usd_of(problem, after, workload)
             if saved > DUST_USD:
                 move = Move(device=device, after=after)
-                useful = min(saved, over_usd)
-                yield _Relief(move=move, saved=saved, useful=useful, loss_usd=seats.loss_usd(move))
+                yield _Relief(move=move, saved=saved, loss_usd=seats.loss_usd(move))
 
 
 def _less(floor: Floor, before: Pattern, workload: int) -> Iterator[Pattern | None]:
@@ -291,7 +275,7 @@ def _lighter(seats: Seats, device: int) -> Iterator[_Relief]:
         if saved_w > DUST_W:
             move = Move(device=device, after=after)
             lost = seats.loss_usd(move) + 0.01 * (before.usd_per_h + sum(before.capacity_rps) * DUST_W)
-            yield _Relief(move=move, saved=saved_w, useful=saved_w, loss_usd=max(lost, DUST_W))
+            yield _Relief(move=move, saved=saved_w, loss_usd=max(lost, DUST_W))
 
 
 def _slower_or_fewer(floor: Floor, before: Pattern) -> Iterator[Pattern | None]:

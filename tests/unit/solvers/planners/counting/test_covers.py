@@ -47,8 +47,8 @@ def exact(problem: Covers) -> float:
     return answer.objective
 
 
-def plan(problem: Covers, *, mixed: bool = True) -> Covered:
-    return cover(problem, create("highs"), Deadline(seconds=10), mixed=mixed, gap=0.0)
+def plan(problem: Covers) -> Covered:
+    return cover(problem, create("highs"), Deadline(seconds=10), gap=0.0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -95,14 +95,6 @@ def test_plans_are_near_the_optimum_and_bounds_below_it(seed: int, units: int) -
     assert found.bound <= best + 1e-6
     assert best - 1e-6 <= found.objective <= best * 1.02 + 1e-6
     assert int((~problem.served(found.counts)).sum()) >= found.unserved_least
-
-
-def test_one_option_alone_is_never_cheaper_than_a_mixture() -> None:
-    problem = drawn(4, units=20)
-    alone, mixed = plan(problem, mixed=False), plan(problem)
-    assert mixed.objective <= alone.objective + 1e-6
-    for demand in range(len(problem.demand)):
-        assert (alone.counts[problem.option_demand == demand] > 0).sum() <= 1
 
 
 def test_who_must_go_without_is_told_by_what_it_counts() -> None:

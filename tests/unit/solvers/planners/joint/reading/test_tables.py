@@ -14,6 +14,7 @@ from solvers.domain.profile import Interference, Profile, ProfileGrid
 from solvers.models.options import memory_limit_mib
 from solvers.planners.joint.reading.tables import Arrays, Axes, Colocation, Table, clocks_of, fill, layers_of
 from solvers.problems.joint import Variant
+from solvers.problems.needs import needs_of
 from solvers.verify.proof import ColumnProof
 from tests import builders
 
@@ -127,13 +128,10 @@ def test_pressure_of_a_slice_is_that_of_its_part_of_the_gpu() -> None:
     known = Interference(pressure=0.4, exponent=0.5, sensitivity=0.3)
     told = Profile(model=MODEL, gpu_type=V100, interference=known)
     tables = (table(), table(sm_part=0.25))
-    pressing = Colocation(
-        margin=1.25,
-        profiles={(MODEL, V100): told},
-        variants=(Variant(workload=0, model=MODEL), Variant(workload=1, model=ModelName("other"))),
-        is_job=np.zeros(2, dtype=bool),
-        alone=np.zeros(2, dtype=bool),
-    )
+    policy = builders.policy(interference_margin=1.25)
+    picture = replace(builders.lab([builders.service("a"), builders.service("b")], policy=policy), profiles=(told,))
+    variants = (Variant(workload=0, model=MODEL), Variant(workload=1, model=ModelName("other")))
+    pressing = Colocation(picture, needs_of(picture, builders.everything_movable(picture)), variants)
     nothing = filled(grid(LAW), *tables)
     nothing.mean_ms[:] = np.inf
     both = replace(nothing, mean_ms=nothing.mean_ms.repeat(2, axis=1))

@@ -6,7 +6,7 @@ import pytest
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.seating import mend
-from solvers.planners.joint.seat.seats import Floor, Reserved, Seats
+from solvers.planners.joint.seat.seats import Floor, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced, shed
 from solvers.problems.patterns import Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
@@ -109,7 +109,7 @@ class TestJobsYield:
         stands = floor(made, {0: [held(0, 40), held(1, 20)], 2: [held(2, 60)]})
         seats = seated(stands, at1=pattern(made, (0, 60), (2, 40)))
         # Workload 1 is served no more, and workload 2 is a job: nobody waits for either.
-        assert replaced(seats, {2}) == {0: Reserved(share_pct=40, memory_mib=1400.0)}
+        assert replaced(seats, {2}) == {0: [held(0, 40)], 2: []}
 
 
 class TestShed:
