@@ -47,7 +47,7 @@ class BdaGpuLet(Stateless):
         return draft.proposal(SPEC, tuple(reasons))
 
     def _batches(self, draft: Draft, partitions: Partitions) -> list[Reason]:
-        belief, reasons = InssBelief.of(draft.case, interference=True), list[Reason]()
+        belief, reasons = InssBelief(case=draft.case, interference=True), list[Reason]()
         placed = [(draft.open(need), item) for need in draft.needs for item in tuple(draft.open(need).placed)]
         for settled, item in placed:
             if item.option is None:

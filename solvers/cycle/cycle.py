@@ -290,7 +290,7 @@ def _told_as_then(bound_usd_per_h: float | None, request: PlanRequest, plan: Pla
 
 def _in_parts(plan: Plan, request: PlanRequest, propose: Propose, states: Mapping[PolicyName, bytes]) -> Plan | None:
     lines = {line.policy: line for line in plan.parts}
-    division = Division.of(request.snapshot, request.movable)
+    division = Division(request.snapshot, request.movable)
     asking = Asking(
         propose=lambda planner, asked: propose(planner, asked, None), verify=verify, reporter=SilentReporter()
     )

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from solvers.domain.device import Offer, PowerCap, is_offered, offered_nodes
 from solvers.domain.ids import DeviceId, PolicyName, WorkloadId
-from solvers.domain.ownership import Owners, owners_of
+from solvers.domain.ownership import owners_of
 from solvers.domain.part import Cut
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import Project, Work
+from solvers.domain.workload import Project
 from solvers.planners.base import Budget, PlanRequest
 from solvers.problems.fleet import under
 
@@ -116,34 +116,16 @@ class Part:
         return PlanRequest(snapshot=self.snapshot, movable=self.movable, budget=self.budget, seed=seed)
 
 
-@dataclass(slots=True, kw_only=True)
 class Division:
-    """A picture that is planned part by part."""
+    """A picture that is planned part by part, each with this budget, or what its policy says where there is none."""
 
-    snapshot: Snapshot
-    movable: tuple[WorkloadId, ...]
-    budget: Budget | None
-    """The same for every part; None: what each policy says."""
-    owners: Owners
-    works: tuple[Work, ...]
-    places: frozenset[DeviceId]
-    reckoned: dict[str, Assignment] = field(default_factory=dict)
-    """By replica: as settled, else as it stands."""
-    settings: dict[DeviceId, DeviceSetting] = field(default_factory=dict)
-
-    @staticmethod
-    def of(snapshot: Snapshot, movable: tuple[WorkloadId, ...], budget: Budget | None = None) -> Division:
-        target = snapshot.target
-        return Division(
-            snapshot=snapshot,
-            movable=movable,
-            budget=budget,
-            owners=owners_of(snapshot),
-            works=snapshot.works,
-            places=frozenset(item.id for item in snapshot.devices),
-            reckoned={item.replica: item for item in target.assignments},
-            settings={item.device: item for item in target.settings},
-        )
+    def __init__(self, snapshot: Snapshot, movable: tuple[WorkloadId, ...], budget: Budget | None = None) -> None:
+        self.snapshot, self.movable, self.budget = snapshot, movable, budget
+        self.owners, self.works = owners_of(snapshot), snapshot.works
+        self.places = frozenset(item.id for item in snapshot.devices)
+        # By replica: as settled, else as it stands.
+        self.reckoned = {str(item.replica): item for item in snapshot.target.assignments}
+        self.settings = {item.device: item for item in snapshot.target.settings}
 
     @property
     def policies(self) -> tuple[Policy, ...]:

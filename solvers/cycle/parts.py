@@ -250,7 +250,7 @@ def try_parts(asking: Asking, request: PlanRequest, course: Course) -> Together:
     """One plan of all policies' plans; none where nobody had any. Refuted plans of a part are in its attempts only."""
     attempts: list[Attempt] = []
     decisions: list[tuple[PolicyName, Decision]] = []
-    division = Division.of(request.snapshot, request.movable, course.budget)
+    division = Division(request.snapshot, request.movable, course.budget)
     settled: list[SettledPart] = []
     sound = False
     for policy in division.policies:

@@ -246,7 +246,7 @@ def verify(snapshot: Snapshot, plan: Plan, movable: tuple[WorkloadId, ...] | Non
     """All findings, ordered by code, subject and severity; equal findings once. Without `movable` all may move. Where
     the plan only makes room for another one, that one's too.
     """
-    picture = Picture.of(snapshot, plan, everything(snapshot) if movable is None else movable)
+    picture = Picture(snapshot, plan, everything(snapshot) if movable is None else movable)
     found = {
         *check_structure(picture),
         *check_devices(picture),

@@ -7,19 +7,17 @@ Here is judged only who decides where, whether a replica of the plan stands alre
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from solvers.domain.codec import picture_digest
 from solvers.domain.device import Device, DeviceMode, GpuType, Node, PriceRow, is_offered
 from solvers.domain.evidence import Fact, Finding, FindingCode, Severity
-from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
-from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
+from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Interference, Profile, TokenProfile
+from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.telemetry import Demand
-from solvers.domain.workload import ModelVariant, OfflineTask, Service, TrainingJob, WorkloadKind
+from solvers.domain.workload import WorkloadKind
 from solvers.verify.proof import ColumnProof
 
 # --- Whose device it is and whose workload, read from the snapshot again
@@ -58,80 +56,44 @@ def _means(policy: Policy, device: Device, node: Node | None) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Everything a check may look at."""
+    """Everything a check may look at, none of it to be changed."""
 
-    snapshot: Snapshot
-    """With every offered GPU standing ready."""
-    snapshot_digest: Digest
-    """Of the snapshot as it was handed in."""
-    plan: Plan
-    movable: frozenset[WorkloadId]
-    standing: Mapping[ReplicaId, Assignment]
-    devices: Mapping[DeviceId, Device]
-    parents: frozenset[DeviceId]
-    """GPUs cut into slices: they host nothing themselves."""
-    nodes: Mapping[NodeId, Node]
-    types: Mapping[GpuTypeName, GpuType]
-    services: Mapping[str, Service]
-    jobs: Mapping[str, TrainingJob]
-    tasks: Mapping[str, OfflineTask]
-    models: Mapping[ModelName, ModelVariant]
-    demands: Mapping[str, Demand]
-    profiles: Mapping[tuple[ModelName, GpuTypeName], Profile]
-    token_profiles: Mapping[tuple[ModelName, GpuTypeName], TokenProfile]
-    settings: Mapping[DeviceId, DeviceSetting]
-    on_device: Mapping[DeviceId, list[Assignment]]
-    """Known devices only."""
-    of_workload: Mapping[WorkloadId, list[Assignment]]
-    short_rps: Mapping[str, float]
-    """Declared shortage by workload."""
-    owners: Mapping[str, Policy]
-    """Policy of each device that is not the default one's."""
-    wishers: Mapping[str, Policy]
-    """Policy of each workload that is not the default one's."""
-    _proofs: dict[tuple[ModelName, GpuTypeName], ColumnProof | None] = field(default_factory=dict)
-    _company: dict[DeviceId, tuple[float, int]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(handed_in: Snapshot, plan: Plan, movable: Iterable[WorkloadId]) -> Picture:
-        snapshot = handed_in.with_offers()
-        devices = snapshot.devices_by_id()
+    def __init__(self, handed_in: Snapshot, plan: Plan, movable: Iterable[WorkloadId]) -> None:
+        # With every offered GPU standing ready; the digest is of what was handed in.
+        self.snapshot, self.snapshot_digest = handed_in.with_offers(), picture_digest(handed_in)
+        snapshot = self.snapshot
+        self.plan, self.movable = plan, frozenset(movable)
+        self.standing = {item.replica: item for item in snapshot.target.assignments}
+        self.devices = snapshot.devices_by_id()
+        # GPUs cut into slices host nothing themselves.
+        self.parents = frozenset(item.mig.parent for item in snapshot.devices if item.mig is not None)
+        self.nodes, self.types = snapshot.nodes_by_id(), snapshot.gpu_types_by_name()
+        self.services = {str(item.id): item for item in snapshot.services}
+        self.jobs = {str(item.id): item for item in snapshot.jobs}
+        self.tasks = {str(item.id): item for item in snapshot.tasks}
+        self.models = snapshot.models_by_name()
+        self.demands = {str(item.service): item for item in snapshot.demands}
+        self.profiles = snapshot.profiles_by_key()
+        self.token_profiles = {(item.model, item.gpu_type): item for item in snapshot.token_profiles}
+        self.settings = {setting.device: setting for setting in plan.settings}
+        # Of devices, known ones only.
         on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
         of_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
         for item in plan.assignments:
             of_workload[item.workload].append(item)
-            if item.device in devices:
+            if item.device in self.devices:
                 on_device[item.device].append(item)
-        owners, wishers = read_owners(snapshot)
-        short_rps: dict[str, float] = defaultdict(float)
+        self.on_device, self.of_workload = dict(on_device), dict(of_workload)
+        # Declared shortage by workload.
+        self.short_rps: dict[str, float] = {}
         for unplaced in plan.unplaced:
-            short_rps[unplaced.workload] += max(0.0, unplaced.rate_rps_short)
-        return Picture(
-            snapshot=snapshot,
-            snapshot_digest=picture_digest(handed_in),
-            plan=plan,
-            movable=frozenset(movable),
-            standing={item.replica: item for item in snapshot.target.assignments},
-            devices=devices,
-            parents=frozenset(item.mig.parent for item in snapshot.devices if item.mig is not None),
-            nodes=snapshot.nodes_by_id(),
-            types=snapshot.gpu_types_by_name(),
-            services={str(item.id): item for item in snapshot.services},
-            jobs={str(item.id): item for item in snapshot.jobs},
-            tasks={str(item.id): item for item in snapshot.tasks},
-            models=snapshot.models_by_name(),
-            demands={str(item.service): item for item in snapshot.demands},
-            profiles=snapshot.profiles_by_key(),
-            token_profiles={(item.model, item.gpu_type): item for item in snapshot.token_profiles},
-            settings={setting.device: setting for setting in plan.settings},
-            on_device=dict(on_device),
-            of_workload=dict(of_workload),
-            short_rps=dict(short_rps),
-            owners=owners,
-            wishers=wishers,
-        )
+            short_rps = self.short_rps.get(unplaced.workload, 0.0)
+            self.short_rps[unplaced.workload] = short_rps + max(0.0, unplaced.rate_rps_short)
+        # Policies by device and by workload that are not the default one.
+        self.owners, self.wishers = read_owners(snapshot)
+        self._proofs: dict[tuple[ModelName, GpuTypeName], ColumnProof | None] = {}
+        self._company: dict[DeviceId, tuple[float, int]] = {}
 
     def policy_at(self, device: str) -> Policy:
         return self.owners.get(device, self.snapshot.policy)
@@ -140,8 +102,9 @@ class Picture:
         return self.wishers.get(workload, self.snapshot.policy)
 
     def known(self, kind: WorkloadKind, workload: str) -> bool:
-        table = {WorkloadKind.SERVICE: self.services, WorkloadKind.JOB: self.jobs, WorkloadKind.TASK: self.tasks}[kind]
-        return workload in table
+        if kind is WorkloadKind.SERVICE:
+            return workload in self.services
+        return workload in (self.jobs if kind is WorkloadKind.JOB else self.tasks)
 
     def stands(self, item: Assignment) -> bool:
         """Whether the standing target has this replica with the very same knobs."""

@@ -170,7 +170,7 @@ class Rolling:
         request = PlanRequest(snapshot=picture, movable=movable, budget=Budget(), seed=1)
         plan = KeepTarget().propose(request, b"", CountingReporter()).plan
         assert plan is not None
-        cost = usd_per_h(Picture.of(picture, plan, movable))
+        cost = usd_per_h(Picture(picture, plan, movable))
         devices = len({item.device for item in plan.assignments})
         short = _shortages(verify(picture, plan, movable))
         lost = 0.0

@@ -124,7 +124,7 @@ class DecisionTimes:
 
 def times(request: PlanRequest) -> DecisionTimes:
     case = Case.of(request)
-    belief = InssBelief.of(case, interference=True)
+    belief = InssBelief(case=case, interference=True)
     listed = columns_of(Draft.of(request, case), belief, InssParameters())
     everything = np.ones(len(listed.problem), dtype=np.bool_)
     engine, limits = create("highs"), Limits(work=NODES_MAX, gap=0.001)
@@ -132,7 +132,7 @@ def times(request: PlanRequest) -> DecisionTimes:
     artefact = actor_for(draft, "")
 
     def batches() -> object:
-        fresh = InssBelief.of(case, interference=True)
+        fresh = InssBelief(case=case, interference=True)
         return Batching(draft=Draft.of(request, case), belief=fresh, batch_max=32, reasons=[]).settle()
 
     def actor() -> object:

@@ -46,12 +46,12 @@ class Ridge:
     centre: Floats
     scale: Floats
     coefficients: Floats
-    error_left_out: float
-    """Root mean square of errors on rows left out one at a time."""
 
     @staticmethod
     def of(features: Floats, target: Floats) -> Ridge:
-        """Fit; features that do not vary get no coefficient."""
+        """Fit, with the penalty that is best on rows left out one at a time; features that do not vary get no
+        coefficient.
+        """
         centre, spread = features.mean(axis=0), features.std(axis=0)
         scale = np.where(spread > 1e-12, spread, np.inf)
         scaled = (features - centre) / scale
@@ -67,7 +67,7 @@ class Ridge:
             if best is None or error < best[0]:
                 best = error, right.T @ (sizes / (sizes**2 + penalty) * along)
         assert best is not None
-        return Ridge(offset=offset, centre=centre, scale=scale, coefficients=best[1], error_left_out=best[0])
+        return Ridge(offset=offset, centre=centre, scale=scale, coefficients=best[1])
 
     def __call__(self, features: Floats) -> Floats:
         return np.asarray(self.offset + (features - self.centre) / self.scale @ self.coefficients)

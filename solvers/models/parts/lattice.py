@@ -185,37 +185,17 @@ class _Bracket:
         return np.where(self.weight > 0.5, self.high, self.low)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
     """Rising values of every key, one key after another. `coded` rises over all keys, so one search serves all."""
 
-    name: str
-    coordinate: Floats
-    steps: Floats
-    coded: Floats
-    start: Whole
-    count: Whole
-    low: float
-    span: float
-
-    @staticmethod
-    def of(name: str, values: list[Floats]) -> _Axis:
-        count = np.array([len(item) for item in values], dtype=np.int64)
+    def __init__(self, name: str, values: list[Floats]) -> None:
+        self.name, self.count = name, np.array([len(item) for item in values], dtype=np.int64)
         flat = np.concatenate(values)
-        places = coordinate(name, flat)
-        low = float(places.min())
-        span = 2.0 * float(places.max() - low) + 1.0
-        key = np.repeat(np.arange(len(values)), count)
-        return _Axis(
-            name=name,
-            coordinate=places,
-            steps=in_steps(name, flat),
-            coded=places - low + key * span,
-            start=np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64),
-            count=count,
-            low=low,
-            span=span,
-        )
+        self.coordinate, self.steps = coordinate(name, flat), in_steps(name, flat)
+        self.low = float(self.coordinate.min())
+        self.span = 2.0 * float(self.coordinate.max() - self.low) + 1.0
+        self.coded = self.coordinate - self.low + np.repeat(np.arange(len(values)), self.count) * self.span
+        self.start = np.concatenate([[0], np.cumsum(self.count)[:-1]]).astype(np.int64)
 
     def bracket(self, key: Whole, wanted: Floats) -> _Bracket:
         """Where every row lies between the values of its key."""
@@ -280,7 +260,7 @@ class Lattice:
         return Lattice(
             keys=tuple(keys),
             tops_mhz=np.array([tops_mhz[gpu_type] for _, gpu_type in keys]),
-            axes=tuple(_Axis.of(name, [grid.axes[index] for grid in grids]) for index, name in enumerate(AXES)),
+            axes=tuple(_Axis(name, [grid.axes[index] for grid in grids]) for index, name in enumerate(AXES)),
             start=np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64),
             gap=np.concatenate([grid.gap() for grid in grids]),
             between=np.concatenate([grid.between().ravel().astype(np.float64) for grid in grids]),

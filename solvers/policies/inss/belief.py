@@ -78,10 +78,6 @@ class InssBelief:
     _runs: dict[tuple[str, int], Runs] = field(default_factory=dict)
     _terms: dict[GpuTypeName, InssTerms] = field(default_factory=dict)
 
-    @staticmethod
-    def of(case: Case, *, interference: bool) -> InssBelief:
-        return InssBelief(case=case, interference=interference)
-
     def waiting(self, need: Need, replica: ReplicaId | None = None) -> float:
         """Requests that wait at a standing replica of the need, or at all of them, as nodes report."""
         mine = {item.replica for item in self.case.standing.get(need.workload, [])}

@@ -65,7 +65,7 @@ class Inss(Stateless):
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Batches first, then everything."""
         case, reasons = Case.of(request), list[Reason]()
-        belief = InssBelief.of(case, interference=self.interference)
+        belief = InssBelief(case=case, interference=self.interference)
         standing = Draft.of(request, case)
         try:
             learns = self.parameters.placing is Placing.LEARNED

@@ -170,7 +170,7 @@ class Morak(Recalling):
         snapshot = request.snapshot.with_offers()
         wishes = Wishes.of(state).heard(snapshot, self.parameters.forget_s)
         case = Case.of(request, start_clocks(snapshot, request.movable, self.parameters))
-        partition = _Partition.of(request, case, self.parameters, wishes)
+        partition = _Partition(request, case, self.parameters, wishes)
         proposal = partition.proposal(SPEC)
         reporter.event("morak.partitioned", virtual=float(partition.count), resized=float(len(wishes.resized)))
         return Thought(proposal=proposal, state=kept(wishes))
@@ -189,7 +189,7 @@ class WholeGpu(Stateless):
         """One service per GPU, in turn."""
         snapshot = request.snapshot.with_offers()
         case = on_whole_devices(Case.of(request, start_clocks(snapshot, request.movable, self.parameters)))
-        partition = _Partition.of(request, case, self.parameters, Wishes())
+        partition = _Partition(request, case, self.parameters, Wishes())
         proposal = partition.proposal(WHOLE_GPU)
         reporter.event("whole_gpu.placed", replicas=float(partition.count))
         return proposal
@@ -209,54 +209,37 @@ def crowds_of(case: Case) -> dict[GpuTypeName, CountOnly]:
     return found
 
 
-@dataclass(slots=True, kw_only=True)
 class _Partition:
     """One plan's virtual GPUs."""
 
-    parameters: MorakParameters
-    wishes: Wishes
-    draft: Draft
-    cutter: Cutter
-    crowds: dict[GpuTypeName, CountOnly]
-    """L_int(n) by GPU type."""
-    tolerated: Floats
-    """By device, how many times its latency alone the tightest of its virtual GPUs may take."""
-    capped_w: Floats
-    """P_c of each device."""
-    count: int = 0
-
-    @staticmethod
-    def of(request: PlanRequest, case: Case, parameters: MorakParameters, wishes: Wishes) -> _Partition:
-        cutter = Cutter(parameters=parameters, beliefs=case.beliefs)
-        draft = Draft.of(request, case)
-        caps_w = {cap.subject: cap.limit_w for cap in case.snapshot.power_caps if cap.scope is PowerScope.DEVICE}
-        made = _Partition(
-            parameters=parameters,
-            wishes=wishes,
-            draft=draft,
-            cutter=cutter,
-            crowds=crowds_of(case),
-            tolerated=np.full(len(draft.fleet.devices), np.inf),
-            capped_w=np.array([caps_w.get(device.id, np.inf) for device in draft.fleet.devices], dtype=np.float64),
-        )
+    def __init__(self, request: PlanRequest, case: Case, parameters: MorakParameters, wishes: Wishes) -> None:
+        self.parameters, self.wishes = parameters, wishes
+        self.draft, self.cutter = Draft.of(request, case), Cutter(parameters=parameters, beliefs=case.beliefs)
+        # L_int(n) by GPU type.
+        self.crowds = crowds_of(case)
+        devices, caps = self.draft.fleet.devices, case.snapshot.power_caps
+        # By device, how many times its latency alone the tightest of its virtual GPUs may take, and P_c.
+        self.tolerated: Floats = np.full(len(devices), np.inf)
+        caps_w = {cap.subject: cap.limit_w for cap in caps if cap.scope is PowerScope.DEVICE}
+        self.capped_w: Floats = np.array([caps_w.get(device.id, np.inf) for device in devices], dtype=np.float64)
+        self.count = 0
         able = []
-        for need in made.draft.needs:
-            if len(made.draft.options(need)):
+        for need in self.draft.needs:
+            if len(self.draft.options(need)):
                 able.append(need)
             else:
-                made.draft.refuse(need)
+                self.draft.refuse(need)
         if parameters.goal is VirtualGpuGoal.DEVICES:
             for need in able:
-                made._pack(need)
-            return made
+                self._pack(need)
+            return
         if parameters.leftover is Leftover.COPIES:
-            made._meet(able)
-            made._favour(able)
+            self._meet(able)
+            self._favour(able)
         else:
-            made._spread(able)
+            self._spread(able)
         if parameters.leftover is not Leftover.RESERVE:
-            made._distribute(able)
-        return made
+            self._distribute(able)
 
     def _meet(self, needs: list[Need]) -> None:
         """Copies in turn, until everybody's demand is met at the largest batches."""

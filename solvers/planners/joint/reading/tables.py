@@ -300,9 +300,9 @@ class Colocation:
     def __init__(self, picture: Snapshot, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> None:
         self.margin, self.profiles = picture.policy.interference_margin, picture.profiles_by_key()
         self.variants, own = variants, [needs[item.workload] for item in variants]
-        self.is_job = np.array([need.kind is WorkloadKind.JOB for need in own], dtype=bool)
+        self.is_job: Flags = np.array([need.kind is WorkloadKind.JOB for need in own], dtype=bool)
         # Who has every device to itself neither presses nor is pressed.
-        self.alone = np.array([need.tokens is not None for need in own], dtype=bool)
+        self.alone: Flags = np.array([need.tokens is not None for need in own], dtype=bool)
 
     def unknown(self, gpu_type: GpuTypeName) -> Flags:
         """Variants that run on a type and whose pressure nobody measured."""

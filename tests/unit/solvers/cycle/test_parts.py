@@ -191,7 +191,7 @@ def test_a_quota_is_shared() -> None:
 def test_a_moved_pool_is_left_before_it_is_needed() -> None:
     first = promoted(two(), cycle(two()))
     moved = replace(first, policies=(edge(pool=Pool(nodes=(NodeId("b"),))),))
-    division = Division.of(moved, builders.everything_movable(moved))
+    division = Division(moved, builders.everything_movable(moved))
     by_policy = {policy.name: division.part(policy) for policy in division.policies}
     # Its own policy sees it gone, and whoever has its device now sees it stand.
     assert by_policy[EDGE].elsewhere

@@ -109,7 +109,7 @@ def proven(picture: Snapshot, standing: tuple[Assignment, ...]) -> dict[str, flo
         unplaced=(),
         objective=Objective(),
     )
-    seen = Picture.of(picture, plan, ())
+    seen = Picture(picture, plan, ())
     found: dict[str, float] = {}
     for item in standing:
         slo = seen.services[item.workload].slo

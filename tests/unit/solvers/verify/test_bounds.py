@@ -22,7 +22,7 @@ DEVICE = builders.device("a", 0, "t4")
 def test_two_formulas_written_apart_agree(scope: SloScope) -> None:
     policy = builders.policy(utilisation_max=UTILISATION_MAX)
     picture = builders.snapshot([DEVICE], [builders.service("vision")], policy=policy)
-    seen = Picture.of(picture, plan_of(picture, ()), ())
+    seen = Picture(picture, plan_of(picture, ()), ())
     rng = np.random.default_rng(1)
     kept = 0
     for _ in range(300):

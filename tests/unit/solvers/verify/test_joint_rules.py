@@ -63,7 +63,7 @@ def codes(picture: Snapshot, plan: Plan) -> set[FindingCode]:
 
 class TestSlowdown:
     def factor(self, picture: Snapshot, item: Assignment, *others: Assignment) -> float:
-        seen = Picture.of(picture, plan_of(picture, item, *others), ())
+        seen = Picture(picture, plan_of(picture, item, *others), ())
         return slowdown(seen, item, T4)
 
     def test_alone_there_is_none(self) -> None:
@@ -100,14 +100,14 @@ class TestSlowdown:
         picture = builders.snapshot([on], [builders.service(affinity=FREE)])
         picture = replace(picture, profiles=tuple(replace(each, interference=KNOWN) for each in picture.profiles))
         pair = [builders.assignment(f"demo/vision#{index}", on) for index in range(2)]
-        seen = Picture.of(picture, plan_of(picture, *pair), ())
+        seen = Picture(picture, plan_of(picture, *pair), ())
         assert slowdown(seen, pair[0], on) == pytest.approx(1 + 0.5 * 0.4 * (0.5 * 28 / 108) ** 0.5)
 
     def test_the_bound_is_slowed_by_it(self) -> None:
         picture = world()
-        alone = execution(Picture.of(picture, plan_of(picture, replica()), ()), replica(), T4, 8)
+        alone = execution(Picture(picture, plan_of(picture, replica()), ()), replica(), T4, 8)
         pair = plan_of(picture, replica(), replica("demo/vision#1"))
-        both = execution(Picture.of(picture, pair, ()), replica(), T4, 8)
+        both = execution(Picture(picture, pair, ()), replica(), T4, 8)
         assert alone is not None
         assert both is not None
         factor = 1 + 0.5 * 0.4 * 0.5**0.5

@@ -89,7 +89,7 @@ class TestShares:
 class TestNeighbours:
     def factor(self, picture: Snapshot, count: int, *settings: DeviceSetting) -> float:
         items = whole(count)
-        return slowdown(Picture.of(picture, plan_of(picture, items, *settings), ()), items[0], T4)
+        return slowdown(Picture(picture, plan_of(picture, items, *settings), ()), items[0], T4)
 
     def test_only_what_was_measured_without_limits_counts(self) -> None:
         assert self.factor(world(), 1, SLICED) == 1.0

@@ -23,14 +23,13 @@ def test_few_rows_lean_on_the_usual() -> None:
     assert found == pytest.approx([3.0, 0.5], abs=0.02)
 
 
-def test_ridge_finds_a_line_and_says_how_sure_it_is() -> None:
+def test_ridge_finds_a_line() -> None:
     rng = np.random.default_rng(1)
     features = rng.normal(size=(200, 4))
     target = 3.0 + features @ np.array([1.0, -2.0, 0.0, 0.5]) + rng.normal(0.0, 0.1, 200)
     fit = Ridge.of(features, target)
     asked = rng.normal(size=(50, 4))
     assert fit(asked) == pytest.approx(3.0 + asked @ np.array([1.0, -2.0, 0.0, 0.5]), abs=0.1)
-    assert fit.error_left_out == pytest.approx(0.1, rel=0.2)
 
 
 def test_ridge_bears_features_that_do_not_vary_and_more_features_than_rows() -> None:

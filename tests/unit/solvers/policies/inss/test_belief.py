@@ -50,19 +50,19 @@ def members(made: Snapshot) -> tuple[Case, list[Member]]:
 
 def test_neighbours_slow_by_their_use_of_l2_and_nobody_by_its_own() -> None:
     case, together = members(picture())
-    belief = InssBelief.of(case, interference=True)
+    belief = InssBelief(case=case, interference=True)
     assert belief.beside(0, together) == CompanyEffect(factor=pytest.approx(1.0 + CACHE * L2 * 0.6))
     assert belief.beside(1, together) == CompanyEffect(factor=pytest.approx(1.0 + CACHE * L2 * 0.4))
     assert belief.beside(0, together[:1]) == CompanyEffect()
-    assert [InssBelief.of(case, interference=False).beside(at, together) for at in range(3)] == [CompanyEffect()] * 3
+    assert [InssBelief(case=case, interference=False).beside(at, together) for at in range(3)] == [CompanyEffect()] * 3
 
 
 def test_columns_are_listed_with_a_usual_neighbour_on_the_rest() -> None:
     case, together = members(picture())
-    fifth, more, _ = (InssBelief.of(case, interference=True).beside_usual(*each).factor for each in together)
+    fifth, more, _ = (InssBelief(case=case, interference=True).beside_usual(*each).factor for each in together)
     assert (fifth, more) == (pytest.approx(1.0 + CACHE * L2 * 0.8), pytest.approx(1.0 + CACHE * L2 * 0.6))
-    assert InssBelief.of(case, interference=False).beside_usual(*together[0]) == CompanyEffect()
-    pressed = InssBelief.of(members(picture(STEEP))[0], interference=True)
+    assert InssBelief(case=case, interference=False).beside_usual(*together[0]) == CompanyEffect()
+    pressed = InssBelief(case=members(picture(STEEP))[0], interference=True)
     assert pressed.beside_usual(*together[0]).launch_ms == pressed.beside(0, together[:2]).launch_ms > 0.0
 
 
@@ -71,7 +71,7 @@ def test_sensitivity_is_learned_from_how_a_model_suffers() -> None:
     the few rows that the usual weighs. No neighbour costs anything by being there.
     """
     case, together = members(picture(PRESSED))
-    belief = InssBelief.of(case, interference=True)
+    belief = InssBelief(case=case, interference=True)
     found = belief.terms(together[0][1].gpu_type).coefficients(("bert", "t4"))
     assert (found.cache, found.launch_ms) == (pytest.approx(1.2 * 0.25 / L2, rel=0.05), pytest.approx(0.0, abs=0.1))
     alone = belief.alone_ms(*together[0])
@@ -83,7 +83,7 @@ def test_many_small_neighbours_launch_more_than_one_large_one() -> None:
     launching takes, in milliseconds of every batch, so that small batches suffer most.
     """
     case, together = members(picture(STEEP))
-    belief = InssBelief.of(case, interference=True)
+    belief = InssBelief(case=case, interference=True)
     need, option = together[0]
     two, one = belief.beside(0, together), belief.beside(0, together[:2])
     assert two.launch_ms > 1.5 * one.launch_ms > 0.0
@@ -98,7 +98,7 @@ def test_many_small_neighbours_launch_more_than_one_large_one() -> None:
 def test_plans_go_by_the_formula_that_is_judged() -> None:
     """What a member takes beside its neighbours is what the model that claims judge answers for the same company."""
     case, together = members(picture(STEEP))
-    belief = InssBelief.of(case, interference=True)
+    belief = InssBelief(case=case, interference=True)
     names, shares = [need.model for need, _ in together], [float(option.share_pct) for _, option in together]
     members_ = Queries.of(names, "t4", 4, shares)
     groups = Groups(members=members_, group=np.zeros(3, dtype=np.int64))
@@ -111,7 +111,7 @@ def test_plans_go_by_the_formula_that_is_judged() -> None:
 
 def test_times_alone_follow_batch_and_share_and_rates_the_company() -> None:
     case, together = members(picture())
-    belief = InssBelief.of(case, interference=True)
+    belief = InssBelief(case=case, interference=True)
     for need, option in together:
         alone = belief.alone_ms(need, option)
         assert alone == pytest.approx(builders.latency_ms("t4", 4, option.share_pct), rel=0.15)
@@ -123,7 +123,7 @@ def test_times_alone_follow_batch_and_share_and_rates_the_company() -> None:
 
 def test_in_time_is_two_executions_within_the_limit_where_batches_fill_at_once() -> None:
     case, together = members(picture())
-    belief, (need, option) = InssBelief.of(case, interference=True), together[0]
+    belief, (need, option) = InssBelief(case=case, interference=True), together[0]
     alone, limit = belief.alone_ms(need, option), limit_ms(need)
     assert belief.in_time(need, option, CompanyEffect(factor=0.45 * limit / alone), 1e9)
     assert not belief.in_time(need, option, CompanyEffect(factor=0.55 * limit / alone), 1e9)
@@ -134,7 +134,7 @@ def test_in_time_is_two_executions_within_the_limit_where_batches_fill_at_once()
 def test_a_queue_is_waited_for_by_whole_batches() -> None:
     """The next of nine behind the running batch of four is in the third after it; alone it waits for others still."""
     case, together = members(picture())
-    belief, (need, option) = InssBelief.of(case, interference=True), together[0]
+    belief, (need, option) = InssBelief(case=case, interference=True), together[0]
     alone = belief.alone_ms(need, option)
     assert belief.latency_ms(need, option, 4, CompanyEffect(), 1e9, 8.0) == pytest.approx((1 + 3) * alone)
     assert belief.latency_ms(need, option, 4, CompanyEffect(), 1.0, 8.0) == pytest.approx(3000.0 + alone)
@@ -159,7 +159,7 @@ def test_plans_go_by_what_neighbours_do() -> None:
 
 def test_a_batch_is_sized_beside_its_neighbours() -> None:
     case, together = members(picture(Interference(pressure=2.0, sensitivity=2.0, exponent=1.0)))
-    belief, need = InssBelief.of(case, interference=True), together[0][0]
+    belief, need = InssBelief(case=case, interference=True), together[0][0]
     request = builders.request(case.snapshot)
     draft = Draft.of(request, case)
     options = draft.options(need)
@@ -182,7 +182,7 @@ def test_a_batch_is_sized_behind_its_queue(waiting: float, batch: int, serves: b
     Behind a hundred nothing does: the batch is what suits once they are dropped, and the rate counts as not served.
     """
     case, together = members(picture())
-    belief, need = InssBelief.of(case, interference=True), together[1][0]
+    belief, need = InssBelief(case=case, interference=True), together[1][0]
     draft = Draft.of(builders.request(case.snapshot), case)
     options = draft.options(need)
     mine = np.flatnonzero((options.device_class == 0) & (options.share_pct == SHARES[1]))

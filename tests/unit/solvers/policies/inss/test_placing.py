@@ -109,7 +109,7 @@ def test_on_random_ones_the_engine_finds_the_best_of_all_and_the_plain_rule_keep
 def listed_of(picture: Snapshot, **settings: float) -> tuple[Draft, InssBelief, room.KnapsackColumns]:
     request = builders.request(picture)
     case = Case.of(request)
-    draft, belief = Draft.of(request, case), InssBelief.of(case, interference=True)
+    draft, belief = Draft.of(request, case), InssBelief(case=case, interference=True)
     return draft, belief, columns_of(draft, belief, room.InssParameters(**settings))
 
 

@@ -284,7 +284,7 @@ def test_no_more_models_meet_than_their_limits_bear_by_their_number() -> None:
     request = builders.request(crowded(300.0, PRESSING))
     case = Case.of(request)
     parameters = MorakParameters(knee_gain_part=0.9, copies_per_device=1, leftover=Leftover.RESERVE)
-    made = _Partition.of(request, case, parameters, Wishes())
+    made = _Partition(request, case, parameters, Wishes())
     crowd, here = crowds_of(case)[GpuTypeName("t4")], np.array([0])
     assert made.draft.fleet.occupants[0] == 4
     four, five = (float(crowd.factor("t4", np.array([count]))[0]) for count in (4.0, 5.0))
