@@ -111,7 +111,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
     )
     grid = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
-    found = {key: _of_plan(key, items) for key, items in got.items()}
+    found = {key: _of_plan(key[1], items) for key, items in got.items()}
     for item in _best(terms, grid, _spent(got, terms)):
         found.setdefault((item.workload, item.gpu_type, item.model), item)
     own = {need.workload: need.model for need in reading.needs}
@@ -270,17 +270,16 @@ def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, _Cost]
     return found
 
 
-def _of_plan(key: Key, items: list[_Had]) -> Candidate:
+def _of_plan(gpu_type: GpuTypeName, items: list[_Had]) -> Candidate:
     """The replicas of one type as one line: the commonest knobs, summed capacity and cost."""
     knobs = Counter((had.item.share_pct_sm, had.item.batch, had.clock_mhz, had.item.memory_mib_limit) for had in items)
     (share, batch, clock, memory), _ = min(knobs.items(), key=lambda pair: (-pair[1], pair[0]))
     latencies = [had.item.latency_ms_planned for had in items if had.item.latency_ms_planned is not None]
     codes = sorted({reason.code for had in items for reason in had.item.reasons[:1]})
-    workload, gpu_type, model = key
     return Candidate(
-        workload=workload,
+        workload=items[0].item.workload,
         gpu_type=gpu_type,
-        model=model,
+        model=items[0].item.model,
         chosen=True,
         feasible=True,
         share_pct_sm=share,
