@@ -71,6 +71,9 @@ class TurnQueue:
         """Run the application when it is this request's turn. Raises RateLimitedError when that never comes,
         ClientDisconnect when nobody waits for the answer.
         """
+        if self.is_full:
+            # Before it is read: who asked for leave to send keeps it.
+            raise self.refusal
         body = await Request(scope, receive).body()
         # What follows a whole body is that the client has gone.
         gone = asyncio.ensure_future(receive())

@@ -26,6 +26,7 @@ class Work:
     def __init__(self, lane: TurnQueue) -> None:
         self.lane = lane
         self.begun: list[str] = []
+        self.read = b""
         self.may_end = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -39,6 +40,7 @@ class Work:
 
         async def receive() -> Any:
             if parts:
+                self.read += parts[0]
                 return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
             await (gone or asyncio.Event()).wait()
             return {"type": "http.disconnect"}
@@ -85,6 +87,7 @@ def test_who_finds_no_place_hears_when_to_come_again() -> None:
         with pytest.raises(RateLimitedError) as refused:
             await asyncio.wait_for(tasks.pop("fourth"), 5)
         assert refused.value.retry_after_s == AFTER_S
+        assert work.read == b"firstsecondthird"
         work.may_end.set()
         await asyncio.wait_for(asyncio.gather(*tasks.values()), 5)
         assert work.begun == ["first", "second", "third"]
