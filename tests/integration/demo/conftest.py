@@ -51,9 +51,9 @@ class Machine:
         return "\n".join(parts)
 
 
-def machine_at(home: Path) -> Iterator[Machine]:
+def machine_at(home: Path, **environment: str) -> Iterator[Machine]:
     """With whatever was started on it ended at last."""
-    made = Machine(home=home, port=free_port())
+    made = Machine(home=home, port=free_port(), environment=environment)
     yield made
     made.run("down")
 

@@ -1,5 +1,5 @@
-"""The whole demo, as a newcomer meets it: up, a first plan that nodes have applied, the three commands; then the five
-published systems, one after the other under its traffic; down.
+"""The whole demo, as a newcomer meets it: up, a first plan that nodes have applied, the three commands; every panel of
+the dashboards; then the five published systems, one after the other under its traffic; down.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from solvers.cycle.record import CycleRecord
 from solvers.domain.codec import from_plain
 from tests.integration.demo.conftest import Machine, machine_at
 from tests.integration.demo.hour import arena_hour
+from tests.integration.demo.watcher import DASHBOARDS, queries, watching
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+PLANNER_METRICS = "HEADROOM_PLANNER_METRICS_PORT"
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """One fleet for all tests of this file, in their order."""
-    yield from machine_at(tmp_path_factory.mktemp("demo") / "home")
+    yield from machine_at(tmp_path_factory.mktemp("demo") / "home", **{PLANNER_METRICS: str(free_port())})
 
 
 def test_a_newcomer_watches_a_fleet_being_planned(machine: Machine) -> None:
@@ -53,11 +56,10 @@ def test_a_newcomer_watches_a_fleet_being_planned(machine: Machine) -> None:
 
     assert "created" in machine.do("apply", "-f", str(EXAMPLES / "vision.yaml"))
     # Work ends this plan, on however busy a machine: one that the clock ends cannot be repeated.
-    policy = json.loads(machine.do("get", "policy", "default", "-o", "json"))
-    patient = machine.home / "policy.json"
-    patient.write_text(json.dumps({"kind": "policy", **policy, "deadline_s": 100.0}))
-    machine.do("apply", "-f", str(patient))
+    machine.do("patch", "policy", "default", "-p", '{"deadline_s": 100.0}')
     plan = json.loads(machine.do("plan", "-o", "json"))
+    # From here on nobody looks at what the joint planner finds, each time that a rate changes.
+    machine.do("patch", "policy", "default", "-p", '{"deadline_s": 0.5}')
     assert plan["id"].startswith("sha256:")
     machine.do("verify", "--plan", plan["id"])
     assert "yes" in machine.do("replay", plan["cycle_id"])
@@ -75,6 +77,40 @@ def client(machine: Machine) -> Iterator[Client]:
         for name in UNSERVED:
             machine.run("delete", "service", f"vision/{name}")
         yield opened
+
+
+@pytest.mark.usefixtures("client")
+def test_prometheus_sees_the_fleet_and_every_panel_has_data(machine: Machine, tmp_path: Path) -> None:
+    nodes = json.loads(machine.do("nodes", "-o", "json"))
+    targets = {
+        "headroom-api": [f"127.0.0.1:{machine.port}"],
+        "headroom-planner": [f"127.0.0.1:{machine.environment[PLANNER_METRICS]}"],
+        "headroom-agent": [node["endpoint"].removeprefix("http://") for node in nodes],
+    }
+    with watching(tmp_path, targets) as prometheus:
+        assert {path.stem for path in DASHBOARDS} == {"fleet", "services", "planner"}
+        empty = {query: path.name for path in DASHBOARDS for query in queries(path)}
+
+        def full() -> bool:
+            for query in [*empty]:
+                if prometheus.series(query):
+                    del empty[query]
+            return not empty
+
+        reached = sum(map(len, targets.values()))
+        wait_until(
+            lambda: prometheus.is_up(reached) and full(), lambda: f"data for {empty}\n{machine.logs()}", 150.0, 1.0
+        )
+        assert (len(nodes), prometheus.series("headroom_agent_device_power_watts")) == (4, 12)
+        assert prometheus.series("count by (service) (headroom_service_info)") == 8
+        rules = [rule for group in prometheus.ask("/api/v1/rules")["groups"] for rule in group["rules"]]
+        assert len(rules) >= 30
+        assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] == "err"} == {}
+        alerts = prometheus.ask("/api/v1/alerts")["alerts"]
+        firing = {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+        assert firing.isdisjoint(
+            {"HeadroomApiDown", "HeadroomDatabaseDown", "HeadroomAgentSilent", "HeadroomPowerOverCap"}
+        )
 
 
 def counts(machine: Machine) -> Counter[str]:
