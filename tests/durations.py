@@ -1,8 +1,9 @@
 """What a run of the tests costs: wall and processor seconds in all, and its dearest files.
 
 A run that was split passes `--durations-kept FILE`: each part adds what the earlier parts left in that file, so that
-the last one tells of all. Processor seconds include those of processes that a test started and waited for; a daemon
-that outlived its parent is not seen.
+the last one tells of all. Processor seconds include those of processes that a test started and waited for; what a
+daemon spends that outlives its parent (PostgreSQL, `headroom up`, a browser) is seen only among all that this machine's
+processors did, whoever asked for it.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ def cpu_s() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system + nursery.spent_s()
 
 
+def busy_s() -> float:
+    """Seconds that this machine's processors have worked since it began, all of them together and for whomever."""
+    _, user, nice, system, _, _, hard, soft, *_ = Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=8)
+    return sum(map(int, (user, nice, system, hard, soft))) / os.sysconf("SC_CLK_TCK")
+
+
 class Durations:
     """Counts in the process that runs a test, and adds up in the one that reports."""
 
     def __init__(self, kept: Path | None) -> None:
         self._kept = kept
-        self._began_s = time.monotonic()
+        self._began_s, self._began_busy_s = time.monotonic(), busy_s()
         self._mark_s = 0.0
         self._wall_s: defaultdict[str, float] = defaultdict(float)
         self._cpu_s: defaultdict[str, float] = defaultdict(float)
@@ -61,17 +68,20 @@ class Durations:
         """Tell the sums, and keep them for the next part."""
         if not self._wall_s:
             return
-        wall_s, spent_s = time.monotonic() - self._began_s, cpu_s()
+        sums = {"wall_s": time.monotonic() - self._began_s, "cpu_s": cpu_s(), "busy_s": busy_s() - self._began_busy_s}
         if self._kept is not None:
             if self._kept.exists():
                 before = json.loads(self._kept.read_text(encoding="utf-8"))
-                wall_s, spent_s = wall_s + before["wall_s"], spent_s + before["cpu_s"]
+                sums = {name: number + before[name] for name, number in sums.items()}
                 for file, (file_wall_s, file_cpu_s) in before["files"].items():
                     self._wall_s[file] += file_wall_s
                     self._cpu_s[file] += file_cpu_s
             files = {file: (self._wall_s[file], self._cpu_s[file]) for file in sorted(self._wall_s)}
-            told = {"wall_s": wall_s, "cpu_s": spent_s, "files": files}
-            self._kept.write_text(json.dumps(told, indent=1), encoding="utf-8")
-        terminalreporter.section(f"{wall_s:.0f} s, of processors {spent_s:.0f} s; the dearest files")
+            self._kept.write_text(json.dumps({**sums, "files": files}, indent=1), encoding="utf-8")
+        wall_s, spent_s, machine_s = sums.values()
+        terminalreporter.section(
+            f"{wall_s:.0f} s, of processors {spent_s:.0f} s"
+            f" (the machine's {os.cpu_count()}: {machine_s:.0f} s); the dearest files"
+        )
         for file in sorted(self._cpu_s, key=self._cpu_s.__getitem__, reverse=True)[:DEAREST]:
             terminalreporter.line(f"{self._cpu_s[file]:7.1f} s of processors {self._wall_s[file]:7.1f} s  {file}")
