@@ -1,7 +1,8 @@
 """Texts in YAML or JSON that people write, read once with the line of everything that they say.
 
 The dialect: YAML without dates, `1e9` is a number, every key once; what aliases stand for is counted as often as it
-stands there. All repeated keys of a text are told at once. Scenarios and documents to apply are read here.
+stands there. All repeated keys and unreadable documents of a text are told at once. Scenarios and documents to apply
+are read here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from solvers.errors import InputError
 
 NODES_MAX = 2_000_000
 Where: TypeAlias = Sequence[str | int]
+_DOCUMENTS = re.compile(r"^(?=---(?:\s|$))", re.MULTILINE)
 
 
 class _Loader(yaml.SafeLoader):
@@ -63,11 +65,11 @@ _Loader.add_implicit_resolver(
 
 
 class UnreadableError(InputError):
-    """A text that cannot be read; one line for each reason, each with its place."""
+    """A text that cannot be read; one line for each reason, each with its place. `found`: what else stands there."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[str], found: Sequence[Any] = ()) -> None:
         super().__init__("\n".join(lines))
-        self.lines = tuple(lines)
+        self.lines, self.found = tuple(lines), found
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,31 @@ def read_marked(text: str, origin: str) -> list[Marked]:
         # YAML reads JSON too, but slower and with worse messages.
         return [_json(text, origin)]
     try:
+        return _read(text, origin, 0)
+    except UnreadableError:
+        parts = _DOCUMENTS.split(text)
+        if len(parts) == 1:
+            raise
+    found: list[Marked] = []
+    wrong: list[str] = []
+    line = 0
+    for part in parts:
+        try:
+            found += _read(part, origin, line)
+        except UnreadableError as error:
+            wrong += error.lines
+        line += part.count("\n")
+    raise UnreadableError(wrong, found)
+
+
+def _read(text: str, origin: str, line: int) -> list[Marked]:
+    """`line`: so many stand before it."""
+    try:
         loader = _Loader(text)
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
+        line += text.count("\n", 0, error.position) + 1
         raise UnreadableError([f"{origin}:{line}: a character that no YAML may hold: {error.character:#x}"]) from None
+    loader.line = line
     try:
         found = list(_documents(loader, origin))
     except yaml.MarkedYAMLError as error:

@@ -13,7 +13,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from itertools import islice
 from types import GenericAlias
@@ -193,7 +193,9 @@ def fields_error(errors: Iterable[Mapping[str, Any]], kind: object = None) -> Fi
 
 
 def _others(told: tuple[Fault, ...], kind: object, body: bytes) -> Iterator[Fault]:
-    """Limits that are broken beside what the validator told: it judges a value's own when all of its parts are well."""
+    """Limits that are broken beside what the validator told, who judges a value's own when all of its parts are well,
+    and stops at the first of them.
+    """
     seen = {fault.pointer for fault in told}
     for pointer, error in _broken(kind, plain_of(body), ""):
         if pointer not in seen:
@@ -211,12 +213,27 @@ def plain_of(body: bytes) -> Any:
 
 def _broken(kind: object, said: object, at: str) -> Iterator[tuple[str, FieldError]]:
     holder = _holder(kind)
-    if holder is None or not isinstance(said, dict):
+    for number, part in enumerate(said) if isinstance(said, list) else ():
+        yield from _broken(kind, part, f"{at}/{number}")
+    if holder is None or not is_dataclass(holder) or not isinstance(said, dict):
         return
-    yield from ((at + _tail(error.field), error) for error in limits_broken(holder, said))
-    hints = get_type_hints(holder)
+    hints = get_type_hints(holder, include_extras=True)
+    # Whoever says a field that is not there may mean any that is left out.
+    left = () if said.keys() - hints.keys() else (item for item in fields(holder) if item.name not in said)
+    known = {item.name: item.default for item in left if item.default is not MISSING}
+    for name in hints.keys() & said.keys():
+        known.update((name, read) for read in _readable(hints[name], said[name]))
+    yield from ((at + _tail(error.field), error) for error in limits_broken(holder, known))
     for name, part in said.items():
         yield from _broken(hints.get(name), part, f"{at}/{name}")
+
+
+def _readable(kind: Hashable, part: object) -> Iterator[object]:
+    """What a part says, if it is well by itself."""
+    try:
+        yield adapter_of(kind).validate_json(json.dumps(part), strict=True)
+    except (ValueError, RecursionError, OverflowError):
+        return
 
 
 def _holder(kind: object) -> type | None:

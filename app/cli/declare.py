@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
@@ -83,12 +84,9 @@ _WRITTEN: Mapping[str, _Written] = {
         columns=("id", "lane", "state", "started_at", "planner", "elapsed_ms", "generation", "decision.reasons"),
     ),
     "event": _Written(
-        route="events",
-        key=(),
-        columns={
-            "at": "at", "name": "name", "actor": lambda item: item.get("actor_name") or item["actor"],
-            "subject": "subject",
-        },
+        route="events", key=(),
+        columns={"at": "at", "name": "name", "actor": lambda item: item.get("actor_name") or item["actor"],
+                 "subject": "subject"},
     ),
 }  # fmt: skip
 
@@ -234,14 +232,11 @@ def _table(kind: Kind, items: Sequence[Document], output: Format = Format.TABLE)
     usual = (*kind.key, *kind.listed)
     if output not in (Format.WIDE, Format.CSV):
         return listed(usual, items)
-    shown = {name for item in items for name, part in item.items() if not isinstance(part, dict)}
-    shown -= {name for item in items for name, part in item.items() if isinstance(part, list) and _deep(part)}
-    more = [name for name in dict.fromkeys(name for item in items for name in item) if name in shown]
-    return listed((*usual, *(name for name in more if name not in usual)), items)
-
-
-def _deep(part: list[Any]) -> bool:
-    return any(isinstance(each, dict | list) for each in part)
+    every = [(name, part) for item in items for name, part in item.items()]
+    inside = [(name, each) for name, part in every for each in (part if isinstance(part, list) else [None])]
+    deep = {name for name, part in (*every, *inside) if isinstance(part, dict)}
+    deep |= {name for name, part in inside if isinstance(part, list)}
+    return listed((*usual, *(name for name in dict(every) if name not in (*usual, *deep))), items)
 
 
 Files = Annotated[
@@ -272,7 +267,7 @@ def apply(
     """
     if words:
         raise InputError(f"files are named with -f: headroom apply {' '.join(f'-f {word}' for word in words)}")
-    documents = _read(files)
+    documents = _read_or_judged(files, server, token)
     with connect(server, token) as client:
         found = checked(client, documents)
         judged = [document for document in documents if document.kind != PROFILES]
@@ -293,13 +288,13 @@ def _label(line: Document) -> str:
     return "/".join((line["kind"], *line["key"]))
 
 
-def _refuse(documents: Sequence[Declared], found: Sequence[Document]) -> None:
-    """Name everything that is wrong with documents. Raises CommandError when anything is."""
+def _refuse(documents: Sequence[Declared], found: Sequence[Document], but: str = "") -> None:
+    """Name everything that is wrong with documents, `but` faults of one code. Raises CommandError when anything is."""
     refused = [
         (document, line) for document, line in zip(documents, found, strict=bool(found)) if line["outcome"] == "refused"
     ]
     for document, line in refused:
-        for fault in line["faults"]:
+        for fault in (fault for fault in line["faults"] if fault["code"] != but):
             typer.echo(f"headroom: {document.complaint(fault['pointer'], fault['detail'])} ({fault['code']})", err=True)
     if refused:
         codes = {fault["code"] for _, line in refused for fault in line["faults"]}
@@ -309,7 +304,7 @@ def _refuse(documents: Sequence[Declared], found: Sequence[Document]) -> None:
 
 def diff(files: Files = None, output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
     """Show what applying files would change, field by field; exit status 1 when anything would."""
-    documents = [document for document in _read(files) if document.kind != PROFILES]
+    documents = [document for document in _read_or_judged(files, server, token) if document.kind != PROFILES]
     with connect(server, token) as client:
         found = checked(client, documents)
     if found is None:
@@ -335,8 +330,6 @@ def patch(
     token: Token = None,
 ) -> None:
     """Change some fields of a document: null goes back to the default, lists are replaced whole."""
-    import yaml
-
     try:
         said = yaml.safe_load(wish)
     except yaml.YAMLError:
@@ -386,6 +379,17 @@ def _read(files: list[str] | None) -> list[Declared]:
     if not documents:
         raise InputError(f"no documents in {', '.join(files)}")
     return documents
+
+
+def _read_or_judged(files: list[str] | None, server: str | None, token: str | None) -> list[Declared]:
+    """Where some cannot be read the others are judged, but for names, which may be those of what cannot be read."""
+    try:
+        return _read(files)
+    except UnreadableError as error:
+        judged = [document for document in error.found if document.kind != PROFILES]
+        with suppress(CommandError, HeadroomError, ClientError), connect(server, token) as client:
+            _refuse(judged, checked(client, judged) or [], but="reference-unknown")
+        raise
 
 
 def _each(client: Client, documents: Sequence[Declared], act: Any, output: Format) -> None:

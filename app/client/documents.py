@@ -69,7 +69,8 @@ class DocumentOutcome(StrEnum):
 
 
 def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Declared]:
-    """All documents of files, folders and `-` (standard input), in order of creation; InputError names the place.
+    """All documents of files, folders and `-` (standard input), in order of creation; UnreadableError names every place
+    and has the documents that are well.
 
     `loose` is a further kind whose documents have no key; without a `kind` a document is of that one.
     """
@@ -77,7 +78,7 @@ def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Dec
     for source in sources:
         reading.read(source)
     if reading.faults:
-        raise UnreadableError(reading.faults)
+        raise UnreadableError(reading.faults, reading.found)
     return sorted(reading.found, key=lambda document: document.rank)
 
 
@@ -170,7 +171,7 @@ class _FilesRead:
             loaded = read_marked(text, origin)
         except UnreadableError as error:
             self.faults.extend(error.lines)
-            return
+            loaded = list(error.found)
         for item in loaded:
             several = isinstance(item.plain, list)
             for part in [item.part(index) for index in range(len(item.plain))] if several else [item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from solvers.domain.device import Label
@@ -20,6 +21,6 @@ class MonthlyBudget:
     label: Label | None = None
     """Of workloads that have it, or whose project has it."""
 
-    def __post_init__(self) -> None:
+    def _rules(self) -> Iterator[FieldError]:
         if self.project is not None and self.label is not None:
-            raise FieldError("label", "a budget is of a project or of a label, not of both")
+            yield FieldError("label", "a budget is of a project or of a label, not of both")

@@ -4,6 +4,7 @@ taints, and GPUs that could be rented. What runs on a device is not known here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -73,16 +74,16 @@ class GpuType:
     prices: Annotated[tuple[PriceRow, ...], distinct("kind", "region")] = ()
     tf32_tflops: Annotated[float | None, POSITIVE] = None
 
-    def __post_init__(self) -> None:
-        check_range("sm_granularity", self.sm_granularity, 1, self.sm_count)
+    def _rules(self) -> Iterator[FieldError]:
         if self.idle_w >= self.tdp_w:
-            raise FieldError("idle_w", "idle_w must be below tdp_w")
+            yield FieldError("idle_w", "idle_w must be below tdp_w")
         if self.power_limit_w_min > self.power_limit_w_max:
-            raise FieldError("power_limit_w_min", "power_limit_w_min must not exceed power_limit_w_max")
+            yield FieldError("power_limit_w_min", "power_limit_w_min must not exceed power_limit_w_max")
         if not self.clocks_mhz_sm:
-            raise FieldError("clocks_mhz_sm", "clocks_mhz_sm must list at least one clock")
+            yield FieldError("clocks_mhz_sm", "clocks_mhz_sm must list at least one clock")
         if list(self.clocks_mhz_sm) != sorted(set(self.clocks_mhz_sm)):
-            raise FieldError("clocks_mhz_sm", "clocks_mhz_sm must rise strictly")
+            yield FieldError("clocks_mhz_sm", "clocks_mhz_sm must rise strictly")
+        check_range("sm_granularity", self.sm_granularity, 1, self.sm_count)
 
     @property
     def clock_mhz_sm_max(self) -> int:

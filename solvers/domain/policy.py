@@ -4,6 +4,7 @@ which devices. Versioned data, never code; the digest of a policy is in every re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -287,9 +288,9 @@ class Policy:
     approval_expires_s: Annotated[float, within(APPROVAL_S_MIN, APPROVAL_S_MAX)] = late(3600.0)
     """How long a plan waits for approval; of the policy `default`, for all."""
 
-    def __post_init__(self) -> None:
+    def _rules(self) -> Iterator[FieldError]:
         if len(self.energy_usd_per_kwh_by_hour) not in (0, HOURS_PER_DAY):
-            raise FieldError("energy_usd_per_kwh_by_hour", "energy_usd_per_kwh_by_hour lists 24 prices or none")
+            yield FieldError("energy_usd_per_kwh_by_hour", "energy_usd_per_kwh_by_hour lists 24 prices or none")
         check_distinct("planner_settings", (f"{item.planner}.{item.name}" for item in self.planner_settings))
 
     @property

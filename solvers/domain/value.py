@@ -2,7 +2,8 @@
 
 A value is a frozen, slotted, keyword-only dataclass that edge validators treat as closed: unknown fields are refused.
 What one field may be stands beside its type, `share_pct: Annotated[int, within(1, 100)]`; what several say together, in
-`__post_init__`. NaN, infinities, wrong signs and empty names raise `FieldError` naming the field.
+`__post_init__`, or in `_rules`, which yields, where all of it should be told at once. NaN, infinities, wrong signs and
+empty names raise `FieldError` naming the field.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LATE = "late"
 def value(cls: type[T]) -> type[T]:
     """Make `cls` an immutable value with keyword-only construction and, at the edges, no room for unknown fields."""
     kinds = (kind for one in cls.__mro__[:-1] for kind in inspect.get_annotations(one).values())
-    if any("Annotated[" in str(kind) for kind in kinds):
+    if any("Annotated[" in str(kind) for kind in kinds) or "_rules" in vars(cls):
         _limit(cls)
     made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
     marked: Any = made
@@ -150,6 +151,7 @@ def each(limit: Limit) -> Limit:
 def _limit(cls: Any) -> None:
     """Check the limits of its fields before what it checks by itself."""
     own: Callable[[Any], None] | None = getattr(cls, "__post_init__", None)
+    rules: Callable[[Any], Iterable[FieldError]] | None = getattr(cls, "_rules", None)
 
     def check(self: Any) -> None:
         kind: type = type(self)
@@ -157,20 +159,36 @@ def _limit(cls: Any) -> None:
             refuse(name, getattr(self, name))
         if own is not None:
             own(self)
+        for error in rules(self) if rules is not None else ():
+            raise error
 
     cls.__post_init__ = check
 
 
 def limits_broken(kind: type, said: Mapping[str, object]) -> Iterator[FieldError]:
-    """Every limit of single fields that plain numbers and texts do not keep; making a value stops at the first."""
-    for name, refuse in _checks(kind):
-        try:
-            if isinstance(said.get(name), str | int | float):
-                refuse(name, said[name])
-        except FieldError as error:
-            yield error
-        except TypeError:
-            continue  # Of another type, which is told by whoever reads it.
+    """Every limit that the fields which could be read do not keep, first each by itself; making a value stops at the
+    first.
+    """
+    known: Any = object.__new__(kind)
+    told = [item for item in _checks(kind) if item[0] in said]
+    broken = {name: error for name, refuse in reversed(told) for error in refusals(refuse, name, said[name])}
+    yield from reversed(broken.values())
+    for name in said.keys() - broken.keys():
+        object.__setattr__(known, name, said[name])
+    try:
+        yield from getattr(kind, "_rules", lambda _: ())(known)
+    except FieldError as error:
+        yield error
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return  # A rule about what could not be read, or is wrong by itself.
+
+
+def refusals(check: Callable[..., None], *terms: Any) -> Iterator[FieldError]:
+    """What a check raises, for rules that go on."""
+    try:
+        check(*terms)
+    except FieldError as error:
+        yield error
 
 
 @cache

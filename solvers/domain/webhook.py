@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -32,18 +33,18 @@ class Webhook:
     secret_environment: str | None = None
     enabled: bool = True
 
-    def __post_init__(self) -> None:
-        _check_url(self.url)
+    def _rules(self) -> Iterator[FieldError]:
         for number, name in enumerate(self.events):
             if not _EVENT.fullmatch(name):
-                raise FieldError(f"events/{number}", f"{name!r} is no name of an event, such as node.lost or budget.*")
+                yield FieldError(f"events/{number}", f"{name!r} is no name of an event, such as node.lost or budget.*")
         if (self.secret_file is None) == (self.secret_environment is None):
-            raise FieldError("secret_file", "a webhook has either a secret_file or a secret_environment")
+            yield FieldError("secret_file", "a webhook has either a secret_file or a secret_environment")
         if self.secret_file is not None and not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", self.secret_file):
-            raise FieldError("secret_file", "the name of a file, without folders")
+            yield FieldError("secret_file", "the name of a file, without folders")
         named = self.secret_environment
         if named is not None and not re.fullmatch(rf"{SECRET_PREFIX}[A-Z0-9_]{{1,64}}", named):
-            raise FieldError("secret_environment", f"the name of a variable that begins with {SECRET_PREFIX}")
+            yield FieldError("secret_environment", f"the name of a variable that begins with {SECRET_PREFIX}")
+        _check_url(self.url)
 
 
 def _check_url(url: str) -> None:

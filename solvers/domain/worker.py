@@ -7,11 +7,12 @@ braces; a literal brace is written twice. Nothing here goes through a shell.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from string import Formatter
 from typing import Annotated
 
-from solvers.domain.value import POSITIVE, late, value, within
+from solvers.domain.value import POSITIVE, late, refusals, value, within
 from solvers.errors import FieldError
 
 PORTS_BEHIND = {"port_1": 1, "port_2": 2, "port_3": 3, "port_4": 4}
@@ -54,18 +55,18 @@ class EnvironmentVariable:
     from_file: str | None = late(None)
     from_environment: str | None = late(None)
 
-    def __post_init__(self) -> None:
+    def _rules(self) -> Iterator[FieldError]:
         if not _VARIABLE.fullmatch(self.name) or len(self.name) > 128:
-            raise FieldError("name", f"{self.name[:128]!r} is no name of an environment variable")
+            yield FieldError("name", f"{self.name[:128]!r} is no name of an environment variable")
         if self.name.startswith(_RESERVED):
-            raise FieldError("name", f"{self.name} is set by the agent")
+            yield FieldError("name", f"{self.name} is set by the agent")
         if [self.value, self.from_file, self.from_environment].count(None) != 2:
-            raise FieldError("value", "a variable has one of value, from_file and from_environment")
-        check_template("value", self.value or "")
+            yield FieldError("value", "a variable has one of value, from_file and from_environment")
+        yield from refusals(check_template, "value", self.value or "")
         if self.from_file is not None and not re.fullmatch(r"/[^\0-\x1f]{1,4095}", self.from_file):
-            raise FieldError("from_file", "a file is given from the root on, in printable characters")
+            yield FieldError("from_file", "a file is given from the root on, in printable characters")
         if self.from_environment is not None and not _VARIABLE.fullmatch(self.from_environment):
-            raise FieldError("from_environment", f"{self.from_environment[:128]!r} is no name of a variable")
+            yield FieldError("from_environment", f"{self.from_environment[:128]!r} is no name of a variable")
 
 
 @value
@@ -106,31 +107,31 @@ class WorkerCommand:
     processes_max: Annotated[int, within(1, 16)] = 1
     """Processes of one worker that use the GPU: each takes the share and a client slot of its own."""
 
-    def __post_init__(self) -> None:
+    def _rules(self) -> Iterator[FieldError]:
         if not self.command:
-            raise FieldError("command", "a command has at least the program")
+            yield FieldError("command", "a command has at least the program")
         if len(self.command) > 256:
-            raise FieldError("command", "a command has at most 256 parts")
+            yield FieldError("command", "a command has at most 256 parts")
         for part in self.command:
-            check_template("command", part)
+            yield from refusals(check_template, "command", part)
         names = [variable.name for variable in self.environment]
         if len(set(names)) != len(names):
-            raise FieldError("environment", "a variable is set twice")
+            yield FieldError("environment", "a variable is set twice")
         for field, path in (("ready_path", self.ready_path), ("metrics_path", self.metrics_path)):
             if path is not None:
-                check_path(field, path)
+                yield from refusals(check_path, field, path)
         if self.working_directory is not None and not self.working_directory.startswith("/"):
-            raise FieldError("working_directory", "a working directory is given from the root on")
-        self._check_ports()
+            yield FieldError("working_directory", "a working directory is given from the root on")
+        yield from self._check_ports()
 
-    def _check_ports(self) -> None:
+    def _check_ports(self) -> Iterator[FieldError]:
         """Refuse ports that another worker may have."""
         texts = [("command", part) for part in self.command]
         texts += [("environment", variable.value or "") for variable in self.environment]
         for field, text in texts:
             for name in sorted(placeholders(text)):
                 if PORTS_BEHIND.get(name, 0) > self.metrics_port_offset:
-                    raise FieldError(field, f"{{{name}}} is this worker's own only with a larger metrics_port_offset")
+                    yield FieldError(field, f"{{{name}}} is this worker's own only with a larger metrics_port_offset")
 
 
 def check_template(field: str, text: str) -> None:

@@ -5,6 +5,7 @@ Checks keep impossible wishes out: latency 0, negative rates, NaN, a floor above
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from solvers.domain.value import (
     check_text,
     distinct,
     late,
+    refusals,
     value,
     within,
 )
@@ -102,15 +104,15 @@ class Slo:
     deadline_s: float | None = None
     throughput_rps_min: float | None = None
 
-    def __post_init__(self) -> None:
+    def _rules(self) -> Iterator[FieldError]:
         for kind, fields in _SLO_FIELDS.items():
             for field in fields:
                 number: float | None = getattr(self, field)
-                check_positive(field, number)
+                yield from refusals(check_positive, field, number)
                 if kind is self.kind and number is None:
-                    raise FieldError(field, f"an SLO of kind {self.kind.value} needs {field}")
+                    yield FieldError(field, f"an SLO of kind {self.kind.value} needs {field}")
                 if kind is not self.kind and number is not None:
-                    raise FieldError(field, f"an SLO of kind {self.kind.value} has no {field}")
+                    yield FieldError(field, f"an SLO of kind {self.kind.value} has no {field}")
 
 
 class ServiceMode(StrEnum):
@@ -168,13 +170,13 @@ class Service:
     """The process of a replica; needed on real GPU hosts, not read by simulated ones."""
     labels: Labels = late(())
 
-    def __post_init__(self) -> None:
+    def _rules(self) -> Iterator[FieldError]:
         if self.replicas_min > self.replicas_max:
-            raise FieldError("replicas_min", "replicas_min must not exceed replicas_max")
+            yield FieldError("replicas_min", "replicas_min must not exceed replicas_max")
         if self.tokens is not None and self.slo.kind is not SloKind.TOKENS:
-            raise FieldError("tokens", f"a service with an SLO of kind {self.slo.kind.value} has no tokens")
+            yield FieldError("tokens", f"a service with an SLO of kind {self.slo.kind.value} has no tokens")
         if self.id in self.affinity.avoid_services:
-            raise FieldError("affinity", "a service cannot avoid itself; use anti_affinity")
+            yield FieldError("affinity", "a service cannot avoid itself; use anti_affinity")
 
     @property
     def id(self) -> ServiceId:
@@ -210,9 +212,9 @@ class TrainingJob:
     """Who plans it, on the devices of that policy's pool; None: the default policy."""
     labels: Labels = late(())
 
-    def __post_init__(self) -> None:
-        check_range("memory_mib_resident_min", self.memory_mib_resident_min, 1, self.memory_mib)
-        check_range("share_pct_sm_max", self.share_pct_sm_max, self.share_pct_sm_min, 100)
+    def _rules(self) -> Iterator[FieldError]:
+        yield from refusals(check_range, "memory_mib_resident_min", self.memory_mib_resident_min, 1, self.memory_mib)
+        yield from refusals(check_range, "share_pct_sm_max", self.share_pct_sm_max, self.share_pct_sm_min, 100)
 
     @property
     def id(self) -> JobId:
@@ -239,9 +241,9 @@ class OfflineTask:
     """Who plans it, on the devices of that policy's pool; None: the default policy."""
     labels: Labels = late(())
 
-    def __post_init__(self) -> None:
+    def _rules(self) -> Iterator[FieldError]:
         if self.slo.kind not in (SloKind.DEADLINE, SloKind.THROUGHPUT):
-            raise FieldError("slo", "an offline task has an SLO of kind deadline or throughput")
+            yield FieldError("slo", "an offline task has an SLO of kind deadline or throughput")
 
     @property
     def id(self) -> TaskId:

@@ -40,6 +40,14 @@ def test_all_faults_of_all_files_are_told_and_nothing_is_sent(world: World, head
         f"headroom: {second}:4: model: there is no model resnet5; did you mean resnet50? (reference-unknown)",
         "headroom: 2 of 3 documents are refused; nothing was sent",
     ]
+    # What cannot be read hides nothing, but for names: it may be what they name.
+    second.write_text(second.read_text() + "replicas_min: 9\nreplicas_max: 1\n---\nkind: pod\n---\nkind: [unclosed\n")
+    for command in ("apply", "diff"):
+        status, out, err = headroom(command, "-f", str(first), "-f", str(second))
+        assert (status, out) == (Exit.USAGE, "")
+        places = [line.removeprefix(f"headroom: {tmp_path}/").split(": ", 2)[:2] for line in err.splitlines()]
+        assert places[:3] == [["a.yaml:12", "slo.latncy_ms"], ["a.yaml:14", "modee"], ["b.yaml:7", "replicas_min"]]
+        assert [place for place, _ in places[3:]] == ["b.yaml:13", "b.yaml:10"]
     assert world.call("GET", "/v1/services").json()["items"] == []
     text = SERVICE + "name: again\nmodel: x\n"
     first.write_text(text)

@@ -64,6 +64,33 @@ def test_every_wrong_field_is_told_beside_the_others() -> None:
         assert len(caught.value.faults) - len(told) == ("latncy" in body or "percentile" in body)
 
 
+def test_rules_of_several_fields_are_told_beside_each_other() -> None:
+    """Where the whole could be read but for them, and beside a part that is no value."""
+    wrong = _GOOD.replace(
+        "300", '300, "replicas_min": 5, "replicas_max": 2, "affinity": {"avoid_services": ["default/a"]}'
+    )
+    for body, more in ((wrong, []), (wrong.replace('"m"', '"../m"'), ["/model"])):
+        with pytest.raises(FieldsError) as caught:
+            parse(Service, body.encode())
+        assert sorted(fault.pointer for fault in caught.value.faults) == sorted(["/affinity", "/replicas_min", *more])
+    broken = wrong.replace('"latency_ms": 80', '"kind": "throughput", "latency_ms": -1')
+    with pytest.raises(FieldsError) as caught:
+        parse(Service, broken.encode())
+    told = [(fault.pointer, fault.detail.partition(" of ")[0]) for fault in caught.value.faults]
+    assert ("/slo/throughput_rps_min", "an SLO") in told
+    assert {"/slo/latency_ms", "/replicas_min"} <= {pointer for pointer, _ in told}
+
+
+@pytest.mark.parametrize("part", ['["{"]', "[]", '["a", 3]', "3", '["{port_b}"]'])
+def test_rules_that_meet_what_is_wrong_by_itself_say_nothing(part: str) -> None:
+    worker = f'{{"command": {part}, "working_directory": "x", "environment": [{{"name": "1", "value": "{{"}}]}}'
+    with pytest.raises(FieldsError) as caught:
+        parse(Service, _GOOD.replace("300", f'300, "worker": {worker}').encode())
+    assert {"/worker/environment/0/name", "/worker/environment/0/value"} <= {
+        fault.pointer for fault in caught.value.faults
+    }
+
+
 def test_what_a_refused_body_says_is_read_as_far_as_it_can_be() -> None:
     assert plain_of(b'{"a": 1}') == {"a": 1}
     for body in (b"9" * 5000, b"{", b"[" * 200_000):

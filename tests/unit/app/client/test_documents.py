@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from app.client.documents import Declared, DocumentOutcome, apply_document, delete_document, read_documents
+from app.marked import UnreadableError
 from headroom_client import Client
 from solvers.errors import InputError
 
@@ -83,6 +84,23 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, message: str
     assert message in caught.value.message
     assert "f.yaml" in caught.value.message
     assert all(line.startswith(str(file)) for line in caught.value.message.splitlines())
+
+
+def test_what_cannot_be_read_hides_no_other_document(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    kept = [SERVICE.replace("name: a", f"name: {name}") for name in "abc"]
+    wrong = ["kind: [unclosed\n", "kind: pod\nname: a\n", "kind: node\nid: a\nid: b\n"]
+    texts = [text for pair in zip(kept, wrong, strict=True) for text in pair]
+    file.write_text("---\n".join(texts))
+    with pytest.raises(UnreadableError) as caught:
+        read_documents([str(file), str(tmp_path / "gone.yaml")])
+    assert [document.label for document in caught.value.found] == ["service/p/a", "service/p/b", "service/p/c"]
+    places = [line.removeprefix(f"{file}:").partition(":")[0] for line in caught.value.lines[:-1]]
+    starts = [1 + sum(text.count("\n") + 1 for text in texts[:number]) for number in (1, 3, 5)]
+    told = sorted(int(place) for place in places)
+    assert told[1:] == [starts[1], starts[2] + 2]
+    assert starts[0] <= told[0] <= starts[0] + 1
+    assert "gone.yaml: no such file" in caught.value.lines[-1]
 
 
 def test_missing_and_empty_places_are_refused(tmp_path: Path) -> None:
