@@ -321,7 +321,7 @@ PHASES: dict[str, Phase] = {
     "solve: complete": _phase((solve.completed, solve._urgent), _swap(solve, "completed", _same)),
     "solve: exchange": _phase((improve,), _swap(solve, "improved", _same)),
     "solve: closer bound": _phase((solve._proven,), _swap(solve, "_proven", lambda phases, *_: phases.bound)),
-    "solve: branch": _phase((branch,), _swap(solve, "few_devices", _no)),
+    "solve: branch": _phase((branch,), _swap(certificate, "few_devices", _no)),
     "solve: listing": _phase(
         (listing,), _swap(solve, "solved_whole", _nothing), _swap(solve, "list_patterns", _nothing)
     ),

@@ -25,6 +25,7 @@ from solvers.planners.joint.certificate import Certificate, Shown, loosened
 from solvers.planners.joint.explain.explaining import SHORT_MAX
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
+from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.reach import GAP, ReachTerms
 from solvers.planners.joint.solve.solve import worth_units
@@ -258,8 +259,9 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
-CLOSER_UNITS = 700
-"""What a nearer bound may take where devices are few, and no more than all else may."""
+CLOSER_UNITS, CLOSER_PART = 1000, 0.2
+"""What a nearer bound may take where devices are few, and no more than all else may; and of the deadline, kept for it.
+"""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25
@@ -305,6 +307,7 @@ class Attempt:
         budget = self.request.budget
         explain_s = self._explain_s() + min(SHORT_MAX * EXPLAIN_S_PER_SHORT, EXPLAIN_SHORT_PART * budget.deadline_s)
         reserve_s = self._write_s() + min(explain_s, EXPLAIN_PART * budget.deadline_s)
+        reserve_s += CLOSER_PART * budget.deadline_s * few_devices(self.reading.problem)
         left_s, units = self.clock.left_s - reserve_s, budget.work_units
         if units is None:
             worth = worth_units(self.reading.problem)

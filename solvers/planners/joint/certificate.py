@@ -93,7 +93,7 @@ FAR = 0.5
 """Of the cost: a bound below says that prices are no good, and single replicas may prove more."""
 APART = 1.15
 """times as large as the one before."""
-RATE_STEPS = 50
+RATE_STEPS = 400
 """For each e-fold: what branching asks for is a whole number of them, rounded down."""
 SURELY_DEVICES = 1e4
 """So many of the dearest everything counts that is served."""
@@ -166,15 +166,20 @@ class Certificate:
         """The plan with what branching proves of it, where devices are few and that is more; and what was shown, which
         goes on to hold for whoever serves as much on the same fleet.
         """
-        loose, cost = self.problem, plan.objective.cost_usd_per_h
+        loose, to, cost = self.problem, plan.arrived, plan.objective.cost_usd_per_h
         outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
-        if not (few_devices(loose.problem) and bound < cost * (1 - NEAR)):
+        least_usd = min(cost, to.objective.cost_usd_per_h)
+        if not (few_devices(loose.problem) and bound < least_usd * (1 - NEAR)):
             return plan, known
-        problem = serving(loose.problem, _served_rps(plan))
+        # Of a stopover it has to hold for where it leads, too.
+        served, then = _served_rps(plan), _served_rps(to)
+        problem = serving(
+            loose.problem, {item.id: min(served[item.id], then[item.id]) for item in loose.problem.workloads}
+        )
         fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
         rates = {item.id: item.rate_rps for item in problem.workloads}
         if known is None or known.fleet != fleet or any(rates[name] < rate for name, rate in known.rates.items()):
-            usd = branched(problem, cost - outside_usd, deadline)
+            usd = branched(problem, least_usd - outside_usd, deadline)
             known = Shown(fleet=fleet, rates=rates, usd_per_h=usd)
         usd = outside_usd + known.usd_per_h
         return (replace(plan, bound_usd_per_h=min(usd, cost)) if bound < usd <= cost * (1 + DUST) else plan), known

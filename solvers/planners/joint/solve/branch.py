@@ -38,7 +38,7 @@ WHOLE = 1e-5
 MORE_NODES = 1.5
 """So many times as many nodes, and it goes down again."""
 ROWS_PER_UNIT = 30_000
-COUNTS_APART, COUNTS_MAX, DEVICES_MAX = 40, 100, 12
+COUNTS_APART, COUNTS_MAX, DEVICES_MAX = 40, 100, 24
 """Of devices by pool and replicas by pool and workload: more cannot be decided in seconds; of more than the first, like
 pools in other failure domains are one.
 """
@@ -46,7 +46,12 @@ pools in other failure domains are one.
 
 def few_devices(problem: JointProblem) -> bool:
     """Whether branching has a chance."""
-    return _counts(problem) <= COUNTS_MAX and bool(problem.pool_devices.sum() <= DEVICES_MAX)
+    return bool(problem.pool_devices.sum() <= DEVICES_MAX) and _counts(_one(problem).problem) <= COUNTS_MAX
+
+
+def _one(problem: JointProblem) -> Alike:
+    """Pools that can be told apart alone; where they are many, others in other failure domains are one."""
+    return Alike.of(problem, by_domain=_counts(problem) <= COUNTS_APART)
 
 
 def _counts(problem: JointProblem) -> int:
@@ -95,7 +100,7 @@ class Tree:
 
     def __post_init__(self) -> None:
         before = self.search.master
-        alike = Alike.of(before.problem, by_domain=_counts(before.problem) <= COUNTS_APART)
+        alike = _one(before.problem)
         problem = alike.problem
         self._master = Master(problem, Judge(problem), floors=Floors.of(problem, counting=True))
         self._master.offer(alike.inside(before.judged.rows))

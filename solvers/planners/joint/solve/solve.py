@@ -19,7 +19,7 @@ import numpy as np
 
 from solvers.engines.contents import PROCESSORS
 from solvers.engines.deadline import Deadline, charge, portion
-from solvers.planners.joint.solve.branch import Tree, few_devices
+from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.generate import (
     CUT_ROUNDS,
@@ -328,22 +328,14 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     layout = turns[-1]
     if phases is None or phases.search is None:
         return layout
-    few = order.proof and few_devices(problem) and not layout.missing(problem)[problem.must_serve].any()
     bound, begun_s = phases.bound, deadline.elapsed_s
-    if order.proof and not phases.proven:
-        within = portion(deadline, PROOF_PART) if few else deadline
-        bound = _proven(phases, phases.search, within)
-        if few:
-            charge(deadline, within)
+    if order.proof and not phases.proven and not few_devices(problem):  # of few the chosen plan is branched on
+        bound = _proven(phases, phases.search, deadline)
     rows = Rows(problem)
     relaxed = phases.search.relaxed
     prices = rows.prices(relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
     facts["bound_s"] = deadline.elapsed_s - begun_s
     usd = None if bound is None or not order.proof else bound.usd_per_h
-    if few and not deadline.over:
-        tree = Tree(search=phases.search, usd=layout.judged_usd(problem), deadline=deadline, until_part=END)
-        usd = max(tree.run(), -np.inf if usd is None else usd)
-        facts["nodes"] = tree.nodes
     return replace(
         layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=facts, before=tuple(turns[:-1])
     )

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.instances.family import family_problem
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation
-from solvers.domain.plan import Plan
+from solvers.domain.plan import Destination, Plan
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
@@ -155,6 +155,17 @@ def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> N
     less = replace(plan, assignments=plan.assignments[1:])
     assert certificate.closer(less, kept, none)[0].bound_usd_per_h is None
     assert certificate.closer(plan, replace(shown, fleet="other"), none)[0].bound_usd_per_h is None
+
+
+def test_a_stopover_is_bounded_by_where_it_leads() -> None:
+    picture = lab()
+    plan = replace(planned(picture), bound_usd_per_h=None)
+    certificate = glance(picture)
+    less = replace(plan, assignments=plan.assignments[1:])
+    there = Destination(assignments=less.assignments, settings=plan.settings, unplaced=(), objective=plan.objective)
+    dear = replace(plan.objective, cost_usd_per_h=9 * plan.objective.cost_usd_per_h)
+    way = certificate.closer(replace(plan, objective=dear, toward=there), None, Deadline(60.0, 500))[0]
+    assert way.bound_usd_per_h == certificate.closer(less, None, Deadline(60.0, 500))[0].bound_usd_per_h
 
 
 def test_prices_are_read_by_another_problem_of_the_same_names() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import singles
 from solvers.planners.joint.solve.judge import Judge
@@ -48,6 +49,6 @@ def test_a_relaxed_optimum_breaks_cuts_and_costs_more_with_them() -> None:
 
 def test_counted_work_ends_a_solve_soon_after_its_budget() -> None:
     deadline = Deadline(1e9, 400)
-    solve(scene(2), SolveOrder(), deadline)
+    solve(family_problem(40, 12, 1), SolveOrder(), deadline)
     assert deadline.left_part < 0.2
     assert deadline._spent < 600
