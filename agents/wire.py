@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, dataclass_transform
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION, OVERLAP = 1, "overlap"
+"""OVERLAP is a capability of devices whose agent lets replicas retire beside shares that are all given away."""
 READS, HISTORY, AUTHORITY = "Headroom-Reads", "history", "Headroom-Authority"
-"""A header of requests for a target, its value where the agent reads `cluster_id` and `epoch`, and one of the answers
-with the fingerprint of the authority that signs."""
+"""A header of requests for a target, its value where an agent reads epochs; one of answers: the signer by digest."""
 T = TypeVar("T")
 _STEERING = re.compile(
     # The loader and the C library; shells; interpreters and virtual machines; libraries that load others by name.

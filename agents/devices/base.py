@@ -20,7 +20,7 @@ and whoever applies targets use the same ones. Calls take milliseconds, for a st
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import wraps
@@ -85,6 +85,16 @@ class WorkerSpec:
 def held_pct_sm(spec: WorkerSpec | ReplicaTarget) -> int:
     """Share of the device that a worker takes: each of its processes has the share to itself."""
     return spec.share_pct_sm * _processes(spec)
+
+
+def needed_pct_sm(held: Iterable[tuple[str, int]], staying: Collection[str]) -> int:
+    """Share of the device that those of these workers need, each told by replica and share, whose replicas stay. Shares
+    are ceilings: of one replica's workers one serves while the other begins or drains, so the largest counts.
+    """
+    most: dict[str, int] = {}
+    for replica, share_pct in held:
+        most[replica] = max(share_pct, most.get(replica, 0))
+    return sum(share_pct for replica, share_pct in most.items() if replica in staying)
 
 
 def held_mib(spec: WorkerSpec | ReplicaTarget) -> int:

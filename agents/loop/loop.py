@@ -31,7 +31,7 @@ from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import LoadMaker
 from agents.profiling.points import Control
 from agents.state import TARGET_FILE, StateDirectory
-from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, Report, WireError, decode, encode, mirrored
+from agents.wire import OVERLAP, PROTOCOL_VERSION, Join, NodeTarget, Report, WireError, decode, encode, mirrored
 from solvers.version import VERSION
 
 REPORT_INTERVAL_S = 5.0
@@ -90,7 +90,9 @@ class Agent:
             boot_id=self.boot_id,
             agent_version=VERSION,
             protocol_version=PROTOCOL_VERSION,
-            devices=devices.inventory(),
+            devices=tuple(
+                replace(each, capabilities={**(each.capabilities or {}), OVERLAP: ""}) for each in devices.inventory()
+            ),
             csr=None,
         )
         self.uplink = Uplink(join, facts, Identity(facts.trust, state), state, self.mailbox, log)

@@ -4,11 +4,13 @@ Steps are a pure function of two readings, asked again after every pass, so that
 devices are and applying twice is applying once. Its promises:
 
 * what lowers (clock, power limit) comes before load is added, what raises comes after load is gone;
-* a worker that must be replaced goes on until its replacement is ready, whenever share and memory allow both (shadow);
-* when they do not, and nothing else on the device is on its way to make room, one worker at a time makes room (gap),
-  the one that shrinks most first;
+* a worker that must be replaced goes on until its replacement is ready, whenever memory allows both (shadow); a
+  training job has none, for two of it would write the same files;
+* shares are ceilings that may overlap: of a worker and its shadow the larger counts, of what is on its way out none;
+* when there is no room, and nothing else on the device is on its way to make room, one worker at a time makes room
+  (gap), the one that shrinks most first;
 * a worker that retires goes on as long as its target says, but makes room before anybody else does;
-* room is counted by what workers hold, also those that drain or are being ended, until their processes are gone;
+* memory is counted by what workers hold, also those that drain or are being ended, until their processes are gone;
 * of processes that size themselves by the memory they find free, one starts at a time on a device;
 * a replacement that failed or is overdue is ended, and the worker it was to replace goes on;
 * a frozen device keeps whom it has: only what failed is ended and started again, and settings are held.
@@ -16,13 +18,22 @@ devices are and applying twice is applying once. Its promises:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import attrgetter
 
 from agents.crew.adapters import restart_needed
-from agents.devices.base import DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState, held_mib, held_pct_sm
+from agents.devices.base import (
+    DeviceSettings,
+    Mode,
+    WorkerReading,
+    WorkerSpec,
+    WorkerState,
+    held_mib,
+    held_pct_sm,
+    needed_pct_sm,
+)
 from agents.errors import ForeignTargetError, TargetRefusedError
 from agents.state import TARGET_FILE
 from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, ReplicaTarget, mirrored
@@ -115,7 +126,7 @@ def _check_device(device: DeviceTarget, inventory: DeviceInventory) -> None:
     for replica in device.replicas:
         if not 1 <= replica.share_pct_sm <= 100 or replica.memory_mib_limit < 1 or replica.batch < 1:
             raise TargetRefusedError(f"{replica.replica}: share, memory limit or batch is out of range")
-    share = sum(held_pct_sm(replica) for replica in device.replicas)
+    share = sum(held_pct_sm(replica) for replica in device.replicas if replica.retire_after_s is None)
     if share > 100 and device.mode != Mode.TIME_SLICED:
         raise TargetRefusedError(f"{device.uuid}: shares sum to {share} %")
     memory = sum(held_mib(replica) for replica in device.replicas)
@@ -206,7 +217,7 @@ def next_steps(
     else:
         steps += _tune(found, wanted)
         delayed = frozenset(not_now)
-        steps += _start(view, {name: spec for name, spec in wanted.items() if name not in delayed}, found)
+        steps += _start(view, {name: spec for name, spec in wanted.items() if name not in delayed}, found, wanted)
     started = {step.replica for step in steps if step.kind is StepKind.START}
     leaving = len(view.workers) > len(found.keep) + len(found.retiring)
     if not mode_differs and not leaving and started | set(found.keep) == set(wanted):
@@ -316,9 +327,10 @@ def _send_off(
     replica = worker.spec.replica
     replacement = found.keep.get(replica)
     replaced = replacement is not None and replacement.state is WorkerState.READY
+    awaited = worker.spec.kind != "job" and (replica in wanted or replica in elsewhere)
     if worker.state is not WorkerState.READY:
         found.ending.append(_end(StepKind.STOP, worker))
-    elif replica not in found.standing and not replaced and (replica in wanted or replica in elsewhere):
+    elif replica not in found.standing and not replaced and awaited:
         found.standing[replica] = worker
         found.under_way += replacement is not None
     else:
@@ -347,7 +359,9 @@ def _tune(found: _SortedWorkers, wanted: dict[str, WorkerSpec]) -> list[WorkerSt
     return steps
 
 
-def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _SortedWorkers) -> list[WorkerStep]:
+def _start(
+    view: DeviceView, wanted: dict[str, WorkerSpec], found: _SortedWorkers, staying: Collection[str]
+) -> list[WorkerStep]:
     """Start what fits, what frees most first. When nothing fits and nothing is on its way, what retires makes room,
     else one worker.
     """
@@ -357,35 +371,37 @@ def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _SortedWorker
         held = standing.spec.share_pct_sm if standing is not None else 0
         return (wanted[replica].share_pct_sm - held if replica in wanted else -held, replica)
 
-    waiting = sorted((replica for replica in wanted if replica not in found.keep), key=growth)
-    steps, held_up = _fitting(view, [wanted[replica] for replica in waiting])
+    jobs = {worker.spec.replica for worker in view.workers if worker.spec.kind == "job"}
+    waiting = sorted((replica for replica in wanted if replica not in found.keep and replica not in jobs), key=growth)
+    steps, held_up = _fitting(view, [wanted[replica] for replica in waiting], staying)
     stuck = bool(waiting) and not steps and not held_up and not found.ending and not found.under_way
     if stuck and found.retiring:
         return [_end(StepKind.DRAIN, worker) for worker in found.retiring]
-    if stuck and found.standing:
+    if stuck and found.standing and all(kept.state is WorkerState.READY for kept in found.keep.values()):
         victim = min(found.standing, key=growth)
         return [_end(StepKind.DRAIN, found.standing[victim], gap=True)]
     return steps
 
 
-def _fitting(view: DeviceView, waiting: list[WorkerSpec]) -> tuple[list[WorkerStep], bool]:
-    """Starts of those for whom there is room, and whether somebody only waits for another one that starts."""
+def _fitting(view: DeviceView, waiting: list[WorkerSpec], staying: Collection[str]) -> tuple[list[WorkerStep], bool]:
+    """Starts of those for whom there is room beside who stays, and whether somebody only waits for one that starts."""
     holding = [worker.spec for worker in view.workers]
-    share = 100 - sum(held_pct_sm(spec) for spec in holding)
+    shares = [(spec.replica, held_pct_sm(spec)) for spec in holding]
     memory = view.inventory.memory_mib - sum(held_mib(spec) for spec in holding)
     alone, limited = view.settings.mode is Mode.DEDICATED, view.settings.mode is not Mode.TIME_SLICED
     loading = any(worker.state is WorkerState.STARTING and worker.spec.worker is not None for worker in view.workers)
     steps: list[WorkerStep] = []
     held_up = False
     for spec in waiting:
-        crowded = (limited and held_pct_sm(spec) > share) or held_mib(spec) > memory
+        beside = [*shares, (spec.replica, held_pct_sm(spec))]
+        crowded = (limited and needed_pct_sm(beside, staying) > 100) or held_mib(spec) > memory
         if crowded or (alone and (holding or steps)):
             continue
         if spec.worker is not None and loading:
             held_up = True
             continue
         loading = loading or spec.worker is not None
-        share -= held_pct_sm(spec)
+        shares = beside
         memory -= held_mib(spec)
         steps.append(WorkerStep(kind=StepKind.START, uuid=view.inventory.uuid, replica=spec.replica, spec=spec))
     return steps, held_up

@@ -126,6 +126,12 @@ def note_device(session: Session, uuid: str, *, driver_version: str, capabilitie
     session.execute(named("note_device"), {"uuid": uuid, **found})
 
 
+def able(session: Session, capability: str) -> frozenset[str]:
+    """Devices that have a capability, by their agents."""
+    query = select(devices.c.uuid).where(devices.c.capabilities[capability].astext == "")
+    return frozenset(session.execute(query).scalars())
+
+
 def stop_billing(session: Session, uuid: str) -> bool:
     """Note that a device is gone as of now; False when it was gone already or is unknown."""
     statement = update(devices).where(devices.c.uuid == uuid, devices.c.billed_until.is_(None))

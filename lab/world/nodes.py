@@ -1,8 +1,8 @@
 """Nodes of a simulated world: from what they are told to the processes that stand on their devices.
 
 Changes keep the promises of the real agents: a process that must be replaced goes on until its replacement is ready,
-wherever share and memory let both stand; where they do not, and nothing else is about to make room, one process makes
-room first; what goes drains before it ends, for a few seconds at most. A training job has no shadow: it stops, and goes
+wherever memory lets both stand; where it does not, and nothing else is about to make room, one process makes room
+first; what goes drains before it ends, for a few seconds at most. A training job has no shadow: it stops, and goes
 on elsewhere after its launch; only its memory may move while it runs. What waited at a process that ended is handed
 back to its service's router.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from agents.devices.base import needed_pct_sm
 from lab.world.ledger import Usage
 from lab.world.queues import Carried
 from lab.world.state import Priority, Process, State, TargetByDevice, WorldDevice, WorldNode, may_swap
@@ -260,7 +261,7 @@ class WorldNodes:
         if stuck and found.retiring:
             for process in found.retiring:
                 self.drain(process)
-        elif stuck and found.standing:
+        elif stuck and found.standing and all(each.routed for each in found.keep.values()):
             self.drain(found.standing[min(found.standing, key=growth)])
 
     def _launch(self, cell: WorldDevice, item: Assignment, *, instantly: bool) -> None:
@@ -355,7 +356,8 @@ def share_fits(cell: WorldDevice, item: Assignment) -> bool:
     """Whether a process may start next to what stands on a device, memory aside."""
     if cell.mode is DeviceMode.DEDICATED:
         return not cell.processes
-    return cell.mode is DeviceMode.TIME_SLICED or cell.share_pct_held + item.share_pct_sm <= 100
+    held = [(each.replica, each.share_pct_sm) for each in (item, *(process.item for process in cell.processes))]
+    return cell.mode is DeviceMode.TIME_SLICED or needed_pct_sm(held, cell.host.heard.by_device[cell.id]) <= 100
 
 
 def _fixed(item: Assignment) -> tuple[object, ...]:

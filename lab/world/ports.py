@@ -314,8 +314,7 @@ class WorldActuator:
             cell, replica = cells[leave.item.device], leave.item.replica
             kept = found.setdefault(cell.id, {})
             held = [*beside.get(cell.id, {}).values(), *(each.item for each in kept.values()), leave.item]
-            fits = cell.mode is DeviceMode.TIME_SLICED or sum(each.share_pct_sm for each in held) <= 100
-            fits = fits and sum(each.memory_mib_limit for each in held) <= cell.device.memory_mib
+            fits = sum(each.memory_mib_limit for each in held) <= cell.device.memory_mib
             planned_here = any(replica in beside.get(each.id, {}) for each in cell.host.cells)
             if fits and not planned_here and replica not in kept and cell.mode is not DeviceMode.DEDICATED:
                 kept[replica] = leave

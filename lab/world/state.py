@@ -226,10 +226,6 @@ class WorldDevice:
     def memory_mib_held(self) -> int:
         return sum(process.item.memory_mib_limit for process in self.processes)
 
-    @property
-    def share_pct_held(self) -> int:
-        return sum(process.item.share_pct_sm for process in self.processes)
-
 
 @dataclass(slots=True, eq=False)
 class ServiceLane:

@@ -13,7 +13,7 @@ from lab.world.arrivals import Steady
 from lab.world.run import Run
 from lab.world.scenario import Level, Open, Profiling, ScenarioFleet, Traffic, WorldScenario
 from lab.world.world import World, outcome_of
-from solvers.domain.device import Device, DeviceMode, GpuType, Node
+from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, ModelName, NodeId, PolicyName, ProjectName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.policy import Policy
@@ -164,7 +164,6 @@ class Watch:
         self._generation = state.target.generation
         for cell in state.cells.values():
             assert cell.memory_mib_held <= cell.device.memory_mib
-            assert cell.mode is not DeviceMode.MPS or cell.share_pct_held <= 100
             assert not (cell.gone and cell.processes)
             for process in cell.processes:
                 assert process.state in (ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING)

@@ -241,12 +241,9 @@ class FakeBoard:
 
     def start(self, name: str, spec: WorkerSpec, now_s: float, time_factor: float) -> None:
         """Admit a worker, if everything it would hold is free."""
-        share = spec.share_pct_sm + sum(worker.spec.share_pct_sm for worker in self.workers.values())
         memory = spec.memory_mib_limit + sum(worker.spec.memory_mib_limit for worker in self.workers.values())
         if not 1 <= spec.share_pct_sm <= 100:
             raise OutOfRangeError(f"a share of {spec.share_pct_sm} % is not possible")
-        if share > 100:
-            raise BusyError(f"the shares on {self.uuid} would be {share} %")
         if len(self.workers) >= (1 if self.mode is Mode.DEDICATED else CLIENTS_MAX):
             raise BusyError(f"{self.uuid} takes no further client")
         if memory > self.gpu.memory_mib:

@@ -20,7 +20,6 @@ from agents.devices.base import (
     WorkerSample,
     WorkerSpec,
     held_mib,
-    held_pct_sm,
     one_at_a_time,
 )
 from agents.devices.nvidia.control import BoardControl, HostParts
@@ -378,14 +377,11 @@ class NvidiaDevices:
 
     def _check_room(self, device: DeviceInventory, spec: WorkerSpec) -> None:
         others = [reading.spec for reading in self._roster.on(device.uuid)]
-        share = held_pct_sm(spec) + sum(held_pct_sm(other) for other in others)
         memory = held_mib(spec) + sum(held_mib(other) for other in others)
         if not 1 <= spec.share_pct_sm <= 100 or spec.batch < 1:
             raise OutOfRangeError(f"a share of {spec.share_pct_sm} % or a batch of {spec.batch} is not possible")
         if others and self._modes.mode(device.uuid) is Mode.DEDICATED:
             raise BusyError(f"{device.uuid} is dedicated to one worker and has one")
-        if share > 100 and self._modes.mode(device.uuid) is not Mode.TIME_SLICED:
-            raise BusyError(f"the shares on {device.uuid} would be {share} %")
         if memory > device.memory_mib:
             raise OutOfMemoryError(f"limits on {device.uuid} would be {memory} of {device.memory_mib} MiB")
 

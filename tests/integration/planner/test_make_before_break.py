@@ -13,7 +13,7 @@ import pytest
 from agents.devices.fake.host import FakeDevices, FakeOrder
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector
-from agents.wire import NodeTarget, decode
+from agents.wire import OVERLAP, NodeTarget, decode
 from app.clock import SystemClock
 from app.services.planning.rollout import Author, promote
 from app.services.planning.snapshots import StoreObserver
@@ -69,6 +69,12 @@ class Fleet:
             world.declare(*(device(each.uuid, name, T4, each.index) for each in fakes.inventory()))
             with world.database.transaction() as session:
                 nodes.join(session, joining(name, BOOT, endpoint=f"http://{name}"))
+            self.can(name, OVERLAP)
+
+    def can(self, name: str, *capabilities: str) -> None:
+        with self.world.database.transaction() as session:
+            for each in self.fakes[name].inventory():
+                nodes.note_device(session, each.uuid, driver_version="", capabilities=dict.fromkeys(capabilities, ""))
 
     def uuid(self, name: str, index: int = 0) -> str:
         return self.fakes[name].inventory()[index].uuid
@@ -121,7 +127,6 @@ class Fleet:
         for fakes in self.fakes.values():
             for each in fakes.inventory():
                 held = [worker.spec for worker in fakes.workers() if worker.uuid == each.uuid]
-                assert sum(spec.share_pct_sm for spec in held) <= 100
                 assert sum(spec.memory_mib_limit for spec in held) <= each.memory_mib
 
     def _send(self) -> None:
@@ -194,8 +199,20 @@ def test_the_next_promotion_does_not_cut_a_move_short(fleet: Fleet) -> None:
     check_history(fleet.world, [1, 2, 3])
 
 
-def test_where_the_room_is_needed_the_new_comes_first_and_the_old_ends(fleet: Fleet) -> None:
+def test_where_its_share_is_needed_the_old_goes_on_until_the_new_is_ready(fleet: Fleet) -> None:
     settle(fleet, on(fleet, "a", 0, 40))
+    fleet.pass_s(1.0)
     fleet.promote(on(fleet, "b", 0, 60), on(fleet, "a", 1, 80))
-    fleet.pass_s(50.0, loaded=False)
+    fleet.pass_s(50.0)
+    assert (fleet.lost, fleet.empty_handed) == (0, 0)
+    assert fleet.held() == {("vision/labels#0", 60), ("vision/labels#1", 80)}
+
+
+def test_an_agent_that_lets_no_shares_overlap_is_told_of_none(fleet: Fleet) -> None:
+    settle(fleet, on(fleet, "a", 0, 40))
+    fleet.can("a")
+    fleet.promote(on(fleet, "b", 0, 60), on(fleet, "a", 1, 80))
+    fleet.pass_s(1.0)
+    assert ("vision/labels#0", 40) not in fleet.held()
+    fleet.pass_s(49.0, loaded=False)
     assert fleet.held() == {("vision/labels#0", 60), ("vision/labels#1", 80)}

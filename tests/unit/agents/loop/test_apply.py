@@ -294,9 +294,9 @@ def test_one_lost_device_does_not_hold_up_the_other() -> None:
 
 
 def test_a_gap_is_measured_and_told(host: Host) -> None:
-    host.applier.accept(node_target(1, device_target(host.uuids[0], replica_target("r1", share=60))))
+    host.applier.accept(node_target(1, device_target(host.uuids[0], replica_target("r1", memory=20_000))))
     host.settle()
-    host.applier.accept(node_target(2, device_target(host.uuids[0], replica_target("r1", share=70))))
+    host.applier.accept(node_target(2, device_target(host.uuids[0], replica_target("r1", memory=21_000))))
     last = host.settle()
     assert last is not None
     assert last.outcome == "applied"
@@ -384,12 +384,11 @@ def test_a_retiring_replica_ends_when_its_time_is_over(host: Host) -> None:
     assert (last.outcome, [replica.replica for replica in last.replicas]) == ("applied", ["new"])
 
 
-def test_a_retiring_replica_counts_among_what_a_device_can_hold(host: Host) -> None:
-    crowded = device_target(
-        host.uuids[0], replica_target("old", share=60, retire_after_s=30.0), replica_target("new", share=50)
-    )
-    with pytest.raises(TargetRefusedError, match="110"):
-        host.applier.accept(node_target(1, crowded))
+def test_a_retiring_replica_counts_among_what_a_device_can_hold_but_by_its_share(host: Host) -> None:
+    old = replica_target("old", share=60, memory=20_000, retire_after_s=30.0)
+    with pytest.raises(TargetRefusedError, match="33000"):
+        host.applier.accept(node_target(1, device_target(host.uuids[0], old, replica_target("new", memory=13_000))))
+    assert host.applier.accept(node_target(1, device_target(host.uuids[0], old, replica_target("new", share=50))))
 
 
 def test_problems_are_cut_to_what_the_control_plane_takes() -> None:

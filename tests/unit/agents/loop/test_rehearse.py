@@ -28,19 +28,19 @@ def test_every_step_is_told_in_order_and_none_is_taken() -> None:
     clock = FakeClock()
     devices = fake_devices(clock)
     uuid = devices.inventory()[0].uuid
-    devices.start(uuid, worker_spec("r1", share=60))
+    devices.start(uuid, worker_spec("r1", memory=20_000))
     clock.pass_s(30.0)
     before = (devices.workers(), devices.settings(uuid))
-    changed = device_target(uuid, replica_target("r1", share=80), clock_mhz_sm=1380, power_limit_w=200.0)
+    changed = device_target(uuid, replica_target("r1", memory=21_000), clock_mhz_sm=1380, power_limit_w=200.0)
     assert rehearse(NODE, devices, node_target(1, changed)) == [
         f"{uuid}: limit it to 200 W",
         f"{uuid}: lock the SM clock at 1380 MHz",
         f"{uuid}: drain r1@00000001",
         f"{uuid}: end r1@00000001",
-        f"{uuid}: start r1 with 80 %, 4000 MiB, batch 8",
+        f"{uuid}: start r1 with 30 %, 21000 MiB, batch 8",
     ]
     assert (devices.workers(), devices.settings(uuid)) == before
-    assert rehearse(NODE, devices, node_target(1, device_target(uuid, replica_target("r1", share=60)))) == []
+    assert rehearse(NODE, devices, node_target(1, device_target(uuid, replica_target("r1", memory=20_000)))) == []
 
 
 def test_modes_retirement_and_what_cannot_be_read_are_told() -> None:

@@ -12,9 +12,25 @@ from hypothesis import strategies as st
 
 from agents.devices.base import WorkerState
 from agents.devices.fake.host import FakeDevices
-from agents.loop.steps import DeviceSteps, DeviceView, StepKind, WorkerStep, next_steps, steps_without_device
+from agents.loop.steps import (
+    DeviceSteps,
+    DeviceView,
+    StepKind,
+    WorkerStep,
+    check_target,
+    next_steps,
+    steps_without_device,
+)
 from agents.wire import DeviceTarget, ReplicaTarget
-from tests.unit.agents.builders import FakeClock, device_target, fake_devices, replica_target, worker_spec
+from tests.unit.agents.builders import (
+    NODE,
+    FakeClock,
+    device_target,
+    fake_devices,
+    node_target,
+    replica_target,
+    worker_spec,
+)
 from tests.unit.agents.devices.nvidia.doubles import COMMAND
 
 
@@ -70,8 +86,11 @@ class Device:
     def hold(self, *replicas: ReplicaTarget) -> None:
         self.reach(device_target(self.uuid, *replicas))
 
+    def held_all(self) -> list[tuple[str, tuple[int, WorkerState]]]:
+        return [(each.spec.replica, (each.spec.share_pct_sm, each.state)) for each in self.devices.workers()]
+
     def held(self) -> dict[str, tuple[int, WorkerState]]:
-        return {worker.spec.replica: (worker.spec.share_pct_sm, worker.state) for worker in self.devices.workers()}
+        return dict(self.held_all())
 
 
 @pytest.fixture
@@ -118,40 +137,51 @@ def test_a_changed_share_with_room_is_shadowed(device: Device) -> None:
     assert device.plan(grown).settled
 
 
-def test_without_room_the_old_one_ends_first_and_the_gap_is_marked(device: Device) -> None:
-    device.hold(replica_target("r1", share=60))
-    steps = device.reach(device_target(device.uuid, replica_target("r1", share=70)))
+def test_a_share_that_leaves_no_room_beside_the_old_one_is_shadowed_too(device: Device) -> None:
+    device.hold(replica_target("r1", share=60), replica_target("r2", share=30))
+    steps = device.reach(device_target(device.uuid, replica_target("r1", share=70), replica_target("r2", share=30)))
+    assert kinds(steps) == ["start r1", "drain r1", "stop r1"]
+    assert not any(step.gap for step in steps)
+
+
+def test_without_memory_for_a_shadow_the_old_one_ends_first_and_the_gap_is_marked(device: Device) -> None:
+    device.hold(replica_target("r1", share=10, memory=20_000))
+    steps = device.reach(device_target(device.uuid, replica_target("r1", share=10, memory=21_000)))
     assert kinds(steps) == ["drain r1", "stop r1", "start r1"]
     assert [step.gap for step in steps] == [True, False, False]
 
 
-def test_without_memory_for_a_shadow_the_old_one_ends_first(device: Device) -> None:
-    device.hold(replica_target("r1", share=10, memory=20_000))
-    steps = device.reach(device_target(device.uuid, replica_target("r1", share=10, memory=21_000)))
-    assert kinds(steps) == ["drain r1", "stop r1", "start r1"]
+def test_of_a_training_job_two_never_run(device: Device) -> None:
+    device.hold(replica_target("j1", kind="job", share=30))
+    steps = device.reach(device_target(device.uuid, replica_target("j1", kind="job", share=40)))
+    assert kinds(steps) == ["drain j1", "stop j1", "start j1"]
 
 
 def test_shrinking_frees_room_before_growing_takes_it(device: Device) -> None:
     device.hold(replica_target("r1", share=50), replica_target("r2", share=30))
     target = device_target(device.uuid, replica_target("r1", share=20), replica_target("r2", share=80))
     steps = device.reach(target)
-    assert kinds(steps) == ["start r1", "drain r1", "stop r1", "drain r2", "stop r2", "start r2"]
-    assert [step.kind.value for step in steps if step.gap] == ["drain"]
-    assert next(step for step in steps if step.gap).replica == "r2"
+    assert kinds(steps) == ["start r1", "drain r1", "stop r1", "start r2", "drain r2", "stop r2"]
 
 
-def test_two_that_swap_sizes_make_one_gap_at_a_time(device: Device) -> None:
+def test_two_that_swap_sizes_do_so_without_a_gap_the_smaller_first(device: Device) -> None:
     device.hold(replica_target("r1", share=30), replica_target("r2", share=70))
     target = device_target(device.uuid, replica_target("r1", share=70), replica_target("r2", share=30))
-    first = next_steps(device.view(), target)
-    assert kinds(first) == ["drain r2"]
     steps = device.reach(target)
     assert device.held() == {"r1": (70, WorkerState.READY), "r2": (30, WorkerState.READY)}
-    assert kinds(steps)[0] == "drain r2"
+    assert kinds(steps) == ["start r2", "drain r2", "stop r2", "start r1", "drain r1", "stop r1"]
 
 
-def test_what_is_not_wanted_goes_before_what_is_new_comes(device: Device) -> None:
-    device.hold(replica_target("old", share=80))
+def test_two_that_lack_memory_make_one_gap_at_a_time(device: Device) -> None:
+    device.hold(replica_target("r1", memory=12_000), replica_target("r2", memory=20_000))
+    target = device_target(device.uuid, replica_target("r1", memory=20_000), replica_target("r2", memory=12_000))
+    first = next_steps(device.view(), target)
+    assert [(step.kind.value, step.gap) for step in first.steps] == [("drain", True)]
+    device.reach(target)
+
+
+def test_what_is_not_wanted_goes_before_its_memory_is_needed(device: Device) -> None:
+    device.hold(replica_target("old", share=80, memory=30_000))
     steps = device.reach(device_target(device.uuid, replica_target("new", share=40)))
     assert kinds(steps) == ["drain old", "stop old", "start new"]
     assert not any(step.gap for step in steps)
@@ -199,7 +229,9 @@ def test_a_replica_awaited_on_another_device_serves_here_until_it_is_ready_there
     target = device_target(device.uuid)
     assert next_steps(device.view(), target, {"r1"}).steps == ()
     assert kinds(next_steps(device.view(), target)) == ["drain r1"]
-    crowded = device_target(device.uuid, replica_target("r2", share=80))
+    beside = device_target(device.uuid, replica_target("r2", share=80))
+    assert kinds(next_steps(device.view(), beside, {"r1"})) == ["start r2"]
+    crowded = device_target(device.uuid, replica_target("r2", memory=32_000))
     assert kinds(next_steps(device.view(), crowded, {"r1"})) == ["drain r1"]
 
 
@@ -224,17 +256,19 @@ class TestRetiring:
         device.clock.pass_s(10.0)
         assert kinds(device.plan(replica_target("old", share=50, retire_after_s=30.0))) == ["drain old"]
 
-    def test_it_makes_room_before_anybody_else_does(self, device: Device) -> None:
+    def test_its_share_keeps_nobody_from_starting(self, device: Device) -> None:
         device.hold(replica_target("old", share=40), replica_target("r1", share=50))
-        target = device_target(
-            device.uuid, replica_target("old", share=40, retire_after_s=30.0), replica_target("r1", share=60)
-        )
+        old = replica_target("old", share=40, retire_after_s=30.0)
+        target = device_target(device.uuid, old, replica_target("r1", share=90))
+        check_target(node_target(1, target), NODE, None, {device.uuid: device.inventory})
         steps = device.reach(target)
+        assert kinds(steps) == ["start r1", "drain r1", "stop r1"]
+
+    def test_it_makes_room_before_anybody_else_does(self, device: Device) -> None:
+        device.hold(replica_target("old", memory=14_000), replica_target("r1", memory=16_000))
+        old = replica_target("old", memory=14_000, retire_after_s=30.0)
+        steps = device.reach(device_target(device.uuid, old, replica_target("r1", memory=17_000)))
         assert kinds(steps)[:3] == ["drain old", "stop old", "drain r1"]
-        crowded = (replica_target("old", share=40, retire_after_s=30.0), replica_target("r2", share=30))
-        other = Device()
-        other.hold(replica_target("old", share=40), replica_target("r2", share=50))
-        assert kinds(other.plan(*crowded)) == ["drain old"]
 
     def test_another_mode_ends_it(self, device: Device) -> None:
         device.hold(replica_target("old", share=40))
@@ -244,8 +278,8 @@ class TestRetiring:
 
 
 def test_a_start_that_failed_lately_does_not_hold_up_the_others(device: Device) -> None:
-    device.hold(replica_target("r2", share=60))
-    target = device_target(device.uuid, replica_target("r1", share=30), replica_target("r2", share=70))
+    device.hold(replica_target("r2", memory=20_000))
+    target = device_target(device.uuid, replica_target("r1"), replica_target("r2", memory=21_000))
     assert kinds(next_steps(device.view(), target)) == ["start r1"]
     assert kinds(next_steps(device.view(), target, (), {"r1"})) == ["drain r2"]
 
@@ -363,10 +397,10 @@ class TestHandOver:
         assert next_steps(view, device_target(device.uuid, grown), (), {"r1"}) == DeviceSteps(steps=(), settled=False)
 
     def test_what_ends_holds_its_room_until_it_is_gone(self, device: Device) -> None:
-        device.hold(replica_target("r1", share=60))
+        device.hold(replica_target("r1", memory=20_000))
         failed = replace(device.view().workers[0], state=WorkerState.FAILED)
         view = replace(device.view(), workers=(failed,))
-        assert kinds(next_steps(view, device_target(device.uuid, replica_target("r1", share=60)))) == ["stop r1"]
+        assert kinds(next_steps(view, device_target(device.uuid, replica_target("r1", memory=20_000)))) == ["stop r1"]
 
 
 class TestFrozen:

@@ -50,8 +50,6 @@ class Sequence:
         """What must be true at every moment."""
         for uuid, card in self.world.cards.items():
             orders = [process.order for process in self.world.on(uuid)]
-            limited = [process.order for process in self.world.on(uuid) if process.pid in card.served]
-            assert sum(order.spec.share_pct_sm for order in limited) <= 100, uuid
             assert sum(order.spec.memory_mib_limit for order in orders) <= MEMORY_MIB, uuid
             cap = self.cap(uuid)
             if cap is not None and (card.power_limit_w or POWER_W_MAX) <= cap:

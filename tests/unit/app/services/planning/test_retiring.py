@@ -29,7 +29,7 @@ def standing(*assignments: Assignment, launch_s: float = 0.5) -> Snapshot:
 
 
 def targets_of(
-    world: Snapshot, *planned: Assignment, settings: tuple[DeviceSetting, ...] = ()
+    world: Snapshot, *planned: Assignment, settings: tuple[DeviceSetting, ...] = (), overlapping: tuple[str, ...] = ()
 ) -> tuple[NodeTarget, ...]:
     plan = Plan(
         snapshot=digest(world),
@@ -43,7 +43,7 @@ def targets_of(
         objective=Objective(),
     )
     wanted = node_targets(plan, digest(plan), world, Generation(7))
-    return with_leaving(wanted, going_on(plan, world), world)
+    return with_leaving(wanted, going_on(plan, world), world, overlapping)
 
 
 def going(targets: tuple[NodeTarget, ...]) -> dict[tuple[str, str], float]:
@@ -95,6 +95,8 @@ def test_nothing_goes_on_where_the_plan_needs_the_room() -> None:
     moved = assignment(LABELS, "GPU-b0")
     crowded = assignment("vision/search", "GPU-a0", share_pct_sm=51)
     assert going(targets_of(standing(leaver), moved, crowded)) == {}
+    shared = going(targets_of(standing(leaver), moved, crowded, overlapping=("GPU-a0",)))
+    assert shared == {("GPU-a0", "vision/labels#0"): REPLACED_S_MIN}
     filled = replace(assignment("vision/search", "GPU-a0", share_pct_sm=50), memory_mib_limit=8000)
     assert going(targets_of(standing(leaver), moved, filled)) == {}
     beside = replace(filled, memory_mib_limit=7000)
