@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from solvers.domain.device import Offer, PowerCap, is_offered, offered_nodes
+from solvers.domain.grouping import summed
 from solvers.domain.ids import DeviceId, PolicyName, WorkloadId
 from solvers.domain.ownership import owners_of
 from solvers.domain.part import Cut
@@ -73,9 +74,7 @@ class Remaining:
         """Watts of every device of others that draws any."""
         types = self.fleet.gpu_types_by_name()
         parents = {item.mig.parent for item in self.fleet.devices if item.mig is not None}
-        added_w: dict[DeviceId, float] = defaultdict(float)
-        for item in self.others:
-            added_w[item.device] += item.power_w_planned
+        added_w = summed(self.others, lambda item: item.device, lambda item: item.power_w_planned)
         found = {}
         for device in self.fleet.devices:
             unused = is_offered(device.node) and device.id not in added_w

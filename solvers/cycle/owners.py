@@ -7,10 +7,10 @@ whose: `solvers.domain.ownership`.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, PolicyName
 from solvers.domain.ownership import Owners
 from solvers.domain.plan import Assignment, PlanPart
@@ -44,9 +44,7 @@ class StandingOwners:
 
     @staticmethod
     def of(assignments: Iterable[Assignment], planner: str | None, parts: tuple[PlanPart, ...] = ()) -> StandingOwners:
-        on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
-        for item in assignments:
-            on_device[item.device].append(item)
+        on_device = grouped(assignments, lambda item: item.device)
         return StandingOwners(planner=planner, parts=parts, on_device=dict(on_device))
 
     def planner_of(self, policy: Policy) -> str:

@@ -8,11 +8,11 @@ policy with a pool.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from solvers.domain.device import Device, Node
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy
@@ -75,9 +75,7 @@ def device_owners(
 
 def gpus_of(devices: Iterable[Device]) -> tuple[tuple[Device, ...], ...]:
     """Devices by the board they are on: a whole GPU with its slices."""
-    boards: dict[DeviceId, list[Device]] = defaultdict(list)
-    for device in devices:
-        boards[device.id if device.mig is None else device.mig.parent].append(device)
+    boards = grouped(devices, lambda device: device.id if device.mig is None else device.mig.parent)
     return tuple(tuple(board) for _, board in sorted(boards.items()))
 
 

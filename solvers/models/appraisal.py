@@ -9,13 +9,13 @@ so that a hundred thousand replicas are judged in seconds.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from solvers.domain.arrays import Floats
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
@@ -78,11 +78,8 @@ class Appraisal:
         settings: Mapping[DeviceId, DeviceSetting],
     ) -> Appraisal:
         made = Appraisal(policy=policy, fleet=fleet, profiles=profiles, settings=settings, tables=Tables(profiles))
-        on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
-        for item in assignments:
-            if item.device in fleet.index:
-                on_device[item.device].append(item)
-        for device, items in on_device.items():
+        there = (item for item in assignments if item.device in fleet.index)
+        for device, items in grouped(there, lambda item: item.device).items():
             known = [made._interference(item) for item in items]
             pairs = zip(items, known, strict=True)
             made.company[device] = DeviceLoad(

@@ -37,7 +37,6 @@ room for another one is judged by that one, and by what it costs more meanwhile,
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,6 +44,7 @@ from operator import attrgetter
 
 from solvers.domain.change import Change, ChangeKind, Transition, diff
 from solvers.domain.device import Device, DeviceMode
+from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import DUST, RISING, CostBasis, Objective, Policy, Term
@@ -129,9 +129,7 @@ def worth_of(
     held = pinned_settings(whole, movable) | {item.device: item for item in settings}
     fleet = open_fleet(whole, held)
     appraisal = Appraisal.of(fleet, whole.profiles_by_key(), whole.policy, assignments, held)
-    by_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-    for assignment in assignments:
-        by_workload[assignment.workload].append(assignment)
+    by_workload = grouped(assignments, lambda item: item.workload)
     unserved = risk = full_rps = waiting_usd = 0.0
     shortages: list[Shortage] = []
     for need in needs_of(whole, movable):
@@ -177,10 +175,8 @@ def cost_by_device(
     snapshot: Snapshot, fleet: Fleet, assignments: tuple[Assignment, ...], settings: Mapping[DeviceId, DeviceSetting]
 ) -> dict[DeviceId, float]:
     """$/h of every known device in use, by the policy's basis; devices in rising order."""
-    on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
-    for item in sorted(assignments, key=lambda item: item.replica):
-        if item.device in fleet.index:
-            on_device[item.device].append(item)
+    there = (item for item in sorted(assignments, key=lambda item: item.replica) if item.device in fleet.index)
+    on_device = grouped(there, lambda item: item.device)
     profiles = snapshot.profiles_by_key() if snapshot.policy.cost_basis is CostBasis.MEMORY else {}
     basis, usd_per_wh = snapshot.policy.cost_basis, snapshot.policy.usd_per_wh(snapshot.taken_at_s)
     found: dict[DeviceId, float] = {}
@@ -262,9 +258,7 @@ def _churn_s(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> float:
 
 
 def _imbalance(assignments: tuple[Assignment, ...]) -> float:
-    shares: dict[DeviceId, int] = defaultdict(int)
-    for item in assignments:
-        shares[item.device] += item.share_pct_sm
+    shares = summed(assignments, lambda item: item.device, lambda item: item.share_pct_sm)
     return (max(shares.values()) - min(shares.values())) / 100 if shares else 0.0
 
 

@@ -6,11 +6,11 @@ are: those that keep their promise and fit, and, for a workload that is short, w
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from solvers.domain.evidence import Reason
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import Snapshot
@@ -67,10 +67,8 @@ class Case:
         fleet = open_fleet(snapshot, held)
         beliefs = Beliefs.of(snapshot, fleet.classes, neighbours)
         movable = set(request.movable)
-        standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-        for assignment in sorted(snapshot.target.assignments, key=lambda item: item.replica):
-            if assignment.workload in movable:
-                standing[assignment.workload].append(assignment)
+        stood = sorted(snapshot.target.assignments, key=lambda item: item.replica)
+        standing = grouped((item for item in stood if item.workload in movable), lambda item: item.workload)
         pinned = tuple(item for item in pinned_assignments(snapshot, request.movable) if item.device in fleet.index)
         needs = needs_of(snapshot, request.movable)
         menus: dict[WorkloadId, Menu] = {}

@@ -9,7 +9,6 @@ What is read stays as it was, and no decision is changed here.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +17,7 @@ from itertools import count
 from solvers.domain.codec import picture_digest
 from solvers.domain.device import DeviceMode, PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, ReplicaId, WorkloadId, replica_id
 from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan, Unplaced
 from solvers.domain.profile import Profile, ProfileOrigin
@@ -168,16 +168,9 @@ def write_plan(request: PlanRequest, spec: PlannerSpec, contents: Contents) -> P
 
 def _named(snapshot: Snapshot, contents: Contents) -> Iterator[Assignment]:
     """Every replica under the slot that changes least; what stays has its own."""
-    slots: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-    for item in snapshot.target.assignments:
-        slots[item.workload].append(item)
-    staying: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-    for item in contents.staying:
-        staying[item.workload].append(item)
-    planned: dict[WorkloadId, list[PlannedReplica]] = defaultdict(list)
-    for replica in contents.replicas:
-        planned[replica.need.workload].append(replica)
-    for workload, found in planned.items():
+    slots = grouped(snapshot.target.assignments, lambda item: item.workload)
+    staying = grouped(contents.staying, lambda item: item.workload)
+    for workload, found in grouped(contents.replicas, lambda item: item.need.workload).items():
         ordered = sorted(found, key=lambda item: (item.standing is None, item.device, item.share_pct))
         names = _names(ordered, staying[workload], slots[workload])
         yield from (item.named(name) for item, name in zip(ordered, names, strict=True))

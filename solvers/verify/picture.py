@@ -6,12 +6,12 @@ Here is judged only who decides where, whether a replica of the plan stands alre
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from solvers.domain.codec import picture_digest
 from solvers.domain.device import Device, DeviceMode, GpuType, Node, PriceRow, is_offered
 from solvers.domain.evidence import Fact, Finding, FindingCode, Severity
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import Policy
@@ -78,13 +78,9 @@ class Picture:
         self.token_profiles = {(item.model, item.gpu_type): item for item in snapshot.token_profiles}
         self.settings = {setting.device: setting for setting in plan.settings}
         # Of devices, known ones only.
-        on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
-        of_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-        for item in plan.assignments:
-            of_workload[item.workload].append(item)
-            if item.device in self.devices:
-                on_device[item.device].append(item)
-        self.on_device, self.of_workload = dict(on_device), dict(of_workload)
+        there = (item for item in plan.assignments if item.device in self.devices)
+        self.on_device = dict(grouped(there, lambda item: item.device))
+        self.of_workload = dict(grouped(plan.assignments, lambda item: item.workload))
         # Declared shortage by workload.
         self.short_rps: dict[str, float] = {}
         for unplaced in plan.unplaced:

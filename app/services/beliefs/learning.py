@@ -30,6 +30,7 @@ from app.store.outcomes import HourCounts, LearningProgress, Mark, ModelKey
 from app.store.telemetry import DeviceMinute, ReplicaMinute
 from solvers.domain.codec import Plain
 from solvers.domain.device import Device, GpuType
+from solvers.domain.grouping import grouped
 from solvers.domain.workload import Service, SloKind, WorkloadKind
 from solvers.models.online.forecasts import Belief, forecasts
 from solvers.models.online.monitor import (
@@ -76,9 +77,7 @@ def outcomes_of(
 ) -> tuple[Outcome, ...]:
     """Outcomes of the minutes from `start` on, by time; minutes before it only tell what stood there."""
     boards = {_MinuteOfDevice(device.minute, device.uuid): device for device in devices}
-    together: dict[_MinuteOfDevice, list[ReplicaMinute]] = defaultdict(list)
-    for replica in replicas:
-        together[_MinuteOfDevice(replica.minute, replica.uuid)].append(replica)
+    together = grouped(replicas, lambda replica: _MinuteOfDevice(replica.minute, replica.uuid))
     steady = {
         place: {_process(each) for each in found if each.ready and each.held_s >= HELD_PART_MIN * boards[place].seconds}
         for place, found in together.items()

@@ -26,7 +26,8 @@ from solvers.cycle.record import CycleRecord
 from solvers.cycle.target import leaving
 from solvers.domain.codec import Plain, digest
 from solvers.domain.device import Device, DeviceMode
-from solvers.domain.ids import DeviceId, Digest, Generation, NodeId, WorkloadId
+from solvers.domain.grouping import grouped
+from solvers.domain.ids import DeviceId, Digest, Generation, WorkloadId
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
@@ -224,9 +225,7 @@ def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation
         if assignment.device not in known:
             raise InvariantError(f"a plan assigns {assignment.replica} to a device that is not in its snapshot")
         replicas[assignment.device].append(terms.replica_target(assignment))
-    devices: dict[NodeId, list[Device]] = defaultdict(list)
-    for device in snapshot.devices:
-        devices[device.node].append(device)
+    devices = grouped(snapshot.devices, lambda device: device.node)
     return tuple(
         NodeTarget(
             node=node.id,

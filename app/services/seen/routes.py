@@ -23,6 +23,7 @@ from app.store.engine import Database
 from app.store.nodes import NodeReadBack, ReadBackRow, ReportHead
 from app.store.telemetry import ReplicaRow
 from solvers.domain.change import Target
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import ReplicaId
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import WorkloadKind
@@ -203,9 +204,7 @@ def _ready(session: Session, services: Iterable[str], planned: Iterable[Assignme
     homes = documents.by_name(session, kinds.DEVICE, "node")
     heads = nodes.report_heads(session)
     kept = {item.node_id: item for item in nodes.read_backs(session) if item.node_id in states}
-    reported: dict[str, list[ReplicaRow]] = defaultdict(list)
-    for row in telemetry.replicas(session, ROUTE_SILENT_S):
-        reported[homes.get(row.uuid, "")].append(row)
+    reported = grouped(telemetry.replicas(session, ROUTE_SILENT_S), lambda row: homes.get(row.uuid, ""))
     kind_of = dict.fromkeys(services, WorkloadKind.SERVICE.value)
     kind_of |= {item.replica: item.kind.value for item in planned}
     found: list[ReadyProcess] = []

@@ -7,7 +7,7 @@ as it is counts as standing for the second one: otherwise every replica would co
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +21,7 @@ from solvers.domain.change import ChangeKind, diff
 from solvers.domain.codec import digest
 from solvers.domain.device import Device
 from solvers.domain.evidence import Finding
+from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, Plan, Unplaced
@@ -153,9 +154,7 @@ def power_w_of(picture: Snapshot, plan: Plan) -> float:
     """Power planned for the GPUs in use: idle, and what their replicas add, within their limits."""
     types, devices = picture.gpu_types_by_name(), picture.devices_by_id()
     limits = {item.device: item.power_limit_w for item in plan.settings}
-    drawn: dict[DeviceId, float] = defaultdict(float)
-    for item in plan.assignments:
-        drawn[item.device] += item.power_w_planned
+    drawn = summed(plan.assignments, lambda item: item.device, lambda item: item.power_w_planned)
     total_w = 0.0
     for name, dynamic_w in sorted(drawn.items()):
         if name in devices:
@@ -230,9 +229,7 @@ def workload_changes(before: Made, after: Made) -> tuple[WorkloadChange, ...]:
 
 def servings(made: Made) -> dict[WorkloadKey, Serving]:
     picture = made.picture.with_offers()
-    by_workload: dict[WorkloadKey, list[Assignment]] = defaultdict(list)
-    for item in made.plan.assignments:
-        by_workload[WorkloadKey(item.workload, item.kind)].append(item)
+    by_workload = grouped(made.plan.assignments, lambda item: WorkloadKey(item.workload, item.kind))
     short = {WorkloadKey(item.workload, item.kind): item for item in made.plan.unplaced}
     prices = price_by_device(picture)
     types = {device.id: device.gpu_type for device in picture.devices}

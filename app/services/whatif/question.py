@@ -7,7 +7,6 @@ no ranking is believed alone, the best few are planned for in earnest with so ma
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -21,8 +20,8 @@ from app.services.whatif.outcome import Outcome, Simulation, compare, outcome_of
 from solvers.cycle.attempts import Asking
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.evidence import Resource
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName
-from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value, within
 from solvers.errors import FieldError
@@ -270,10 +269,7 @@ def _charged_usd_per_h(made: Made, old: Collection[DeviceId]) -> tuple[float, in
     """What a plan pays for devices beside the old ones by the policy's cost basis, and how many of them it uses."""
     snapshot, plan = made.picture, made.plan
     prices, settings = price_by_device(snapshot), {item.device: item for item in plan.settings}
-    used: dict[DeviceId, list[Assignment]] = defaultdict(list)
-    for item in plan.assignments:
-        if item.device not in old:
-            used[item.device].append(item)
+    used = grouped((item for item in plan.assignments if item.device not in old), lambda item: item.device)
     basis, profiles = snapshot.policy.cost_basis, snapshot.profiles_by_key()
     charged = sum(
         prices[item.id] * billed_part(item, settings.get(item.id), used[item.id], basis, profiles)

@@ -9,7 +9,7 @@ is open to all who fit, at no price where it is paid for already, pressed by nob
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from math import exp, floor, log
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats
+from solvers.domain.grouping import summed
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import CostBasis
@@ -206,10 +207,7 @@ class Certificate:
 
 
 def _served_rps(plan: Plan) -> Mapping[WorkloadId, float]:
-    served: dict[WorkloadId, float] = defaultdict(float)
-    for item in plan.assignments:
-        served[item.workload] += item.capacity_rps
-    return served
+    return summed(plan.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
 
 
 def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> JointProblem:

@@ -13,12 +13,12 @@ What is spare at last goes to services that can use more, if our own plan is as 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
+from solvers.domain.grouping import summed
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Destination, Plan, PlannerEnding, Proposal, ProposalStatus
 from solvers.domain.policy import Term
@@ -315,9 +315,7 @@ def bounded(found: Found, plan: Plan) -> Plan:
     works, short = loose.problem.workloads, {item.workload for item in plan.unplaced}
     proven = [item.bound_usd_per_h or 0.0 for item in (found.solved.found, found.counted) if item is not None]
     if any(proven) and not loose.pinned and short.isdisjoint(item.id for item in works if not item.may_wait):
-        served: dict[WorkloadId, float] = defaultdict(float)
-        for item in plan.assignments:
-            served[item.workload] += item.capacity_rps
+        served = summed(plan.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
         if all(item.may_wait or served[item.id] >= item.rate_rps * (1 - DUST) for item in works):
             parts = ((item, min(1.0, served[item.id] / item.rate_rps)) for item in works if item.may_wait)
             waiting_usd = sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)

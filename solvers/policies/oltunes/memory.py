@@ -10,12 +10,12 @@ every task that has ended, and trained anew where it missed by theta. What nobod
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.profile import ProfilePoint
@@ -180,9 +180,7 @@ def hear(memory: OltunesMemory, snapshot: Snapshot, parameters: OltunesParameter
     """
     pace = memory.pace
     assert pace is not None
-    standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-    for place in snapshot.target.assignments:
-        standing[place.workload].append(place)
+    standing = grouped(snapshot.target.assignments, lambda item: item.workload)
     known = {item.task: item for item in memory.known}
     done = {status.workload: status.done for status in snapshot.job_statuses}
     undone = (item for item in snapshot.tasks if done.get(WorkloadId(item.id), 0) < item.inputs_total)

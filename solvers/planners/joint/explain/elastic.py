@@ -22,6 +22,7 @@ from solvers.domain.arrays import Floats, Parallel, Whole
 from solvers.domain.change import Target
 from solvers.domain.device import OFFERED, GpuType, Offer, PowerCap, PowerScope, PriceRow, is_offered
 from solvers.domain.evidence import Resource
+from solvers.domain.grouping import summed
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
@@ -379,9 +380,7 @@ def _caps_left(
     reading: Reading, stays: Iterable[Assignment], covers: dict[DeviceId, frozenset[int]]
 ) -> tuple[Limit, ...]:
     fleet, wide = reading.fleet, _wide(reading.snapshot)
-    dynamic: dict[DeviceId, float] = defaultdict(float)
-    for item in stays:
-        dynamic[item.device] += item.power_w_planned
+    dynamic = summed(stays, lambda item: item.device, lambda item: item.power_w_planned)
     drawn = np.zeros(len(wide))
     for index, device in enumerate(fleet.devices):
         if fleet.unrented[index] and device.id not in dynamic:

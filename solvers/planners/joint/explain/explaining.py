@@ -226,19 +226,14 @@ class _Teller:
         if settle(self.room, [ask], frozenset()) is not None:
             # Nothing has to give: a better plan would serve it.
             return
-        number = 0
-        for kind in sorted(_EVERYTHING, key=list(Resource).index):
-            given = settle(self.room, [ask], frozenset({kind}))
-            if given:
-                number += 1
-                yield from self._told(given, gap.workload, number)
-        for way in (self._looser(gap, need, None), self._more_memory(need), self._yielding(need, ask)):
-            if way:
-                number += 1
-                yield from (replace(item, way=number) for item in way)
-        if number == 0:
+        single = (settle(self.room, [ask], frozenset({kind})) for kind in sorted(_EVERYTHING, key=list(Resource).index))
+        found = [[*self._told(given, gap.workload)] for given in single if given]
+        found += [self._looser(gap, need, None), self._more_memory(need), self._yielding(need, ask)]
+        for number, way in enumerate(filter(None, found), start=1):
+            yield from (replace(item, way=number) for item in way)
+        if not any(found):
             given = settle(self.room, [ask], _EVERYTHING)
-            yield from self._told(given, gap.workload, 1) if given else self._looser_and_more(gap, need)
+            yield from self._told(given, gap.workload) if given else self._looser_and_more(gap, need)
 
     def together(self, gaps: Sequence[Unplaced]) -> Iterator[Relaxation]:
         """The least for all; nothing where one of them cannot be served in any of these ways."""
@@ -256,10 +251,10 @@ class _Teller:
             asks.append(ask)
         given = settle(self.room, asks, _EVERYTHING)
         if given is not None:
-            for item in (*promises, *self._told(given, None, 0)):
+            for item in (*promises, *self._told(given, None)):
                 yield replace(item, workload=None, way=0)
 
-    def _told(self, given: dict[Give, float], workload: WorkloadId | None, way: int) -> Iterator[Relaxation]:
+    def _told(self, given: dict[Give, float], workload: WorkloadId | None) -> Iterator[Relaxation]:
         for give, amount in given.items():
             now = self._now(give)
             whole = give.resource in (Resource.GPU, Resource.REPLICA, Resource.GPU_TYPE)
@@ -270,7 +265,6 @@ class _Teller:
                 workload=workload,
                 value_now=round(now, 6),
                 value_needed=needed if whole else math.ceil(needed * 1e4 - FULLY) / 1e4,
-                way=way,
             )
 
     def _now(self, give: Give) -> float:
@@ -377,7 +371,7 @@ class _Teller:
             given = None if ask is None else settle(self.room, [ask], _EVERYTHING)
             if given is not None:
                 yield promise
-                yield from self._told(given, gap.workload, 1)
+                yield from self._told(given, gap.workload)
 
     def _things(self, gap: Unplaced, looser: float, may_give: frozenset[Resource] | None) -> float | None:
         """How much would have to give at a longer promise; None where it is not served."""

@@ -28,7 +28,6 @@ from solvers.models.worth import pinned_settings
 from solvers.planners.joint.reading.pools import Pools, pools_of, with_rests
 from solvers.planners.joint.reading.tables import Arrays, Axes, Colocation, Layer, Table, clocks_of, fill, layers_of
 from solvers.planners.joint.reading.work import (
-    Alone,
     Cells,
     Left,
     allowed_of,
@@ -195,22 +194,28 @@ class _Kinds:
     table: Whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
     """Everything asked for, on everything there is."""
 
-    picture: Snapshot
-    fleet: Fleet
-    pools: Pools
-    left: tuple[Left, ...]
-    variants: tuple[Variant, ...]
-    kinds: _Kinds
-    layers: tuple[Layer, ...]
-    arrays: Arrays
-    """One row for every variant."""
-    colocation: Colocation
-    alone: Alone
-    allowed: Flags
+    def __init__(self, picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]) -> None:
+        self.picture, self.fleet, self.pools, self.left = picture, fleet, pools, left
+        needs = tuple(item.need for item in left)
+        self.variants = variants_of(needs, picture.models_by_name())
+        types = {traits.device_class.gpu_type for traits in pools.traits}
+        models = {item.model for item in self.variants}
+        self.layers = layers_of(item for item in picture.profiles if item.model in models and item.gpu_type in types)
+        self.colocation = Colocation(picture, needs, self.variants)
+        mixed = {name for name in types if self.colocation.mixed(name)}
+        self.kinds = _kinds(picture, pools, self.layers, mixed)
+        # One row for every variant.
+        self.arrays = _arrays(picture, self.kinds.tables, self.layers, needs, self.variants)
+        self.colocation.separate_unknown(self.arrays, self.kinds.tables)
+        self.colocation.slow_beside_rests(self.arrays, self.kinds.tables, pools.traits)
+        workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
+        room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
+        last = np.searchsorted(self.kinds.pool, np.arange(len(pools.pools)), side="right") - 1
+        self.alone = alone_of(self.arrays, workloads, self.variants, self.kinds.table[last], room_mib)
+        self.allowed = allowed_of(fleet, pools, needs, self.variants)
 
     @property
     def able(self) -> Flags:
@@ -221,7 +226,7 @@ class _Draft:
 
 def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]) -> tuple[JointProblem, Refusals]:
     """The problem of what is left to plan; workloads that nothing can serve are refused for every GPU type."""
-    draft = _draft(picture, fleet, pools, left)
+    draft = _Draft(picture, fleet, pools, left)
     columns = np.flatnonzero(draft.able.any(axis=0))
     served = sorted({draft.variants[column].workload for column in columns})
     number = {before: after for after, before in enumerate(served)}
@@ -258,35 +263,6 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         share_step_pct=policy.share_step_pct,
     )
     return split(problem, arrays.used_mib), dict(_refusals(draft))
-
-
-def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]) -> _Draft:
-    needs = tuple(item.need for item in left)
-    variants = variants_of(needs, picture.models_by_name())
-    types = {traits.device_class.gpu_type for traits in pools.traits}
-    models = {item.model for item in variants}
-    layers = layers_of(item for item in picture.profiles if item.model in models and item.gpu_type in types)
-    colocation = Colocation(picture, needs, variants)
-    kinds = _kinds(picture, pools, layers, {name for name in types if colocation.mixed(name)})
-    arrays = _arrays(picture, kinds.tables, layers, needs, variants)
-    colocation.separate_unknown(arrays, kinds.tables)
-    colocation.slow_beside_rests(arrays, kinds.tables, pools.traits)
-    workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
-    room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
-    last = np.searchsorted(kinds.pool, np.arange(len(pools.pools)), side="right") - 1
-    return _Draft(
-        picture=picture,
-        fleet=fleet,
-        pools=pools,
-        left=left,
-        variants=variants,
-        kinds=kinds,
-        layers=layers,
-        arrays=arrays,
-        colocation=colocation,
-        alone=alone_of(arrays, workloads, variants, kinds.table[last], room_mib),
-        allowed=allowed_of(fleet, pools, needs, variants),
-    )
 
 
 def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: set[GpuTypeName]) -> _Kinds:

@@ -16,14 +16,14 @@ price. Only the largest rests are looked at.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Whole
 from solvers.domain.device import ColocationClass, PowerScope, Taint, is_offered
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
@@ -86,18 +86,9 @@ class _Domain:
     limit_w: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """Base group of each device (-1: in no pool), before power domains divide groups."""
-
-    group: Whole
-    traits: list[PoolTraits]
-    limit_w: Floats
-
-
 def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_failure_domain: bool) -> Pools:
     """Pools of all usable devices but the `held` ones; the fleet's books must carry what stands on those."""
-    base = _grouped(snapshot, fleet, set(held), by_failure_domain=by_failure_domain)
+    base = _Base(snapshot, fleet, set(held), by_failure_domain=by_failure_domain)
     domains = [
         item for item in _domains(snapshot, fleet, base) if base.limit_w[item.devices].sum() > item.limit_w + DUST_W
     ]
@@ -123,43 +114,43 @@ def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_f
     )
 
 
-def _grouped(snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failure_domain: bool) -> _Base:
-    limit_w, capped = (
-        fleet.limit_w.copy(),
-        {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE},
-    )
-    types = snapshot.gpu_types_by_name()
-    group = np.full(len(fleet.devices), -1, dtype=np.int64)
-    traits: list[PoolTraits] = []
-    seen: dict[tuple[object, ...], int] = {}
-    for index, device in enumerate(fleet.devices):
-        usable = (
-            bool(fleet.usable[index])
-            and device.id not in held
-            and not fleet.closed[index]
-            and fleet.clients_free[index] > 0
-        )
-        if device.id in capped and capped[device.id] < limit_w[index]:
-            usable = usable and device.mig is None and capped[device.id] >= types[device.gpu_type].power_limit_w_min
-            limit_w[index] = capped[device.id]
-        if not usable:
-            continue
-        key = (
-            int(fleet.class_of[index]),
-            float(fleet.memory_free[index]),
-            int(fleet.clients_free[index]),
-            float(fleet.share_free[index]),
-            bool(fleet.occupants[index]),
-            fleet.taints[index],
-            device.colocation,
-            float(limit_w[index]),
-            int(fleet.failure_domain[index]) if by_failure_domain else 0,
-        )
-        if key not in seen:
-            seen[key] = len(seen)
-            traits.append(PoolTraits(device_class=fleet.class_at(index), first=index))
-        group[index] = seen[key]
-    return _Base(group, traits, limit_w)
+class _Base:
+    """Devices in groups, before power domains divide these."""
+
+    def __init__(self, snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failure_domain: bool) -> None:
+        # Of each device its group (-1: in no pool) and its limit; of each group what it has in common.
+        self.group = np.full(len(fleet.devices), -1, dtype=np.int64)
+        self.limit_w, self.traits = fleet.limit_w.copy(), list[PoolTraits]()
+        capped = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
+        types = snapshot.gpu_types_by_name()
+        seen: dict[tuple[object, ...], int] = {}
+        for index, device in enumerate(fleet.devices):
+            usable = (
+                bool(fleet.usable[index])
+                and device.id not in held
+                and not fleet.closed[index]
+                and fleet.clients_free[index] > 0
+            )
+            if device.id in capped and capped[device.id] < self.limit_w[index]:
+                usable = usable and device.mig is None and capped[device.id] >= types[device.gpu_type].power_limit_w_min
+                self.limit_w[index] = capped[device.id]
+            if not usable:
+                continue
+            key = (
+                int(fleet.class_of[index]),
+                float(fleet.memory_free[index]),
+                int(fleet.clients_free[index]),
+                float(fleet.share_free[index]),
+                bool(fleet.occupants[index]),
+                fleet.taints[index],
+                device.colocation,
+                float(self.limit_w[index]),
+                int(fleet.failure_domain[index]) if by_failure_domain else 0,
+            )
+            if key not in seen:
+                seen[key] = len(seen)
+                self.traits.append(PoolTraits(device_class=fleet.class_at(index), first=index))
+            self.group[index] = seen[key]
 
 
 def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]:
@@ -198,11 +189,11 @@ def _composition(domain: _Domain, base: _Base) -> tuple[object, ...]:
 
 
 def _caps(domains: list[_Domain], pool_of: Whole, base: _Base, pools: int) -> Iterable[Cap]:
-    merged: dict[tuple[object, ...], list[_Domain]] = defaultdict(list)
-    for domain in domains:
+    def alike(domain: _Domain) -> tuple[object, ...]:
         is_node = domain.scope is PowerScope.NODE
-        merged[_composition(domain, base) if is_node else (domain.scope, domain.subject)].append(domain)
-    for like in merged.values():
+        return _composition(domain, base) if is_node else (domain.scope, domain.subject)
+
+    for like in grouped(domains, alike).values():
         inside = pool_of[np.concatenate([domain.devices for domain in like])]
         first = f"{like[0].scope.value}/{like[0].subject}"
         yield Cap(
@@ -263,9 +254,7 @@ def with_rests(
     found, fleet = _rests(picture, appraisal, stays, needs), appraisal.fleet
     if not found:
         return pools
-    like: dict[_Found, list[DeviceId]] = defaultdict(list)
-    for device, item in sorted(found.items()):
-        like[item].append(device)
+    like = grouped(sorted(found), found.__getitem__)
     largest = sorted(like.items(), key=lambda pair: (-pair[0].rest.share_pct * len(pair[1]), pair[1]))[:POOLS_MAX]
     fresh = [
         replace(item.pool, devices=len(names), name=f"{item.pool.name}-{number}")
@@ -303,9 +292,7 @@ def _rests(
     picture: Snapshot, appraisal: Appraisal, stays: Sequence[Assignment], needs: Sequence[Need]
 ) -> dict[DeviceId, _Found]:
     fleet = appraisal.fleet
-    on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
-    for item in stays:
-        on_device[item.device].append(item)
+    on_device = grouped(stays, lambda item: item.device)
     open_to = _open_places(fleet, on_device)
     everybody = tuple(sorted({item.workload for item in stays}))
     bearing = _Bearing(appraisal, {need.workload: need for need in needs_of(picture, everybody)})

@@ -15,7 +15,6 @@ by them.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import GpuType
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
@@ -126,10 +126,8 @@ def layers_of(profiles: Iterable[Profile]) -> tuple[Layer, ...]:
 
 def _of_grids(profiles: list[Profile]) -> Iterator[Layer]:
     for stack in stacks(profiles):
-        by_type: dict[GpuTypeName, list[int]] = defaultdict(list)
-        for row, (_, gpu_type) in enumerate(stack.keys):
-            by_type[gpu_type].append(row)
-        for gpu_type, rows in by_type.items():
+        types = [gpu_type for _, gpu_type in stack.keys]
+        for gpu_type, rows in grouped(range(len(types)), types.__getitem__).items():
             made = (_layer(stack, gpu_type, rows, place) for place in range(len(stack.clocks_mhz)))
             yield from (layer for layer in made if layer.measured.any())
 
@@ -185,9 +183,7 @@ def fill(
     mean, tail, power = (np.full(shape, np.inf) for _ in range(3))
     memory, used = (np.full((shape[0], shape[1], shape[3]), np.inf) for _ in range(2))
     place = {model: index for index, model in enumerate(models)}
-    by_type: dict[GpuTypeName, list[Layer]] = defaultdict(list)
-    for layer in sorted(layers, key=lambda item: item.clock_mhz):
-        by_type[layer.gpu_type].append(layer)
+    by_type = grouped(sorted(layers, key=lambda item: item.clock_mhz), lambda layer: layer.gpu_type)
     for index, table in enumerate(tables):
         for layer in by_type[table.gpu_type]:
             if layer.clock_mhz > table.clock_mhz:

@@ -23,7 +23,6 @@ what is asked.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -32,6 +31,7 @@ import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import GpuType
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
@@ -266,9 +266,8 @@ def staying_of(
         books.put(item)
     planned = tuple(need for need in needs if need.refusal is None)
     jobs = {WorkloadId(job.id): job for job in picture.jobs}
-    standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-    for item in sorted(picture.target.assignments, key=lambda item: item.replica):
-        standing[item.workload].append(item)
+    stood = sorted(picture.target.assignments, key=lambda item: item.replica)
+    standing = grouped(stood, lambda item: item.workload)
     worn = (item for item in picture.job_statuses if item.workload in jobs)
     exhausted = {item.workload for item in worn if item.evictions >= jobs[item.workload].evictions_max}
     settled: set[WorkloadId] = set()

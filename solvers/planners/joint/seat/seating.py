@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Whole
+from solvers.domain.grouping import grouped
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.jobs import spread_jobs
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Held, Move, Seats, Terms, members_of
@@ -85,9 +86,7 @@ def match(floor: Floor, layout: Layout) -> Matching:
 
 def _same(floor: Floor, wanted: dict[Pattern, int], standing: Iterable[int], seated: dict[int, Pattern]) -> None:
     """Devices whose contents are wanted just so; less is wanted then."""
-    like: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
-    for device in standing:
-        like[tuple((item.variant, item.share_pct) for item in floor.held[device])].append(device)
+    like = grouped(standing, lambda device: tuple((item.variant, item.share_pct) for item in floor.held[device]))
     for pattern, count in wanted.items():
         networks = floor.problem.networks(pattern.variants)
         places = like.get(tuple(zip(networks, pattern.shares_pct, strict=True)), [])
@@ -177,7 +176,7 @@ def mend(seats: Seats, deadline: Deadline) -> None:
         for _ in range(REPLICAS_ADDED_MAX):
             if deadline.over or not (seats.short_rps(workload) or seats.missing(workload)):
                 break
-            drafts = drafts or _Drafts.of(seats, workload)
+            drafts = drafts or _Drafts(seats, workload)
             if not _add(seats, workload, drafts):
                 break
 
@@ -210,35 +209,26 @@ def _interrupts(seats: Seats, move: Move) -> bool:
     return len(after) > len(before)
 
 
-@dataclass(slots=True, kw_only=True)
 class _Drafts:
-    """Moves in the making for one workload: device and contents; kept as long as their devices stay as they are."""
+    """Moves in the making for one workload: device and contents; kept as long as their devices stay as they are. Of
+    the devices that carry it already, those with most share left, and a few empty ones of each pool.
+    """
 
-    workload: int
-    mine: Whole
-    """Its variants."""
-    judged: Judged
-    device: Whole = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    usd: Floats = field(default_factory=lambda: np.zeros(0))
-    """$/h that each adds, and what it serves more."""
-    rps: Floats = field(default_factory=lambda: np.zeros(0))
-    idle: dict[int, list[int]] = field(default_factory=dict)
-    """By pool, empty devices that are not looked at: like another that is."""
-    fresh: list[tuple[int, int, list[Member]]] = field(default_factory=list)
-    """Device, kind and members, not judged yet."""
-
-    @staticmethod
-    def of(seats: Seats, workload: int) -> _Drafts:
-        """Of the devices that carry it already, those with most share left, and a few empty ones of each pool."""
+    def __init__(self, seats: Seats, workload: int) -> None:
         problem, judge = seats.floor.problem, seats.floor.judge
-        mine = np.flatnonzero(problem.variant_workload == workload)
-        found = _Drafts(workload=workload, mine=mine, judged=judge.judge(Patterns.none(judge.width)))
-        for pool in np.flatnonzero(problem.allowed[:, mine].any(axis=1)).tolist():
-            used, empty = _few(seats, seats.floor.devices(pool), mine.tolist())
-            found.idle[pool] = empty[EMPTY_MAX:]
+        self.workload, self.mine = workload, np.flatnonzero(problem.variant_workload == workload)
+        # Of each its device, the $/h that it adds, and what it serves more.
+        self.judged, self.device = judge.judge(Patterns.none(judge.width)), np.zeros(0, dtype=np.int64)
+        self.usd, self.rps = np.zeros(0), np.zeros(0)
+        # Device, kind and members, not judged yet.
+        self.fresh: list[tuple[int, int, list[Member]]] = []
+        # By pool, empty devices that are not looked at: like another that is.
+        self.idle: dict[int, list[int]] = {}
+        for pool in np.flatnonzero(problem.allowed[:, self.mine].any(axis=1)).tolist():
+            used, empty = _few(seats, seats.floor.devices(pool), self.mine.tolist())
+            self.idle[pool] = empty[EMPTY_MAX:]
             for device in (*used, *empty[:EMPTY_MAX]):
-                found.draft(seats, device)
-        return found
+                self.draft(seats, device)
 
     def anew(self, seats: Seats, device: int) -> None:
         """A device's contents are about to change."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
+from solvers.domain.grouping import grouped
 from solvers.planners.joint.seat.seats import (
     DUST,
     DUST_USD,
@@ -293,11 +294,8 @@ def _swap(seats: Seats, domain: int, inside: list[int]) -> bool:
     """Change one device of the domain with a lighter one outside; just enough if that is possible, else the most."""
     floor, over_w = seats.floor, -float(seats.left_w[domain])
     best: tuple[tuple[float, ...], int, int] | None = None
-    by_pool: dict[int, list[int]] = defaultdict(list)
-    for device in inside:
-        if seats.patterns[device] is not None:
-            by_pool[int(floor.pool_of[device])].append(device)
-    for pool, mine in sorted(by_pool.items()):
+    used = (device for device in inside if seats.patterns[device] is not None)
+    for pool, mine in sorted(grouped(used, lambda device: int(floor.pool_of[device])).items()):
         others = np.array([item for item in floor.devices(pool) if domain not in floor.domain_of[item]], dtype=np.int64)
         if not len(others):
             continue
