@@ -33,34 +33,24 @@ LIMIT_SLACK = 1e-6
 HALVINGS = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """One network with one service's requests."""
 
-    prefills: tuple[tuple[float, float], ...]
-    """Rising times of a prompt's prefill, and the part of requests each takes."""
-    alone_ms: float
-    """A decode step whatever the number of sequences."""
-    each_ms: float
-    """What every sequence adds to it."""
-    answer: int
-    """Tokens of an answer."""
-
-    @staticmethod
-    def of(profile: TokenProfile, lengths: TokenLengths) -> Steps:
-        prompts, answer = _prompts(lengths), math.ceil(lengths.output_tokens_mean)
+    def __init__(self, profile: TokenProfile, lengths: TokenLengths) -> None:
+        prompts = _prompts(lengths)
+        # Tokens of an answer.
+        self.answer = math.ceil(lengths.output_tokens_mean)
 
         def prefill_ms(tokens: int) -> float:
             slope = profile.prefill_per_token_ms + profile.prefill_per_token_squared_ms * tokens
             return profile.prefill_fixed_ms + slope * tokens
 
-        cached = sum(part * (tokens + answer / 2) for tokens, part in prompts)
-        return Steps(
-            prefills=tuple(sorted((prefill_ms(tokens), part) for tokens, part in prompts)),
-            alone_ms=profile.decode_fixed_ms,
-            each_ms=profile.decode_per_sequence_ms + profile.decode_per_token_ms * cached,
-            answer=answer,
-        )
+        # Rising times of a prompt's prefill, and the part of requests each takes.
+        self.prefills = sorted((prefill_ms(tokens), part) for tokens, part in prompts)
+        # A decode step whatever the number of sequences, and what every sequence adds to it.
+        cached = sum(part * (tokens + self.answer / 2) for tokens, part in prompts)
+        self.alone_ms = profile.decode_fixed_ms
+        self.each_ms = profile.decode_per_sequence_ms + profile.decode_per_token_ms * cached
 
     def prefill(self, power: int) -> float:
         """Mean of the prefill's time, or of its square."""
@@ -210,7 +200,7 @@ def tokens_rps(picture: Picture, service: Service, item: Assignment, device: Dev
         utilisation_max=picture.policy_at(device.id).utilisation_max,
         utilisation_min=UTILISATION_MIN,
     )
-    return limits.rate_rps(Steps.of(known.profile, known.lengths), sequences, item.capacity_rps)
+    return limits.rate_rps(Steps(known.profile, known.lengths), sequences, item.capacity_rps)
 
 
 def check_tokens(picture: Picture, service: Service, item: Assignment, shown_rps: float) -> Iterator[Finding]:

@@ -107,4 +107,4 @@ class Decisions:
         snapshot = self._observer.observe()
         if terms.standing is not None and terms.standing != tag_of(snapshot.target):
             raise PreconditionError(f"generation {snapshot.target.generation} stands by now: look at the diff again")
-        return Review.of(snapshot, plan, lane)
+        return Review(snapshot, plan, lane)

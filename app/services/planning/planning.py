@@ -326,7 +326,7 @@ class Planning:
             found = [(each, plans.load(session, each.id)) for each in plans.waiting(session)[:LOOKED_THROUGH_MAX]]
             renewed = _outdated(session) if found else ()
         for summary, plan in found:
-            review = Review.of(sight.observe(), plan, summary.lane)
+            review = Review(sight.observe(), plan, summary.lane)
             with self._parts.database.transaction() as session:
                 targets.require_token(session, targets.PLANNER, leader.fencing)
                 if not review.asks(renewed):

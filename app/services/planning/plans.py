@@ -126,7 +126,7 @@ class Plans:
         with self._database.reading() as session:
             summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
             made_for = targets.at(session, plan.parent) if plan.parent else Target()
-        review = Review.of(self._observer.observe(), plan, summary.lane)
+        review = Review(self._observer.observe(), plan, summary.lane)
         return ComparedPlan(diff=difference(review, summary, made_for), tag=tag_of(review.picture.target))
 
     def reject(self, plan_id: str, comment: str, deed: Deed) -> PlanSummary:

@@ -9,7 +9,7 @@ is believed otherwise each few minutes: a rate that was claimed is no obstacle, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -39,31 +39,20 @@ _PROMISES = (FindingCode.CAPACITY_SHORT, FindingCode.LATENCY_EXCEEDED, FindingCo
 _ASKING = Asking(propose=registry.propose, verify=verify, reporter=SilentReporter())
 
 
-@dataclass(frozen=True)
 class Review:
-    """What a picture says to a stored plan."""
+    """What a picture says to a stored plan. Raises EngineError where what stands cannot be restated, which no living
+    fleet ever was seen to do.
+    """
 
-    picture: Snapshot
-    stored: Plan
-    before: Made
-    after: Made
-    """The plan by this picture, without workloads and devices that are gone."""
-    gone: tuple[str, ...]
-
-    @staticmethod
-    def of(picture: Snapshot, stored: Plan, lane: Lane) -> Review:
-        """Raises EngineError where what stands cannot be restated, which no living fleet ever was seen to do."""
+    def __init__(self, picture: Snapshot, stored: Plan, lane: Lane) -> None:
         wish = Wish(lane=lane)
         before, after = kept(picture, wish, _ASKING), judged_anew(stored, picture, wish, _ASKING)
         if before.plan is None or after.plan is None:
             raise EngineError("what stands cannot be judged now")
-        return Review(
-            picture=picture,
-            stored=stored,
-            before=Made(picture=picture, plan=before.plan, chosen=before),
-            after=Made(picture=picture, plan=after.plan, chosen=after),
-            gone=tuple(_gone(picture, stored)),
-        )
+        self.picture, self.stored, self.gone = picture, stored, tuple(_gone(picture, stored))
+        # `after` is the plan by this picture, without workloads and devices that are gone.
+        self.before = Made(picture=picture, plan=before.plan, chosen=before)
+        self.after = Made(picture=picture, plan=after.plan, chosen=after)
 
     @cached_property
     def unsound(self) -> tuple[str, ...]:

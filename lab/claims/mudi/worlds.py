@@ -172,7 +172,7 @@ def _picture(bench: World) -> tuple[Snapshot, tuple[TrainingJob, ...]]:
 
 def _opened(request: PlanRequest, state: bytes, coming: Collection[str]) -> tuple[Slack, dict[WorkloadId, Need]]:
     """The planner's books with everything that stands, and the needs of those that come."""
-    made = Round.of(request, Case.of(request), MudiMemory.of(state), MudiParameters())
+    made = Round(request, Case.of(request), MudiMemory.of(state), MudiParameters())
     made.serve()
     jobs = [need for need in made.draft.case.needs if need.kind is WorkloadKind.JOB]
     made.slack.seat_standing([need for need in jobs if need.workload not in coming])

@@ -54,7 +54,7 @@ class Loads(Parallel):
     @staticmethod
     def of(members: Queries, solo: SoloModel, table: Lattice | None, facts: Facts) -> Loads:
         """Loads of replicas as `solo` and what was measured alone tell them."""
-        alone = _Alone.of(members, solo, table)
+        alone = _Alone(members, solo, table)
         bandwidth = np.array(
             [
                 facts.gpu_types[name].pcie_bandwidth_gb_per_s if name in facts.gpu_types else _PCIE_GB_PER_S
@@ -86,44 +86,29 @@ def measured_ms(table: Lattice, places: Places) -> Floats:
     return np.where(places.distance == 0.0, table.column(places, "latency"), np.nan)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Alone:
     """Of every member: latency alone as `Loads` has it, latency of a single input on the whole device, and measured use
-    of L2 and DRAM (NaN: never measured).
+    of L2 and DRAM (NaN: never measured). One question to `solo` and one to the table: asking is what costs.
     """
 
-    latency_ms: Floats
-    doubt: Floats
-    single_ms: Floats
-    l2: Floats
-    dram: Floats
-
-    @staticmethod
-    def of(members: Queries, solo: SoloModel, table: Lattice | None) -> _Alone:
-        """One question to `solo` and one to the table: asking is what costs."""
+    def __init__(self, members: Queries, solo: SoloModel, table: Lattice | None) -> None:
         keys = members.keys()
         single = Queries.of([model for model, _ in keys], [gpu_type for _, gpu_type in keys], 1.0, 100.0)
         asked = members.joined(single)
         believed = solo.predict(asked)
         latency_ms, doubt = believed.mean, np.clip(believed.std / believed.mean, 0.0, _DOUBT_MAX)
         count = len(members)
-        l2 = dram = np.full(count, np.nan)
+        self.l2 = self.dram = np.full(count, np.nan)
         if table is not None:
             places = table.places(asked)
             measured = measured_ms(table, places)
             exact = np.isfinite(measured)
             latency_ms, doubt = np.where(exact, measured, latency_ms), np.where(exact, 0.0, doubt)
-            l2, dram = table.column(places, "l2")[:count], table.column(places, "dram")[:count]
-        single_ms = np.full(count, np.nan)
+            self.l2, self.dram = table.column(places, "l2")[:count], table.column(places, "dram")[:count]
+        self.single_ms = np.full(count, np.nan)
         for rows, value in zip(keys.values(), latency_ms[count:], strict=True):
-            single_ms[rows] = value
-        return _Alone(
-            latency_ms=latency_ms[:count],
-            doubt=doubt[:count],
-            single_ms=single_ms,
-            l2=l2,
-            dram=dram,
-        )
+            self.single_ms[rows] = value
+        self.latency_ms, self.doubt = latency_ms[:count], doubt[:count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

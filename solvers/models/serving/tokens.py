@@ -162,24 +162,14 @@ _OVERLOADED = TokenLatency(
 )
 
 
-@dataclass(frozen=True, slots=True)
 class _Steady:
     """A mix on a replica: prefills with the parts of requests that need them, and decode's line over sequences."""
 
-    prefills: tuple[tuple[float, float], ...]
-    decode_ms: float
-    """Of a step whatever the number of sequences."""
-    decode_ms_per_sequence: float
-    out_tokens: float
-
-    @staticmethod
-    def of(costs: StepCosts, mix: TokenMix) -> _Steady:
-        return _Steady(
-            prefills=tuple(sorted((costs.prefill_ms(bucket.in_tokens), part) for bucket, part in mix.shares())),
-            decode_ms=costs.decode_ms(0, 0),
-            decode_ms_per_sequence=costs.decode_ms(1, mix.cached_tokens_mean) - costs.decode_ms(0, 0),
-            out_tokens=mix.out_tokens_mean,
-        )
+    def __init__(self, costs: StepCosts, mix: TokenMix) -> None:
+        self.prefills = sorted((costs.prefill_ms(bucket.in_tokens), part) for bucket, part in mix.shares())
+        # Of a step whatever the number of sequences.
+        self.decode_ms, self.out_tokens = costs.decode_ms(0, 0), mix.out_tokens_mean
+        self.decode_ms_per_sequence = costs.decode_ms(1, mix.cached_tokens_mean) - self.decode_ms
 
     @property
     def prefill_ms(self) -> float:
@@ -206,7 +196,7 @@ class _Steady:
 
 def rate_rps_max(costs: StepCosts, mix: TokenMix, sequences: int) -> float:
     """The highest rate of a replica that runs at most this many sequences."""
-    steady = _Steady.of(costs, mix)
+    steady = _Steady(costs, mix)
     return 1000.0 * sequences / (steady.out_tokens * steady.step_ms(sequences)) if sequences > 0 else 0.0
 
 
@@ -219,7 +209,7 @@ def token_latency(
     capacity = rate_rps_max(costs, mix, sequences)
     if capacity <= 0 or rate_rps >= LOAD_MAX * capacity:
         return _OVERLOADED
-    steady, rate, beyond = _Steady.of(costs, mix), rate_rps / 1000.0, 1.0 - percentile / 100.0
+    steady, rate, beyond = _Steady(costs, mix), rate_rps / 1000.0, 1.0 - percentile / 100.0
     slope = steady.step_ms(1) - steady.step_ms(0)
     running = rate * steady.out_tokens * steady.decode_ms / (1.0 - rate * steady.out_tokens * slope)
     step = steady.step_ms(running)

@@ -260,7 +260,7 @@ def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, 
             rates[number] -= delta.rps
             replicas[number] -= delta.replicas
     contents, served, count = table.contents, seats.served_rps, np.array(seats.replicas, dtype=np.float64)
-    floors = np.array([item.rate_least_rps for item in problem.workloads])
+    floors = seats.floor.least_rps
     # A replica under a controller begins with a batch that serves a little less than the best.
     least = np.minimum(floors / CEILING_PART, served) * (1 - DUST) - served + rates
     fewest = np.minimum(np.array([item.replicas_min for item in problem.workloads]), count) - count + replicas

@@ -55,48 +55,33 @@ class Mudi(Recalling):
             return Thought(proposal=_without_engine(), state=state)
         case = Case.of(request)
         memory = MudiMemory.of(state).heard(case.snapshot, self.parameters.heed)
-        round_ = Round.of(request, case, memory, self.parameters)
+        round_ = Round(request, case, memory, self.parameters)
         proposal = round_.answer()
         reporter.event("mudi.tuned", services=float(len(round_.reasons)), jobs=float(len(round_.slack.guests)))
         return Thought(proposal=proposal, state=kept(memory))
 
 
-@dataclass(slots=True, kw_only=True)
 class Round:
-    draft: Draft
-    sizer: Sizer
-    slack: Slack
-    hosting: Floats
-    """Inference replicas by device."""
-    trained: dict[int, Company]
-    """Networks of the standing training jobs by device."""
-    reasons: list[Reason] = field(default_factory=list)
+    """A plan in the making; at first only what is pinned has its place."""
 
-    @staticmethod
-    def of(request: PlanRequest, case: Case, memory: MudiMemory, parameters: MudiParameters) -> Round:
-        """Only what is pinned has its place."""
+    def __init__(self, request: PlanRequest, case: Case, memory: MudiMemory, parameters: MudiParameters) -> None:
         fleet = open_fleet(case.snapshot, case.held)
         put_pinned(case, fleet)
-        draft = Draft(request=request, case=case, fleet=fleet)
+        self.draft = Draft(request=request, case=case, fleet=fleet)
         curves = MudiCurves(beliefs=case.beliefs, models=case.snapshot.models_by_name())
         random = request.streams.stream("mudi.selector")
-        hosting = np.zeros(len(fleet.devices))
-        trained: dict[int, Company] = {}
+        # By device its inference replicas, and networks of its standing training jobs.
+        self.hosting, self.trained = np.zeros(len(fleet.devices)), dict[int, Company]()
         for item in case.snapshot.target.assignments:
             if item.kind is WorkloadKind.JOB and item.device in fleet.index:
                 device = fleet.index[item.device]
-                trained[device] = tuple(sorted((*trained.get(device, ()), item.model)))
+                self.trained[device] = tuple(sorted((*self.trained.get(device, ()), item.model)))
         for item in case.pinned:
-            hosting[fleet.index[item.device]] += item.kind is not WorkloadKind.JOB
-        sizer = Sizer(draft=draft, curves=curves, memory=memory, parameters=parameters)
-        coordinator = Coordinator(sizer=sizer)
-        return Round(
-            draft=draft,
-            sizer=sizer,
-            slack=Slack(draft=draft, coordinator=coordinator, parameters=parameters, random=random, hosts={}),
-            hosting=hosting,
-            trained=trained,
-        )
+            self.hosting[fleet.index[item.device]] += item.kind is not WorkloadKind.JOB
+        self.sizer = Sizer(draft=self.draft, curves=curves, memory=memory, parameters=parameters)
+        coordinator = Coordinator(sizer=self.sizer)
+        self.slack = Slack(draft=self.draft, coordinator=coordinator, parameters=parameters, random=random, hosts={})
+        self.reasons = list[Reason]()
 
     def answer(self) -> Proposal:
         draft = self.draft

@@ -22,7 +22,7 @@ from solvers.domain.arrays import Floats, Parallel, Whole
 from solvers.domain.change import Target
 from solvers.domain.device import OFFERED, GpuType, Offer, PowerCap, PowerScope, PriceRow, is_offered
 from solvers.domain.evidence import Resource
-from solvers.domain.grouping import summed
+from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
@@ -240,57 +240,38 @@ class Limit:
     left: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a plan leaves over."""
+    """What a plan leaves over; workloads planned anew give back devices on which a replica of theirs is alone."""
 
-    picture: Snapshot
-    """As it is, offers standing ready."""
-    elastic: Reading
-    """Of the short workloads alone."""
-    cells: tuple[Cell, ...]
-    caps: tuple[Limit, ...]
-    quotas: dict[ProjectName, Limit]
-    spent_usd_per_h: dict[WorkloadId, float]
-    """As budgets count: by share, without interruptions."""
-    held: dict[WorkloadId, list[Assignment]]
-    types: Counter[GpuTypeName]
-    """Usable GPUs by type."""
+    def __init__(self, reading: Reading, elastic: Reading, plan: Plan, anew: Iterable[WorkloadId] = ()) -> None:
+        # As it is, offers standing ready; and of the short workloads alone.
+        self.picture, self.elastic = reading.snapshot, elastic
+        fleet, again = reading.fleet, set(anew)
+        on = Counter(item.device for item in plan.assignments)
+        stays = [item for item in plan.assignments if item.workload not in again or on[item.device] > 1]
+        self.held = dict(grouped(stays, lambda item: item.workload))
+        # As budgets count: by share, without interruptions.
+        self.spent_usd_per_h, used = defaultdict[WorkloadId, float](float), defaultdict[str, float](float)
+        for item in stays:
+            number = fleet.index.get(item.device)
+            if number is not None:
+                self.spent_usd_per_h[item.workload] += fleet.class_at(number).usd_per_h * item.share_pct_sm / 100
+                used[item.workload.partition("/")[0]] += fleet.gpus(number, item.share_pct_sm)
+        self._covers = _covers(self.picture)
+        self.caps = _caps_left(reading, stays, self._covers)
+        self.quotas = {
+            item.name: Limit(name=item.name, whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
+            for item in self.picture.projects
+            if item.quota_gpus is not None
+        }
+        usable = (device for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable)
+        self.types = Counter(device.gpu_type for device in usable)
+        stands = {item.device for item in stays}
+        self.cells = self.cells_of(name for pool in elastic.pool_devices for name in pool if name not in stands)
 
     def cells_of(self, devices: Iterable[DeviceId]) -> tuple[Cell, ...]:
         """Those devices as if they were free; what stood on them draws nothing any more, which is not counted."""
-        return _cells(self.elastic, self.picture, set(devices), _covers(self.picture))
-
-
-def room_of(reading: Reading, elastic: Reading, plan: Plan, anew: Iterable[WorkloadId] = ()) -> Room:
-    """Workloads planned anew give back devices on which a replica of theirs is alone."""
-    picture, fleet, again = reading.snapshot, reading.fleet, set(anew)
-    on = Counter(item.device for item in plan.assignments)
-    stays = [item for item in plan.assignments if item.workload not in again or on[item.device] > 1]
-    held: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-    spent, used = defaultdict[WorkloadId, float](float), defaultdict[str, float](float)
-    for item in stays:
-        held[item.workload].append(item)
-        number = fleet.index.get(item.device)
-        if number is not None:
-            spent[item.workload] += fleet.class_at(number).usd_per_h * item.share_pct_sm / 100
-            used[item.workload.partition("/")[0]] += fleet.gpus(number, item.share_pct_sm)
-    covers = _covers(picture)
-    free = {device for pool in elastic.pool_devices for device in pool} - {item.device for item in stays}
-    return Room(
-        picture=picture,
-        elastic=elastic,
-        cells=_cells(elastic, picture, free, covers),
-        caps=_caps_left(reading, stays, covers),
-        quotas={
-            item.name: Limit(name=item.name, whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
-            for item in picture.projects
-            if item.quota_gpus is not None
-        },
-        spent_usd_per_h=spent,
-        held=dict(held),
-        types=Counter(device.gpu_type for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable),
-    )
+        return _cells(self.elastic, self.picture, set(devices), self._covers)
 
 
 def elastic_of(picture: Snapshot, short: Sequence[WorkloadId]) -> Reading:

@@ -21,11 +21,12 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Fact, Insight, ReasonCode, Relaxation, Resource, ShadowPrice
+from solvers.domain.grouping import summed
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.candidates import candidates_of
-from solvers.planners.joint.explain.elastic import Ask, Give, Room, configs_of, elastic_of, room_of, settle
+from solvers.planners.joint.explain.elastic import Ask, Give, Room, configs_of, elastic_of, settle
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import JointProblem
@@ -140,11 +141,8 @@ def _of_memory(problem: JointProblem, layout: Layout, prices: Prices) -> Iterato
     )
     gained = _gained(problem, larger, layout, prices)
     by_pattern = np.bincount(gained.pattern, weights=gained.usd, minlength=len(layout.patterns))
-    by_type: dict[GpuTypeName, float] = {}
-    for item, usd in zip(layout.patterns, by_pattern, strict=True):
-        name = problem.pools[int(problem.kind_pool[item.kind])].gpu_type
-        by_type[name] = by_type.get(name, 0.0) + float(usd)
-    for name, total in by_type.items():
+    types = [problem.pools[int(problem.kind_pool[item.kind])].gpu_type for item in layout.patterns]
+    for name, total in summed(range(len(types)), types.__getitem__, lambda at: float(by_pattern[at])).items():
         yield _price(Resource.MEMORY_GIB, name, total)
 
 
@@ -192,14 +190,14 @@ def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple
     found: list[Relaxation] = []
     for gap in told:
         for anew in ((gap.workload,), ()):
-            teller = _Teller(reading=reading, plan=plan, room=room_of(reading, elastic, plan, anew), needs=needs)
+            teller = _Teller(reading=reading, plan=plan, room=Room(reading, elastic, plan, anew), needs=needs)
             ways = [*teller.ways(gap)]
             if ways:
                 # With its own replicas as they are only where anew nothing would have to give: a better plan would do.
                 found += ways
                 break
     if 1 < len(gaps) <= most:
-        together = room_of(reading, elastic, plan, (gap.workload for gap in told))
+        together = Room(reading, elastic, plan, (gap.workload for gap in told))
         found += _Teller(reading=reading, plan=plan, room=together, needs=needs).together(told)
     return tuple(found)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def spread_jobs(seats: Seats, terms: Terms) -> None:
     """Seat all jobs anew, starting from where they stand."""
     works = seats.floor.problem.workloads
     order = sorted(terms.job_most_pct, key=lambda job: (-works[job].priority, terms.job_left_s.get(job, 0.0), job))
-    jobs = _Jobs(seats=seats, terms=terms)
+    jobs = _Jobs(seats, terms)
     for device in range(len(seats.patterns)):
         jobs.clear(device)
     for job in order:
@@ -71,23 +71,17 @@ def spread_jobs(seats: Seats, terms: Terms) -> None:
             return
 
 
-@dataclass(slots=True, kw_only=True)
 class _Jobs:
-    seats: Seats
-    terms: Terms
-    at: dict[int, _Place] = field(default_factory=dict)
-    """Seated jobs."""
-    stood: dict[int, _Place] = field(default_factory=dict)
-    """Standing jobs."""
-    speeds: dict[int, Floats] = field(default_factory=dict)
-    """By job and pool on a whole device, as parts of the job's best."""
+    """Where jobs are seated and stood; by job and pool their speeds on a whole device, as parts of the job's best."""
 
-    def __post_init__(self) -> None:
-        for device, items in self.seats.floor.held.items():
-            for item in items:
-                job = self._problem.variants[item.variant].workload
-                if job in self.terms.job_most_pct:
-                    self.stood[job] = _Place(device=device, share_pct=item.share_pct)
+    def __init__(self, seats: Seats, terms: Terms) -> None:
+        self.seats, self.terms, self.at, self.speeds = seats, terms, dict[int, _Place](), dict[int, Floats]()
+        self.stood = {
+            job: _Place(device=device, share_pct=item.share_pct)
+            for device, items in seats.floor.held.items()
+            for item in items
+            if (job := self._problem.variants[item.variant].workload) in terms.job_most_pct
+        }
 
     def clear(self, device: int) -> None:
         """Take a device's jobs off; what stays presses least where only known neighbours may come."""

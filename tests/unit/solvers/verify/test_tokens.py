@@ -67,7 +67,7 @@ def test_two_readings_of_the_documented_model_agree() -> None:
         )
         sequences = rng.choice(SEQUENCES)
         found = serving(profile, promise, sequences)
-        steps, limits = Steps.of(profile, lengths), limits_of(promise)
+        steps, limits = Steps(profile, lengths), limits_of(promise)
         assert memory_mib(profile, lengths, sequences) <= found.memory_mib
         shown = limits.rate_rps(steps, sequences, found.rate_rps)
         assert shown == pytest.approx(found.rate_rps, rel=1e-4)

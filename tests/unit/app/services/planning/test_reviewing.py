@@ -30,7 +30,7 @@ def stored() -> tuple[Snapshot, Plan]:
 def test_what_replicas_were_believed_to_carry_is_no_obstacle() -> None:
     picture, plan = stored()
     more = tuple(replace(item, capacity_rps=item.capacity_rps * 20) for item in plan.assignments)
-    review = Review.of(picture, replace(plan, assignments=more), Lane.APPROVE)
+    review = Review(picture, replace(plan, assignments=more), Lane.APPROVE)
     assert any(item.code == "capacity_short" for item in review.after.chosen.findings)
     assert (review.unsound, review.blocked) == ((), ())
 
@@ -39,7 +39,7 @@ def test_a_promise_that_is_kept_no_more_refuses_approval_but_not_a_rollback() ->
     picture, plan = stored()
     (service,) = picture.services
     strict = replace(picture, services=(replace(service, slo=builders.slo(0.5)),))
-    review = Review.of(strict, plan, Lane.APPROVE)
+    review = Review(strict, plan, Lane.APPROVE)
     assert review.unsound == ()
     assert review.worse[0].startswith("latency_exceeded (")
     assert review.blocked == review.worse
@@ -52,7 +52,7 @@ def test_a_device_that_may_not_be_used_refuses_both() -> None:
     def drained(item: Device) -> Device:
         return replace(item, schedulable=item.id not in used)
 
-    review = Review.of(replace(picture, devices=tuple(map(drained, picture.devices))), plan, Lane.APPROVE)
+    review = Review(replace(picture, devices=tuple(map(drained, picture.devices))), plan, Lane.APPROVE)
     assert review.unsound
     assert set(review.unsound) <= set(review.blocked)
 
@@ -64,7 +64,7 @@ def test_every_step_says_what_it_does_and_no_other_does() -> None:
     standing = Target(generation=1, assignments=(was,), settings=(DeviceSetting(device=first.device),))
     capped = DeviceSetting(device=first.device, clock_mhz_sm=900, power_limit_w=70.0)
     wished = replace(plan, assignments=(first,), settings=(capped,))
-    review = Review.of(replace(picture, target=standing), wished, Lane.APPROVE)
+    review = Review(replace(picture, target=standing), wished, Lane.APPROVE)
     summary: Any = SimpleNamespace(id="sha256:0", lane=Lane.APPROVE, state=PlanState.PROPOSED)
     assert [step.said for step in difference(review, summary, Target()).steps] == [
         "clock MHz default -> 900",

@@ -35,7 +35,7 @@ def room(*names: str, rate_rps: float = 100.0, jobs: int = 0, **of_job: int) -> 
 
 def slack_of(picture: Snapshot, parameters: MudiParameters | None = None) -> Slack:
     request = builders.request(picture)
-    made = Round.of(request, Case.of(request), MudiMemory(), parameters or MudiParameters())
+    made = Round(request, Case.of(request), MudiMemory(), parameters or MudiParameters())
     made.serve()
     return made.slack
 
