@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 
 from app.services.explaining.sentences import hold_sentence
 from app.store.cycles import CycleState, CycleSummary
@@ -17,6 +19,7 @@ from solvers.domain.workload import SloScope
 
 ATTAINMENT_GOOD = 0.98
 ATTAINMENT_POOR = 0.90
+_LONG = re.compile(r"sha256:([0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DIGITS = {"n0": 0, "n1": 1}
 _SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution"}
 
@@ -45,6 +48,7 @@ def environment() -> Environment:
         moment=moment_text,
         shown=shown,
         said=said,
+        brief=brief,
     )
     return made
 
@@ -64,6 +68,11 @@ def shown(value: Any, form: str) -> str:
 def said(value: Any) -> str:
     """A value of a document in one line."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def brief(text: str) -> Markup:
+    """A text whose digests and ids are as long as people read them, and whole where one points at them."""
+    return Markup(_LONG.sub(r'<span title="\g<0>">\1\2</span>', str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def percent(fraction: float | None) -> str:

@@ -17,12 +17,13 @@ from solvers.domain.policy import Policy
 from tests import builders
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider
-from tests.integration.api.world import CLUSTER, DEVICE, NODE, OWN, build_world
+from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, build_world
 from tests.integration.api.writing import Written, writing
 from tests.integration.console.visitor import Entrance
 from tests.integration.faults.house import House, Postgres
 
-REPLICAS = (OWN_REPLICA, FOREIGN_REPLICA)
+WORK = (f"{OWN}/{builders.job().name}", f"{FOREIGN}/{builders.task().name}")
+REPLICAS = {OWN_REPLICA: "service", FOREIGN_REPLICA: "service", f"{WORK[0]}#0": "job", f"{WORK[1]}#0": "task"}
 LONG = "recommendations-for-customers-who-come-back-2"
 
 
@@ -52,7 +53,7 @@ def served() -> Iterator[Served]:
                 oidc_issuer=provider.issuer, oidc_client=CLIENT, oidc_secret_file=str(secret), oidc_roles=ROLES,
                 public_url=house.address,
             )  # fmt: skip
-            house.change(f"INSERT INTO told_replicas VALUES {', '.join(map(_told, REPLICAS))}")
+            house.change(f"INSERT INTO told_replicas VALUES {', '.join(map(_told, REPLICAS.items()))}")
             with writing(house.address, tokens[NODE]) as written:
                 written.lines = ["started", "ready"]
                 yield Served(house, tokens, provider, written)
@@ -61,9 +62,10 @@ def served() -> Iterator[Served]:
         postgres.end()
 
 
-def _told(replica: str) -> str:
+def _told(item: tuple[str, str]) -> str:
+    replica, kind = item
     workload = replica.partition("#")[0]
-    return f"('{NODE}', '{DEVICE}', '{replica}', 'service', '{workload}', 'm', 9, 9, NULL)"
+    return f"('{NODE}', '{DEVICE}', '{replica}', '{kind}', '{workload}', 'm', 9, 9, NULL)"
 
 
 def _filled(url: str) -> dict[str, str]:
