@@ -103,7 +103,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         for method in _METHODS:
             if method in operations:
                 name = operations[method]["operationId"]
-                operations[method]["x-callers"] = guards[name]
+                operations[method].setdefault("x-callers", guards[name])
                 _add_example(operations[method], examples.get(name, {}))
                 _add_problems(path, method, operations[method])
     return dict(spec)

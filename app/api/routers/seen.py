@@ -445,6 +445,7 @@ async def _allowed(request: Request, credentials: HTTPAuthorizationCredentials |
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     dependencies=[Depends(_allowed)],
+    openapi_extra={"x-callers": f"everybody; {SHARED_READ} where HEADROOM_METRICS_PUBLIC is off"},
 )
 def get_metrics(request: Request) -> Response:
     """Base units; public unless `HEADROOM_METRICS_PUBLIC` is off."""
