@@ -260,8 +260,7 @@ SOLVE_S_PER_UNIT = 0.002
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
 CLOSER_UNITS, CLOSER_PART = 1000, 0.2
-"""What a nearer bound may take where devices are few, and no more than all else may; and of the deadline, kept for it.
-"""
+"""What a nearer bound may take where devices are few, no more than all else may; and what is kept of the deadline."""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25

@@ -173,10 +173,7 @@ class Certificate:
         if not (few_devices(loose.problem) and bound < least_usd * (1 - NEAR)):
             return plan, known
         # Of a stopover it has to hold for where it leads, too.
-        served, then = _served_rps(plan), _served_rps(to)
-        problem = serving(
-            loose.problem, {item.id: min(served[item.id], then[item.id]) for item in loose.problem.workloads}
-        )
+        problem = serving(loose.problem, _served_rps(plan), _served_rps(to))
         fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
         rates = {item.id: item.rate_rps for item in problem.workloads}
         if known is None or known.fleet != fleet or any(rates[name] < rate for name, rate in known.rates.items()):
@@ -210,13 +207,13 @@ def _served_rps(plan: Plan) -> Mapping[WorkloadId, float]:
     return summed(plan.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
 
 
-def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> JointProblem:
-    """The same, asking for no more than is served, a little less so that it holds longer; how many replicas do it, and
-    in how many domains, is left out.
+def serving(problem: JointProblem, *served_rps: Mapping[WorkloadId, float]) -> JointProblem:
+    """The same, asking for no more than all of these serve, a little less so that it holds longer; how many replicas do
+    it, and in how many domains, is left out.
     """
     works, usd = list[Workload](), SURELY_DEVICES * max(problem.dearest_usd, DUST)
     for item in problem.workloads:
-        rate = min(item.rate_rps, served_rps[item.id])
+        rate = min(item.rate_rps, *(each[item.id] for each in served_rps))
         rate = exp(floor(RATE_STEPS * log(rate)) / RATE_STEPS) if rate > 0 else 0.0
         asked = replace(item, rate_rps=rate, rate_least_rps=min(rate, item.rate_least_rps), unserved_usd=usd)
         works.append(replace(asked, replicas_min=0, domains_min=1, may_wait=False))
@@ -233,7 +230,7 @@ def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline) -> flo
     if found is None:
         return 0.0
     search = Generation(master=master, pricing=pricing, relaxed=found.plain or found.best)
-    proven = Tree(search=search, usd=usd_per_h, deadline=deadline, until_part=0.0).run()
+    proven = Tree(search=search, usd=usd_per_h, deadline=deadline).run()
     return max(0.0, proven, 0.0 if found.bound is None else found.bound.usd_per_h)
 
 

@@ -28,7 +28,7 @@ from solvers.problems.patterns import Patterns
 
 NEAR = 0.002
 """Part of the cost: so near, a bound is near enough."""
-CONVERGED = 0.1
+CONVERGED = 0.2
 """Of what is open, a node's relaxed optimum may be above its bound."""
 ROUNDS_MAX = 20
 LOOK, LOOK_LEAST, CLOSER = 0.005, 2e-4, 4.0
@@ -50,7 +50,6 @@ def few_devices(problem: JointProblem) -> bool:
 
 
 def _one(problem: JointProblem) -> Alike:
-    """Pools that can be told apart alone; where they are many, others in other failure domains are one."""
     return Alike.of(problem, by_domain=_counts(problem) <= COUNTS_APART)
 
 
@@ -86,7 +85,6 @@ class Tree:
     usd: float
     """What the best layout costs."""
     deadline: Deadline
-    until_part: float
     nodes: int = 0
     _closed_usd: float = np.inf
     """The least bound of nodes that nothing more is asked of."""
@@ -148,7 +146,7 @@ class Tree:
 
     @property
     def _over(self) -> bool:
-        return self.deadline.left_part <= self.until_part
+        return self.deadline.over
 
     def _close(self, bound: float) -> bool:
         return bound >= self.usd - NEAR * abs(self.usd)
@@ -168,7 +166,7 @@ class Tree:
                 break
             duals = relaxed.row_duals
             how = Look(part=look, step_pct=max(1, master.problem.share_step_pct), repeats=REPEATS)
-            found = self._pricing.price(duals, how, self.deadline, self.until_part)
+            found = self._pricing.price(duals, how, self.deadline, 0.0)
             bound = _proven(node, duals, found.ceilings, rows.pool_at)
             node = replace(node, bound=max(node.bound, bound), totals=self._totals(relaxed.values))
             open_usd = self.usd - (node.bound if self.nodes == 1 else self._least)

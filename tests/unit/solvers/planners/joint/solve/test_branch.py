@@ -37,7 +37,6 @@ def proven(problem: JointProblem, usd: float) -> float:
         search=Generation(master=master, pricing=pricing, relaxed=relaxation.best),
         usd=usd,
         deadline=Deadline(60.0, UNITS),
-        until_part=0.0,
     )
     return tree.run()
 
