@@ -28,7 +28,7 @@ from solvers.problems.patterns import Patterns
 
 NEAR = 0.002
 """Part of the cost: so near, a bound is near enough."""
-CONVERGED = 0.2
+CONVERGED = 0.1
 """Of what is open, a node's relaxed optimum may be above its bound."""
 ROUNDS_MAX = 20
 LOOK, LOOK_LEAST, CLOSER = 0.005, 2e-4, 4.0
