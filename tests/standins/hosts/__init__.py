@@ -1,7 +1,7 @@
 """A whole GPU host that is not there: NVML, MPS and CUDA stand-ins over the same GPUs, and workers that are processes.
 
-Owns their joining, the faults of workers, a watch that looks at every device all the time for more than it has, and
-the list of what is left behind at the end. The agent's real parts run on it.
+Owns their joining, the faults of workers, a watch that looks at every device all the time for more memory than it has,
+and the list of what is left behind at the end. The agent's real parts run on it.
 """
 
 from __future__ import annotations
@@ -133,12 +133,9 @@ class HostStandIn:
         """What is more than a device has at this moment."""
         found = []
         for plan in self.nvml.plans:
-            held = [part for part in map(_part, self.pids(plan.uuid)) if part is not None]
-            share, memory = sum(part[0] for part in held), sum(part[1] for part in held)
-            if share > 100:
-                found.append(f"{plan.uuid}: shares of {share} %")
-            if memory > plan.memory_mib:
-                found.append(f"{plan.uuid}: limits of {memory} of {plan.memory_mib} MiB")
+            held = sum(map(_limit_mib, self.pids(plan.uuid)))
+            if held > plan.memory_mib:
+                found.append(f"{plan.uuid}: limits of {held} of {plan.memory_mib} MiB")
         return found
 
     def leftovers(self) -> list[str]:
@@ -261,14 +258,11 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def _part(pid: int) -> tuple[int, int] | None:
-    """Share and memory limit that a process was started with; None where it is gone or was given none."""
+def _limit_mib(pid: int) -> int:
+    """The memory limit that a process was started with; none where it is gone or was given none."""
     try:
         pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     except OSError:
-        return None
+        return 0
     found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    share, memory = found.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), found.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
-    if share is None or memory is None:
-        return None
-    return int(share), int(memory.partition("=")[2].removesuffix("M"))
+    return int(found.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "=0M").partition("=")[2].removesuffix("M"))
