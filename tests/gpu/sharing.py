@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from agents.devices.base import WorkerState
+from agents.processes import environment_of
 from tests.gpu.host import ask, ended, opened, ready, spec
 from tests.gpu.rig import Rig
 
 SHARES = (10, 25, 50, 75, 100)
 LIMIT_MIB = 6144
 START_MIB_STEP = 512
+PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 def shares(rig: Rig) -> None:
@@ -53,7 +57,8 @@ def bypass(rig: Rig) -> None:
     """Kill the daemon under a worker: what the agent notices and does, and how long that takes."""
     with opened(rig) as host:
         ready(rig, host, spec(rig, "before", "matmul", share=40))
-        daemons = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_daemon(path, rig.uuid)]
+        pipes = {(environment_of(each.pid) or {}).get(PIPE) for each in rig.boards.processes(rig.uuid)}
+        daemons = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_daemon(path, pipes)]
         rig.note("daemons found", float(len(daemons)))
         began_s = time.monotonic()
         for pid in daemons:
@@ -69,10 +74,11 @@ def bypass(rig: Rig) -> None:
             rig.note("what the agent says", worker.problem[:120])
 
 
-def _is_daemon(comm: Path, uuid: str) -> bool:
-    """Whether this is a control daemon or server of the device under test, and of no other."""
-    try:
-        ours = f"CUDA_VISIBLE_DEVICES={uuid}".encode() in comm.with_name("environ").read_bytes().split(b"\0")
-        return ours and comm.read_text().strip() == "nvidia-cuda-mps"
-    except OSError:
-        return False
+def _is_daemon(comm: Path, pipes: Collection[str | None]) -> bool:
+    """Whether this is a control daemon or server that workers here are clients of; a stand-in host may have another one
+    for a device of the same UUID.
+    """
+    found = (environment_of(int(comm.parent.name)) or {}).get(PIPE)
+    with suppress(OSError):
+        return found is not None and found in pipes and comm.read_text().strip() == "nvidia-cuda-mps"
+    return False

@@ -17,6 +17,7 @@ from tests.gpu.recorded import RecordedBoards
 from tests.ports import port_option
 from tests.standins.hosts import HostStandIn
 from tests.standins.nvml.fixtures import nvml_library
+from tests.waiting import wait_until
 
 __all__ = ["nvml_library"]
 
@@ -28,7 +29,10 @@ TORCH = ROOT / "tests" / "standins" / "torch"
 @pytest.mark.integration
 def test_the_script_measures_and_leaves_nothing_behind(tmp_path: Path, nvml_library: Path) -> None:
     host = HostStandIn(tmp_path, ("a100-40gb",), nvml_library)
+    other = HostStandIn(tmp_path / "other", ("a100-40gb",), nvml_library)
     try:
+        assert other.uuids == host.uuids
+        beside = serving(other)
         host.nvml.host.gpus[0].load_pct = 90
         environment = host.environment() | {
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(TORCH))),
@@ -52,5 +56,18 @@ def test_the_script_measures_and_leaves_nothing_behind(tmp_path: Path, nvml_libr
         assert not [finding for finding in found if finding["name"] in ("not here", "not reached")], done.stdout
         assert host.leftovers() == []
         assert RecordedBoards(out / "boards.jsonl").inventory()[0].uuid == host.uuids[0]
+        assert other.mps.processes() == beside, "daemons of another host are left alone"
     finally:
         host.close()
+        other.close()
+
+
+def serving(host: HostStandIn) -> tuple[int, ...]:
+    """Start daemon and server of the first device; their processes."""
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(host.mps.pipe_base), "CUDA_VISIBLE_DEVICES": host.uuids[0]}
+    subprocess.run([host.mps.control_binary, "-d"], env=environment, check=True)
+    wait_until((host.mps.pipe_base / "control").exists, "the daemon")
+    host.mps.ask(host.uuids[0], stdin=f"start_server -uid {os.getuid()}\n")
+    found = host.mps.processes()
+    assert len(found) == 2
+    return found
