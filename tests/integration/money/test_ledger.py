@@ -166,3 +166,22 @@ def test_repeats_and_overlaps_cannot_overbill(session: Session, fleet: Fleet) ->
     assert sum(row.share_pct_sm_seconds for row in rows) == 6000
     assert sum(row.memory_mib_seconds for row in rows) == 16384 * 60
     assert sum(row.energy_j for row in rows) <= 6100
+
+
+def test_who_overlap_while_they_change_over_pay_for_that_moment_alone(session: Session, fleet: Fleet) -> None:
+    """Ten seconds of a, ten of a and b with all SMs each, forty of nobody: what was claimed twice hides no idleness."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1")
+    a, b = (Holding(replica=f"p/{name}#0", uuid="g1", share_pct_sm=100, memory_mib_used=4096) for name in "ab")
+    for nth in range(1, 13):
+        fleet.report("n1", after(5 * nth), {"g1": 500.0}, [a] if nth <= 2 else [a, b] if nth <= 4 else [])
+    fleet.write()
+    account(session, after(80))
+    assert_sums(session)
+    rows = ledger(session)
+    paid = {row.subject: (row.usd_share, row.usd_memory, row.usd_whole, row.share_pct_sm_seconds) for row in rows}
+    assert paid["p/a#0"] == (*[Decimal("0.015")] * 3, 1500)
+    assert paid["p/b#0"] == (*[Decimal("0.005")] * 3, 500)
+    assert paid[""] == (*[Decimal("0.04")] * 3, 4000)
+    assert [row.memory_mib_seconds for row in rows if row.subject] == [4096 * 20, 4096 * 10]
