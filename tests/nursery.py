@@ -114,11 +114,11 @@ def start(command: Sequence[str], environment: Mapping[str, str], stream: IO[byt
 
 
 def run(
-    arguments: Sequence[str], environment: Mapping[str, str], folder: Path = ROOT
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path = ROOT, limit_s: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` with its output captured as text."""
+    """As `subprocess.run` with its output captured as text. Raises subprocess.TimeoutExpired."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        status = Process(arguments, environment, folder, out.fileno(), err.fileno()).wait()
+        status = Process(arguments, environment, folder, out.fileno(), err.fileno()).wait(limit_s)
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess([*arguments], status, out.read(), err.read())

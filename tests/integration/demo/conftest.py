@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests import nursery
 from tests.ports import free_port
 
 COMMAND_DEADLINE_S = 150.0
@@ -25,16 +25,10 @@ class Machine:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one command of `headroom` to its end."""
+        """Run one command of `headroom` to its end; what it starts begins from nothing."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")}
-        return subprocess.run(
-            [sys.executable, "-m", "app", *arguments],
-            env={**kept, **self.environment, "HEADROOM_HOME": str(self.home), "HEADROOM_PORT": str(self.port)},
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_DEADLINE_S,
-            check=False,
-        )
+        own = {**self.environment, "HEADROOM_HOME": str(self.home), "HEADROOM_PORT": str(self.port)}
+        return nursery.run(["app", *arguments], {**kept, **own}, limit_s=COMMAND_DEADLINE_S)
 
     def do(self, *arguments: str) -> str:
         """Run one command that must succeed; its output."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.demo.home import Home, SupervisedProcess
+from app.demo.home import Home, SupervisedProcess, SupervisorState
 from app.demo.process import alive
 from tests.integration.demo.conftest import Machine
 from tests.waiting import wait_until
@@ -37,6 +37,15 @@ def postmaster(machine: Machine) -> int | None:
         return int((machine.home / "pgdata" / "postmaster.pid").read_text().split()[0])
     except (FileNotFoundError, IndexError):
         return None
+
+
+def kill_supervisor(machine: Machine) -> SupervisorState:
+    """What it knew of who runs."""
+    state = Home(machine.home).read_state()
+    assert state is not None
+    os.kill(state.supervisor.pid, signal.SIGKILL)
+    until(lambda: not alive(state.supervisor), machine)
+    return state
 
 
 def test_a_control_plane_lives_through_crashes_and_restarts(machine: Machine) -> None:
@@ -68,38 +77,19 @@ def test_a_control_plane_lives_through_crashes_and_restarts(machine: Machine) ->
     until(lambda: postmaster(machine) not in (None, killed), machine, deadline_s=60.0)
     until(lambda: serves(machine), machine, deadline_s=60.0)
 
-    state = Home(machine.home).read_state()
-    assert state is not None
-    assert "stopped" in machine.do("down")
-    assert not any(alive(each) for each in (state.supervisor, *state.processes))
-    assert "not running" in machine.do("down")
-    assert machine.run("get", "projects").returncode == 6
-
-    again = machine.do("up", "--no-demo")
-    assert token in again
+    left = kill_supervisor(machine)
+    assert any(alive(each) for each in left.processes)
+    assert token in machine.do("up", "--no-demo")
+    assert not any(alive(each) for each in left.processes)
     kept = json.loads(machine.do("get", "project", "kept", "-o", "json"))
     assert kept == {"kind": "project", "name": "kept", "description": "survives", "quota_gpus": None}
 
-
-def test_what_a_killed_supervisor_left_is_cleared(machine: Machine) -> None:
-    machine.do("up", "--no-demo")
-    first = Home(machine.home).read_state()
-    assert first is not None
-    os.kill(first.supervisor.pid, signal.SIGKILL)
-    until(lambda: not alive(first.supervisor), machine)
-    assert any(alive(each) for each in first.processes)
-
-    machine.do("up", "--no-demo")
-    second = Home(machine.home).read_state()
-    assert second is not None
-    assert not any(alive(each) for each in first.processes)
-    assert serves(machine)
-
-    os.kill(second.supervisor.pid, signal.SIGKILL)
-    until(lambda: not alive(second.supervisor), machine)
+    left = kill_supervisor(machine)
     assert "leftovers" in machine.do("down")
-    assert not any(alive(each) for each in second.processes)
+    assert not any(alive(each) for each in left.processes)
     assert not (machine.home / "pgdata" / "postmaster.pid").exists()
+    assert "not running" in machine.do("down")
+    assert machine.run("get", "projects").returncode == 6
 
 
 def test_a_port_in_use_is_one_line_and_leaves_nothing(machine: Machine) -> None:
