@@ -118,6 +118,7 @@ def read_marked(text: str, origin: str) -> list[Marked]:
             found += _read(part, origin, line)
         except UnreadableError as error:
             wrong += error.lines
+            found += error.found
         line += part.count("\n")
     raise UnreadableError(wrong, found)
 
@@ -140,7 +141,7 @@ def _read(text: str, origin: str, line: int) -> list[Marked]:
     finally:
         loader.dispose()
     if loader.repeated:
-        raise UnreadableError([f"{origin}:{line}: {told}" for line, told in sorted(loader.repeated)])
+        raise UnreadableError([f"{origin}:{line}: {told}" for line, told in sorted(loader.repeated)], found)
     return found
 
 
@@ -166,7 +167,8 @@ def _json(text: str, origin: str) -> Marked:
     except (ValueError, RecursionError) as error:
         raise UnreadableError([f"{origin}: {' '.join(str(error).split())}"]) from None
     if repeated:
-        raise UnreadableError([f"{origin}: the key {key!r} stands twice in one object" for key in repeated])
+        told = [f"{origin}: the key {key!r} stands twice in one object" for key in repeated]
+        raise UnreadableError(told, [Marked(origin, plain, None, text)])
     return Marked(origin, plain, None, text)
 
 

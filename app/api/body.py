@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -33,7 +34,13 @@ T = TypeVar("T")
 
 JSON, CSV = "application/json", "text/csv"
 LABEL_PATTERN = NAME_PATTERN[:-1] + r"(=[^\x00-\x1f\x7f]{1,128})?$"
-_PATTERNS = {NAME_PATTERN: NAME_WORDS, LABEL_PATTERN: "must be KEY or KEY=VALUE, such as team=retail"}
+PLAN_PATTERN = r"^(sha256:)?[0-9a-f]{4,64}$"
+_PATTERNS = {
+    NAME_PATTERN: NAME_WORDS,
+    LABEL_PATTERN: "must be KEY or KEY=VALUE, such as team=retail",
+    PLAN_PATTERN: "a plan is named by four or more of the digits (0-9, a-f) that its id begins with",
+}
+_SHOULD = re.compile(r"^\w+ should ")
 _INTEGER_MAX = 2**63 - 1
 _FAULTS_MAX = 50
 
@@ -262,7 +269,9 @@ def told(error: Mapping[str, Any]) -> str:
         return "this field is missing"
     if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"] in _PATTERNS:
         return _PATTERNS[error["ctx"]["pattern"]]
-    return str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "string_type":
+        return "must be text; what YAML reads as another value stands in quotes"
+    return _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
 
 
 def _fields_at(kind: object, location: Sequence[int | str]) -> tuple[str, ...]:

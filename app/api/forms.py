@@ -19,7 +19,7 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from app.api.body import JSON, RequestBody, parse, read_body, require_media_type
+from app.api.body import JSON, PLAN_PATTERN, RequestBody, parse, read_body, require_media_type
 from app.api.deps import context_of
 from app.errors import Fault, FieldsError
 from app.records import plain
@@ -72,7 +72,6 @@ def warnings_header(warnings: tuple[Fault, ...]) -> dict[str, str]:
 
 
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
-PLAN_PATTERN = r"^(sha256:)?[0-9a-f]{4,64}$"
 
 Name = Annotated[str, Path(pattern=NAME_PATTERN, max_length=63, description="Name, as in the document.")]
 Project = Annotated[str, Path(pattern=NAME_PATTERN, max_length=63, description="Project of the document.")]

@@ -1,21 +1,16 @@
-"""Commands about what is declared: get, apply, diff, delete, edit.
+"""Commands about what is declared: get, apply, diff, patch, delete.
 
 What a file says is checked by the API as a whole, then sent; what the API says is shown, faults with file and line.
 """
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -35,6 +30,7 @@ from app.client.documents import (
     delete_document,
     labels_listed,
     read_documents,
+    told_near,
 )
 from app.kinds import Kind
 from app.marked import UnreadableError
@@ -126,8 +122,8 @@ def get(
     with connect(server, token) as client:
         if written is not None:
             words = [*names[0].split("/", 1)[1:], *names[1:]]
-            if watch:
-                raise InputError(f"--watch is for {', '.join(kinds.names())}")
+            if watch or labels:
+                raise InputError(f"--watch and --label are for {', '.join(kinds.names())}")
             _get_written(client, written, words, limit, output)
             return
         listing = len(names) == 1 and "/" not in names[0]
@@ -155,7 +151,8 @@ def _found(
     client: Client, kind: Kind, key: tuple[str, ...], limit: int | None, labels: list[str] | None
 ) -> list[Document]:
     if key:
-        return [client.get(kind.name, *key).body]
+        with told_near(client, kind, key):
+            return [client.get(kind.name, *key).body]
     return list(islice(client.items(kind.plural, label=labels or None), limit))
 
 
@@ -337,11 +334,20 @@ def patch(
     if not isinstance(said, dict):
         raise InputError('--patch takes an object, such as {"priority": 70}')
     kind, key = kind_and_key(names)
-    with connect(server, token) as client:
+    with connect(server, token) as client, told_near(client, kind, key):
         before = client.get(kind.name, *key)
-        after = client.patch(kind.name, key, labels_listed(said), if_match=before.etag)
+        after = client.patch(kind.name, key, _labels_merged(said, before.body), if_match=before.etag)
     outcome = DocumentOutcome.UNCHANGED if after.etag == before.etag else DocumentOutcome.UPDATED
     show(_as_file(kind, after.body), output, f"{outcome.value:<10} {kind.name}/{'/'.join(key)}")
+
+
+def _labels_merged(said: Document, before: Document) -> Document:
+    """Labels as a map are merged, too: null takes one away. As a list they are replaced."""
+    if not isinstance(said.get("labels"), dict):
+        return said
+    stood = {item["key"]: item["value"] for item in before.get("labels", ())}
+    merged = {**stood, **said["labels"]}
+    return labels_listed({**said, "labels": {key: value for key, value in merged.items() if value is not None}})
 
 
 def delete(
@@ -368,7 +374,8 @@ def _delete_one(client: Client, names: Sequence[str]) -> None:
         typer.echo(f"{DocumentOutcome.DELETED} profile/{key}")
         return
     kind, parts = kind_and_key(names)
-    client.delete(kind.name, *parts)
+    with told_near(client, kind, parts):
+        client.delete(kind.name, *parts)
     typer.echo(f"{DocumentOutcome.DELETED} {kind.name}/{'/'.join(parts)}")
 
 
@@ -404,7 +411,7 @@ def _each(client: Client, documents: Sequence[Declared], act: Any, output: Forma
             if exit_code_of(error) in (Exit.UNREACHABLE, Exit.REFUSED):
                 raise
             failures.append(error)
-            for told in _placed(document, error):
+            for told in placed(document, error):
                 typer.echo(f"headroom: {told}", err=True)
         results.append(line)
     _show_lines(results, output)
@@ -420,7 +427,7 @@ def _show_lines(results: Sequence[Mapping[str, str]], output: Format) -> None:
         typer.echo(f"{line['outcome']:<10} {line['document']}")
 
 
-def _placed(document: Declared, error: HeadroomError | ClientError) -> list[str]:
+def placed(document: Declared, error: HeadroomError | ClientError) -> list[str]:
     """What is wrong with a document, fault by fault where the API names fields of it."""
     pointers = error.pointers if isinstance(error, ApiError) else ()
     if any(pointer.startswith("/") for pointer, _ in pointers):
@@ -434,67 +441,3 @@ def _profile_key(names: Sequence[str]) -> str:
     if len(key) != 2:
         raise InputError(f"a profile is named MODEL/GPU-TYPE, got {'/'.join(key) or 'nothing'}")
     return "/".join(quote(part, safe="") for part in key)
-
-
-# --- Editing: what was read is written back only while it stands, and what was typed is never lost
-
-
-def edit(
-    names: Annotated[list[str], typer.Argument(help="KIND KEY, e.g. service vision/resnet50.")],
-    server: Server = None,
-    token: Token = None,
-) -> None:
-    """Open a document in $VISUAL or $EDITOR and put what was made of it, unless somebody changed it meanwhile.
-
-    What is refused stays in a file, which is named.
-    """
-    kind, key = kind_and_key(names)
-    with connect(server, token) as client:
-        found = client.get(kind.name, *key)
-        text = yaml.safe_dump({"kind": kind.name, **found.body}, sort_keys=False, allow_unicode=True)
-        file = _edited(text)
-        if file.read_text(encoding="utf-8") == text:
-            file.unlink()
-            typer.echo(f"unchanged  {kind.name}/{'/'.join(key)}")
-            return
-        try:
-            _put(client, kind, key, file, found.etag)
-        except (HeadroomError, ClientError) as error:
-            told = "" if isinstance(error, ApiError | UnreadableError) else f"{error.message}; "
-            raise CommandError(f"{told}nothing was changed; your text is in {file}", exit_code_of(error)) from None
-    file.unlink()
-    typer.echo(f"updated    {kind.name}/{'/'.join(key)}")
-
-
-def _put(client: Client, kind: Kind, key: tuple[str, ...], file: Path, tag: str | None) -> None:
-    """Put what the file says, if that is still this document. Raises HeadroomError after every fault was told."""
-    try:
-        documents = read_documents([str(file)])
-    except UnreadableError as error:
-        for line in error.lines:
-            typer.echo(f"headroom: {line}", err=True)
-        raise
-    if len(documents) != 1 or (documents[0].kind, documents[0].key) != (kind.name, key):
-        raise InputError(f"{file}: this is not {kind.name}/{'/'.join(key)} any more")
-    try:
-        client.put(kind.name, documents[0].fields, if_match=tag)
-    except ApiError as error:
-        for line in _placed(documents[0], error):
-            typer.echo(f"headroom: {line}", err=True)
-        raise
-
-
-def _edited(text: str) -> Path:
-    """A file of the text after the editor has closed. Raises CommandError when there is no editor, or it failed."""
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    descriptor, name = tempfile.mkstemp(prefix="headroom-", suffix=".yaml")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    try:
-        status = subprocess.call([*shlex.split(editor), name])
-    except (OSError, ValueError) as error:
-        Path(name).unlink()
-        raise CommandError(f"no editor {editor!r} ({error}): set EDITOR", Exit.USAGE) from None
-    if status != 0:
-        raise CommandError(f"{editor} ended with status {status}; your text is in {name}")
-    return Path(name)

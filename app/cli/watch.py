@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app import kinds
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Cell, CommandError, Exit, Format, Output, console, gap_told, listed, rows, show, usd, word
 from app.cli.planning import full_name
 from app.cli.reviewing import hold_lines
 from app.cli.tables import answered_line
+from app.client.documents import told_near
 from headroom_client import Client, Document, UnreachableError
 from solvers.errors import InputError, did_you_mean
 
@@ -93,7 +95,8 @@ def drain(
     """
     end = time.monotonic() + duration_s(timeout)
     with connect(server, token) as client:
-        found, told = client.drain(node, comment), ""
+        with told_near(client, kinds.NODE, [node]):
+            found, told = client.drain(node, comment), ""
         while wait and not found["empty"] and time.monotonic() < end:
             told = _say_new(_drain_lines(found), told, output)
             time.sleep(LOOK_S)
@@ -110,7 +113,7 @@ def uncordon(
     node: _NodeName, comment: _Why = None, output: Output = Format.TABLE, server: Server = None, token: Token = None
 ) -> None:
     """Put a node back into use."""
-    with connect(server, token) as client:
+    with connect(server, token) as client, told_near(client, kinds.NODE, [node]):
         found = client.uncordon(node, comment)
     show(found, output, f"{node} may be used again")
 

@@ -8,16 +8,18 @@ told with file and line.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from app import kinds
+from app.kinds import Kind
 from app.marked import Marked, UnreadableError, read_marked
 from headroom_client import ApiError, Client, Document, WrongUseError, key_of
-from solvers.errors import InputError
+from solvers.errors import InputError, did_you_mean
 
 PROFILES = "profiles"
 FILE_BYTES_MAX, CSV_BYTES_MAX = 4 * 2**20, 64 * 2**20
@@ -45,8 +47,10 @@ class Declared:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What names the document; empty for profiles, which have no single key."""
-        return key_of(self.kind, self.fields) if self.kind in kinds.names() else ()
+        """What names the document; empty for profiles, which have no single key, and where it is not said."""
+        with suppress(WrongUseError):
+            return key_of(self.kind, self.fields) if self.kind in kinds.names() else ()
+        return ()
 
     @property
     def label(self) -> str:
@@ -110,6 +114,18 @@ def apply_document(client: Client, document: Declared) -> DocumentOutcome:
     return DocumentOutcome.UNCHANGED if answer.etag == before else DocumentOutcome.UPDATED
 
 
+@contextmanager
+def told_near(client: Client, kind: Kind, key: Sequence[str]) -> Iterator[None]:
+    """What is not there is told with the names nearest to it."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status == 404:
+            known = ("/".join(key_of(kind.name, item)) for item in client.items(kind.plural))
+            error.message += did_you_mean("/".join(key), known)
+        raise
+
+
 def delete_document(client: Client, document: Declared) -> DocumentOutcome:
     """Make the server not hold this document; absent is fine, deleting twice is no error."""
     if document.kind == PROFILES:
@@ -117,7 +133,7 @@ def delete_document(client: Client, document: Declared) -> DocumentOutcome:
             f"{document.origin}: profiles are deleted by model and GPU type: headroom delete profile MODEL/GPU-TYPE"
         )
     try:
-        client.delete(document.kind, *document.key)
+        client.delete(document.kind, *key_of(document.kind, document.fields))
     except ApiError as error:
         if error.status == 404:
             return DocumentOutcome.ABSENT
@@ -127,7 +143,7 @@ def delete_document(client: Client, document: Declared) -> DocumentOutcome:
 
 def _standing_etag(client: Client, document: Declared) -> str | None:
     try:
-        return client.get(document.kind, *document.key).etag
+        return client.get(document.kind, *key_of(document.kind, document.fields)).etag
     except ApiError as error:
         if error.status == 404:
             return None
@@ -185,7 +201,7 @@ class _FilesRead:
         except InputError as error:
             self.faults.append(error.message)
             return
-        if document.kind not in (PROFILES, self._loose):
+        if document.key:
             if document.label in self._seen:
                 self.faults.append(f"{place}: {document.label} is already declared in {self._seen[document.label]}")
             self._seen.setdefault(document.label, place)
@@ -204,10 +220,16 @@ def _text(file: Path, bytes_max: int = FILE_BYTES_MAX) -> str:
 def labels_listed(fields: Mapping[str, Any]) -> dict[str, Any]:
     """`labels: {team: a}` says the same as a list of keys and values, in fewer words."""
     said = fields.get("labels")
-    listed = (
-        {"labels": [{"key": key, "value": str(value)} for key, value in said.items()]} if isinstance(said, dict) else {}
-    )
-    return {**fields, **listed}
+    if not isinstance(said, dict):
+        return dict(fields)
+    return {**fields, "labels": [{"key": key, "value": _label_text(value)} for key, value in said.items()]}
+
+
+def _label_text(value: Any) -> Any:
+    """Numbers and words of YAML as they are written; what is no text the API refuses."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
 
 
 def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
@@ -235,8 +257,6 @@ def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
     if word == loose:
         return Declared(origin=origin, kind=word, fields=fields, marked=part)
     try:
-        document = Declared(origin=origin, kind=kinds.named(word).name, fields=fields, marked=part)
-        key_of(document.kind, fields)
-    except (InputError, WrongUseError) as error:
+        return Declared(origin=origin, kind=kinds.named(word).name, fields=fields, marked=part)
+    except InputError as error:
         raise refused(error.message) from None
-    return document

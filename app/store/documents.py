@@ -73,7 +73,7 @@ def get(session: Session, kind: Kind, key: Key) -> Stored:
     """One document. Raises NotFoundError."""
     found = find(session, kind, key)
     if found is None:
-        raise NotFoundError(f"no {kind.plural} {'/'.join(key)}", kind=kind.plural, key="/".join(key))
+        raise NotFoundError(f"there is no {kind.words} {'/'.join(key)}", kind=kind.plural, key="/".join(key))
     return found
 
 
@@ -178,7 +178,7 @@ def delete(session: Session, kind: Kind, key: Key, precondition: Precondition = 
     """
     before = find(session, kind, key, lock=True)
     if before is None:
-        raise NotFoundError(f"no {kind.plural} {'/'.join(key)}", kind=kind.plural, key="/".join(key))
+        raise NotFoundError(f"there is no {kind.words} {'/'.join(key)}", kind=kind.plural, key="/".join(key))
     if precondition.version not in (None, before.version):
         raise _precondition_failed(kind, key, before.version)
     try:

@@ -105,7 +105,7 @@ class Tasks:
         with self._database.reading() as session:
             row = tasks.find(session, self._cluster, project, name)
             if row is None:
-                raise NotFoundError(f"no tasks {project}/{name}", kind=kinds.TASK.plural, key=f"{project}/{name}")
+                raise NotFoundError(f"there is no task {project}/{name}", key=f"{project}/{name}")
             return _Standing.read(session, self._cluster).status(row)
 
 

@@ -49,11 +49,24 @@ def test_all_faults_of_all_files_are_told_and_nothing_is_sent(world: World, head
         assert places[:3] == [["a.yaml:12", "slo.latncy_ms"], ["a.yaml:14", "modee"], ["b.yaml:7", "replicas_min"]]
         assert [place for place, _ in places[3:]] == ["b.yaml:13", "b.yaml:10"]
     assert world.call("GET", "/v1/services").json()["items"] == []
-    text = SERVICE + "name: again\nmodel: x\n"
+    # Nor does a key that is missing or stands twice.
+    unnamed = SERVICE.replace("name: one\n", "").replace("latency_ms", "latncy_ms").replace("resnet50", "resnet5")
+    first.write_text(unnamed.replace(OWN, "3"))
+    status, out, err = headroom("apply", "-f", str(first))
+    assert (status, out) == (Exit.USAGE, "")
+    assert [line.removeprefix(f"headroom: {first}:") for line in err.splitlines()[:-1]] == [
+        "2: project: must be text; what YAML reads as another value stands in quotes (string-type)",
+        "1: name: this field is missing (missing)",
+        "4: slo.latncy_ms: there is no field latncy_ms; did you mean latency_ms? (unknown-field)",
+        "3: model: there is no model resnet5; did you mean resnet50? (reference-unknown)",
+    ]
+    assert "needs the text field 'project'" in headroom("delete", "-f", str(first))[2]
+    text = SERVICE + "name: again\nmodel: x\nmodee: auto\n"
     first.write_text(text)
     second.write_text("kind: servic\nname: x\n")
     status, _, err = headroom("apply", "-f", str(first), "-f", str(second))
     assert err.splitlines() == [
+        f"headroom: {first}:9: modee: there is no field modee; did you mean mode or model? (unknown-field)",
         f"headroom: {first}:7: name: already said on line 3",
         f"headroom: {first}:8: model: already said on line 4",
         f"headroom: {second}:1: unknown kind 'servic'; did you mean service or device?",
@@ -66,7 +79,7 @@ def test_a_wrong_field_hides_no_wrong_reference(world: World, headroom: Headroom
     file.write_text(SERVICE.replace("latency_ms", "latncy_ms").replace("resnet50", "resnet5") + "policy: 7\n")
     assert headroom("apply", "-f", str(file))[2].splitlines()[:-1] == [
         f"headroom: {file}:5: slo.latncy_ms: there is no field latncy_ms; did you mean latency_ms? (unknown-field)",
-        f"headroom: {file}:7: policy: Input should be a valid string (string-type)",
+        f"headroom: {file}:7: policy: must be text; what YAML reads as another value stands in quotes (string-type)",
         f"headroom: {file}:4: model: there is no model resnet5; did you mean resnet50? (reference-unknown)",
     ]
     # A project's token hears of no other project whether it is there.
@@ -88,6 +101,17 @@ def test_labels_are_chosen_by_and_changed_as_files_write_them(world: World, head
     assert headroom("get", "services", "-l", "team!=a")[2].startswith(
         "headroom: query:label.0: must be KEY or KEY=VALUE"
     )
+    # A map is merged like the rest of the patch, numbers and words of YAML are text, and nothing else is.
+    patched = ("patch", "service", f"{OWN}/one", "-p")
+    assert headroom(*patched, "labels: {team: null, tier: 1, gpu: true}")[0] == 0
+    assert headroom(*patched, "labels: {tier: 2}")[0] == 0
+    stood = [{"key": "tier", "value": "2"}, {"key": "gpu", "value": "true"}]
+    assert world.call("GET", f"/v1/services/{OWN}/one").json()["labels"] == stood
+    assert headroom(*patched, "labels: {tier: [3]}")[2] == (
+        "headroom: /labels/0/value: must be text; what YAML reads as another value stands in quotes (field-invalid)\n"
+    )
+    file.write_text(f"{SERVICE}labels: {{team: }}\n")
+    assert headroom("apply", "-f", str(file))[2].startswith(f"headroom: {file}:7: labels: must be text")
     words = ("task", "submit", "resnet50", "--inputs", "9", "--min-rate", "1", "--project", OWN, "--label")
     assert headroom(*words, "team=b")[0] == 0
     assert "resnet50" in headroom("get", "tasks", "-l", "team=b")[1]
@@ -134,6 +158,14 @@ def test_a_name_that_no_project_has_is_told_the_nearest(headroom: Headroom, tmp_
     assert headroom("apply", "-f", str(file))[0] == 0
     status, _, err = headroom("get", "service", "onee")
     assert (status, err) == (Exit.NOT_FOUND, "headroom: no project has a service onee; did you mean one?\n")
+    for words in (("get",), ("delete",), ("edit",), ("patch", "-p", "{priority: 1}")):
+        status, _, err = headroom(*words, "service", f"{OWN}/onee")
+        assert (status, err.partition(" (")[0]) == (
+            Exit.NOT_FOUND, f"headroom: there is no service {OWN}/onee; did you mean {OWN}/one?",
+        )  # fmt: skip
+    for word, status in (("x", Exit.USAGE), ("ffff", Exit.NOT_FOUND)):
+        assert headroom("diff", word)[0] == status
+    assert "a plan is named by four or more of the digits" in headroom("get", "plan", "x")[2]
 
 
 def test_what_can_hardly_be_meant_is_warned_of(world: World, headroom: Headroom, tmp_path: Path) -> None:
@@ -200,7 +232,7 @@ def test_a_document_is_edited_while_it_stands(
         kept.write_text(text.replace("90", "91"))
         return kept
 
-    monkeypatch.setattr("app.cli.declare._edited", slowly)
+    monkeypatch.setattr("app.cli.editing._edited", slowly)
     assert edited("x")[0] == Exit.CONFLICT
     assert world.call("GET", f"/v1/services/{OWN}/one").json()["priority"] == 3
     assert "priority: 91" in kept.read_text()
@@ -241,6 +273,7 @@ def test_labels_choose_and_budgets_are_documents(world: World, headroom: Headroo
         assert said == [f"service/{OWN}/{name}" for name in found], words
     assert headroom("get", "projects", "-o", "name", "-l", "team=c")[1] == f"project/{OWN}\n"
     assert headroom("get", "models", "-l", "team=c")[0] == Exit.USAGE
+    assert headroom("get", "plans", "-l", "team=c")[0] == Exit.USAGE
     assert world.call("GET", "/v1/services?label==x").status_code == 422
     assert world.call("GET", "/v1/nodes?label=team%3D%3Cb%3E").json()["items"] == []
     status, out, _ = headroom("budget", "-o", "csv")
