@@ -18,7 +18,7 @@ from typing import Any
 from app import kinds
 from app.kinds import Kind
 from app.marked import Marked, UnreadableError, read_marked
-from headroom_client import ApiError, Client, Document, WrongUseError, key_of
+from headroom_client import ApiError, Client, ClientError, Document, WrongUseError, key_of
 from solvers.errors import InputError, did_you_mean
 
 PROFILES = "profiles"
@@ -43,6 +43,8 @@ class Declared:
         where = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/") if step]
         if self.marked is None:
             return f"{self.origin}: {pointer + ': ' if pointer else ''}{detail}"
+        if where[:1] == ["labels"] and len(where) > 1 and isinstance(said := self.marked.plain.get("labels"), dict):
+            where = ["labels", *list(said)[int(where[1]) :][:1]]
         return self.marked.complaint(where, detail)[1]
 
     @property
@@ -121,8 +123,9 @@ def told_near(client: Client, kind: Kind, key: Sequence[str]) -> Iterator[None]:
         yield
     except ApiError as error:
         if error.status == 404:
-            known = ("/".join(key_of(kind.name, item)) for item in client.items(kind.plural))
-            error.message += did_you_mean("/".join(key), known)
+            with suppress(ClientError):
+                known = ["/".join(key_of(kind.name, item)) for item in client.items(kind.plural)]
+                error.message += did_you_mean("/".join(key), known)
         raise
 
 

@@ -111,7 +111,7 @@ def test_labels_are_chosen_by_and_changed_as_files_write_them(world: World, head
         "headroom: /labels/0/value: must be text; what YAML reads as another value stands in quotes (field-invalid)\n"
     )
     file.write_text(f"{SERVICE}labels: {{team: }}\n")
-    assert headroom("apply", "-f", str(file))[2].startswith(f"headroom: {file}:7: labels: must be text")
+    assert headroom("apply", "-f", str(file))[2].startswith(f"headroom: {file}:7: labels.team: must be text")
     words = ("task", "submit", "resnet50", "--inputs", "9", "--min-rate", "1", "--project", OWN, "--label")
     assert headroom(*words, "team=b")[0] == 0
     assert "resnet50" in headroom("get", "tasks", "-l", "team=b")[1]

@@ -149,7 +149,8 @@ def test_get_names_one_document(api: Api, headroom: Headroom, names: tuple[str, 
     if path is None:
         assert said.status == Exit.USAGE
     else:
-        assert (said.status, api.asked[-1].url.path) == (Exit.NOT_FOUND, path)
+        # A document that is not there is told with its nearest neighbours, which are asked for then.
+        assert (said.status, api.asked[0].url.path) == (Exit.NOT_FOUND, path)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,12 @@ def test_what_cannot_be_read_hides_no_other_document(tmp_path: Path) -> None:
     file.write_text("---\n".join(texts))
     with pytest.raises(UnreadableError) as caught:
         read_documents([str(file), str(tmp_path / "gone.yaml")])
-    assert [document.label for document in caught.value.found] == ["service/p/a", "service/p/b", "service/p/c", "node/b"]
+    assert [document.label for document in caught.value.found] == [
+        "service/p/a",
+        "service/p/b",
+        "service/p/c",
+        "node/b",
+    ]
     places = [line.removeprefix(f"{file}:").partition(":")[0] for line in caught.value.lines[:-1]]
     starts = [1 + sum(text.count("\n") + 1 for text in texts[:number]) for number in (1, 3, 5)]
     told = sorted(int(place) for place in places)
