@@ -1,16 +1,21 @@
-"""Commands about what is declared: get, apply, diff, patch, delete.
+"""Commands about what is declared: get, apply, diff, patch, delete, edit.
 
 What a file says is checked by the API as a whole, then sent; what the API says is shown, faults with file and line.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -28,7 +33,7 @@ from app.client.documents import (
     apply_document,
     checked,
     delete_document,
-    labels_listed,
+    labels_merged,
     read_documents,
     told_near,
 )
@@ -336,18 +341,9 @@ def patch(
     kind, key = kind_and_key(names)
     with connect(server, token) as client, told_near(client, kind, key):
         before = client.get(kind.name, *key)
-        after = client.patch(kind.name, key, _labels_merged(said, before.body), if_match=before.etag)
+        after = client.patch(kind.name, key, labels_merged(said, before.body), if_match=before.etag)
     outcome = DocumentOutcome.UNCHANGED if after.etag == before.etag else DocumentOutcome.UPDATED
     show(_as_file(kind, after.body), output, f"{outcome.value:<10} {kind.name}/{'/'.join(key)}")
-
-
-def _labels_merged(said: Document, before: Document) -> Document:
-    """Labels as a map are merged, too: null takes one away. As a list they are replaced."""
-    if not isinstance(said.get("labels"), dict):
-        return said
-    stood = {item["key"]: item["value"] for item in before.get("labels", ())}
-    merged = {**stood, **said["labels"]}
-    return labels_listed({**said, "labels": {key: value for key, value in merged.items() if value is not None}})
 
 
 def delete(
@@ -411,7 +407,7 @@ def _each(client: Client, documents: Sequence[Declared], act: Any, output: Forma
             if exit_code_of(error) in (Exit.UNREACHABLE, Exit.REFUSED):
                 raise
             failures.append(error)
-            for told in placed(document, error):
+            for told in _placed(document, error):
                 typer.echo(f"headroom: {told}", err=True)
         results.append(line)
     _show_lines(results, output)
@@ -420,14 +416,11 @@ def _each(client: Client, documents: Sequence[Declared], act: Any, output: Forma
 
 
 def _show_lines(results: Sequence[Mapping[str, str]], output: Format) -> None:
-    if not output.is_for_people:
-        show(results, output, listed(("outcome", "document"), results))
-        return
-    for line in results:
-        typer.echo(f"{line['outcome']:<10} {line['document']}")
+    lines = "\n".join(f"{line['outcome']:<10} {line['document']}" for line in results)
+    show(results, output, lines if output.is_for_people else listed(("outcome", "document"), results))
 
 
-def placed(document: Declared, error: HeadroomError | ClientError) -> list[str]:
+def _placed(document: Declared, error: HeadroomError | ClientError) -> list[str]:
     """What is wrong with a document, fault by fault where the API names fields of it."""
     pointers = error.pointers if isinstance(error, ApiError) else ()
     if any(pointer.startswith("/") for pointer, _ in pointers):
@@ -441,3 +434,65 @@ def _profile_key(names: Sequence[str]) -> str:
     if len(key) != 2:
         raise InputError(f"a profile is named MODEL/GPU-TYPE, got {'/'.join(key) or 'nothing'}")
     return "/".join(quote(part, safe="") for part in key)
+
+
+def edit(
+    names: Annotated[list[str], typer.Argument(help="KIND KEY, e.g. service vision/resnet50.")],
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Open a document in $VISUAL or $EDITOR and put what was made of it, unless somebody changed it meanwhile.
+
+    What is refused stays in a file, which is named.
+    """
+    kind, key = kind_and_key(names)
+    with connect(server, token) as client:
+        with told_near(client, kind, key):
+            found = client.get(kind.name, *key)
+        text = yaml.safe_dump({"kind": kind.name, **found.body}, sort_keys=False, allow_unicode=True)
+        file = _edited(text)
+        if file.read_text(encoding="utf-8") == text:
+            file.unlink()
+            typer.echo(f"unchanged  {kind.name}/{'/'.join(key)}")
+            return
+        try:
+            _put(client, kind, key, file, found.etag)
+        except (HeadroomError, ClientError) as error:
+            told = "" if isinstance(error, ApiError | UnreadableError) else f"{error.message}; "
+            raise CommandError(f"{told}nothing was changed; your text is in {file}", exit_code_of(error)) from None
+    file.unlink()
+    typer.echo(f"updated    {kind.name}/{'/'.join(key)}")
+
+
+def _put(client: Client, kind: Kind, key: tuple[str, ...], file: Path, tag: str | None) -> None:
+    """Put what the file says, if that is still this document. Raises HeadroomError after every fault was told."""
+    try:
+        documents = read_documents([str(file)])
+    except UnreadableError as error:
+        for line in error.lines:
+            typer.echo(f"headroom: {line}", err=True)
+        raise
+    if len(documents) != 1 or (documents[0].kind, documents[0].key) != (kind.name, key):
+        raise InputError(f"{file}: this is not {kind.name}/{'/'.join(key)} any more")
+    try:
+        client.put(kind.name, documents[0].fields, if_match=tag)
+    except ApiError as error:
+        for line in _placed(documents[0], error):
+            typer.echo(f"headroom: {line}", err=True)
+        raise
+
+
+def _edited(text: str) -> Path:
+    """A file of the text after the editor has closed. Raises CommandError when there is no editor, or it failed."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    descriptor, name = tempfile.mkstemp(prefix="headroom-", suffix=".yaml")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    try:
+        status = subprocess.call([*shlex.split(editor), name])
+    except (OSError, ValueError) as error:
+        Path(name).unlink()
+        raise CommandError(f"no editor {editor!r} ({error}): set EDITOR", Exit.USAGE) from None
+    if status != 0:
+        raise CommandError(f"{editor} ended with status {status}; your text is in {name}")
+    return Path(name)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli import access, checking, declare, editing, modelling, planning, processes, reviewing, tasks, watch
+from app.cli import access, checking, declare, modelling, planning, processes, reviewing, tasks, watch
 from app.cli.doctor import doctor
 from app.cli.files import FilesCommand
 from app.cli.options import ANY_WORDS, plug
@@ -70,7 +70,7 @@ app.command(rich_help_panel=_LOCAL)(processes.traffic)
 app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
 app.command(rich_help_panel=_LOCAL)(processes.restore)
 app.command(rich_help_panel=_LOCAL, context_settings={"allow_extra_args": True})(doctor)
-for _command in (declare.apply, declare.get, editing.edit, declare.patch, declare.delete):
+for _command in (declare.apply, declare.get, declare.edit, declare.patch, declare.delete):
     app.command(rich_help_panel=_DECLARE)(_command)
 app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
 app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)

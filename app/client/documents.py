@@ -228,6 +228,15 @@ def labels_listed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "labels": [{"key": key, "value": _label_text(value)} for key, value in said.items()]}
 
 
+def labels_merged(said: Document, before: Document) -> Document:
+    """Labels as a map are merged, too: null takes one away. As a list they are replaced."""
+    if not isinstance(said.get("labels"), dict):
+        return said
+    stood = {item["key"]: item["value"] for item in before.get("labels", ())}
+    merged = {**stood, **said["labels"]}
+    return labels_listed({**said, "labels": {key: value for key, value in merged.items() if value is not None}})
+
+
 def _label_text(value: Any) -> Any:
     """Numbers and words of YAML as they are written; what is no text the API refuses."""
     if isinstance(value, bool):

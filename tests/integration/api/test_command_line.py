@@ -232,7 +232,7 @@ def test_a_document_is_edited_while_it_stands(
         kept.write_text(text.replace("90", "91"))
         return kept
 
-    monkeypatch.setattr("app.cli.editing._edited", slowly)
+    monkeypatch.setattr("app.cli.declare._edited", slowly)
     assert edited("x")[0] == Exit.CONFLICT
     assert world.call("GET", f"/v1/services/{OWN}/one").json()["priority"] == 3
     assert "priority: 91" in kept.read_text()
