@@ -225,7 +225,7 @@ def _write_services(page: Exposition, found: Meters) -> None:
     gauge("latency_p99_seconds", "99th percentile of its worst interval.", seen("latency_ms_p99", 1e-3))
     gauge("attainment_ratio", "Part of the last minute's requests that kept the SLO.", lambda s: _attainment(found, s))
     gauge("objective_ratio", "Part that has to keep it.", lambda s: known[s]["slo"].get("percentile", 99.0) / 100)
-    gauge("objective_seconds", "The latency that the SLO allows.", lambda s: _limit_s(known[s]["slo"]))
+    gauge("objective_seconds", "The latency that the SLO allows whole requests.", lambda s: _limit_s(known[s]["slo"]))
     gauge("replicas_planned", "Replicas of the current target.", lambda s: found.planned[s])
     gauge("replicas_ready", "Replicas that reported ready lately.", lambda s: found.ready.get(s, 0.0))
     gauge("gpu_share", "Whole GPUs that the plan gives to it.", lambda s: found.share_pct_of[s] / 100)
@@ -243,7 +243,8 @@ def _attainment(found: Meters, service: str) -> float | None:
 
 
 def _limit_s(slo: Mapping[str, Any]) -> float | None:
-    limit_ms = slo.get("latency_ms") or slo.get("first_token_ms")
+    """Only what whole requests are held to: no other latency is told beside it."""
+    limit_ms = slo.get("latency_ms") if slo.get("scope") == "end_to_end" else None
     return None if limit_ms is None else limit_ms / 1000.0
 
 

@@ -94,7 +94,6 @@ SERVER_MODULES = frozenset(
         "pulp",
         "pydantic",
         "scipy",
-        "sklearn",
         "sqlalchemy",
         "uvicorn",
     }
@@ -104,6 +103,7 @@ EXTRAS: Mapping[str, str] = {
     **dict.fromkeys(SERVER_MODULES, "server"),
     "cvxpy": "convex",
     "pyarrow": "arena",
+    "sklearn": "arena",
     "torch": "rl",
 }
 """By missing module: the extra that brings it."""

@@ -90,6 +90,11 @@ def test_each_lock_covers_what_the_project_asks_for() -> None:
         assert wanted(*extras) <= names
 
 
+def test_a_server_carries_nothing_of_the_laboratory() -> None:
+    laboratory = ("cvxpy", "scikit-learn", "torch", "numba", "pyarrow")
+    assert pins("requirements-server.lock").keys().isdisjoint(laboratory)
+
+
 def test_the_solver_pins_are_the_set_that_coexists() -> None:
     dev = pins("requirements-dev.lock")
 
