@@ -367,12 +367,11 @@ PHASES: dict[str, Phase] = {
             spare._improve,
             spare._contents,
             spare._keep_standing,
-            spare._standing,
         ),
         _swap(planner, "fill", _no),
     ),
     "spare: fill pairs": _phase((), _swap(spare, "PAIRS_MAX", 0)),
-    "spare: fill what stood": _phase((spare._keep_standing, spare._standing), _swap(spare, "_keep_standing", _no)),
+    "spare: fill what stood": _phase((spare._keep_standing,), _swap(spare, "_keep_standing", _no)),
     "spare: pursue": _phase(
         (spare.pursued, spare.pursues, spare._promising, spare._Sheet, spare.Contents, spare.contents_of),
         _swap(planner, "pursues", _no),

@@ -458,6 +458,5 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
 
 
 def _fill(attempt: Attempt, seats: Seats) -> bool:
-    settings = attempt.request.snapshot.target.settings
-    clocks = {item.device: item.clock_mhz_sm for item in settings if item.clock_mhz_sm is not None}
-    return fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), clocks)
+    stood = match(attempt.floor, layout_of(attempt.reading.standing_patterns)).seated
+    return fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), stood)

@@ -24,13 +24,13 @@ from types import MappingProxyType
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Parallel, Whole
-from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.ids import WorkloadId
 from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, Program, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats, members_of
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.write import CEILING_PART
 from solvers.problems.joint import JointProblem
@@ -67,18 +67,18 @@ SHAKE = 0.5
 NODES = 400.0
 GAP = 2e-3
 ENGINE = "highs"
-_NO_CLOCKS: Mapping[DeviceId, int] = MappingProxyType({})
+_NOTHING: Mapping[int, Pattern] = MappingProxyType({})
 
 
 def fill(
-    seats: Seats, open_to: Collection[WorkloadId], deadline: Deadline, clocks_mhz: Mapping[DeviceId, int] = _NO_CLOCKS
+    seats: Seats, open_to: Collection[WorkloadId], deadline: Deadline, stood: Mapping[int, Pattern] = _NOTHING
 ) -> bool:
     """Keep what was filled before, and exchange other contents until nothing serves more or the time has ended; whether
-    anything changed. `clocks_mhz`: clocks of devices, as they stand.
+    anything changed. `stood`: what stands, by device.
     """
     problem = seats.floor.problem
     mine = frozenset(number for number, item in enumerate(problem.workloads) if item.id in open_to)
-    changed = _keep_standing(seats, mine, clocks_mhz)
+    changed = _keep_standing(seats, mine, stood)
     look_s = LOOK_S_PER_WORKLOAD * len(problem.workloads)
     for pool in range(len(problem.pools) if mine else 0):
         devices = [
@@ -135,38 +135,24 @@ def _partings(shares_pct: Sequence[int], size: int, most: int) -> list[tuple[int
     return [(even,) * size] if even and most else []
 
 
-def _keep_standing(seats: Seats, mine: Collection[int], clocks_mhz: Mapping[DeviceId, int]) -> bool:
+def _keep_standing(seats: Seats, mine: Collection[int], stood: Mapping[int, Pattern]) -> bool:
     """Give devices their standing contents back, as far as these are of such workloads alone; whether anything changed.
     A solve sees declared rates alone, so it would take away what fills a device, for the energy it draws, cycle after
     cycle.
     """
     changed = False
-    for device in sorted(seats.floor.held):
-        now, stood = seats.patterns[device], _standing(seats, device, mine, clocks_mhz)
-        if now is None or stood is None or stood.key == now.key or not _all_of(seats.floor.problem, now, mine):
+    for device, before in sorted(stood.items()):
+        now, move = seats.patterns[device], Move(device=device, after=before)
+        if (
+            now is None
+            or before.key == now.key
+            or not all(_all_of(seats.floor.problem, at, mine) for at in (now, before))
+        ):
             continue
-        move = Move(device=device, after=stood)
         if seats.powers(move) and _keeps_bounds(seats, move):
             seats.make(move)
             changed = True
     return changed
-
-
-def _standing(seats: Seats, device: int, mine: Collection[int], clocks_mhz: Mapping[DeviceId, int]) -> Pattern | None:
-    """What stands on a device at its clock, or at the highest that bears it; None where it may not go on so."""
-    floor, problem = seats.floor, seats.floor.problem
-    held, pool = floor.held[device], int(floor.pool_of[device])
-    if not all(problem.variants[item.variant].workload in mine for item in held):
-        return None
-    listed = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
-    stands = clocks_mhz.get(floor.names[device], listed[0])
-    clocks = [stands] * (stands in listed) + [clock for clock in listed if clock != stands]
-    members = [(item.variant, item.share_pct) for item in held]
-    now = seats.patterns[device]
-    if now is not None and now.kind in problem.like(pool, stands) and members_of(now) == members:
-        return now
-    judged = (floor.judge.one(kind, members) for clock in clocks for kind in problem.like(pool, clock))
-    return next((pattern for pattern in judged if pattern is not None), None)
 
 
 def _keeps_bounds(seats: Seats, move: Move) -> bool:
@@ -348,14 +334,11 @@ def _promising(sheet: _Sheet, fixed: Flags, pool: Whole, deadline: Deadline) -> 
 
 
 def _stays(found: Contents, standing: Sequence[Standing]) -> dict[int, int]:
-    count = {item.pattern.key: item.devices for item in standing}
-    rows, made = found.judged.rows, {}
-    for row in range(len(found)) if count else ():
-        size = int(np.count_nonzero(rows.variants[row] >= 0))
-        members = tuple(rows.variants[row, :size].tolist()), tuple(rows.shares_pct[row, :size].tolist())
-        if (int(rows.kind[row]), *members) in count:
-            made[row] = count[int(rows.kind[row]), *members]
-    return made
+    """Of those rows that stand, on how many devices."""
+    held = Patterns.of([item.pattern for item in standing], found.judged.rows.variants.shape[1])
+    devices = {key.tobytes(): item.devices for key, item in zip(held.keys, standing, strict=True)}
+    keys = enumerate(key.tobytes() for key in found.judged.rows.keys)
+    return {row: devices[key] for row, key in keys if key in devices}
 
 
 class _Sheet:

@@ -335,13 +335,8 @@ def _rests(
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counted:
-    """A replica that stays, and the least that is counted on."""
-
-    need: Need
-    assignment: Assignment
-    least_rps: float
+_Counted = tuple[Need, Assignment, float]
+"""A replica that stays, and the least that is counted on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,8 +356,7 @@ class _Bearing:
             (shown,) = self.appraisal.capacities_rps(need, [item])
             if shown is None or need.tokens is not None:
                 return None
-            least_rps = min(shown, item.capacity_rps) * (1 - DUST)
-            counted.append(_Counted(need=need, assignment=item, least_rps=least_rps))
+            counted.append((need, item, min(shown, item.capacity_rps) * (1 - DUST)))
         return counted
 
     def pressure_max(self, device: DeviceId, counted: Sequence[_Counted]) -> float:
@@ -380,8 +374,5 @@ class _Bearing:
         now = self.appraisal.company[device]
         beside = DeviceLoad(pressure=now.pressure + pressure, unknown=now.unknown + unknown, replicas=now.replicas + 1)
         tried = replace(self.appraisal, company={device: beside})
-        for item in counted:
-            (shown,) = tried.capacities_rps(item.need, [item.assignment])
-            if shown is None or shown < item.least_rps:
-                return False
-        return True
+        shown = ((tried.capacities_rps(need, [item])[0], least_rps) for need, item, least_rps in counted)
+        return all(rate is not None and rate >= least_rps for rate, least_rps in shown)

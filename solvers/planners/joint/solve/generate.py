@@ -344,7 +344,6 @@ class Depth:
     group_part: float = 0.4
     up_part: float = 0.5
     until_part: float = 0.0
-    margin: float = MARGIN
 
 
 class Dive:
@@ -397,7 +396,7 @@ class Dive:
         self.replicas += self._count(judged.rows, counts[rows].astype(np.float64))
         added = master.rows.activity(judged, counts[rows])
         if self.taken is None:
-            added[: master.rows.pool_at] -= self.depth.margin
+            added[: master.rows.pool_at] -= MARGIN
         self.taken = added if self.taken is None else self.taken + added
 
     def _some(self, master: Master, relaxed: Relaxed, depth: Depth) -> Whole:

@@ -81,18 +81,19 @@ def test_others_and_what_stands_are_left_alone() -> None:
 
 def test_contents_that_stand_come_back_where_only_spare_was_taken() -> None:
     both = (held(0, 60), held(1, 40))
+    stood = {0: pattern(two(), (0, 60), (1, 40))}
     seats = seated(two(), ((0, 60),), ((1, 100),), stands={0: [*both]})
-    assert fill(seats, MORE, PLENTY)
+    assert fill(seats, MORE, PLENTY, stood)
     assert seats.patterns[0] is not None
     assert list(zip(seats.patterns[0].variants, seats.patterns[0].shares_pct, strict=True)) == [(0, 60), (1, 40)]
     needed = seated(two(80.0), ((0, 80),), ((1, 100),), stands={0: [*both]})
-    assert not fill(needed, frozenset({WorkloadId("demo/w0")}), PLENTY)
-    fill(needed, MORE, PLENTY)
+    assert not fill(needed, frozenset({WorkloadId("demo/w0")}), PLENTY, stood)
+    fill(needed, MORE, PLENTY, stood)
     assert needed.patterns[0] is not None
     assert needed.patterns[0].shares_pct == (80,), "what stood would leave the first one short"
     closed = seated(two(), ((0, 60),), ((1, 100),), stands={0: [*both]})
     closed.put(0, None)
-    fill(closed, MORE, PLENTY)
+    fill(closed, MORE, PLENTY, stood)
     assert closed.patterns[0] is None, "no device stays in use for it"
 
 
