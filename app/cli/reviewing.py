@@ -23,6 +23,7 @@ PLANS_SHOWN = 20
 ID_SHOWN = 12
 STEPS_SHOWN = 200
 WAITING = "awaiting_approval"
+WAITING_SHOWN = 3
 
 PlanId = Annotated[str, typer.Argument(metavar="PLAN", help="Its id, or how that begins (four digits or more).")]
 Why = Annotated[str | None, typer.Option("--comment", "-m", help="Why, for those who read the audit later.")]
@@ -54,8 +55,8 @@ def plans(
 
 def _remark(item: Document) -> str:
     if item["state"] == WAITING:
-        left = f"until {_clock(item['expires_at'])}" if item["expires_at"] else ""
-        return "; ".join(part for part in (", ".join(item["blocked"]), left) if part)
+        told = item["told"] if "told" in item else item["blocked"]
+        return "; ".join([*told, *([f"until {_clock(item['expires_at'])}"] if item["expires_at"] else [])])
     return item["comment"] or ""
 
 
@@ -95,6 +96,12 @@ def diff(
     show(found, output, diff_lines(found))
 
 
+def waiting_plans(client: Client) -> list[str]:
+    """The newest plans that wait, and what whoever decides should know of them."""
+    found = islice(client.items("plans", state=WAITING, limit=WAITING_SHOWN), WAITING_SHOWN)
+    return [f"plan {short_id(item['id'])} waits for approval: {_remark(item)}" for item in found]
+
+
 def _newest_waiting(client: Client) -> str:
     found = next(client.items("plans", state=WAITING, limit=1), None)
     if found is None:
@@ -115,6 +122,7 @@ def diff_lines(found: Document) -> list[Any]:
              for title, name in _TOTALS],
         ),
     ]  # fmt: skip
+    head += [item for item in found.get("told", ()) if not item.startswith("cannot")]
     head += [f"it moves again what was moved meanwhile: {item}" for item in found.get("undoes", ())]
     parts = [*head, "", listed(_WORKLOADS, found["workloads"])] if found["workloads"] else [*head, "", "no service"]
     if found["devices"]:

@@ -9,7 +9,7 @@ import calendar
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ from app import kinds
 from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Cell, CommandError, Exit, Format, Output, console, gap_told, listed, rows, show, usd, word
 from app.cli.planning import full_name
-from app.cli.reviewing import hold_lines
+from app.cli.reviewing import hold_lines, waiting_plans
 from app.cli.tables import answered_line
 from app.client.documents import told_near
 from headroom_client import Client, Document, UnreachableError
@@ -34,8 +34,8 @@ _BAR_WIDTH = 20
 def status(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
     """The fleet at a glance: nodes, plan and cost, services with their SLO attainment, jobs."""
     with connect(server, token) as client:
-        fleet = client.fleet()
-    show(fleet, output, [*_head(fleet), _services(fleet), *_jobs(fleet)])
+        fleet, waiting = client.fleet(), waiting_plans(client)
+    show(fleet, output, [*_head(fleet, waiting), _services(fleet), *_jobs(fleet)])
 
 
 nodes = typer.Typer(help="Nodes with their devices, what these hold, and the generation applied.")
@@ -172,7 +172,7 @@ def _screen(fleet: Document) -> list[Any]:
     return [*_head(fleet), listed(_DEVICES, fleet["devices"]), "", _services(fleet), *_jobs(fleet)]
 
 
-def _head(fleet: Document) -> list[Any]:
+def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
     up = sum(node["up"] for node in fleet["nodes"])
     held = sum(device["share_pct_sm_held"] for device in fleet["devices"])
     cost, plan = fleet["cost"], fleet["plan"]
@@ -183,7 +183,7 @@ def _head(fleet: Document) -> list[Any]:
         f"cost {usd(cost['planned_usd_per_h'], per_hour=True)}{whole}, SLO kept: {_percent(fleet['slo_attainment'])}",
     ]
     planning = [_planning(fleet["planning"])] if fleet["planning"] is not None else []
-    planning += hold_lines(fleet.get("held"))
+    planning += [*hold_lines(fleet.get("held")), *waiting]
     planning += [f"beyond its project's bounds: {told}" for told in fleet.get("beyond", ())]
     planning += fleet.get("problems", ())
     planning += [fleet["beliefs"]] if fleet.get("beliefs") else []

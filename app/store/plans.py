@@ -88,6 +88,10 @@ class PlanSummary:
     """Of whoever decided."""
     blocked: tuple[str, ...]
     """Why it could not be approved when the planner looked last. Empty for a project's token."""
+    added_usd_per_h: float | None
+    """Of a plan that waits: what it would add to the cost of what stood when the planner looked last."""
+    told: tuple[str, ...] = ()
+    """Of a plan that waits: what whoever decides should know by now. Empty for a project's token."""
     answered: Authorship | None
     """Of the cycle that made it, while that is kept."""
 
@@ -261,9 +265,10 @@ def last_decided(session: Session) -> datetime | None:
     return cast("datetime | None", session.execute(query).scalar_one())
 
 
-def note_blocked(session: Session, plan_id: str, blocked: Sequence[str]) -> None:
-    """Remember why a waiting plan could not be approved now."""
-    session.execute(update(plans).where(plans.c.id == plan_id, _WAITS).values(blocked=list(blocked)))
+def note_look(session: Session, plan_id: str, blocked: Sequence[str], added_usd_per_h: float) -> None:
+    """Remember why a waiting plan could not be approved now, and what it would add to the bill."""
+    seen = {"blocked": list(blocked), "added_usd_per_h": added_usd_per_h}
+    session.execute(update(plans).where(plans.c.id == plan_id, _WAITS).values(seen))
 
 
 def mark_promoted(

@@ -131,7 +131,7 @@ plans = _table(
     _maybe(BigInteger, "generation"),
     _given(JSONB, "document"),
     _given(Double, "cost_usd_per_h"),
-    _maybe(Double, "bound_usd_per_h"),
+    _maybe(Double, "bound_usd_per_h", "added_usd_per_h"),
     _given(Integer, "unplaced_count"),
     _given(MOMENT, "created_at"),
     _maybe(MOMENT, "decided_at", "expires_at"),

@@ -158,10 +158,10 @@ def hold_sentence(reason: HoldReason) -> str:
     return f"{_HOLDS[reason]}."
 
 
-def mode_sentence(workload: str, mode: ServiceMode, plan_id: str | None) -> str | None:
+def mode_sentence(workload: str, mode: ServiceMode, plan_id: str | None, told: Iterable[str] = ()) -> str | None:
     """Why nothing moves by itself for a workload in this mode, in words; None for a mode in which it does."""
     if mode is ServiceMode.APPROVE and plan_id is not None:
-        return f"{workload} is on approve: plan {plan_id} waits for somebody to apply it."
+        return f"{workload} is on approve: {'; '.join((f'plan {plan_id} waits for somebody to apply it', *told))}."
     if mode is ServiceMode.APPROVE:
         return f"{workload} is on approve, and no plan for it waits to be applied now."
     if mode is ServiceMode.SHADOW and plan_id is not None:

@@ -334,8 +334,8 @@ class Planning:
                     plans.decide(
                         session, summary.id, state, leader.holder, among=(PlanState.AWAITING_APPROVAL,), comment=why
                     )
-                elif review.blocked != summary.blocked:
-                    plans.note_blocked(session, summary.id, review.blocked)
+                elif (review.blocked, review.added_usd_per_h) != (summary.blocked, summary.added_usd_per_h):
+                    plans.note_look(session, summary.id, review.blocked, review.added_usd_per_h)
 
     def rehearse(self) -> None:
         """Look as a leader would: what is believed is at hand then when this process leads. Raises TransientError."""

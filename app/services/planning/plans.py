@@ -41,7 +41,7 @@ from app.services.explaining.solves import (
     check_question,
     refuse_long,
 )
-from app.services.planning.reviewing import PlanDiff, Review, difference, tag_of
+from app.services.planning.reviewing import PlanDiff, Review, difference, known_by_now, tag_of
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.changes import apply_changes
 from app.services.whatif.made import request_of
@@ -104,8 +104,10 @@ class Plans:
         self, order: PageOrder, lane: Lane | None, state: PlanState | None, project: str | None = None
     ) -> StoredPage[PlanSummary]:
         """Plans, the newest first, as a project may see them where named."""
-        found = self._database.read(plans.page, order, lane=lane, state=state)
-        return replace(found, items=tuple(self._told(item, project) for item in found.items))
+        with self._database.reading() as session:
+            found = plans.page(session, order, lane=lane, state=state)
+            items = [known(session, self._cluster, item) for item in found.items]
+        return replace(found, items=tuple(self._told(item, project) for item in items))
 
     def full_id(self, text: str) -> str:
         """The plan whose id begins so. Raises NotFoundError, and FieldError where several do."""
@@ -114,7 +116,7 @@ class Plans:
     def get(self, plan_id: str, project: str | None) -> StoredPlan:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
         with self._database.reading() as session:
-            summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
+            summary, plan = known(session, self._cluster, plans.get(session, plan_id)), plans.load(session, plan_id)
         return record_of(StoredPlan, self._told(summary, project), plan=seen_by(plan, project))
 
     def _told(self, summary: PlanSummary, project: str | None) -> PlanSummary:
@@ -124,7 +126,7 @@ class Plans:
     def diff(self, plan_id: str) -> ComparedPlan:
         """What a plan would change against what stands now. Raises NotFoundError, TransientError."""
         with self._database.reading() as session:
-            summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
+            summary, plan = known(session, self._cluster, plans.get(session, plan_id)), plans.load(session, plan_id)
             made_for = targets.at(session, plan.parent) if plan.parent else Target()
         review = Review(self._observer.observe(), plan, summary.lane)
         return ComparedPlan(diff=difference(review, summary, made_for), tag=tag_of(review.picture.target))
@@ -180,7 +182,7 @@ class Plans:
             owners = _owners(session, whole, workload) if workload is not None else ()
             problems = nodes.problems(session, summary.generation) if workload and summary.generation else {}
             pools = _pools(session)
-            waiting = _waiting(session, workload, mode) if workload is not None and mode is not None else None
+            waiting = _waiting(session, self._cluster, workload, mode) if workload and mode is not None else None
         wanted, missing = choices(plan, gpu_types, workload, pools), gaps(plan, workload, pools)
         if workload is not None and mode is None and not wanted and not missing:
             raise NotFoundError(f"there is no workload {workload}", workload=workload)
@@ -208,9 +210,18 @@ class ComparedPlan:
     tag: str
 
 
+def known(session: Session, cluster: str, item: PlanSummary) -> PlanSummary:
+    """A summary with what whoever decides should know by now."""
+    if item.state is not PlanState.AWAITING_APPROVAL:
+        return item
+    return replace(item, told=known_by_now(item, targets.generation(session, cluster), plans.waiting(session)))
+
+
 def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:
     """A summary as a project may see it: what is said of other projects' workloads stays out."""
-    return summary if project is None else replace(summary, blocked=(), comment=None, decided_by_name=None)
+    if project is None:
+        return summary
+    return replace(summary, blocked=(), comment=None, decided_by_name=None, added_usd_per_h=None, told=())
 
 
 def seen_by(plan: Plan, project: str | None) -> Plan:
@@ -238,14 +249,14 @@ _WAITS_AS = {ServiceMode.APPROVE: PlanState.AWAITING_APPROVAL, ServiceMode.SHADO
 """In which state the plans wait that a mode holds back."""
 
 
-def _waiting(session: Session, workload: str, mode: ServiceMode) -> Waiting | None:
-    plan_id = None
+def _waiting(session: Session, cluster: str, workload: str, mode: ServiceMode) -> Waiting | None:
+    plan_id, told = None, tuple[str, ...]()
     if mode in _WAITS_AS:
         for newest in plans.page(session, PageOrder(limit=1), state=_WAITS_AS[mode]).items:
             plan = plans.load(session, newest.id)
             if workload in {item.workload for item in plan.assignments} | {item.workload for item in plan.unplaced}:
-                plan_id = newest.id
-    sentence = mode_sentence(workload, mode, plan_id)
+                plan_id, told = newest.id, known(session, cluster, newest).told
+    sentence = mode_sentence(workload, mode, plan_id, told)
     return Waiting(mode=mode, plan_id=plan_id, sentence=sentence) if sentence is not None else None
 
 

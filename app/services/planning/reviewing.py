@@ -16,7 +16,7 @@ from typing import Any
 from app.records import record, record_of
 from app.services.whatif.made import Made, Wish, judged_anew, kept
 from app.services.whatif.outcome import WorkloadChange, power_w_of, use_by_type, workload_changes
-from app.store.plans import PlanSummary
+from app.store.plans import DIGEST, PlanState, PlanSummary
 from solvers.cycle.attempts import Asking
 from solvers.cycle.gate import asks_for, fatal_codes
 from solvers.cycle.record import Lane
@@ -35,6 +35,7 @@ from solvers.verify.picture import knobs
 
 DUST = 1e-6
 BLOCKERS_MAX = 20
+TOLD_MAX = 5
 _PROMISES = (FindingCode.CAPACITY_SHORT, FindingCode.LATENCY_EXCEEDED, FindingCode.ENVELOPE_INVALID)
 _ASKING = Asking(propose=registry.propose, verify=verify, reporter=SilentReporter())
 
@@ -95,6 +96,11 @@ class Review:
         """Why it cannot be approved."""
         return (*self.unsound, *self.worse)
 
+    @property
+    def added_usd_per_h(self) -> float:
+        """What it costs more than what stands, to the cent."""
+        return round(self.after.plan.objective.cost_usd_per_h - self.before.plan.objective.cost_usd_per_h, 2) + 0.0
+
     @cached_property
     def transition(self) -> Transition:
         """The changes from what stands to the plan."""
@@ -124,6 +130,30 @@ def _knobs_of(assignments: Iterable[Assignment]) -> dict[str, set[tuple[object, 
     for item in assignments:
         found.setdefault(item.workload, set()).add(knobs(item))
     return found
+
+
+def known_by_now(item: PlanSummary, generation: int, waiting: Iterable[PlanSummary]) -> tuple[str, ...]:
+    """What whoever decides on a plan that waits should know: whether it fits, what it costs beside what stands, whether
+    that changed since it was made, and what could be approved in its place.
+    """
+    if item.state is not PlanState.AWAITING_APPROVAL:
+        return ()
+    found, more = list[str](), len(item.blocked) - 1
+    if item.blocked:
+        found.append(f"cannot be approved now: {item.blocked[0]}{f' and {more} more' if more else ''}")
+    elif item.added_usd_per_h is not None:
+        found.append(f"costs {_dollars(item.added_usd_per_h)} than what stands")
+    if generation != item.parent_generation:
+        found.append(f"made for generation {item.parent_generation}, {generation} stands by now")
+    for other in waiting:
+        if other.id != item.id and not other.blocked and other.added_usd_per_h is not None:
+            name = other.id.removeprefix(DIGEST)[:12]
+            found.append(f"{name} fits in its place and costs {_dollars(other.added_usd_per_h)} than what stands")
+    return tuple(found[:TOLD_MAX])
+
+
+def _dollars(added: float) -> str:
+    return f"${abs(added):.2f}/h {'less' if added < 0 else 'more'}"
 
 
 def matter_of(picture: Snapshot, plan: Plan) -> Digest:
@@ -234,6 +264,8 @@ class PlanDiff:
     """Workloads on auto that were changed since the plan was made, and that it would change again."""
     before: PlanTotals
     after: PlanTotals
+    told: tuple[str, ...]
+    """Of a plan that waits: what whoever decides should know by now."""
     workloads: tuple[WorkloadChange, ...]
     """Those that are served otherwise."""
     workloads_same: int
@@ -255,6 +287,7 @@ def difference(review: Review, summary: PlanSummary, made_for: Target) -> PlanDi
         fits=not review.blocked,
         blocked=review.blocked,
         undoes=review.undoes(made_for),
+        told=summary.told,
         before=_totals(review.before),
         after=_totals(review.after),
         workloads=differing,

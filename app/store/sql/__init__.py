@@ -80,7 +80,7 @@ def from_row(kind: type[T], row: Row[Any]) -> T:
 
 def _made(kind: type[T], values: dict[str, Any]) -> T:
     for name, made in _formed(cast("Hashable", kind)).items():
-        if values[name] is not None:
+        if values.get(name) is not None:
             values[name] = made(values[name])
     return kind(**values)
 

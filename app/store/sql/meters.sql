@@ -95,11 +95,13 @@ FROM (SELECT *, spec ->> 'rack' AS rack FROM nodes) AS nodes LEFT JOIN node_stat
 ORDER BY id
 
 -- name: metered_whole
--- What waits, for how long, and how far ahead telemetry has partitions; one row.
+-- What waits, for how long, and how far ahead telemetry has partitions; one row. A plan whose time is over waits no more.
+WITH waiting AS (
+    SELECT created_at FROM plans WHERE state = 'awaiting_approval' AND (expires_at IS NULL OR expires_at > now())
+)
 SELECT now() - make_interval(secs => :settle_s) AS until,
-       (SELECT count(*) FROM plans WHERE state = 'awaiting_approval') AS plans_awaiting,
-       (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 FROM plans
-        WHERE state = 'awaiting_approval') AS plans_awaiting_s,
+       (SELECT count(*) FROM waiting) AS plans_awaiting,
+       (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 FROM waiting) AS plans_awaiting_s,
        (SELECT extract(epoch FROM now() - seen_until)::float8 FROM learning_marks WHERE name = 'outcomes') AS outcomes_age_s,
        (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 FROM webhook_deliveries
         WHERE state = 'waiting') AS webhooks_age_s,

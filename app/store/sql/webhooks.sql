@@ -34,7 +34,7 @@ SELECT 'planner.stood_in', 'planners/' || (answered ->> 'asked'), NULL,
 FROM newest WHERE answered -> 'failures' <> '[]' OR answered ->> 'planner' IS DISTINCT FROM answered ->> 'asked'
 UNION ALL
 SELECT 'plan.awaits_approval', 'plans/' || id, NULL,
-       jsonb_build_object('lane', lane, 'cost_usd_per_h', cost_usd_per_h, 'created_at', created_at)
+       jsonb_build_object('lane', lane, 'cost_usd_per_h', cost_usd_per_h, 'added_usd_per_h', added_usd_per_h, 'created_at', created_at)
 FROM plans WHERE state = 'awaiting_approval' AND (expires_at IS NULL OR expires_at > now())
 
 -- name: alarms_end

@@ -18,6 +18,7 @@ from app.services.planning.plans import Plans
 from app.services.planning.reviewing import tag_of
 from app.services.planning.snapshots import StoreObserver
 from app.store import plans, targets
+from app.store.pages import PageOrder
 from app.store.plans import PlanState, PlanSummary
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.ports import Runner
@@ -81,6 +82,23 @@ def test_a_plan_stays_what_it_is_while_the_fleet_moves_on(world: World, planning
         planning.apply(pinned.id, "token:ann")
     newer = waiting(world)[0]
     assert (newer.id != pinned.id, newer.blocked) == (True, ())
+    # Whoever decides is told what came since, what the newer one costs beside what stands, and that it fits.
+    planning.run_lanes(lead_anew(world))
+    listed = {
+        item.id: item.told for item in reviewer(world).page(PageOrder(limit=9), None, PlanState.AWAITING_APPROVAL).items
+    }
+    added = reviewer(world).diff(newer.id).diff
+    costs = f"costs ${added.after.cost_usd_per_h - added.before.cost_usd_per_h:.2f}/h more than what stands"
+    assert listed[newer.id] == (costs,)
+    assert listed[pinned.id][0].startswith("cannot be approved now: ")
+    assert listed[pinned.id][1:] == (
+        "made for generation 1, 2 stands by now",
+        f"{newer.id[7:19]} fits in its place and {costs}",
+    )
+    why = reviewer(world).explain(newer.id, None, "vision/asked").waiting
+    assert why is not None
+    assert why.sentence.endswith(f"waits for somebody to apply it; {costs}.")
+    assert reviewer(world).get(pinned.id, "vision").told == ()
     assert planning.apply(newer.id, "token:ann") == 3
     assert "vision/asked" in assigned(world)
     assert world.column(f"SELECT plan_id = '{newer.id}' FROM cluster_state") == [True]

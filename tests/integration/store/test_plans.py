@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.store import cycles, plans
+from app.store import cycles, meters, plans
 from app.store.cycles import CycleState, NewCycle
 from app.store.engine import Database
 from app.store.pages import PageOrder
@@ -77,6 +77,7 @@ def test_what_nobody_decided_in_time_is_expired_though_nobody_wrote_so(database:
         late, in_time = _waits(session, 1, -1.0), _waits(session, 2, 900.0)
         assert [plans.get(session, name).state.value for name in (late, in_time)] == ["expired", "awaiting_approval"]
         assert [item.id for item in plans.waiting(session)] == [in_time]
+        assert meters.whole(session).plans_awaiting == 1  # nor is anybody alarmed of it for ever
         found = plans.page(session, PageOrder(limit=9), state=PlanState.EXPIRED)
         assert [item.id for item in found.items] == [late]
         with pytest.raises(StateError, match="the plan is expired since 20"):

@@ -310,8 +310,11 @@ def test_replay_takes_the_newest_finished_cycle(api: Api, headroom: Headroom) ->
 
 
 def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> None:
+    waits = {"id": f"sha256:{'e' * 64}", "state": "awaiting_approval", "told": ["costs $3.49/h more than what stands"]}
+    api.answers["GET /v1/plans"] = {"items": [{**waits, "expires_at": None}], "next_cursor": None}
     api.answers["GET /v1/fleet"] = fleet()
     out = headroom("status").out
+    assert "plan eeeeeeeeeeee waits for approval: costs $3.49/h more than what stands\n" in out
     assert "cluster default: 1 of 2 nodes up, 2 devices, 25 % of the SMs held" in out
     assert "cost $1.50/h of $20.00/h, SLO kept: 98.7 %" in out
     assert "WARNING: planned by greedy stands in for joint; planner joint overran its deadline and was killed" in out

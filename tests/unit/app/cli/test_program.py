@@ -87,7 +87,7 @@ def test_settings_that_make_no_sense_are_named(headroom: Headroom, monkeypatch: 
 
 
 def test_a_bug_of_ours_is_not_hidden(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.answers["GET /v1/fleet"] = {"surprise": True}
+    api.answers |= {"GET /v1/fleet": {"surprise": True}, "GET /v1/plans": {"items": [], "next_cursor": None}}
     with pytest.raises(KeyError):
         run(["status"])
 

@@ -65,7 +65,7 @@ def test_every_step_says_what_it_does_and_no_other_does() -> None:
     capped = DeviceSetting(device=first.device, clock_mhz_sm=900, power_limit_w=70.0)
     wished = replace(plan, assignments=(first,), settings=(capped,))
     review = Review(replace(picture, target=standing), wished, Lane.APPROVE)
-    summary: Any = SimpleNamespace(id="sha256:0", lane=Lane.APPROVE, state=PlanState.PROPOSED)
+    summary: Any = SimpleNamespace(id="sha256:0", lane=Lane.APPROVE, state=PlanState.PROPOSED, told=())
     assert [step.said for step in difference(review, summary, Target()).steps] == [
         "clock MHz default -> 900",
         "power limit W default -> 70",
