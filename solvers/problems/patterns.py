@@ -109,6 +109,13 @@ class Judged(Parallel):
     usd_per_h: Floats
     draw_w: Floats
 
+    def served_rps(self, problem: JointProblem, counts: Whole) -> Floats:
+        """By workload, of so many devices of each row."""
+        at, place = np.nonzero(self.rows.variants >= 0)
+        rates = self.capacity_rps[at, place] * counts[at]
+        work = problem.variant_workload[self.rows.variants[at, place]]
+        return np.bincount(work, weights=rates, minlength=len(problem.workloads)).astype(np.float64)
+
 
 def ordered(rows: Patterns) -> Patterns:
     """Members moved to the left, in the order of (variant, share)."""

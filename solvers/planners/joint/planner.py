@@ -373,7 +373,7 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan) -> tuple[Plan, Toward]:
     if then.objective.net_usd_per_h >= plan.objective.net_usd_per_h - DUST:
         return plan, ()
     within = Deadline(attempt.spare_deadline().seconds, WAY_UNITS)
-    there = match(floor, layout_of(standing)).seated
+    there, _ = match(floor, layout_of(standing))
     stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
     seats = stopover(stands, toward, reach_terms(request.snapshot.policy), within)
     if seats is None:
@@ -458,5 +458,5 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
 
 
 def _fill(attempt: Attempt, seats: Seats) -> bool:
-    stood = match(attempt.floor, layout_of(attempt.reading.standing_patterns)).seated
+    stood, _ = match(attempt.floor, layout_of(attempt.reading.standing_patterns))
     return fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), stood)

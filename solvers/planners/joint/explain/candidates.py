@@ -93,15 +93,8 @@ class _Terms:
         return _Cost(listed_usd=np.asarray(listed), worth_usd=np.asarray(listed + scarce + quota_usd))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Candidates in order, and how many workloads were left out."""
-
-    candidates: tuple[Candidate, ...]
-    left_out: int = 0
-
-
-def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
+def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[tuple[Candidate, ...], int]:
+    """In order, and how many workloads were left out."""
     problem, terms = reading.problem, _Terms(reading.problem, prices)
     first = {item.workload for item in plan.unplaced}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
@@ -124,7 +117,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> Table:
                 workload=workload, gpu_type=gpu_type, model=model, chosen=False, feasible=False, reasons=(reason,)
             )
             found.setdefault((workload, gpu_type, model), refused)
-    return Table(candidates=tuple(found[key] for key in sorted(found)), left_out=len(numbers) - len(grid.workloads))
+    return tuple(found[key] for key in sorted(found)), len(numbers) - len(grid.workloads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

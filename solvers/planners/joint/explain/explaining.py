@@ -65,10 +65,10 @@ def explained(reading: Reading, layout: Layout, plan: Plan, most: int = SHORT_MA
     own.
     """
     problem = reading.problem
-    table = candidates_of(reading, plan, layout.prices)
+    candidates, left_out = candidates_of(reading, plan, layout.prices)
     facts = []
-    if table.left_out:
-        facts.append(Fact(name="workloads_without_candidates", value=float(table.left_out)))
+    if left_out:
+        facts.append(Fact(name="workloads_without_candidates", value=float(left_out)))
     if layout.prices is not None:
         asked = np.array([work.rate_least_rps > 0 for work in problem.workloads], dtype=bool)
         at = asked & (layout.prices.demand_usd >= AT_UNSERVED_PART * problem.unserved_usd)
@@ -80,7 +80,7 @@ def explained(reading: Reading, layout: Layout, plan: Plan, most: int = SHORT_MA
         facts.append(Fact(name="workloads_short_unexplained", value=float(short - most)))
     return Insight(
         prices=prices_of(problem, layout),
-        candidates=table.candidates,
+        candidates=candidates,
         relaxations=relaxations_of(reading, plan, most),
         facts=tuple(facts),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -36,10 +35,10 @@ from solvers.problems.patterns import Judged, Layout, Pattern, Patterns
 
 def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     seats = Seats.empty(floor)
-    matching = match(floor, layout)
-    for device, pattern in sorted(matching.seated.items()):
+    seated, loose = match(floor, layout)
+    for device, pattern in sorted(seated.items()):
         seats.put(device, pattern)
-    place(seats, matching.loose)
+    place(seats, loose)
     seated_last = terms.job_most_pct if terms.jobs_first else ()
     make_before_break(seats, seated_last)
     within_budgets(seats)
@@ -60,28 +59,20 @@ NEAR_PART = 0.25
 """What it is worth that a network stands on the device with another share."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matching:
-    """Patterns with a device, and how many may go anywhere in their pool."""
-
-    seated: dict[int, Pattern]
-    loose: dict[Pattern, int]
-
-
-def match(floor: Floor, layout: Layout) -> Matching:
-    """Patterns on the devices where most of them stands already."""
-    found = Matching(seated={}, loose={})
+def match(floor: Floor, layout: Layout) -> tuple[dict[int, Pattern], dict[Pattern, int]]:
+    """Patterns on the devices where most of them stands already, and how many may go anywhere in their pool."""
+    seated, loose = dict[int, Pattern](), dict[Pattern, int]()
     of_pool: dict[int, Counter[Pattern]] = defaultdict(Counter)
     for pattern, count in zip(layout.patterns, layout.counts, strict=True):
         of_pool[int(floor.problem.kind_pool[pattern.kind])][pattern] += count
     for pool in sorted(of_pool):
         wanted = {pattern: of_pool[pool][pattern] for pattern in sorted(of_pool[pool], key=lambda item: item.key)}
         standing = [device for device in floor.devices(pool) if device in floor.held]
-        _same(floor, wanted, standing, found.seated)
+        _same(floor, wanted, standing, seated)
         wanted = {pattern: count for pattern, count in wanted.items() if count}
-        _alike(floor, wanted, [device for device in standing if device not in found.seated], found.seated)
-        found.loose.update((pattern, count) for pattern, count in wanted.items() if count)
-    return found
+        _alike(floor, wanted, [device for device in standing if device not in seated], seated)
+        loose.update((pattern, count) for pattern, count in wanted.items() if count)
+    return seated, loose
 
 
 def _same(floor: Floor, wanted: dict[Pattern, int], standing: Iterable[int], seated: dict[int, Pattern]) -> None:

@@ -268,18 +268,16 @@ class Seats:
 
     def loss_usd(self, move: Move) -> float:
         """$/h that a move counts in demand and replicas that it leaves unserved; below 0 for a gain."""
-        loss = 0.0
-        for workload, delta in self.change(move).items():
-            work = self.floor.problem.workloads[workload]
-            least = work.rate_counted_rps
-            now = max(0.0, least - self.served_rps[workload])
-            then = max(0.0, least - self.served_rps[workload] - delta.rps)
-            if least > 0:
-                loss += work.unserved_usd * (then - now) / least
-            lack = self.missing(workload)
-            then_lack = max(0, work.replicas_min - self.replicas[workload] - delta.replicas)
-            loss += work.unserved_usd * (then_lack - lack) / max(1, work.replicas_min)
-        return loss
+        changed = self.change(move).items()
+        return sum((self._lack_usd(at, delta) - self._lack_usd(at, Delta()) for at, delta in changed), start=0.0)
+
+    def _lack_usd(self, workload: int, more: Delta) -> float:
+        """$/h that counts what a workload still lacks with so much more."""
+        work = self.floor.problem.workloads[workload]
+        asked, missing = work.rate_counted_rps, work.replicas_min - self.replicas[workload] - more.replicas
+        short = asked - float(self.served_rps[workload]) - more.rps
+        part = short / asked if short > DUST * max(1.0, asked) else 0.0
+        return work.unserved_usd * (part + max(0, missing) / max(1, work.replicas_min))
 
     def accepts(self, move: Move, workload: int) -> bool:
         """Whether everything bears a move that gives this workload more, and no other one misses what it needs."""
@@ -361,12 +359,7 @@ class Seats:
                     continue
                 total += launch_usd_per_s * problem.variants[member[0]].launch_s
                 total += restart_part * pattern.usd_per_h * member[1] / sum(pattern.shares_pct)
-        for number, work in enumerate(problem.workloads):
-            asked, served = work.rate_counted_rps, float(self.served_rps[number])
-            if asked - served > DUST * max(1.0, asked):
-                total += work.unserved_usd * (asked - served) / asked
-            total += work.unserved_usd * self.missing(number) / max(1, work.replicas_min)
-        return total
+        return total + sum(self._lack_usd(number, Delta()) for number in range(len(problem.workloads)))
 
 
 def usd_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> float:

@@ -149,10 +149,7 @@ class Rows:
 
     def cut_entries(self, judged: Judged, first: int) -> list[tuple[Whole, Whole, Floats]]:
         """Column, row and value of every entry in the cuts from a number on, in no order."""
-        column, place = np.nonzero(judged.rows.variants >= 0)
-        work = self.problem.variant_workload[judged.rows.variants[column, place]]
-        part = np.minimum(judged.capacity_rps[column, place] / np.maximum(self.rate[work], 1e-12), 1.0)
-        parts = []
+        (column, work, part), parts = self.parts(judged), []
         for steps in np.unique(self.cut_steps[first:]).tolist():
             row_of = np.full(self.pool_at, -1, dtype=np.int64)
             chosen = first + np.flatnonzero(self.cut_steps[first:] == steps)
@@ -160,6 +157,12 @@ class Rows:
             owing = np.flatnonzero(row_of[work] >= 0)
             parts.append((column[owing], row_of[work[owing]], steps_of(part[owing], steps)))
         return parts
+
+    def parts(self, judged: Judged) -> tuple[Whole, Whole, Floats]:
+        """Row, workload, and the part of what is asked that it serves, of every member."""
+        row, place = np.nonzero(judged.rows.variants >= 0)
+        work = self.problem.variant_workload[judged.rows.variants[row, place]]
+        return row, work, np.minimum(judged.capacity_rps[row, place] / np.maximum(self.rate[work], 1e-12), 1.0)
 
     def cut(self, work: Whole, steps: Whole) -> None:
         """More rows, one each: k + 1 started parts of 1/(k + eps) must be served, since only whole replicas serve.
@@ -175,10 +178,7 @@ class Rows:
         """What whole devices owe to every row but cuts; demand as parts of the whole rates, more than 1 where it is."""
         columns = self.columns(judged)
         total = np.bincount(columns.row, weights=columns.value * counts[columns.number], minlength=self.count)
-        at, place = np.nonzero(judged.rows.variants >= 0)
-        work = self.problem.variant_workload[judged.rows.variants[at, place]]
-        served = np.bincount(work, weights=judged.capacity_rps[at, place] * counts[at], minlength=self.pool_at)
-        whole = np.maximum(self.problem.rate_rps, 1e-12)
+        served, whole = judged.served_rps(self.problem, counts), np.maximum(self.problem.rate_rps, 1e-12)
         total[: self.pool_at] = np.where(self.problem.rate_rps > 0, served / whole, 1.0)
         return np.asarray(total[: self.base], dtype=np.float64)
 
@@ -365,10 +365,7 @@ class Master:
         """Add the cuts that a relaxed optimum breaks; how many."""
         rows = self.rows
         used = np.flatnonzero(relaxed.values[self.slacks :] > DUST)
-        judged = self.judged.take(used)
-        column, place = np.nonzero(judged.rows.variants >= 0)
-        work = self.problem.variant_workload[judged.rows.variants[column, place]]
-        part = np.minimum(judged.capacity_rps[column, place] / np.maximum(rows.rate[work], 1e-12), 1.0)
+        column, work, part = rows.parts(self.judged.take(used))
         devices = relaxed.values[self.slacks :][used][column]
         demand = np.flatnonzero(rows.wanted)
         unserved = np.zeros(rows.pool_at)

@@ -120,10 +120,7 @@ class Standings:
     devices: Whole
 
     def served_rps(self, problem: JointProblem) -> Floats:
-        at, place = np.nonzero(self.judged.rows.variants >= 0)
-        rate = self.judged.capacity_rps[at, place] * self.devices[at]
-        work = problem.variant_workload[self.judged.rows.variants[at, place]]
-        return np.bincount(work, weights=rate, minlength=len(problem.workloads)).astype(np.float64)
+        return self.judged.served_rps(problem, self.devices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,10 +331,7 @@ class _ReachProgramme:
 
     def short(self, counts: Whole) -> bool:
         """Whether anybody is short of what must be served once all have launched."""
-        rows, width = self.options.judged.rows.variants, len(self.least)
-        at, place = np.nonzero(rows >= 0)
-        rate = self.options.judged.capacity_rps[at, place] * counts[at]
-        served = np.bincount(self.stands.problem.variant_workload[rows[at, place]], weights=rate, minlength=width)
+        served = self.options.judged.served_rps(self.stands.problem, counts)
         return bool((served[self.must] < self.least[self.must] * (1 - DUST)).any())
 
     def _relaxed(self, deadline: Deadline) -> Relaxed | None:

@@ -78,10 +78,7 @@ class Solution:
         return at, place, self.rules.judge.workload[self.judged.rows.variants[at, place]]
 
     def served_rps(self) -> Floats:
-        at, place, work = self.members()
-        weights = self.judged.capacity_rps[at, place] * self.counts[at]
-        size = len(self.rules.judge.problem.workloads)
-        return np.asarray(np.bincount(work, weights=weights, minlength=size), dtype=np.float64)
+        return self.judged.served_rps(self.rules.judge.problem, self.counts)
 
     def replicas(self) -> Floats:
         """Those that count for each floor."""
