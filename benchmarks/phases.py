@@ -362,7 +362,7 @@ PHASES: dict[str, Phase] = {
     "spare: fill": _phase(
         (
             spare.fill,
-            spare._Table,
+            spare._best,
             spare._exchange,
             spare._improve,
             spare._contents,

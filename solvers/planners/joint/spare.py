@@ -87,7 +87,7 @@ def fill(
             if device not in seats.floor.held and _all_of(problem, seats.patterns[device], mine)
         ]
         if deadline.left_s > look_s and 0 < len(devices) * len(problem.workloads) <= EXCHANGED_MAX:
-            table = _Table.of(seats, _contents(seats.floor.judge, pool, sorted(mine), deadline))
+            table = _best(seats, _contents(seats.floor.judge, pool, sorted(mine), deadline))
             while not deadline.over and _improve(seats, table, devices):
                 changed = True
     return changed
@@ -186,36 +186,28 @@ class Contents(Parallel):
             np.add.at(replicas, (stands, number), 1.0)
         return Contents(judged, fixed, rates, replicas)
 
+    def dynamic_w(self, judge: Judge) -> Floats:
+        """What each draws above idle."""
+        return self.judged.draw_w - judge.idle_w[judge.problem.kind_pool[self.judged.rows.kind]]
 
-@dataclass(frozen=True, slots=True)
-class _Table(Parallel):
-    """Contents of one pool, none worse than another in everything."""
 
-    contents: Contents
-    value: Floats
-    dynamic_w: Floats
-
-    @staticmethod
-    def of(seats: Seats, found: Contents) -> _Table:
-        """The best of what was found, the most valuable first."""
-        judge, rates = seats.floor.judge, found.granted_rps
-        watts = found.judged.draw_w - judge.idle_w[judge.problem.kind_pool[found.judged.rows.kind]]
-        every = _Table(found, rates @ _weights(judge.problem), watts)
-        kept: list[int] = []
-        merits = np.column_stack([rates, -watts]) if len(seats.floor.room_w) else rates
-        for index in np.argsort(-every.value, kind="stable").tolist():
-            if len(kept) == KEPT_MAX:
-                break
-            if not kept or not (merits[kept] >= merits[index] - DUST).all(axis=1).any():
-                kept.append(index)
-        return every.take(np.array(kept, dtype=np.int64))
+def _best(seats: Seats, found: Contents) -> Contents:
+    """The best of what was found, the most valuable first, none worse than another in everything."""
+    rates, watts, kept = found.granted_rps, found.dynamic_w(seats.floor.judge), list[int]()
+    merits = np.column_stack([rates, -watts]) if len(seats.floor.room_w) else rates
+    for index in np.argsort(-rates @ _weights(seats.floor.problem), kind="stable").tolist():
+        if len(kept) == KEPT_MAX:
+            break
+        if not kept or not (merits[kept] >= merits[index] - DUST).all(axis=1).any():
+            kept.append(index)
+    return found.take(np.array(kept, dtype=np.int64))
 
 
 def _weights(problem: JointProblem) -> Floats:
     return np.array([float(max(1, item.priority)) for item in problem.workloads])
 
 
-def _improve(seats: Seats, table: _Table, devices: Sequence[int]) -> bool:
+def _improve(seats: Seats, table: Contents, devices: Sequence[int]) -> bool:
     """The one exchange, on one device or else on two, that gains most."""
     for size in (1, 2) if len(devices) <= PAIRS_MAX else (1,):
         best: tuple[float, tuple[int, ...], Judged] | None = None
@@ -237,7 +229,7 @@ def _improve(seats: Seats, table: _Table, devices: Sequence[int]) -> bool:
     return False
 
 
-def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, Judged] | None:
+def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[float, Judged] | None:
     """What the best contents of these devices gain, and which they are."""
     problem, weights = seats.floor.problem, _weights(seats.floor.problem)
     rates, replicas = np.zeros((2, len(problem.workloads)))
@@ -245,15 +237,16 @@ def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, 
         for number, delta in seats.change(Move(device=device, after=None)).items():
             rates[number] -= delta.rps
             replicas[number] -= delta.replicas
-    contents, served, count = table.contents, seats.served_rps, np.array(seats.replicas, dtype=np.float64)
+    served, count = seats.served_rps, np.array(seats.replicas, dtype=np.float64)
+    worth, watts = contents.granted_rps @ weights, contents.dynamic_w(seats.floor.judge)
     floors = seats.floor.least_rps
     # A replica under a controller begins with a batch that serves a little less than the best.
     least = np.minimum(floors / CEILING_PART, served) * (1 - DUST) - served + rates
     fewest = np.minimum(np.array([item.replicas_min for item in problem.workloads]), count) - count + replicas
     most = np.maximum(np.array([item.replicas_max for item in problem.workloads]), count) - count + replicas
-    fits = [table.dynamic_w <= seats.left_at(device) + seats.dynamic_w(device) + DUST_W for device in at]
+    fits = [watts <= seats.left_at(device) + seats.dynamic_w(device) + DUST_W for device in at]
     if len(at) == 1:
-        made_rates, made_count, value = contents.granted_rps, contents.replicas, table.value
+        made_rates, made_count, value = contents.granted_rps, contents.replicas, worth
         able = fits[0]
     else:
         made_rates = contents.granted_rps[:, None] + contents.granted_rps[None]
@@ -261,9 +254,9 @@ def _exchange(seats: Seats, table: _Table, at: tuple[int, ...]) -> tuple[float, 
         # Each fits alone; who shares a power domain has to fit together.
         shared = np.intersect1d(*seats.floor.domain_of[list(at)])
         left_w = np.append(seats.left_w, np.inf)[shared].min(initial=np.inf)
-        more_w = [table.dynamic_w - seats.dynamic_w(device) for device in at]
+        more_w = [watts - seats.dynamic_w(device) for device in at]
         together = more_w[0][:, None] + more_w[1][None] <= left_w + DUST_W
-        value, able = table.value[:, None] + table.value[None], fits[0][:, None] & fits[1][None] & together
+        value, able = worth[:, None] + worth[None], fits[0][:, None] & fits[1][None] & together
     able = able & (made_rates >= least).all(axis=-1) & (made_count >= fewest).all(axis=-1)
     able = able & (made_count <= most).all(axis=-1)
     short = np.maximum(0.0, floors - served + rates - made_rates) @ weights

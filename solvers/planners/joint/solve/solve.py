@@ -107,8 +107,6 @@ class SolveOrder:
     seed: int = 1
     launch_usd_per_s: float = 0.0002
     """$/h that may be spent to avoid one second of launching."""
-    proof: bool = True
-    """Whether to keep time for a bound."""
     better: Callable[[Layout], None] | None = None
     """Told of every complete layout that is better than those before."""
 
@@ -329,13 +327,13 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     if phases is None or phases.search is None:
         return layout
     bound, begun_s = phases.bound, deadline.elapsed_s
-    if order.proof and not phases.proven and not few_devices(problem):  # of few the chosen plan is branched on
+    if not phases.proven and not few_devices(problem):  # of few the chosen plan is branched on
         bound = _proven(phases, phases.search, deadline)
     rows = Rows(problem)
     relaxed = phases.search.relaxed
     prices = rows.prices(relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
     facts["bound_s"] = deadline.elapsed_s - begun_s
-    usd = None if bound is None or not order.proof else bound.usd_per_h
+    usd = None if bound is None else bound.usd_per_h
     return replace(
         layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=facts, before=tuple(turns[:-1])
     )
@@ -374,8 +372,7 @@ def _grouped(problem: JointProblem, order: SolveOrder, done: list[GroupLayout], 
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
         charge(deadline, within)
     patterns = [item.patterns for item in done if item.patterns is not None]
-    proven = order.proof and deadline.left_part > END
-    return _proven_together(problem, merged, patterns, deadline) if proven else merged
+    return _proven_together(problem, merged, patterns, deadline) if deadline.left_part > END else merged
 
 
 def _alone(order: SolveOrder, deadline: Deadline, groups: int, place: int, item: GroupLayout) -> GroupLayout:
