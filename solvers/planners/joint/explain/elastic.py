@@ -271,7 +271,28 @@ class Room:
 
     def cells_of(self, devices: Iterable[DeviceId]) -> tuple[Cell, ...]:
         """Those devices as if they were free; what stood on them draws nothing any more, which is not counted."""
-        return _cells(self.elastic, self.picture, set(devices), self._covers)
+        wide, free = _wide(self.picture), set(devices)
+        cluster = frozenset(index for index, cap in enumerate(wide) if cap.scope is PowerScope.CLUSTER)
+        known = self.elastic.snapshot.devices_by_id()
+        count: Counter[tuple[int, frozenset[int], bool, bool]] = Counter()
+        for pool, names in enumerate(self.elastic.pool_devices):
+            for name in names:
+                if name in free:
+                    new = name.startswith(f"{OFFERED}{NEW}")
+                    count[pool, cluster if new else self._covers[name], new, is_offered(known[name].node)] += 1
+        pools = self.elastic.problem.pools
+        ordered = sorted(count.items(), key=lambda pair: (not pair[0][2], -pair[1], pair[0][0], sorted(pair[0][1])))
+        return tuple(
+            Cell(
+                pool=pool,
+                gpu_type=pools[pool].gpu_type,
+                caps=caps,
+                devices=NEW_MAX if new else number,
+                new=new,
+                idle_w=pools[pool].idle_w if unrented else 0.0,
+            )
+            for (pool, caps, new, unrented), number in ordered[:CELLS_MAX]
+        )
 
 
 def elastic_of(picture: Snapshot, short: Sequence[WorkloadId]) -> Reading:
@@ -328,33 +349,6 @@ def _covers(picture: Snapshot) -> dict[DeviceId, frozenset[int]]:
 
 def _wide(picture: Snapshot) -> tuple[PowerCap, ...]:
     return tuple(cap for cap in picture.power_caps if cap.scope is not PowerScope.DEVICE)
-
-
-def _cells(
-    elastic: Reading, picture: Snapshot, devices: set[DeviceId], covers: dict[DeviceId, frozenset[int]]
-) -> tuple[Cell, ...]:
-    wide = _wide(picture)
-    cluster = frozenset(index for index, cap in enumerate(wide) if cap.scope is PowerScope.CLUSTER)
-    known = elastic.snapshot.devices_by_id()
-    count: Counter[tuple[int, frozenset[int], bool, bool]] = Counter()
-    for pool, names in enumerate(elastic.pool_devices):
-        for name in names:
-            if name in devices:
-                new = name.startswith(f"{OFFERED}{NEW}")
-                count[pool, cluster if new else covers[name], new, is_offered(known[name].node)] += 1
-    pools = elastic.problem.pools
-    ordered = sorted(count.items(), key=lambda pair: (not pair[0][2], -pair[1], pair[0][0], sorted(pair[0][1])))
-    return tuple(
-        Cell(
-            pool=pool,
-            gpu_type=pools[pool].gpu_type,
-            caps=caps,
-            devices=NEW_MAX if new else number,
-            new=new,
-            idle_w=pools[pool].idle_w if unrented else 0.0,
-        )
-        for (pool, caps, new, unrented), number in ordered[:CELLS_MAX]
-    )
 
 
 def _caps_left(

@@ -20,7 +20,7 @@ from solvers.engines.base import EngineAnswer, EngineStatus, Program
 from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Master
+from solvers.planners.joint.solve.master import Master, programme_of
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered, promises_of
@@ -128,17 +128,14 @@ class _Programmes:
         ends = int(columns.start[demand])
         cost = np.concatenate([columns.cost[:demand], columns.cost])
         upper = np.concatenate([np.clip(spare, 0.0, 1.0), columns.upper])
-        return Program(
+        doubled = Columns(
             cost=cost,
-            lower=np.zeros(len(cost)),
             upper=upper,
-            integer=np.arange(len(cost)) >= self.slacks,
             start=np.concatenate([columns.start[:demand], columns.start + ends]),
             row=np.concatenate([columns.row[:ends], columns.row]),
             value=np.concatenate([columns.value[:ends], columns.value]),
-            row_lower=master.rows.lower,
-            row_upper=master.rows.upper,
         )
+        return programme_of(doubled, np.arange(len(cost)) >= self.slacks, master.rows.lower, master.rows.upper)
 
     def bound(self, least: Judged, most_usd: float) -> float:
         """What nothing costs less than if all patterns draw as little as these, and no more than so much."""
@@ -235,16 +232,7 @@ class _Programmes:
     def _over(self, program: Program, columns: Columns, chosen: Whole) -> EngineAnswer | None:
         """Over some of the columns; None where nothing was found."""
         some = columns.take(chosen)
-        small = replace(
-            program,
-            cost=some.cost,
-            lower=program.lower[chosen],
-            upper=some.upper,
-            integer=program.integer[chosen],
-            start=some.start,
-            row=some.row,
-            value=some.value,
-        )
+        small = programme_of(some, program.integer[chosen], program.row_lower, program.row_upper)
         first = 1 + small.rows * small.columns // ENTRIES_PER_UNIT
         effort = ProgrammeWork(part=PART, first_units=first, node_units=NODE_PART * first, gap=GAP)
         answer = programme_answer(small, effort, self.deadline)

@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.engines.base import Program
 from solvers.engines.contents import ItemPrices
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.judge import Judge
@@ -265,6 +266,21 @@ class Rows:
         return float(worth.sum())
 
 
+def programme_of(columns: Columns, integer: Flags, lower: Floats, upper: Floats) -> Program:
+    """Columns between the sides of their rows, with what is to be whole."""
+    return Program(
+        cost=columns.cost,
+        lower=np.zeros(len(columns)),
+        upper=columns.upper,
+        integer=integer,
+        start=columns.start,
+        row=columns.row,
+        value=columns.value,
+        row_lower=lower,
+        row_upper=upper,
+    )
+
+
 def steps_of(part: Floats, steps: int) -> Floats:
     """Started parts of 1/(steps + eps) in some parts of a rate."""
     return np.asarray(np.ceil(part * (steps + CUT_EPS) - 1e-9))
@@ -275,7 +291,7 @@ def cut_slack(steps: Whole) -> Floats:
     return np.asarray((steps + CUT_EPS) / CUT_EPS)
 
 
-def _numbered(chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], after: int) -> tuple[Whole, int]:
+def _numbered(chosen: Flags, after: int) -> tuple[Whole, int]:
     """Rows from `after` on for what is chosen, -1 elsewhere; and the next free row."""
     rows = np.where(chosen, after + np.cumsum(chosen) - 1, -1)
     return rows, after + int(chosen.sum())

@@ -21,12 +21,12 @@ from itertools import combinations
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import EngineAnswer, Limits, Program, create
+from solvers.engines.base import EngineAnswer, Limits, create
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.generate import Look, Pricing
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.master import Rows, programme_of
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Standing, ordered
 
@@ -396,18 +396,7 @@ class _ReachProgramme:
 
     def _integer(self, numbers: Whole, stays: Floats | None, limits: Limits) -> EngineAnswer:
         """The best of these columns."""
-        some = self.columns.take(numbers)
-        program = Program(
-            cost=some.cost,
-            lower=np.zeros(len(some)),
-            upper=some.upper,
-            integer=self.integer[numbers],
-            start=some.start,
-            row=some.row,
-            value=some.value,
-            row_lower=self.lower,
-            row_upper=self.upper,
-        )
+        program = programme_of(self.columns.take(numbers), self.integer[numbers], self.lower, self.upper)
         return create(ENGINE).solve(program, limits, None if stays is None else stays[numbers])
 
 
