@@ -117,7 +117,7 @@ def _blocks(session: Session, cluster: str, planned: list[Assignment]) -> Iterat
         if mode is ServiceMode.APPROVE and waits is not None:
             why += f": {waits.removeprefix('sha256:')[:12]} waits"
         elif mode is ServiceMode.AUTO and held is not None:
-            why = f"planning is held until {_clock(held.until)} by {held.by}"
+            why = f"planning is held until {_clock(held.until)} by {held.by_name or held.by}"
         yield f"{item.replica} is planned here: {why}"
 
 

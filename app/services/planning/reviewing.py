@@ -35,7 +35,6 @@ from solvers.verify.picture import knobs
 
 DUST = 1e-6
 BLOCKERS_MAX = 20
-TOLD_MAX = 5
 _PROMISES = (FindingCode.CAPACITY_SHORT, FindingCode.LATENCY_EXCEEDED, FindingCode.ENVELOPE_INVALID)
 _ASKING = Asking(propose=registry.propose, verify=verify, reporter=SilentReporter())
 
@@ -142,18 +141,20 @@ def known_by_now(item: PlanSummary, generation: int, waiting: Iterable[PlanSumma
     if item.blocked:
         found.append(f"cannot be approved now: {item.blocked[0]}{f' and {more} more' if more else ''}")
     elif item.added_usd_per_h is not None:
-        found.append(f"costs {_dollars(item.added_usd_per_h)} than what stands")
+        found.append(f"costs {_beside(item.added_usd_per_h)} what stands")
     if generation != item.parent_generation:
         found.append(f"made for generation {item.parent_generation}, {generation} stands by now")
-    for other in waiting:
-        if other.id != item.id and not other.blocked and other.added_usd_per_h is not None:
-            name = other.id.removeprefix(DIGEST)[:12]
-            found.append(f"{name} fits in its place and costs {_dollars(other.added_usd_per_h)} than what stands")
-    return tuple(found[:TOLD_MAX])
+    fits = [
+        (each.added_usd_per_h, each.id) for each in waiting if not each.blocked and each.added_usd_per_h is not None
+    ]
+    added, best = min(fits, default=(0.0, item.id))
+    if best != item.id and (item.blocked or added < (item.added_usd_per_h or 0.0)):
+        found.append(f"{best.removeprefix(DIGEST)[:12]} fits in its place and costs {_beside(added)} what stands")
+    return tuple(found)
 
 
-def _dollars(added: float) -> str:
-    return f"${abs(added):.2f}/h {'less' if added < 0 else 'more'}"
+def _beside(added: float) -> str:
+    return f"${abs(added):.2f}/h {'less' if added < 0 else 'more'} than" if added else "as much as"
 
 
 def matter_of(picture: Snapshot, plan: Plan) -> Digest:

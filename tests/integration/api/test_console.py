@@ -22,6 +22,7 @@ from app import kinds
 from app.api.console import door, machines, workloads
 from app.services.declared.sign_ins import SIGN_IN_S
 from app.services.seen.feed import FollowedFleet, Topic, difference
+from app.store import targets
 from app.store.ledger import CostBy
 from solvers.domain.budget import MonthlyBudget
 from solvers.domain.device import Label
@@ -32,7 +33,7 @@ from solvers.domain.workload import Project
 from solvers.errors import TransientError
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.serving import DEADLINE_S, serving
-from tests.integration.api.world import DEVICE, FOREIGN, NODE, OWN, World
+from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, World
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -460,7 +461,13 @@ def test_a_node_is_drained_and_put_back_and_says_how_far_it_is(full: World) -> N
     assert f"{OWN_REPLICA} is planned here: it leaves with the next plan" in page
     assert "node.drained" in page
     assert "new fan" in page
-    assert full.call("GET", f"/v1/nodes/{NODE}/drain").json()["schedulable"] is False
+    with full.database.transaction() as session:
+        targets.hold(session, CLUSTER, 60.0, f"token:{full.ids['admin']}", "rolled back")
+    progress = full.call("GET", f"/v1/nodes/{NODE}/drain").json()
+    assert progress["schedulable"] is False
+    assert {told[-9:] for told in progress["blocks"] if "planning is held" in told} == {" by admin"}
+    with full.database.transaction() as session:
+        targets.let_go(session, CLUSTER)
     click("uncordon")
     assert full.call("GET", f"/v1/nodes/{NODE}/drain").json()["schedulable"] is True
     assert (

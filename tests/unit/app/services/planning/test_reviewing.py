@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from app.services.planning.reviewing import Review, difference
+from app.services.planning.reviewing import Review, difference, known_by_now
 from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
@@ -55,6 +55,18 @@ def test_a_device_that_may_not_be_used_refuses_both() -> None:
     review = Review(replace(picture, devices=tuple(map(drained, picture.devices))), plan, Lane.APPROVE)
     assert review.unsound
     assert set(review.unsound) <= set(review.blocked)
+
+
+def test_of_what_fits_in_a_plans_place_only_what_is_cheaper_is_told_or_what_fits_at_all() -> None:
+    def waits(name: str, added: float, *blocked: str) -> Any:
+        state, told = PlanState.AWAITING_APPROVAL, {"added_usd_per_h": added, "blocked": blocked}
+        return SimpleNamespace(id=f"sha256:{name * 64}", state=state, parent_generation=3, **told)
+
+    items = dear, same, gone = waits("a", 3.49), waits("b", 0.0), waits("c", -1.0, "falls_short (x)", "other")
+    instead = f"{'b' * 12} fits in its place and costs as much as what stands"
+    assert known_by_now(dear, 3, items) == ("costs $3.49/h more than what stands", instead)
+    assert known_by_now(same, 4, items) == ("costs as much as what stands", "made for generation 3, 4 stands by now")
+    assert known_by_now(gone, 3, items) == ("cannot be approved now: falls_short (x) and 1 more", instead)
 
 
 def test_every_step_says_what_it_does_and_no_other_does() -> None:
