@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations
-from tests.scratch import put_into_memory
-from tests.workers import Workers
+from tests.scratch import clear_after_us, make_own, put_into_memory
+from tests.workers import Workers, folders_of
 
 # Before anything imports numpy: its library would start a thread a core in every process here, to wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -48,6 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--workers"):
         config.pluginmanager.register(Workers(config, config.getoption("--workers"), config.getoption("--again")))
     put_into_memory()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Leave nothing behind, not even when we are killed."""
+    if not hasattr(session.config, "workerinput"):
+        kept = folders_of(session.config).getbasetemp
+        clear_after_us(make_own(), kept())
 
 
 def pytest_collection_finish() -> None:

@@ -66,7 +66,7 @@ class Workers:
         if session.testsfailed or session.config.option.collectonly:
             return None
         self._session = session
-        _folders(self._config).getbasetemp()
+        folders_of(self._config).getbasetemp()
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if isinstance(reporter, TerminalReporter):
             reporter.showfspath = False
@@ -233,12 +233,13 @@ def _be_apart(config: pytest.Config, number: int) -> None:
     assert isinstance(capturing, CaptureManager)
     capturing.stop_global_capturing()
     capturing.start_global_capturing()
-    folders = _folders(config)
+    folders = folders_of(config)
     folders._basetemp = folders.getbasetemp() / f"{number}-{os.getpid()}"
     folders._basetemp.mkdir(mode=0o700)
 
 
-def _folders(config: pytest.Config) -> TempPathFactory:
+def folders_of(config: pytest.Config) -> TempPathFactory:
+    """Where pytest keeps files of tests."""
     return cast(TempPathFactory, getattr(config, "_tmp_path_factory"))  # noqa: B009 - pytest gives it no type
 
 
