@@ -19,7 +19,7 @@ from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider
 from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, build_world
 from tests.integration.api.writing import Written, writing
-from tests.integration.console.visitor import Entrance
+from tests.integration.console.visitor import Entrance, Visitor
 from tests.integration.faults.house import House, Postgres
 
 WORK = (f"{OWN}/{builders.job().name}", f"{FOREIGN}/{builders.task().name}")
@@ -92,9 +92,15 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
+@pytest.fixture(scope="module")
+def known() -> dict[str, Visitor]:
+    """Who is signed in, by token."""
+    return {}
+
+
 @pytest.fixture
-def entrance(browser: Browser, served: Served) -> Iterator[Entrance]:
+def entrance(browser: Browser, served: Served, known: dict[str, Visitor]) -> Iterator[Entrance]:
     """Windows to the console; nothing may go wrong in any of them."""
-    opened = Entrance(browser, served.house.address)
+    opened = Entrance(browser, served.house.address, known)
     yield opened
     opened.close()

@@ -54,9 +54,7 @@ def fresh(served: Served) -> None:
 @pytest.fixture
 def viewer(entrance: Entrance, served: Served) -> Visitor:
     """Somebody who looks at the whole cluster."""
-    visitor = entrance.window()
-    visitor.sign_in(served.tokens["viewer"])
-    return visitor
+    return entrance.signed_in(served.tokens["viewer"])
 
 
 # -- the door ---------------------------------------------------------------------------------------------------------
@@ -201,8 +199,7 @@ def test_an_account_that_is_not_let_in_is_told_why_on_a_page(
 
 @pytest.mark.parametrize("path", ["/session", "/session/end", "/plans/resume"])
 def test_a_form_on_another_site_does_nothing(entrance: Entrance, served: Served, path: str) -> None:
-    visitor = entrance.window()
-    visitor.sign_in(served.tokens["operator"])
+    visitor = entrance.signed_in(served.tokens["operator"])
     held = visitor.page.context.cookies()
     action = f'method="post" action="{visitor.address}{path}"'
     form = f'<form {action}><input name="token" value="x"><button>Win</button></form>'
@@ -352,6 +349,7 @@ def test_the_keyboard_is_enough(entrance: Entrance, served: Served) -> None:
 def test_light_and_dark_are_chosen_and_remembered(viewer: Visitor) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     found = set()
+    viewer.open()
     for name in ("dark", "light"):
         viewer.page.get_by_role("button", name=name, exact=True).click()
         expect(viewer.page.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
@@ -360,7 +358,7 @@ def test_light_and_dark_are_chosen_and_remembered(viewer: Visitor) -> None:
     assert len(found) == 2
 
 
-def test_scripts_are_small(viewer: Visitor) -> None:
+def test_scripts_are_small() -> None:
     scripts = [path.read_bytes() for path in STATIC.rglob("*.js")]
     assert len(scripts) >= 5
     assert sum(len(gzip.compress(script, 9)) for script in scripts) <= 150_000
@@ -404,8 +402,7 @@ def test_pictures_for_the_documentation(
 
 
 def test_what_workers_write_is_followed_and_disturbs_nobody(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(width=390)
-    visitor.sign_in(served.tokens["viewer"])
+    visitor = entrance.signed_in(served.tokens["viewer"], width=390)
     visitor.open(f"/services/{OWN}/vision")
     served.written.lines = [f"line {number} <b>of many</b>" for number in range(300)]
     lines = visitor.page.get_by_role("region", name="Lines of its workers")
@@ -463,8 +460,7 @@ def test_a_plan_is_rejected_by_a_click_and_its_comment_kept(entrance: Entrance, 
     house = served.house
     with house.client(served.tokens["operator"]) as client:
         plan = client.plan({"lane": "act"})["id"]
-    visitor = entrance.window()
-    visitor.sign_in(served.tokens["operator"])
+    visitor = entrance.signed_in(served.tokens["operator"])
     visitor.open("/plans?state=proposed")
     visitor.page.get_by_role("link", name=plan[7:19]).click()
     expect(visitor.page.get_by_text("Workloads, before and after")).to_be_visible()
@@ -479,8 +475,7 @@ def test_a_plan_is_rejected_by_a_click_and_its_comment_kept(entrance: Entrance, 
 
 
 def test_plans_are_approved_taken_back_and_planning_let_go_by_clicks(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(width=390)
-    visitor.sign_in(served.tokens["operator"])
+    visitor = entrance.signed_in(served.tokens["operator"], width=390)
     heading = visitor.page.get_by_role("heading", level=1)
     made = []
     for comment in ("as agreed", "once more"):
@@ -508,8 +503,7 @@ def test_plans_are_approved_taken_back_and_planning_let_go_by_clicks(entrance: E
 
 
 def test_a_question_has_its_answers_side_by_side_and_an_address(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window()
-    visitor.sign_in(served.tokens["operator"])
+    visitor = entrance.signed_in(served.tokens["operator"])
     visitor.open("/what-if")
     visitor.page.get_by_label("GPUs of option 1").fill("1")
     visitor.page.get_by_label("type of option 1").select_option("t4")
@@ -531,8 +525,7 @@ def test_the_bill_is_taken_along_as_files(viewer: Visitor) -> None:
 
 
 def test_a_node_is_drained_and_put_back_with_a_second_thought(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(width=390)
-    visitor.sign_in(served.tokens["operator"])
+    visitor = entrance.signed_in(served.tokens["operator"], width=390)
     visitor.open(f"/nodes/{NODE}")
     sure = visitor.page.get_by_role("button", name=f"Yes, drain {NODE}")
     expect(sure).to_be_hidden()
@@ -557,8 +550,7 @@ def add_service(served: Served, name: str) -> None:
 
 
 def test_changes_come_by_themselves_and_disturb_nobody(entrance: Entrance, served: Served) -> None:
-    visitor = entrance.window(width=390)
-    visitor.sign_in(served.tokens["viewer"])
+    visitor = entrance.signed_in(served.tokens["viewer"], width=390)
     visitor.open("/services")
     visitor.link().to_have_text("live")
     panel = visitor.page.get_by_role("region", name="Services")
@@ -612,4 +604,5 @@ def test_a_server_that_went_away_is_waited_for(viewer: Visitor) -> None:
         viewer.open()
         viewer.link().to_have_text("connection lost, trying again")
         viewer.link().to_have_text("live")
+    viewer.page.unroute_all()
     assert not any(away.values())

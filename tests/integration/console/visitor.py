@@ -184,10 +184,13 @@ class Visitor:
 class Entrance:
     """Opens windows of one browser to one console, and looks after all of them."""
 
-    def __init__(self, browser: Browser, address: str) -> None:
+    def __init__(self, browser: Browser, address: str, known: dict[str, Visitor] | None = None) -> None:
         self._browser = browser
         self._address = address
         self._visitors: list[Visitor] = []
+        self._known = {} if known is None else known
+        """Who is signed in already, by token: to begin anew costs as much as ten pages."""
+        self._seen: list[Visitor] = []
 
     def window(self, *, width: int = 1280, **terms: Any) -> Visitor:
         """A new window that shares nothing with others."""
@@ -197,9 +200,24 @@ class Entrance:
         self._visitors.append(visitor)
         return visitor
 
+    def signed_in(self, token: str, *, width: int = 1280) -> Visitor:
+        """A window that others use before and after."""
+        if token not in self._known:
+            self._known[token] = self.window()
+            self._visitors.pop()
+            self._known[token].sign_in(token)
+        visitor = self._known[token]
+        visitor.page.set_viewport_size({"width": width, "height": 900})
+        self._seen.append(visitor)
+        return visitor
+
     def close(self) -> None:
-        """Close every window. Raises AssertionError with what went wrong in any of them."""
+        """Close every window, or leave it empty. Raises AssertionError with what went wrong in any of them."""
         wrong = []
+        for visitor in self._seen:
+            visitor.page.goto("about:blank")
+            wrong += visitor.wrong
+            visitor.wrong = []
         for visitor in self._visitors:
             wrong += visitor.wrong
             try:
