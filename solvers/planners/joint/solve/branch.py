@@ -3,9 +3,8 @@
 Where some devices are all there is, no relaxed optimum says much: it uses parts of them. A node of the tree bounds how
 many devices of every pool run, and on how many of them every workload is. Those are sums over patterns, so they are
 rows, and their duals are prices that the look at all contents knows: of a device, and of a replica in a pool. So every
-node is relaxed and proven as the root was, nearer the less is open. The node with the least bound comes first; now and
-then one is followed down to where all is whole. Pools that differ in nothing but power and failure domains count as
-one here, which leaves out rules, so bounds hold.
+node is relaxed and proven as the root was, nearer the less is open. The node with the least bound comes first. Pools
+that differ in nothing but power and failure domains count as one here, which leaves out rules, so bounds hold.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import numpy as np
 from solvers.domain.arrays import Floats
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.alike import Alike
-from solvers.planners.joint.solve.generate import Generation, Look, Pricing
+from solvers.planners.joint.solve.generate import Generation, Look, Pricing, units_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.problems.joint import Floors, JointProblem
@@ -35,9 +34,6 @@ LOOK, LOOK_LEAST, CLOSER = 0.005, 2e-4, 4.0
 """Of what devices cost, ceilings may stay above what was found."""
 REPEATS = 8
 WHOLE = 1e-5
-MORE_NODES = 1.5
-"""So many times as many nodes, and it goes down again."""
-ROWS_PER_UNIT = 30_000
 COUNTS_APART, COUNTS_MAX, DEVICES_MAX = 40, 100, 24
 """Of devices by pool and replicas by pool and workload: more cannot be decided in seconds; of more than the first, like
 pools in other failure domains are one.
@@ -107,25 +103,15 @@ class Tree:
 
     def run(self) -> float:
         """Branch until the bound is near or the time ends; what no layout costs less than."""
-        master, until_nodes = self._master, 0.0
+        master = self._master
         if (solved := master.programme.solve()) is None:
             return -np.inf
         master.tighten(solved)
         root = Node(sides=Sides(lower=master.rows.lower, upper=master.rows.upper))
         self._keep([self._relaxed(root)])
-        down: Node | None = None
-        while not self._over and (down is not None or (self._open and not self._close(self._open[0][0]))):
-            if (node := down) is None:
-                self._least, _, node = heappop(self._open)
-            halves = self._expanded(node)
-            if halves and (down is not None or self.nodes >= until_nodes):
-                down, *halves = halves
-            else:
-                down = None
-            if down is None and self.nodes >= until_nodes:
-                until_nodes = MORE_NODES * self.nodes
-            self._keep(halves)
-        self._keep([] if down is None else [down])
+        while not self._over and self._open and not self._close(self._open[0][0]):
+            self._least, _, node = heappop(self._open)
+            self._keep(self._expanded(node))
         return min([self._closed_usd, *(bound for bound, _, _ in self._open)])
 
     def _keep(self, nodes: list[Node]) -> None:
@@ -133,7 +119,7 @@ class Tree:
             heappush(self._open, (node.bound, next(self._turn), node))
 
     def _expanded(self, node: Node) -> list[Node]:
-        """Both halves, the one with the least bound first; none where there is nothing more to say of it."""
+        """Both halves; none where there is nothing more to say of it."""
         if known := node.leaf:
             node = replace(self._relaxed(node, closely=True), leaf=False)
         close, halves = self._close(node.bound), self._halves(node)
@@ -142,7 +128,7 @@ class Tree:
             return []
         if not halves:
             self._keep([replace(node, leaf=True)])
-        return sorted((self._relaxed(half) for half in halves), key=lambda half: half.bound)
+        return [self._relaxed(half) for half in halves]
 
     @property
     def _over(self) -> bool:
@@ -160,7 +146,7 @@ class Tree:
         self.nodes += 1
         self._narrow(node)
         for turn in range(ROUNDS_MAX):
-            self.deadline.spend(1 + master.size * rows.count // ROWS_PER_UNIT)
+            self.deadline.spend(units_of(master))
             relaxed = programme.solve(max(0.1, self.deadline.left_s), primal=turn > 0)
             if relaxed is None or self._over:
                 break

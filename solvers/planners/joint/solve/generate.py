@@ -276,7 +276,7 @@ def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, 
     step = max(1, master.problem.share_step_pct)
     finest = step * max(1, pace.finest_pct // step)
     while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
-        deadline.spend(_units(master))
+        deadline.spend(units_of(master))
         state.rounds += 1
         before = state.best.value
         added = _round(master, pricing, deadline, pace, state)
@@ -302,7 +302,7 @@ def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, 
                 state.part = min(state.part, max(LOOK_LEAST, LOOK_OF_GAP * state.gap))
 
 
-def _units(master: Master) -> int:
+def units_of(master: Master) -> int:
     """Work of a round beside pricing: a solve of the master."""
     beside = UNITS_BESIDE + len(master.problem.workloads) // WORKLOADS_PER_UNIT
     return beside + (master.size * master.rows.count) // ENTRIES_PER_UNIT
