@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from app import kinds
 from app.api.auth import CLUSTER_ADMIN, CLUSTER_READ
 from app.api.console.door import Looking, PageRoute, Visit, by_cookie, end_sign_in
-from app.api.console.glance import fleet_of
+from app.api.console.glance import fleet_of, homes_of
 from app.store.pages import PageOrder
 from app.store.webhooks import Delivery
 
@@ -43,7 +43,7 @@ def models(visit: Looking, q: Annotated[str, Query(max_length=100)] = "") -> Res
         ),
         measured=measured,
         used=used,
-        services={item["id"] for item in fleet_of(visit)["services"]},
+        homes=homes_of(fleet_of(visit)),
         q=q,
     )
 

@@ -14,6 +14,7 @@ from app.records import plain
 COLOURS = 12
 TEXTURES = 3
 FRESH_MS = 900.0
+HOMES = (("services", "services"), ("work", "jobs"))
 Plain = dict[str, Any]
 
 
@@ -61,8 +62,12 @@ def fleet_of(visit: Visit) -> Plain:
 
 def paints_of(fleet: Plain) -> dict[str, str]:
     """A colour and texture for every workload."""
-    names = [item["id"] for item in (*fleet["services"], *fleet["jobs"])]
-    return {name: paint(index) for index, name in enumerate(names)}
+    return {name: paint(index) for index, name in enumerate(homes_of(fleet))}
+
+
+def homes_of(fleet: Plain) -> dict[str, str]:
+    """The page of every workload that is declared; what was taken away has none."""
+    return {item["id"]: f"/{of}/{item['id']}" for of, key in HOMES for item in fleet[key]}
 
 
 def paint(index: int) -> str:
@@ -81,14 +86,9 @@ def segments(replicas: Iterable[Plain], paints: Mapping[str, str]) -> list[Plain
     for item in replicas:
         state = item.get("state", "planned")
         title = f"{item['replica']}: {item['share_pct_sm']} % of the SMs, batch {item['batch']}, {state}"
-        found.append(
-            {
-                "x": left,
-                "width": item["share_pct_sm"],
-                "paint": paints.get(item["workload"], paint(0)),
-                "ready": state in ("ready", "planned"),
-                "title": title,
-            }
-        )
+        found.append({
+            "x": left, "width": item["share_pct_sm"], "paint": paints.get(item["workload"], paint(0)),
+            "ready": state in ("ready", "planned"), "title": title,
+        })  # fmt: skip
         left += item["share_pct_sm"]
     return found

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from app import kinds
 from app.api.auth import CLUSTER_READ, CLUSTER_WRITE
 from app.api.console.door import Looking, PageRoute, Visit, by_cookie
-from app.api.console.glance import Plain, fleet_of, glances_of, paints_of, tile
+from app.api.console.glance import Plain, fleet_of, glances_of, homes_of, paints_of, tile
 from app.api.console.lanes import lanes_of_gpu, lanes_of_node
 from app.api.deps import deed_of
 from app.api.forms import NodeKey, Uuid
@@ -107,6 +107,7 @@ def one_node(visit: Overseeing, node: NodeKey, hours: Hours = 6) -> Response:
         events=history.events(PageOrder(limit=12), f"nodes/{node}", None).items,
         drain=None if line["schedulable"] else visit.services.draining.progress(node),
         lanes=lanes,
+        homes={f"#{device['index']}": f"/gpus/{device['id']}" for device in devices},
         paints=[(name, mark) for name, mark in paints.items() if name in there],
         charts=_charts(visit, devices, hours, _cap_w(visit, PowerScope.NODE, node), (POWER | {"live": ""},)),
         hours=hours,
@@ -141,7 +142,7 @@ def one_gpu(visit: Overseeing, uuid: Uuid, hours: Hours = 1) -> Response:
         "gpu.html",
         topics="devices",
         gpu=tile(line, paints),
-        kinds={item["id"]: "services" for item in fleet["services"]},
+        homes=homes_of(fleet),
         lanes=lanes_of_gpu(visit, uuid, hours, paints),
         charts=_charts(visit, [line], hours, _cap_w(visit, PowerScope.DEVICE, uuid), (POWER, *CHARTS)),
         hours=hours,
@@ -160,16 +161,11 @@ def _charts(visit: Visit, devices: Sequence[Plain], hours: float, cap_w: float |
     lines = visit.services.history.targets(PageOrder(limit=100)).items
     told = [each | {"line": cap_w, "line_name": "cap"} if each["name"] == POWER["name"] else each for each in charts]
     subjects = [f"devices/{device['id']}" for device in devices[:SUBJECTS_MAX]]
-    return json.dumps(
-        {
-            "subjects": subjects,
-            "together": "each" if len(subjects) == 1 else "sum",
-            "hours": hours,
-            "charts": told if subjects else [],
-            "marks": [{"at": line.promoted_at.timestamp(), "text": str(line.generation)} for line in lines],
-            "topic": subjects[0] if len(subjects) == 1 else "",
-        }
-    )
+    return json.dumps({
+        "subjects": subjects, "topic": subjects[0] if len(subjects) == 1 else "", "hours": hours,
+        "together": "each" if len(subjects) == 1 else "sum", "charts": told if subjects else [],
+        "marks": [{"at": line.promoted_at.timestamp(), "text": str(line.generation)} for line in lines],
+    })  # fmt: skip
 
 
 def _cap_w(visit: Visit, scope: PowerScope, subject: str) -> float | None:

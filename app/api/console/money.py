@@ -15,6 +15,7 @@ from starlette.background import BackgroundTask
 from app import kinds
 from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, visible_project
 from app.api.console.door import HEADERS, PageRoute, Visit, by_cookie
+from app.api.console.glance import fleet_of, homes_of
 from app.api.deps import context_of
 from app.records import plain
 from app.services.whatif.changes import Changes, NodesAdded
@@ -86,6 +87,7 @@ def costs(visit: Paying, query: Spent) -> Response:
         "costs.html",
         costs=found,
         items=items,
+        homes=homes_of(fleet_of(visit)),
         top=max((item["usd"] for item in items), default=0.0) or 1.0,
         query=query,
         by=[each.value for each in CostBy if each is not CostBy.LABEL],

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app.api.auth import CLUSTER_READ, CLUSTER_WRITE
 from app.api.console.door import Looking, PageRoute, Visit, by_cookie
-from app.api.console.glance import Plain, fleet_of, glances_of, paints_of, segments
+from app.api.console.glance import Plain, fleet_of, glances_of, homes_of, paints_of, segments
 from app.api.console.overview import recent_cycles
 from app.api.deps import context_of, deed_of
 from app.api.problems import request_id_of
@@ -71,6 +71,7 @@ def one_plan(visit: Looking, plan_id: PlanKey) -> Response:
         tag="" if compared is None else compared.tag,
         bars=_bars(diff, paints_of(fleet)) if diff else [],
         gaps=explained["unplaced"],
+        homes=homes_of(fleet),
         prices=explained["insight"]["prices"],
         devices={device["id"]: device for device in fleet["devices"]},
     )

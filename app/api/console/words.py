@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from calendar import month_abbr
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -19,7 +20,10 @@ from solvers.domain.workload import SloScope
 
 ATTAINMENT_GOOD = 0.98
 ATTAINMENT_POOR = 0.90
-_LONG = re.compile(r"sha256:([0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LONG = re.compile(
+    r"sha256:([0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|\d{4}-(0\d|1[0-2])-(\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|\+00:00)"
+)
 _DIGITS = {"n0": 0, "n1": 1}
 _SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution"}
 
@@ -71,8 +75,13 @@ def said(value: Any) -> str:
 
 
 def brief(text: str) -> Markup:
-    """A text whose digests and ids are as long as people read them, and whole where one points at them."""
-    return Markup(_LONG.sub(r'<span title="\g<0>">\1\2</span>', str(escape(text))))  # noqa: S704 - it is escaped
+    """A text whose digests, ids and times are as long as people read them, and whole where one points at them."""
+    return Markup(_LONG.sub(_brief, str(escape(text))))  # noqa: S704 - it is escaped
+
+
+def _brief(found: re.Match[str]) -> str:
+    digest, key, month, day, clock = found.groups()
+    return f'<span title="{found[0]}">{digest or key or f"{day} {month_abbr[int(month)]} {clock}"}</span>'
 
 
 def percent(fraction: float | None) -> str:

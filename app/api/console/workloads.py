@@ -95,12 +95,9 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1, why_
         raise NotFoundError(f"there is no service {workload}")
     held = _held(fleet, workload)
     charts = {
-        "subjects": [f"services/{workload}"],
-        "hours": hours,
-        "charts": _lined(line["slo"]),
-        "marks": _marks(visit),
-        "topic": f"services/{workload}",
-    }
+        "subjects": [f"services/{workload}"], "topic": f"services/{workload}", "hours": hours,
+        "charts": _lined(line["slo"]), "marks": _marks(visit),
+    }  # fmt: skip
     return visit.page(
         "service.html",
         topics="services,cycles" if visit.may(CLUSTER_READ) else "services",
@@ -213,6 +210,7 @@ def one_work(visit: Looking, project: Project, name: Name) -> Response:
         topics="work",
         work=line,
         held=_held(fleet, workload),
+        explained=_explained(visit, workload, fleet, None),
         yaml=yaml.safe_dump(_said(stored.spec), allow_unicode=True),
         version=stored.version,
         events=_history(visit, f"{kind.plural}/{workload}"),

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import text
 
 from app import kinds
-from app.api.console import door, machines, workloads
+from app.api.console import door, machines, words, workloads
 from app.services.declared.sign_ins import SIGN_IN_S
 from app.services.seen.feed import FollowedFleet, Topic, difference
 from app.store import targets
@@ -351,7 +351,8 @@ INSERT INTO ledger_hours (
     usd_whole, usd_energy)
 SELECT date_trunc('hour', now()) - interval '2 hours', 'g', kind, subject, 'a', 't4', 'default', 'on_demand', 1,
     project, workload, 'm', 3600, 180000, 0, 0, 0, 0.5, usd, usd, 0
-FROM (VALUES ('replica', 'r', 'demo', '=demo/vision', 1.25), ('idle', '', '', '', 0.75))
+FROM (VALUES ('replica', 'r', 'demo', '=demo/vision', 1.25), ('replica', 'j', 'demo', 'demo/train', 0),
+    ('idle', '', '', '', 0.75))
     AS v (kind, subject, project, workload, usd)
 """
 
@@ -368,6 +369,8 @@ def test_the_bill_is_the_same_as_a_page_a_file_and_sql(full: World) -> None:
         )
         connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', date_trunc('hour', now()))")
     page = _text(full, "viewer", "/costs?by=service&days=1")
+    # What is declared leads to its page, what is gone nowhere.
+    assert re.findall(r'<tr><td><a href="([^"]+)"', page) == ["/work/demo/train"]
     sums = {item["key"]: item["usd"] for item in full.call("GET", "/v1/costs").json()["items"]}
     rows = list(csv.DictReader(io.StringIO(_text(full, "viewer", "/costs.csv?by=service&days=1"))))
     # A spreadsheet takes what begins so for a formula.
@@ -502,6 +505,12 @@ def test_lanes_show_who_held_a_gpu_beside_whom(full: World) -> None:
         ("demo/vision", "0.5"),
         ("other/speech", "0.2"),
     ]
+
+
+def test_times_in_facts_are_as_people_write_them() -> None:
+    told = str(words.brief("until 2026-02-31T09:27:10.5+00:00, not 2026-13-01T00:00:00Z <b>"))
+    shown = '<span title="2026-02-31T09:27:10.5+00:00">31 Feb 09:27</span>'
+    assert told == f"until {shown}, not 2026-13-01T00:00:00Z &lt;b&gt;"
 
 
 # -- what scripts read ------------------------------------------------------------------------------------------------

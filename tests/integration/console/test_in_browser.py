@@ -569,6 +569,18 @@ def test_changes_come_by_themselves_and_disturb_nobody(entrance: Entrance, serve
     assert visitor.page.evaluate(kept) == [selected, "Services", 60]
 
 
+def test_bars_follow_who_holds_what(viewer: Visitor, served: Served) -> None:
+    viewer.open("/fleet")
+    expect(viewer.page.locator("#link")).to_have_text("live")
+    expect(viewer.page.get_by_role("img", name="75 percent of the SMs held")).to_be_visible()
+    change = "UPDATE replica_samples SET share_pct_sm = share_pct_sm {} 20 WHERE replica = 'demo/vision#0'"
+    served.house.change(change.format("-"))
+    try:
+        expect(viewer.page.get_by_role("img", name="55 percent of the SMs held")).to_be_visible()
+    finally:
+        served.house.change(change.format("+"))
+
+
 def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) -> None:
     viewer.open(f"/services/{OWN}/vision")
     viewer.link().to_have_text("live")

@@ -121,6 +121,8 @@
       if (!data.whole && topic + "/" + id === main.dataset.watch) moved = true;
       if (!data.whole && (STRUCTURE[topic] || []).some((name) => name in fields)) moved = true;
       if (!data.whole && topic === "services" && "replicas_planned" in fields) moved = true;
+      // A share that is shown beside a bar: who holds what is another now.
+      if (!data.whole && topic === "devices" && "share_pct_sm_held" in fields && elements.has(topic + "/" + id + "/share_pct_sm_held")) moved = true;
       things[id] = Object.assign(things[id] || {}, fields);
       for (const [name, value] of Object.entries(fields)) {
         for (const element of elements.get(topic + "/" + id + "/" + name) || []) put(element, value);
