@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from solvers.domain.arrays import Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.grouping import grouped
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.jobs import spread_jobs
@@ -206,13 +206,10 @@ class _Drafts:
     """
 
     def __init__(self, seats: Seats, workload: int) -> None:
-        problem, judge = seats.floor.problem, seats.floor.judge
+        problem = seats.floor.problem
         self.workload, self.mine = workload, np.flatnonzero(problem.variant_workload == workload)
-        # Of each its device, the $/h that it adds, and what it serves more.
-        self.judged, self.device = judge.judge(Patterns.none(judge.width)), np.zeros(0, dtype=np.int64)
-        self.usd, self.rps = np.zeros(0), np.zeros(0)
-        # Device, kind and members, not judged yet.
-        self.fresh: list[tuple[int, int, list[Member]]] = []
+        # By device: contents, the $/h that they add, and what they serve more.
+        self.drafts: dict[int, tuple[Judged, Floats, Floats]] = {}
         # By pool, empty devices that are not looked at: like another that is.
         self.idle: dict[int, list[int]] = {}
         for pool in np.flatnonzero(problem.allowed[:, self.mine].any(axis=1)).tolist():
@@ -223,9 +220,7 @@ class _Drafts:
 
     def anew(self, seats: Seats, device: int) -> None:
         """A device's contents are about to change."""
-        kept = np.flatnonzero(self.device != device)
-        self.judged = self.judged.take(kept)
-        self.device, self.usd, self.rps = self.device[kept], self.usd[kept], self.rps[kept]
+        self.drafts.pop(device, None)
         idle = self.idle.get(int(seats.floor.pool_of[device]), [])
         if seats.patterns[device] is None and idle:
             self.draft(seats, idle.pop(0))
@@ -242,41 +237,37 @@ class _Drafts:
             if before is None
             else problem.like(pool, int(problem.kind_clock_mhz[before.kind]))
         )
-        room = len(members) < min(seats.floor.judge.width, problem.pools[pool].clients)
+        judge, fresh = seats.floor.judge, list[tuple[int, list[Member]]]()
+        room = len(members) < min(judge.width, problem.pools[pool].clients)
         for share, kind, variant in product(steps, kinds, allowed if room else ()):
-            self.fresh.append((device, kind, [*members, (variant, share)]))
+            fresh.append((kind, [*members, (variant, share)]))
         grown = [place for place, (variant, _) in enumerate(members) if variant in allowed]
         for more, kind, place in product(steps, kinds, grown):
             variant, share = members[place]
-            self.fresh.append((device, kind, [*members[:place], (variant, share + more), *members[place + 1 :]]))
+            fresh.append((kind, [*members[:place], (variant, share + more), *members[place + 1 :]]))
+        made = np.zeros((len(fresh), judge.width, 2), dtype=np.int64)
+        made[:, :, 0] = -1
+        for row, (_, listed) in enumerate(fresh):
+            made[row, : len(listed)] = listed
+        of = np.array([each for each, _ in fresh], dtype=np.int64)
+        judged = judge.judge(Patterns(kind=of, variants=made[:, :, 0], shares_pct=made[:, :, 1]))
+        rps = (judged.capacity_rps * np.isin(judged.rows.variants, self.mine)).sum(axis=1)
+        usd_now = 0.0 if before is None else before.usd_per_h
+        self.drafts[device] = judged, judged.usd_per_h - usd_now, rps - _served(seats, before, self.workload)
 
     def offers(self, seats: Seats) -> Iterator[Move]:
         """Lawful moves; the cheapest per rate served first."""
-        self._judge(seats)
-        short, device, judged = max(seats.short_rps(self.workload), DUST), self.device, self.judged
-        score = (np.maximum(self.usd, 0.0) + DUST) / np.maximum(np.minimum(self.rps, short), DUST * short)
-        order = np.lexsort((device, self.usd, score))
+        if not self.drafts:
+            return
+        device = np.repeat(list(self.drafts), [len(judged) for judged, _, _ in self.drafts.values()])
+        judged = Judged.chained([judged for judged, _, _ in self.drafts.values()])
+        usd, rps = (np.concatenate([item[at] for item in self.drafts.values()]) for at in (1, 2))
+        short = max(seats.short_rps(self.workload), DUST)
+        score = (np.maximum(usd, 0.0) + DUST) / np.maximum(np.minimum(rps, short), DUST * short)
+        order = np.lexsort((device, usd, score))
         for row in order[judged.lawful[order]]:
             (pattern,) = seats.floor.judge.patterns(judged.take(np.array([row], dtype=np.int64)))
             yield Move(device=int(device[row]), after=pattern)
-
-    def _judge(self, seats: Seats) -> None:
-        """What is new."""
-        before = [seats.patterns[device] for device, _, _ in self.fresh]
-        made = np.zeros((len(before), seats.floor.judge.width, 2), dtype=np.int64)
-        made[:, :, 0] = -1
-        for row, (_, _, members) in enumerate(self.fresh):
-            made[row, : len(members)] = members
-        kind = np.array([kind for _, kind, _ in self.fresh], dtype=np.int64)
-        judged = seats.floor.judge.judge(Patterns(kind=kind, variants=made[:, :, 0], shares_pct=made[:, :, 1]))
-        rps = (judged.capacity_rps * np.isin(judged.rows.variants, self.mine)).sum(axis=1)
-        rps -= [_served(seats, item, self.workload) for item in before]
-        usd = judged.usd_per_h - [0.0 if item is None else item.usd_per_h for item in before]
-        device = np.array([device for device, _, _ in self.fresh], dtype=np.int64)
-        self.judged, self.fresh = Judged.chained([self.judged, judged]), []
-        self.device, self.usd, self.rps = (
-            np.concatenate(pair) for pair in ((self.device, device), (self.usd, usd), (self.rps, rps))
-        )
 
 
 def _served(seats: Seats, pattern: Pattern | None, workload: int) -> float:
