@@ -206,7 +206,7 @@ def _explanation(name: str, answer: Document) -> list[Any]:
     missing = gap_table(answer)
     waiting = [answer["waiting"]["sentence"]] if answer["waiting"] is not None else []
     if not items and not missing:
-        return [f"{name} has no part in this plan", *waiting]
+        return [f"{name} has no part in this plan", *(waiting or ["a newer one may: headroom plans, then --plan ID"])]
     parts: list[Any] = [listed(_REPLICAS, items)] if items else []
     if answer.get("problems"):
         parts += ["\nwhat stands in the way", *(f"  {sentence}" for sentence in answer["problems"])]

@@ -230,7 +230,7 @@ def rollback(
         done = client.roll_back(wish)
     lines = [f"generation {done['generation']} is what generation {done['restored']} was", *hold_lines(done["held"])]
     show(done, output, lines)
-    if done["worse"] and output is Format.TABLE:
+    if done["worse"] and output.is_for_people:
         typer.echo(f"headroom: worse than before: {', '.join(done['worse'])}", err=True)
 
 

@@ -276,7 +276,8 @@ def test_explain_before_the_first_plan_and_about_a_stranger(api: Api, headroom: 
     assert (said.status, said.err) == (Exit.NOT_FOUND, "headroom: no plan stands yet\n")
     empty = {"summary": summary(), "assignments": [], "unplaced": [], "waiting": None, "insight": NOTHING_KNOWN}
     api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = empty
-    assert "vision/x has no part in this plan" in headroom("explain", "vision/x", "--plan", PLAN_ID).out
+    said = headroom("explain", "vision/x", "--plan", PLAN_ID).out.splitlines()
+    assert said[-2:] == ["vision/x has no part in this plan", "a newer one may: headroom plans, then --plan ID"]
     problem = {"detail": "there is no workload vision/x", "code": "not-found"}
     api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = httpx.Response(404, json=problem)
     said = headroom("explain", "vision/x", "--plan", PLAN_ID)
