@@ -259,8 +259,8 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
-CLOSER_UNITS, CLOSER_PART = 1000, 0.2
-"""What a nearer bound may take where devices are few, no more than all else may; and what is kept of the deadline."""
+CLOSER_UNITS, CLOSER_TIMES, CLOSER_PART = 2200, 3, 0.2
+"""What a nearer bound may take where devices are few, also in times all else; and what is kept of the deadline."""
 EXPLAIN_S = 0.05
 EXPLAIN_S_PER_WORKLOAD = 0.0006
 EXPLAIN_S_PER_SHORT = 0.25
@@ -328,7 +328,7 @@ class Attempt:
 
     def closer_deadline(self) -> Deadline:
         """What branching may take for a nearer bound of the plan."""
-        units = min(CLOSER_UNITS, self.request.budget.work_units or CLOSER_UNITS)
+        units = min(CLOSER_UNITS, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS))
         return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
 
     def explained_most(self) -> int | None:

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
+from math import ceil
 
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.engines.deadline import Deadline
+from solvers.engines.deadline import Deadline, charge
 from solvers.planners.joint.solve.alike import Alike
 from solvers.planners.joint.solve.generate import Generation, Look, Pricing, units_of
 from solvers.planners.joint.solve.judge import Judge
@@ -33,6 +34,8 @@ ROUNDS_MAX = 20
 LOOK, LOOK_LEAST, CLOSER = 0.005, 2e-4, 4.0
 """Of what devices cost, ceilings may stay above what was found."""
 REPEATS = 8
+NODE_UNITS, CLOSELY = 60, 10
+"""What a node may take before another has its turn, and how many times as much where its numbers are whole."""
 WHOLE = 1e-5
 COUNTS_APART, COUNTS_MAX, DEVICES_MAX = 40, 100, 24
 """Of devices by pool and replicas by pool and workload: more cannot be decided in seconds; of more than the first, like
@@ -145,14 +148,16 @@ class Tree:
         rows, programme = master.rows, master.programme
         self.nodes += 1
         self._narrow(node)
+        units, most = self.deadline.units_until(0.0), NODE_UNITS * (CLOSELY if closely else 1)
+        deadline = Deadline(self.deadline.time_left_s, ceil(units if self.nodes == 1 else min(units, most)))
         for turn in range(ROUNDS_MAX):
-            self.deadline.spend(units_of(master))
-            relaxed = programme.solve(max(0.1, self.deadline.left_s), primal=turn > 0)
-            if relaxed is None or self._over:
+            deadline.spend(units_of(master))
+            relaxed = programme.solve(max(0.1, deadline.time_left_s), primal=turn > 0)
+            if relaxed is None or deadline.over:
                 break
             duals = relaxed.row_duals
             how = Look(part=look, step_pct=max(1, master.problem.share_step_pct), repeats=REPEATS)
-            found = self._pricing.price(duals, how, self.deadline, 0.0)
+            found = self._pricing.price(duals, how, deadline, 0.0)
             bound = _proven(node, duals, found.ceilings, rows.pool_at)
             node = replace(node, bound=max(node.bound, bound), totals=self._totals(relaxed.values))
             open_usd = self.usd - (node.bound if self.nodes == 1 else self._least)
@@ -163,6 +168,7 @@ class Tree:
                 if look <= LOOK_LEAST:
                     break
                 look /= CLOSER
+        charge(self.deadline, deadline)
         return node
 
     def _narrow(self, node: Node) -> None:
@@ -176,21 +182,27 @@ class Tree:
         return np.asarray(np.bincount(columns.row, weights=weights, minlength=self._master.rows.count))
 
     def _halves(self, node: Node) -> list[Node]:
-        """Fewer devices of a pool or more, the dearest first; where all are whole, replicas of a workload in one."""
+        """Fewer devices of a pool or more, the dearest first; when that is settled for all, replicas of a workload in
+        one. What is open of devices would be asked again below every replica.
+        """
         if node.totals is None:
             return []
         rows, problem = self._master.rows, self._master.problem
         part = np.abs(node.totals - np.rint(node.totals))
         pools, floors = slice(rows.pool_at, rows.cap_at), slice(rows.floor_at, rows.base)
-        dear = part[pools] * np.array([pool.usd_per_h for pool in problem.pools])
+        usd = np.array([pool.usd_per_h for pool in problem.pools])
+        free = usd * (node.sides.upper - np.maximum(node.sides.lower, 0.0))[pools]
         replicas = part[floors] * self._each_usd
         if part[pools].max() > WHOLE:
-            row = rows.pool_at + int(np.argmax(np.where(part[pools] > WHOLE, dear + WHOLE, 0.0)))
+            row = rows.pool_at + int(np.argmax(np.where(part[pools] > WHOLE, part[pools] * usd + WHOLE, 0.0)))
+        elif free.max() > 0:
+            row = rows.pool_at + int(np.argmax(free))
         elif (part[floors] * (self._each_usd > 0)).max() > WHOLE:
             row = rows.floor_at + int(np.argmax(replicas))
         else:
             return []
         at = np.floor(node.totals[row] + WHOLE)
+        at -= at >= node.sides.upper[row]
         lower, upper = node.sides.lower.copy(), node.sides.upper.copy()
         lower[row], upper[row] = at + 1, at
         return [replace(node, sides=replace(node.sides, **side)) for side in ({"upper": upper}, {"lower": lower})]

@@ -12,7 +12,7 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.joint.certificate import branched, serving
 from solvers.planners.joint.solve import branch
 from solvers.planners.joint.solve.alike import Alike
-from solvers.planners.joint.solve.branch import Tree, few_devices
+from solvers.planners.joint.solve.branch import NODE_UNITS, Node, Tree, few_devices
 from solvers.planners.joint.solve.generate import Generation, Pace, Pricing, generate, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
@@ -56,6 +56,28 @@ def test_a_few_devices_are_proven() -> None:
     check_layout(problem, found)
     assert found.value(problem) <= 4.45
     assert found.value(problem) <= branched(problem, found.value(problem), Deadline(600.0, 1000)) * 1.004
+
+
+def test_replicas_are_asked_about_when_devices_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each number of replicas is asked about with every number of devices; nor does one node take all there is."""
+    relaxed, seen = Tree._relaxed, list[tuple[bool, bool, int]]()
+
+    def noted(tree: Tree, node: Node, *, closely: bool = False) -> Node:
+        rows = tree._master.rows
+        pools, floors = slice(rows.pool_at, rows.cap_at), slice(rows.floor_at, rows.base)
+        sides = node.sides
+        of_replicas = bool((sides.lower[floors] > rows.lower[floors]).any() or np.isfinite(sides.upper[floors]).any())
+        settled = bool((np.maximum(sides.lower, 0.0)[pools] == sides.upper[pools]).all())
+        before = tree.deadline.units_until(0.0)
+        found = relaxed(tree, node, closely=closely)
+        seen.append((of_replicas, settled, 0 if closely else round(before - tree.deadline.units_until(0.0))))
+        return found
+
+    monkeypatch.setattr(Tree, "_relaxed", noted)
+    branched(family_problem(8, 5, 3), 4.45, Deadline(600.0, 3000))
+    assert any(of_replicas for of_replicas, _, _ in seen)
+    assert all(settled for of_replicas, settled, _ in seen if of_replicas)
+    assert max(units for _, _, units in seen[1:]) <= NODE_UNITS + 1
 
 
 @pytest.mark.parametrize("seed", range(20, 40))
