@@ -26,7 +26,7 @@ def record(cls: type[T]) -> type[T]:
     """Make `cls` an immutable record that the API may describe: its docstring, its fields, and no others."""
     made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
     marked: Any = made
-    marked.__pydantic_config__ = {"extra": "forbid", "use_attribute_docstrings": True}
+    marked.__pydantic_config__ = {"extra": "forbid"}
     _records.add(made)
     return made
 
