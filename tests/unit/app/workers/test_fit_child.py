@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +36,13 @@ def dies(_: Evidence) -> Suite:
     raise AssertionError
 
 
+def dies_once(evidence: Evidence) -> Suite:
+    with suppress(FileExistsError):
+        os.close(os.open(os.environ["DIED"], os.O_CREAT | os.O_EXCL))
+        dies(evidence)
+    return fitted(evidence)
+
+
 def hangs(_: Evidence) -> Suite:
     threading.Event().wait()
     raise AssertionError
@@ -50,5 +59,13 @@ def test_a_child_learns_what_we_would() -> None:
 def test_a_child_that_fails_is_told_and_gone(fit: Fit, limit_s: float, words: str) -> None:
     others = {child.pid for child in multiprocessing.active_children()}
     with pytest.raises(EngineError, match=words):
-        fit_apart(EVIDENCE, fit, limit_s)
+        fit_apart(EVIDENCE, fit, limit_s, ())
     assert {child.pid for child in multiprocessing.active_children()} <= others
+
+
+def test_who_was_killed_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIED", str(tmp_path / "died"))
+    with pytest.raises(EngineError, match="without an answer"):
+        fit_apart(EVIDENCE, dies_once, again_after_s=())
+    (tmp_path / "died").unlink()
+    assert fit_apart(EVIDENCE, dies_once, again_after_s=(0.0,)).dump() == fitted(EVIDENCE).dump()
