@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from app.store.ledger import account
@@ -75,6 +77,16 @@ def test_three_accountings_of_a_shared_device(session: Session, fleet: Fleet) ->
     assert (a.kind, a.project, a.workload, a.node_id, a.gpu_type) == ("replica", "vision", "vision/a", "n1", "t4")
 
 
+def after_one_then_both_then_nobody(session: Session, fleet: Fleet, a: Holding, b: Holding) -> Sequence[Row[Any]]:
+    """The ledger of a minute: ten seconds of a, ten of a and b, forty of nobody."""
+    for nth in range(1, 13):
+        fleet.report("n1", after(5 * nth), {"g1": 500.0}, [a] if nth <= 2 else [a, b] if nth <= 4 else [])
+    fleet.write()
+    account(session, after(80))
+    assert_sums(session)
+    return ledger(session)
+
+
 def test_whole_gpu_goes_to_the_one_holder_alone_and_idles_when_nobody_holds(session: Session, fleet: Fleet) -> None:
     """Ten seconds of a, ten of a and b, forty of nobody."""
     fleet.gpu_type("t4", 16384, price(3.6))
@@ -82,12 +94,7 @@ def test_whole_gpu_goes_to_the_one_holder_alone_and_idles_when_nobody_holds(sess
     fleet.device("g1")
     a = Holding(replica="vision/a#0", uuid="g1", share_pct_sm=20)
     b = Holding(replica="train/b#0", uuid="g1", share_pct_sm=60, kind="job")
-    for nth in range(1, 13):
-        fleet.report("n1", after(5 * nth), {"g1": 500.0}, [a] if nth <= 2 else [a, b] if nth <= 4 else [])
-    fleet.write()
-    account(session, after(80))
-    assert_sums(session)
-    rows = ledger(session)
+    rows = after_one_then_both_then_nobody(session, fleet, a, b)
     assert only(rows, kind="replica").usd_whole == Decimal("0.0125")
     assert only(rows, kind="job").usd_whole == Decimal("0.0075")
     assert only(rows, kind="idle").usd_whole == Decimal("0.04")
@@ -174,12 +181,7 @@ def test_who_overlap_while_they_change_over_pay_for_that_moment_alone(session: S
     fleet.node("n1")
     fleet.device("g1")
     a, b = (Holding(replica=f"p/{name}#0", uuid="g1", share_pct_sm=100, memory_mib_used=4096) for name in "ab")
-    for nth in range(1, 13):
-        fleet.report("n1", after(5 * nth), {"g1": 500.0}, [a] if nth <= 2 else [a, b] if nth <= 4 else [])
-    fleet.write()
-    account(session, after(80))
-    assert_sums(session)
-    rows = ledger(session)
+    rows = after_one_then_both_then_nobody(session, fleet, a, b)
     paid = {row.subject: (row.usd_share, row.usd_memory, row.usd_whole, row.share_pct_sm_seconds) for row in rows}
     assert paid["p/a#0"] == (*[Decimal("0.015")] * 3, 1500)
     assert paid["p/b#0"] == (*[Decimal("0.005")] * 3, 500)
