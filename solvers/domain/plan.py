@@ -90,6 +90,8 @@ class Destination:
     settings: tuple[DeviceSetting, ...]
     unplaced: tuple[Unplaced, ...]
     objective: Objective
+    bound_usd_per_h: float | None = late(None)
+    """Of serving what is served there, as a plan's is."""
 
 
 @value
@@ -123,14 +125,13 @@ class Plan:
         to = self.toward
         if to is None:
             return self
-        usd = None if self.bound_usd_per_h is None else min(self.bound_usd_per_h, to.objective.cost_usd_per_h)
         return replace(
             self,
             assignments=to.assignments,
             settings=to.settings,
             unplaced=to.unplaced,
             objective=to.objective,
-            bound_usd_per_h=usd,
+            bound_usd_per_h=to.bound_usd_per_h,
             toward=None,
         )
 

@@ -164,20 +164,21 @@ class Certificate:
         return min(cost, bound)
 
     def closer(self, plan: Plan, known: Shown | None, deadline: Deadline) -> tuple[Plan, Shown | None]:
-        """The plan with what branching proves of it, where devices are few and that is more; and what was shown, which
-        goes on to hold for whoever serves as much on the same fleet.
+        """The plan with what branching proves of it, of a stopover of where it leads, where devices are few and that
+        is more; and what was shown, which goes on to hold for whoever serves as much on the same fleet.
         """
-        loose, to, cost = self.problem, plan.arrived, plan.objective.cost_usd_per_h
+        if plan.toward is not None:
+            to, known = self.closer(plan.arrived, known, deadline)
+            return replace(plan, toward=replace(plan.toward, bound_usd_per_h=to.bound_usd_per_h)), known
+        loose, cost = self.problem, plan.objective.cost_usd_per_h
         outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
-        least_usd = min(cost, to.objective.cost_usd_per_h)
-        if not (few_devices(loose.problem) and bound < least_usd * (1 - NEAR)):
+        if not (few_devices(loose.problem) and bound < cost * (1 - NEAR)):
             return plan, known
-        # Of a stopover it has to hold for where it leads, too.
-        problem = serving(loose.problem, _served_rps(plan), _served_rps(to))
+        problem = serving(loose.problem, _served_rps(plan))
         fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
         rates = {item.id: item.rate_rps for item in problem.workloads}
         if known is None or known.fleet != fleet or any(rates[name] < rate for name, rate in known.rates.items()):
-            usd = branched(problem, least_usd - outside_usd, deadline)
+            usd = branched(problem, cost - outside_usd, deadline)
             known = Shown(fleet=fleet, rates=rates, usd_per_h=usd)
         usd = outside_usd + known.usd_per_h
         return (replace(plan, bound_usd_per_h=min(usd, cost)) if bound < usd <= cost * (1 + DUST) else plan), known
@@ -207,13 +208,13 @@ def _served_rps(plan: Plan) -> Mapping[WorkloadId, float]:
     return summed(plan.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
 
 
-def serving(problem: JointProblem, *served_rps: Mapping[WorkloadId, float]) -> JointProblem:
-    """The same, asking for no more than all of these serve, a little less so that it holds longer; how many replicas do
+def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> JointProblem:
+    """The same, asking for no more than is served, a little less so that it holds longer; how many replicas do
     it, and in how many domains, is left out.
     """
     works, usd = list[Workload](), SURELY_DEVICES * max(problem.dearest_usd, DUST)
     for item in problem.workloads:
-        rate = min(item.rate_rps, *(each[item.id] for each in served_rps))
+        rate = min(item.rate_rps, served_rps[item.id])
         rate = exp(floor(RATE_STEPS * log(rate)) / RATE_STEPS) if rate > 0 else 0.0
         asked = replace(item, rate_rps=rate, rate_least_rps=min(rate, item.rate_least_rps), unserved_usd=usd)
         works.append(replace(asked, replicas_min=0, domains_min=1, may_wait=False))

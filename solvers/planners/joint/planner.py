@@ -321,7 +321,8 @@ def bounded(found: Found, plan: Plan) -> Plan:
             waiting_usd = sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)
             usd_per_h = [usd - waiting_usd for usd in proven]
             bound = max([bound, *(min(usd, cost) for usd in usd_per_h if usd <= cost * (1 + DUST))])
-    return replace(plan, bound_usd_per_h=bound)
+    toward = plan.toward and replace(plan.toward, bound_usd_per_h=bounded(found, plan.arrived).bound_usd_per_h)
+    return replace(plan, bound_usd_per_h=bound, toward=toward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

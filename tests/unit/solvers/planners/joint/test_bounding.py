@@ -157,15 +157,17 @@ def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> N
     assert certificate.closer(plan, replace(shown, fleet="other"), none)[0].bound_usd_per_h is None
 
 
-def test_a_stopover_is_bounded_by_where_it_leads() -> None:
+def test_a_stopover_is_bounded_where_it_leads_by_what_is_served_there() -> None:
     picture = lab()
     plan = replace(planned(picture), bound_usd_per_h=None)
-    certificate = glance(picture)
     less = replace(plan, assignments=plan.assignments[1:])
-    there = Destination(assignments=less.assignments, settings=plan.settings, unplaced=(), objective=plan.objective)
     dear = replace(plan.objective, cost_usd_per_h=9 * plan.objective.cost_usd_per_h)
-    way = certificate.closer(replace(plan, objective=dear, toward=there), None, Deadline(60.0, 500))[0]
-    assert way.bound_usd_per_h == certificate.closer(less, None, Deadline(60.0, 500))[0].bound_usd_per_h
+    certificate = glance(picture)
+    for way, to in ((plan, less), (less, plan)):
+        there = Destination(assignments=to.assignments, settings=plan.settings, unplaced=(), objective=plan.objective)
+        found = certificate.closer(replace(way, objective=dear, toward=there), None, Deadline(60.0, 500))[0]
+        assert found.arrived.bound_usd_per_h == certificate.closer(to, None, Deadline(60.0, 500))[0].bound_usd_per_h
+        assert found.bound_usd_per_h is None
 
 
 def test_prices_are_read_by_another_problem_of_the_same_names() -> None:

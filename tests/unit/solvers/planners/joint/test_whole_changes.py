@@ -190,6 +190,7 @@ def test_money_makes_room_first_and_interrupts_nobody() -> None:
     assert where(plan.toward.assignments) == MOVED
     now = worth_of(picture, builders.everything_movable(picture), picture.target.assignments).objective
     assert plan.toward.objective.cost_usd_per_h < now.cost_usd_per_h < plan.objective.cost_usd_per_h
+    assert 0 < (plan.arrived.bound_usd_per_h or 0) <= plan.toward.objective.cost_usd_per_h
     assert verify(picture, plan) == ()
     assert Step.of(picture, now, plan).worthwhile
     target = builders.target(plan.assignments, settings=plan.settings, generation=Generation(2))
