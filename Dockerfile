@@ -9,9 +9,12 @@ RUN python -m venv /opt/server && /opt/server/bin/pip install --quiet --require-
 RUN python -m venv /opt/agent && /opt/agent/bin/pip install --quiet --require-hashes -r requirements.lock
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY app app
+COPY headroom_client headroom_client
 COPY solvers solvers
 COPY agents agents
 COPY migrations migrations
+COPY examples examples
+COPY openapi/openapi.json openapi/openapi.json
 # The wheel is built once with the locked build backend and installed without looking anything up.
 RUN /opt/server/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels . && \
     /opt/server/bin/pip install --quiet --no-deps --no-index /wheels/*.whl && \

@@ -164,7 +164,7 @@ openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's sc
 	$(BIN)/python -m benchmarks.same.described openapi
 
 examples: $(VENV)/.dev-stamp ## Record the examples of the API's description anew, from the calls that a test makes
-	$(BIN)/pytest -q tests/integration/api/test_examples.py --examples app/api/examples.json
+	$(BIN)/pytest -q tests/integration/api/test_examples.py --examples benchmarks/same/examples.json
 	$(BIN)/python -m benchmarks.same.described openapi
 
 docs: $(VENV)/.dev-stamp ## Build the documentation as a site into site/; a link, anchor or page that leads nowhere ends it

@@ -138,12 +138,17 @@ class Follower:
         return said + (b"".join(texts) or (b"" if said else NOTHING))
 
 
+class EventStream(LineStream):
+    """Server-sent events."""
+
+    media_type = "text/event-stream"
+
+
 def live_stream(
     registry: StreamRegistry, actor: Actor, board: LiveBoard, follower: Follower, heartbeat_s: float
-) -> LineStream:
-    """A stream of server-sent events, which ends with its token."""
-    stream = LineStream(registry, actor, board.hub, follower.news, heartbeat_s)
-    stream.headers["content-type"] = "text/event-stream"
+) -> EventStream:
+    """A stream, which ends with its token."""
+    stream = EventStream(registry, actor, board.hub, follower.news, heartbeat_s)
     stream.headers["x-content-type-options"] = "nosniff"
     return stream
 

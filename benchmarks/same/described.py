@@ -19,12 +19,13 @@ from agents.wire import NodeTarget
 from app.api import body
 from app.api.app import create_app
 from app.api.deps import ApiContext
-from app.api.meanings import describe
 from app.clock import SystemClock
 from app.services.beliefs.beliefs import Beliefs
 from app.services.planning.deciding import BARE, Remark, RolledBack
 from app.settings import Settings
 from app.store.engine import Database
+from benchmarks.same.describing import describe_api
+from benchmarks.same.meanings import describe
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.domain.change import Target, Transition
 from solvers.domain.device import Device, GpuType, Node, PowerCap
@@ -78,7 +79,7 @@ class _NoPlanning:
 
 def files() -> Mapping[str, str]:
     """Text of every generated file by its path inside `openapi/`."""
-    found = {"openapi.json": _text(application().openapi())}
+    found = {"openapi.json": _text(describe_api(application()))}
     for kind in VALUES:
         found[f"schemas/{kind.__name__}.json"] = _described(TypeAdapter(kind).json_schema(), kind)
     for message in body.MESSAGES.values():

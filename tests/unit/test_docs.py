@@ -63,6 +63,13 @@ def test_what_is_built_has_a_name_of_its_own() -> None:
     about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert (about["project"]["name"], about["project"]["scripts"]["headroom"]) == ("headroom-gpu", "app.cli:main")
     assert f'VERSION = "{VERSION}"\n' in (ROOT / about["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")
+    beside = [
+        tomllib.loads((ROOT / each / "pyproject.toml").read_text())["project"] for each in ("headroom_client", "lab")
+    ]
+    assert [(each["name"], each["version"]) for each in beside] == [
+        ("headroom-gpu-client", VERSION),
+        ("headroom-lab", VERSION),
+    ]
     assert [str(file) for file in MODULES if 'version("headroom' in file.read_text(encoding="utf-8")] == []
 
 

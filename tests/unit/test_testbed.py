@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +46,17 @@ def test_images_run_as_an_ordinary_user() -> None:
     assert len(final) == 2
     for stage in final:
         assert re.search(r"^USER 10001$", stage, flags=re.M)
+
+
+def test_images_carry_everything_that_a_wheel_does() -> None:
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    copied = re.findall(r"^COPY (\S+) \1$", (ROOT / "Dockerfile").read_text(), flags=re.M)
+    assert sorted(copied) == sorted(about["wheel"]["only-include"])
+    carried = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert {"app/openapi_bundle/openapi.json", "app/examples_bundle/demo/services.yaml"} < carried
+    assert "headroom_client/pyproject.toml" not in carried
+    carried = {f"/{part}" for part in about["wheel"]["only-include"]}
+    assert carried <= set(about["sdist"]["include"])
 
 
 def test_ports_are_bound_to_this_machine_only(compose: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from app.api.body import CSV
 from app.api.deps import Services, context_of, services_of
 from app.api.exposition import FleetPage
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
-from app.api.live import Follower, live_stream
+from app.api.live import EventStream, Follower, live_stream
 from app.api.openapi import router_of
 from app.api.streams import HEARTBEAT, AskingStream, LineStream
 from app.errors import ForbiddenError
@@ -200,7 +200,7 @@ LastEventId = Annotated[
     "/v1/events/stream",
     summary="Follow what changes",
     status_code=200,
-    response_class=LineStream,
+    response_class=EventStream,
     responses=EVENT_STREAM,
 )
 async def follow_events(
@@ -212,7 +212,7 @@ async def follow_events(
     return follow(request, actor, topics, last_event_id)
 
 
-def follow(request: Request, actor: Actor, topics: str | None, last_id: str | None) -> LineStream:
+def follow(request: Request, actor: Actor, topics: str | None, last_id: str | None) -> EventStream:
     """The stream for somebody. Raises FieldError for topics that they cannot follow."""
     state = request.app.state
     follower = Follower(state.live_board, topics_of(topics, actor.project), actor.project, last_id)

@@ -153,6 +153,8 @@ class Requests:
         parameters = {name: parts[name] for name in re.findall(r"{(\w+)}", route.path)}
         if route.operation == "query_telemetry":
             parameters |= {"subject": f"services/{OWN}/vision", "field": "offered_rps"}
+        if route.operation == "follow_events":
+            parameters |= {"topics": "services"}
         if route.operation == "read_logs":
             parameters |= {"replica": f"{OWN}/vision#0"}
         if route.method == "PUT":
@@ -228,10 +230,12 @@ class Requests:
 
     def fresh_log_request(self) -> str:
         """Something that is wanted of the node."""
+        self._sequence += 1
+        reader = f"reader-{self._sequence}"
         with self._world.database.transaction() as session:
-            logs.ask(session, "reader", f"{OWN}/vision", f"{OWN}/vision#0", 10)
-            logs.take(session, "reader")
-            return str(logs.wanted_of(session, NODE)[0].request)
+            logs.ask(session, reader, f"{OWN}/vision", f"{OWN}/vision#0", 10)
+            logs.take(session, reader)
+            return str(logs.wanted_of(session, NODE)[-1].request)
 
     def fresh_profile(self) -> str:
         """A profile that may be deleted; its model."""

@@ -1,8 +1,8 @@
 """Every operation's example in the API's description: sent to a real API over a real database, it is answered as the
 description says.
 
-`--examples app/api/examples.json` writes them anew from the same requests (`make examples`): what a clock, a random
-number or a digest gives has one value there, and of long answers the beginning.
+`--examples benchmarks/same/examples.json` writes them anew from the same requests (`make examples`): what a clock, a
+random number or a digest gives has one value there, and of long answers the beginning.
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app import kinds
+from app.services.seen.feed import FollowedFleet
+from app.store import cycles, events, profiles, webhooks
 from app.store.engine import Database
-from solvers.domain.ids import GpuTypeName, ProjectName
+from app.store.events import Event
+from solvers.cycle.record import Attempt
+from solvers.domain.ids import GpuTypeName, ModelName, ProjectName
+from solvers.domain.profile import PairPoint
 from solvers.domain.workload import Project
 from tests import builders
 from tests.integration.api.filled import fill
 from tests.integration.api.routes import Asked, Route, requests_of
 from tests.integration.api.test_access import IN, TABLE
+from tests.integration.api.test_console import SPENT
 from tests.integration.api.world import World, build_world
+from tests.integration.store import plans as stored
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +51,7 @@ SPARE: Mapping[str, Mapping[str, str]] = {
 """What nothing needs."""
 METHODS = ("GET", "PUT", "PATCH", "POST", "DELETE")
 FIRST = ("propose_plan", "apply_plan", "roll_back", "resume_planning", "reject_plan")
-LINES, LINE_LENGTH = 6, 200
+LINES = 6
 PROCESS = re.compile(r"\b(process|python)_")
 LOG = '{"node": "a", "replica": "demo/vision#0", "line": "ready"}\n'
 """Streams end at once here, so that nobody hands over any line."""
@@ -53,11 +60,15 @@ STABLE = {
     re.compile(r"sha256:[0-9a-f]{64}"): "sha256:" + "4f" * 32,
     re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"): "00000000-0000-4000-8000-000000000001",
     re.compile(r"retry: \d+"): "retry: 250",
+    re.compile(r"\bid: [0-9a-f]{8}\."): "id: 4f4f4f4f.",
     re.compile(r"\b[0-9a-f]{32,64}\b"): "4f" * 16,
     re.compile(r"\b(h[a-z]+)_[A-Za-z0-9_-]{30,}"): r"\1_" + "x" * 43,
     re.compile(r"(-----BEGIN CERTIFICATE-----\n)[^-]*"): r"\1…\n",
 }
-MEASURED = {"age_s": 2.0, "elapsed_ms": 5.0, "window_s": 2.0, "certificate_s": 2_592_000.0}
+MEASURED = {
+    "age_s": 2.0, "elapsed_ms": 5.0, "window_s": 2.0, "certificate_s": 2_592_000.0,
+    "usd_forecast": 90.0, "usd_spent": 1.25,
+}  # fmt: skip
 AT_S = 1767268800.0
 
 
@@ -79,6 +90,7 @@ def test_every_example_is_answered_as_described(world: World, request: pytest.Fi
     document = json.loads(DOCUMENT.read_text(encoding="utf-8"))
     requests = requests_of(world)
     fill(world)
+    _live_on(world)
     found: dict[str, Any] = {}
     for route in sorted(_routes(document), key=_turn):
         operation = document["paths"][route.path][route.method.lower()]
@@ -88,6 +100,8 @@ def test_every_example_is_answered_as_described(world: World, request: pytest.Fi
             asked.parameters["plan_id"] = world.call("POST", "/v1/plans", plain={}).json()["id"]
         if route.operation == "create_profile_run":
             world.call("DELETE", f"/v1/profile-runs/{requests.fresh_run()}")
+        if route.operation == "list_log_requests":
+            requests.fresh_log_request()
         told = _told(operation)
         if anew is None:
             live = {name: asked.parameters[name] for name in GIVEN if name in asked.parameters}
@@ -100,9 +114,34 @@ def test_every_example_is_answered_as_described(world: World, request: pytest.Fi
         assert anew or status == _status(operation), route.operation
         wrong = _wrong(document, operation["responses"][status], answer)
         assert wrong == [], (route.operation, wrong)
+        if anew is None:
+            assert (ill := _ill_shown(operation["responses"][status], answer)) == "", (route.operation, ill)
         found[route.operation] = _example(asked, answer)
     if anew is not None:
         anew.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _live_on(world: World) -> None:
+    """Let everything have something to tell: a bill, a pair, a delivery, what a planner kept, what streams say."""
+    model = ModelName("resnet50")
+    pair = PairPoint(
+        gpu_type=GpuTypeName("t4"), model_a=model, batch_a=4, share_pct_a=50, model_b=model, batch_b=8, share_pct_b=50,
+        latency_ms_a=12.5, latency_ms_b=21.0,
+    )  # fmt: skip
+    with world.database.transaction() as session:
+        profiles.put_pairs(session, [pair])
+        events.append(session, Event(name="node.lost", actor="planner", subject="nodes/b", facts={"silent_s": 75}))
+        webhooks.enqueue(session)
+        kept = cycles.put_state(session, "greedy", "1", b"what it learned")
+        attempt = Attempt(planner="greedy", status="feasible", state_digest=kept)
+        record = replace(stored.record(), attempts=(attempt,))
+        cycles.draft(session, record)
+        cycles.close(session, record)
+    with world.database.raw() as connection:
+        connection.execute(SPENT.replace("=demo", "demo"))
+        connection.execute("INSERT INTO accounting_marks VALUES ('closed_until', date_trunc('hour', now()))")
+    services = world.app.state.services
+    world.app.state.live_board.publish(FollowedFleet(services.status, services.history).picture(), {})
 
 
 def _routes(document: Mapping[str, Any]) -> Iterator[Route]:
@@ -160,6 +199,23 @@ def _wrong(document: Mapping[str, Any], told: Mapping[str, Any], answer: httpx.R
     ]
 
 
+def _ill_shown(told: Mapping[str, Any], answer: httpx.Response) -> str:
+    """How a described example misleads: it stands under another media type, tells of nothing, or is cut."""
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    if not answer.content:
+        return ""
+    shown = told["content"][kind].get("example")
+    if not shown or (isinstance(shown, dict) and shown.get("items", ...) == []):
+        return f"nothing is shown of {kind}"
+    begin = [] if kind == "application/json" else _lines(answer)[:1]
+    return "" if not begin or shown.startswith(f"{begin[0]}\n") else f"it does not begin with {begin[0]}"
+
+
+def _lines(answer: httpx.Response) -> list[str]:
+    """What stands in a text at every time and on every machine."""
+    return [_stable(line) for line in answer.text.splitlines() if not PROCESS.search(line)]
+
+
 def _example(asked: Asked, answer: httpx.Response) -> dict[str, Any]:
     """What is kept of an operation that was tried."""
     found: dict[str, Any] = {"status": answer.status_code}
@@ -170,8 +226,7 @@ def _example(asked: Asked, answer: httpx.Response) -> dict[str, Any]:
     if answer.headers.get("content-type") == "application/json" and answer.content:
         found["answer"] = _short(_stable(answer.json()))
     elif answer.status_code == 200:
-        lines = [line for line in answer.text.splitlines() if not PROCESS.search(line)]
-        found["answer"] = _stable("".join(f"{line[:LINE_LENGTH]}\n" for line in lines[:LINES])) or LOG
+        found["answer"] = "".join(f"{line}\n" for line in _lines(answer)[:LINES]) or LOG
     return found
 
 

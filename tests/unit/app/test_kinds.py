@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import fields as fields_of
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from app.kinds import Kind, Reference
 from app.services.declared import documents as declared
 from app.store import documents
 from app.store.tables import TABLES
+from benchmarks.same.describing import describe_api
 from headroom_client import Client
 from solvers.domain.codec import to_plain
 from solvers.domain.value import value
@@ -54,14 +56,17 @@ ZONE = Kind(
 
 
 @pytest.fixture(autouse=True)
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(kinds, "KINDS", (*kinds.KINDS, ZONE))
     monkeypatch.setitem(headroom_client.wire.KINDS, ZONE.name, headroom_client.wire.KindPlace(ZONE.plural, ZONE.key))
-    monkeypatch.setattr(openapi, "_BODIES", dict(openapi._BODIES))
+    before = dict(openapi.BODIES)
+    yield
+    openapi.BODIES.clear()
+    openapi.BODIES.update(before)
 
 
 def test_another_kind_has_routes() -> None:
-    described = openapi.Described(routes=router_for(ZONE).routes).openapi()["paths"]
+    described = describe_api(openapi.Described(routes=router_for(ZONE).routes))["paths"]
     assert set(described["/v1/quiet-zones/{name}"]) == {"get", "put", "patch", "delete"}
     assert described["/v1/quiet-zones"]["get"]["operationId"] == "list_quiet_zones"
     assert described["/v1/quiet-zones/{name}"]["put"]["summary"] == "Create or replace a quiet zone"

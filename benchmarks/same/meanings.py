@@ -1,7 +1,5 @@
 """What every property of the API's description means: the docstring beside the field where it is written; else, for
 fields that mean the same wherever they stand, one line of `meanings.yaml`, as `field` or `Schema.field`.
-
-Nothing here is read before somebody asks for the description.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import yaml
@@ -36,7 +34,7 @@ def describe(schemas: Mapping[str, Any], kinds: Iterable[Any]) -> None:
 @cache
 def told() -> Mapping[str, str]:
     """The lines by what they are about."""
-    found: Mapping[str, str] = yaml.safe_load(files("app.api").joinpath("meanings.yaml").read_text("utf-8"))
+    found: Mapping[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
     return found
 
 
