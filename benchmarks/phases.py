@@ -44,8 +44,8 @@ from solvers.models.worth import Step, worth_of
 from solvers.planners.base import Budget, PlanRequest, Thought
 from solvers.planners.joint import attempt, certificate, change, planner, spare, whole_devices, write
 from solvers.planners.joint.planner import Advance, Joint
-from solvers.planners.joint.seat import jobs, seating, standing
-from solvers.planners.joint.solve import alike, branch, groups, improve, listing, reach, solve
+from solvers.planners.joint.seat import jobs, seating, standing, stopover
+from solvers.planners.joint.solve import alike, branch, groups, improve, listing, master, reach, solve
 from solvers.planners.joint.solve.reach import Reached
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
@@ -320,6 +320,17 @@ PHASES: dict[str, Phase] = {
     "solve: fewer devices": _phase((improve.with_fewer, alike), _swap(solve, "with_fewer", _same)),
     "solve: complete": _phase((solve.completed, solve._urgent), _swap(solve, "completed", _same)),
     "solve: exchange": _phase((improve,), _swap(solve, "improved", _same)),
+    "solve: cuts": _phase(
+        (
+            master.Master.tighten,
+            master.Master._cut,
+            master.Rows.cut,
+            master.Rows.cut_entries,
+            master.Rows.parts,
+            master.Rows._cuts,
+        ),
+        _swap(master.Master, "tighten", lambda *_: 0),
+    ),
     "solve: closer bound": _phase((solve._proven,), _swap(solve, "_proven", lambda phases, *_: phases.bound)),
     "solve: branch": _phase((branch,), _swap(certificate, "few_devices", _no)),
     "solve: listing": _phase(
@@ -327,13 +338,14 @@ PHASES: dict[str, Phase] = {
     ),
     "solve: listed whole": _phase((listing.solved_whole,), _swap(solve, "solved_whole", _nothing)),
     "solve: groups": _phase((groups,), _swap(solve, "groups_of", lambda _: ())),
-    "counting": _phase((planner.counted_for, whole_devices), _swap(planner, "counted_for", _nothing)),
+    "counting": _phase((whole_devices,), _swap(planner, "counted", _nothing)),
     "change: reach": _phase((reach,), _swap(change, "reached", _as_it_stands)),
     "change: reach, priced": _phase((reach._ReachProgramme.priced,), _swap(reach, "PRICED_MAX", 0)),
     "change: reach, closed groups": _phase((), _swap(reach, "GROUPS_MAX", 10**6)),
     "change: remembered longer": _phase(
         (), _swap(change, "reach_terms", lambda policy: replace(attempt.reach_terms(policy), remembered_s=0.0))
     ),
+    "change: stopover": _phase((stopover, planner._by_way), _swap(planner, "stopover", _nothing)),
     "change: mended beside": _phase((Advance.mended,), _swap(Advance, "mended", _no)),
     "change: memory": _phase(
         (change.scope_of, attempt.recall, attempt.remember), _swap(change, "recall", lambda *_: attempt.NOTHING)
@@ -380,7 +392,7 @@ PHASES: dict[str, Phase] = {
     "write: batches that stand": _phase(
         (write.Batches._column_beside,), _swap(write.Batches, "_column_beside", lambda _s, item, _b, **_m: item.column)
     ),
-    "certificate: at a glance": _phase((certificate._Glance,), _swap(certificate.Certificate, "at_a_glance", ())),
+    "certificate: at a glance": _phase((certificate._Glance,), _swap(certificate.Certificate, "at_a_glance", None)),
 }
 
 

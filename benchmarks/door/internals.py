@@ -22,8 +22,7 @@ import numpy as np
 
 from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.solve import SolveOrder, solve
+from solvers.planners.joint.solve.solve import SolveOrder, first_layout, solve
 
 SIZES = ("8x5:1", "64x20:2", "256x60:5", "1000x200:10")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -256,6 +256,11 @@ class JointProblem:
         return np.array([item.rate_rps for item in self.workloads], dtype=np.float64)
 
     @cached_property
+    def least_rps(self) -> Floats:
+        """Of each workload what must be served."""
+        return np.array([item.rate_least_rps for item in self.workloads], dtype=np.float64)
+
+    @cached_property
     def unserved_usd(self) -> Floats:
         return np.array([item.unserved_usd for item in self.workloads], dtype=np.float64)
 
@@ -267,10 +272,6 @@ class JointProblem:
     @cached_property
     def floors(self) -> Floors:
         return Floors.of(self)
-
-    @cached_property
-    def replicas_floor(self) -> Whole:
-        return np.array([item.replicas_floor for item in self.workloads], dtype=np.int64)
 
     @cached_property
     def pool_devices(self) -> Whole:
@@ -333,17 +334,16 @@ class JointProblem:
             allowed=self.allowed[:, chosen],
         )
 
-    def idle_usd_per_h(self, pool: int) -> float:
-        """What a device of a pool costs before it does anything."""
-        item = self.pools[pool]
-        return 0.0 if self.by_replica else item.usd_per_h + self.usd_per_wh * item.idle_w
+    @cached_property
+    def idle_usd(self) -> Floats:
+        """By pool what a device costs before it does anything, $/h."""
+        usd = (0.0 if self.by_replica else item.usd_per_h + self.usd_per_wh * item.idle_w for item in self.pools)
+        return np.array([*usd], dtype=np.float64)
 
     @property
     def dearest_usd(self) -> float:
         """What a device more costs at most, $/h; where memory is billed, all of one."""
-        if self.by_memory:
-            return max((item.usd_per_h for item in self.pools), default=0.0)
-        return max((self.idle_usd_per_h(pool) for pool in range(len(self.pools))), default=0.0)
+        return float((self.pool_usd if self.by_memory else self.idle_usd).max(initial=0.0))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -360,6 +360,12 @@ class JointProblem:
     def by_replica(self) -> bool:
         """Whether cost is what replicas hold, so that neither devices nor energy cost anything themselves."""
         return self.by_share or self.by_memory
+
+    @property
+    def coupled(self) -> bool:
+        """Whether more limits devices together than how many there are, or a device is less than its pool says."""
+        works = any(item.domains_min > 1 or np.isfinite(item.budget_usd_per_h) for item in self.workloads)
+        return bool(self.caps or self.quotas or works or any(pool.rest or pool.capped for pool in self.pools))
 
     @property
     def counts_watts(self) -> bool:

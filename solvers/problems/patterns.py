@@ -67,6 +67,12 @@ class Patterns(Parallel):
         """With so many places; nothing may stand beyond."""
         return replace(self, variants=self.variants[:, :width], shares_pct=self.shares_pct[:, :width])
 
+    def widened(self, width: int) -> Patterns:
+        """With empty places behind, so many in all."""
+        more = ((0, 0), (0, width - self.variants.shape[1]))
+        variants = np.pad(self.variants, more, constant_values=-1)
+        return replace(self, variants=variants, shares_pct=np.pad(self.shares_pct, more))
+
     @staticmethod
     def none(width: int) -> Patterns:
         empty = np.zeros((0, width), dtype=np.int64)
@@ -75,13 +81,17 @@ class Patterns(Parallel):
     @staticmethod
     def of(patterns: Sequence[Pattern], width: int) -> Patterns:
         """Patterns as rows of `width` places."""
-        variants = np.full((len(patterns), width), -1, dtype=np.int64)
-        shares = np.zeros((len(patterns), width), dtype=np.int64)
-        for row, item in enumerate(patterns):
-            variants[row, : len(item.variants)] = item.variants
-            shares[row, : len(item.variants)] = item.shares_pct
-        kind = np.array([item.kind for item in patterns], dtype=np.int64)
-        return Patterns(kind=kind, variants=variants, shares_pct=shares)
+        members = [[*zip(item.variants, item.shares_pct, strict=True)] for item in patterns]
+        return Patterns.listed([item.kind for item in patterns], members, width)
+
+    @staticmethod
+    def listed(kinds: Sequence[int], members: Sequence[Sequence[tuple[int, int]]], width: int) -> Patterns:
+        """Of each kind variants with their shares; at least one."""
+        made = np.zeros((len(members), width, 2), dtype=np.int64)
+        made[:, :, 0] = -1
+        for row, listed in enumerate(members):
+            made[row, : len(listed)] = listed
+        return Patterns(kind=np.array(kinds, dtype=np.int64), variants=made[:, :, 0], shares_pct=made[:, :, 1])
 
     @staticmethod
     def singles(kinds: Whole, variants: Whole, shares_pct: Whole) -> Patterns:
@@ -239,8 +249,8 @@ class Layout:
 
     def leaves_short(self, problem: JointProblem) -> bool:
         """Whether any workload has less than must be served, or too few replicas."""
-        least = np.array([work.rate_least_rps for work in problem.workloads])
-        return bool((self.served_rps(problem) < least * (1 - SHORT_OF_LEAST)).any() or self.fewer(problem).any())
+        short = self.served_rps(problem) < problem.least_rps * (1 - SHORT_OF_LEAST)
+        return bool(short.any() or self.fewer(problem).any())
 
     def value(self, problem: JointProblem) -> float:
         """Cost with unserved demand priced in."""
@@ -250,13 +260,15 @@ class Layout:
         """What layouts are compared by: their value, the price of the least replicas that are missing, and for every
         workload that is short of what must be served, however little, more than another device would cost.
         """
-        least = np.array([work.rate_least_rps for work in problem.workloads])
-        short = self.served_rps(problem) < least * (1 - SHORT_OF_LEAST)
+        short = self.served_rps(problem) < problem.least_rps * (1 - SHORT_OF_LEAST)
         fewer_usd = float(problem.unserved_usd @ self.fewer(problem))
         return self.value(problem) + fewer_usd + CHARGE_DEVICES * problem.dearest_usd * float(short.sum())
 
     def and_also(self, other: Layout) -> Layout:
-        counts: Counter[Pattern] = Counter(dict(zip(self.patterns, self.counts, strict=True)))
-        for pattern, count in zip(other.patterns, other.counts, strict=True):
+        counts: Counter[Pattern] = Counter()
+        for pattern, count in zip((*self.patterns, *other.patterns), (*self.counts, *other.counts), strict=True):
             counts[pattern] += count
         return Layout(patterns=tuple(counts), counts=tuple(counts.values()))
+
+
+EMPTY = Layout(patterns=(), counts=())

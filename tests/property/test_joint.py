@@ -9,8 +9,7 @@ from itertools import product
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.solve import SolveOrder, solve
+from solvers.planners.joint.solve.solve import SolveOrder, first_layout, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from tests.oracle import Optimum, optimum, worth

@@ -31,7 +31,15 @@ from solvers.planners.joint.reading.formulation import Reading, assemble
 from solvers.planners.joint.reading.pools import pools_of
 from solvers.planners.joint.reading.work import staying_of
 from solvers.planners.joint.solve.branch import NEAR, Tree, few_devices
-from solvers.planners.joint.solve.generate import Generation, Pace, Pricing, generate, lagrangian, proven_at, singles
+from solvers.planners.joint.solve.generate import (
+    Bound,
+    Generation,
+    Pace,
+    generate,
+    lagrangian,
+    proven_at,
+    singles,
+)
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.fleet import Fleet, open_fleet
@@ -103,14 +111,6 @@ PRICING_UNTIL, GAP = 0.7, 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Multipliers:
-    """Duals, and by pool what no pattern is worth above its device's price at them."""
-
-    duals: Floats
-    worth: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """What branching has proven: on this fleet, serving these rates, requests/s, costs no less."""
 
@@ -124,30 +124,26 @@ class Certificate:
     problem: Loosened
     rows: Rows
     judge: Judge
-    proofs: tuple[Multipliers, ...]
+    proof: Bound | None
+    """At a solve's prices, where they are known and there was time to find out what contents are worth at them."""
 
     @staticmethod
     def of(problem: Loosened, prices: Prices | None, deadline: Deadline) -> Certificate:
-        """By these prices, or, where there is no time to find out what contents are worth at them, by those of single
-        replicas.
-        """
-        rows, judge = Rows(problem.problem), Judge(problem.problem)
-        found = Certificate(problem=problem, rows=rows, judge=judge, proofs=())
-        if prices is None:
-            return replace(found, proofs=found.at_a_glance)
-        duals, worth = rows.duals(prices), prices.worth_usd
-        if worth is not None:
-            return replace(found, proofs=(Multipliers(duals=duals, worth=worth),))
-        worth = None if deadline.over or not problem.problem.kinds else proven_at(rows, judge, duals, deadline, 0.0)
-        return replace(found, proofs=found.at_a_glance if worth is None else (Multipliers(duals=duals, worth=worth),))
+        rows, judge, proof = Rows(problem.problem), Judge(problem.problem), None
+        if prices is not None:
+            duals, worth = rows.duals(prices), prices.worth_usd
+            if worth is None and problem.problem.kinds and not deadline.over:
+                worth = proven_at(rows, judge, duals, deadline, 0.0)
+            proof = None if worth is None else Bound.of(rows, duals, worth)
+        return Certificate(problem=problem, rows=rows, judge=judge, proof=proof)
 
     @cached_property
-    def at_a_glance(self) -> tuple[Multipliers, ...]:
+    def at_a_glance(self) -> Bound | None:
         """What single replicas prove."""
         if not (self.problem.problem.workloads and self.problem.problem.kinds):
-            return ()
+            return None
         glance = _Glance.of(self.problem, self.rows, self.judge)
-        return (glance.proof(glance.duals()),)
+        return glance.proof(glance.duals())
 
     def bound(self, plan: Plan) -> float:
         """On the cost of serving what this plan serves, $/h; never above what it costs."""
@@ -155,10 +151,10 @@ class Certificate:
         outside_usd, cost = self._outside_usd(plan), plan.objective.cost_usd_per_h
         # What a plan disproves was never true of it: its own numbers are not those that the prices are about.
         bound = outside_usd
-        for given in (self.proofs, None):
-            proofs = self.at_a_glance if given is None else given
-            values = [outside_usd + max(0.0, lagrangian(least, item.duals, item.worth)) for item in proofs]
-            bound = max([bound, *(value for value in values if value <= cost * (1 + DUST))])
+        for alone in (False, True):
+            if (proof := self.at_a_glance if alone else self.proof) is not None:
+                usd = outside_usd + max(0.0, lagrangian(least, proof.duals, proof.worth))
+                bound = max(bound, usd) if usd <= cost * (1 + DUST) else bound
             if bound > outside_usd and bound >= FAR * cost:
                 break
         return min(cost, bound)
@@ -223,14 +219,12 @@ def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> Jo
 
 def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline) -> float:
     """What serving every rate costs at least, as far as branching proves that where so much is enough."""
-    judge = Judge(problem)
-    master = Master(problem, judge)
+    master = Master(problem, Judge(problem))
     master.offer(singles(problem, master.width))
-    pricing = Pricing(judge, master.rows, master.width)
-    found = generate(master, pricing, deadline, Pace.of(problem, PRICING_UNTIL, GAP))
+    found = generate(master, deadline, Pace.of(problem, PRICING_UNTIL, GAP))
     if found is None:
         return 0.0
-    search = Generation(master=master, pricing=pricing, relaxed=found.plain or found.best)
+    search = Generation(master=master, relaxed=found.plain or found.best)
     proven = Tree(search=search, usd=usd_per_h, deadline=deadline).run()
     return max(0.0, proven, 0.0 if found.bound is None else found.bound.usd_per_h)
 
@@ -279,8 +273,7 @@ class _Glance:
         problem, rows, judged = self.problem.problem, self.rows, self.alone
         works = len(problem.workloads)
         pool = problem.kind_pool[judged.rows.kind]
-        idle = np.array([problem.idle_usd_per_h(number) for number in range(len(problem.pools))])
-        taken = judged.usd_per_h if problem.by_replica else idle[pool] * self.low_pct / WHOLE_PCT
+        taken = judged.usd_per_h if problem.by_replica else problem.idle_usd[pool] * self.low_pct / WHOLE_PCT
         work = problem.variant_workload[judged.rows.variants[:, 0]]
         part = np.minimum(judged.capacity_rps[:, 0] / np.maximum(problem.rate_rps[work], 1e-12), 1.0)
         able = (part > 0) & ~self.problem.paid[pool]
@@ -295,7 +288,7 @@ class _Glance:
         found[rows.fewest[many]] = each[many]
         return found
 
-    def proof(self, duals: Floats) -> Multipliers:
+    def proof(self, duals: Floats) -> Bound:
         """What these duals prove at a glance."""
         problem, rows, judged = self.problem.problem, self.rows, self.alone
         pools = len(problem.pools)
@@ -310,4 +303,4 @@ class _Glance:
         np.maximum.at(dense, pool, beside / self.low_pct)
         clients = np.array([item.clients for item in problem.pools])
         several = np.minimum(clients * most, self.problem.room_pct * dense) - rows.item_prices(duals).fixed
-        return Multipliers(duals=duals, worth=np.maximum(single, several))
+        return Bound.of(rows, duals, np.maximum(single, several))

@@ -172,10 +172,9 @@ def restless_of(reading: Reading) -> frozenset[int]:
         np.add.at(replicas, own, item.devices)
         np.minimum.at(smallest_rps, own, item.pattern.capacity_rps)
         np.maximum.at(widest_pct, own, item.pattern.shares_pct)
-    least = np.array([work.rate_least_rps for work in works])
     fewest, most = (np.array([getattr(work, name) for work in works]) for name in ("replicas_min", "replicas_max"))
     # Short, or more replicas than it may have.
-    needs = (served < least * (1 - DUST)) | (replicas < fewest) | (replicas > most)
+    needs = (served < problem.least_rps * (1 - DUST)) | (replicas < fewest) | (replicas > most)
     # It could do with notably less.
     fewer = (replicas > np.maximum(1, fewest)) & (served - smallest_rps >= problem.rate_rps)
     smaller = (replicas > 0) & (served > SURPLUS * problem.rate_rps) & (widest_pct > problem.shares_pct[:1])

@@ -41,7 +41,7 @@ from solvers.planners.joint.solve.reach import SHORT_LEAST
 from solvers.planners.joint.solve.solve import layout_of, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
 from solvers.planners.joint.whole_devices import Counted, counted
-from solvers.problems.patterns import Layout, Pattern
+from solvers.problems.patterns import EMPTY, Layout, Pattern
 
 GAP_PROVEN_PCT = 1e-4
 ANSWERING_PART = 0.93
@@ -111,7 +111,8 @@ class Joint(Recalling):
 
     def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
         request, reading = attempt.request, attempt.reading
-        whole, deadline = counted_for(attempt), attempt.solve_deadline()
+        gap = request.snapshot.policy.gap_pct_target / 100
+        whole, deadline = counted(reading.problem, attempt.counting_deadline(), gap), attempt.solve_deadline()
         advance = Advance(attempt=attempt, reporter=reporter, with_first=partial(self._with_first, reporter=reporter))
         advance.begin()
         if deadline.late:
@@ -152,7 +153,7 @@ class Joint(Recalling):
     def _fallen_back(self, attempt: Attempt, first: Plan, *reasons: Reason) -> Proposal:
         bound = attempt.certificate(None).bound(first)
         rivals = Rivals(plans={attempt.first_by: replace(first, bound_usd_per_h=bound)}, chosen=attempt.first_by)
-        proposal = _proposal(attempt, rivals, Layout(patterns=(), counts=()), reasons=reasons)
+        proposal = _proposal(attempt, rivals, EMPTY, reasons=reasons)
         return replace(proposal, by=None if attempt.first_by == STANDING else attempt.first_by)
 
 
@@ -273,12 +274,6 @@ class Found:
     certificate: Certificate
     mended: Seats | None = None
     """What stands, with a little more beside it."""
-
-
-def counted_for(attempt: Attempt) -> Counted | None:
-    """Where counting is all there is to it: the best count."""
-    problem, gap = attempt.reading.problem, attempt.request.snapshot.policy.gap_pct_target / 100
-    return counted(problem, attempt.counting_deadline(), gap) if problem.only_whole else None
 
 
 def seats_of(attempt: Attempt, found: Found) -> Seats:

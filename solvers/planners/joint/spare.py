@@ -14,7 +14,6 @@ very many workloads, the cheapest layout is all there is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement, pairwise, product
@@ -110,7 +109,7 @@ def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadli
         count = comb(len(variants) + size - 1, size)
         if not 0 < count <= left or deadline.over:
             break
-        partings = np.array(_partings(problem.shares_pct.tolist(), size, left // count), dtype=np.int64)
+        partings = _partings(problem, size, left // count)
         left -= count * len(partings)
         if len(partings):
             groups = np.array(list(combinations_with_replacement(variants, size)), dtype=np.int64)
@@ -120,19 +119,6 @@ def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadli
             made.append(judged.take(lawful.argmax(axis=0)[each] * lawful.shape[1] + each))
     judged = Judged.chained(made)
     return Contents.of(problem, judged, np.zeros(len(judged), dtype=bool))
-
-
-def _partings(shares_pct: Sequence[int], size: int, most: int) -> list[tuple[int, ...]]:
-    """Shares of so many members that leave nothing: all of them, else in steps of ten, else even ones; never more than
-    so many.
-    """
-    coarse = [share for share in shares_pct if share % 10 == 0]
-    for steps in (shares_pct, coarse):
-        made = [parts for parts in product(steps, repeat=size) if sum(parts) == 100] if len(steps) ** size < 1e5 else []
-        if made and len(made) <= most:
-            return made
-    even = max((share for share in shares_pct if share * size <= 100), default=0)
-    return [(even,) * size] if even and most else []
 
 
 def _keep_standing(seats: Seats, mine: Collection[int], stood: Mapping[int, Pattern]) -> bool:
@@ -158,7 +144,7 @@ def _keep_standing(seats: Seats, mine: Collection[int], stood: Mapping[int, Patt
 def _keeps_bounds(seats: Seats, move: Move) -> bool:
     """Whether no workload falls short by it, or below or above its numbers of replicas, further than it is."""
     works, counts = seats.floor.problem.workloads, seats.replicas
-    return not seats.lowers(move, np.minimum(seats.floor.least_rps, seats.served_rps)) and all(
+    return not seats.lowers(move, np.minimum(seats.floor.problem.least_rps, seats.served_rps)) and all(
         min(works[number].replicas_min, counts[number])
         <= counts[number] + delta.replicas
         <= max(works[number].replicas_max, counts[number])
@@ -239,7 +225,7 @@ def _exchange(seats: Seats, contents: Contents, at: tuple[int, ...]) -> tuple[fl
             replicas[number] -= delta.replicas
     served, count = seats.served_rps, np.array(seats.replicas, dtype=np.float64)
     worth, watts = contents.granted_rps @ weights, contents.dynamic_w(seats.floor.judge)
-    floors = seats.floor.least_rps
+    floors = problem.least_rps
     # A replica under a controller begins with a batch that serves a little less than the best.
     least = np.minimum(floors / CEILING_PART, served) * (1 - DUST) - served + rates
     fewest = np.minimum(np.array([item.replicas_min for item in problem.workloads]), count) - count + replicas
@@ -272,12 +258,7 @@ def pursues(reading: Reading) -> bool:
     """Whether capacity counts before cost, and `pursued` may choose."""
     terms, problem = reading.snapshot.policy.terms, reading.problem
     first = Term.CAPACITY in terms and terms.index(Term.CAPACITY) < terms.index(Term.COST)
-    coupled = (
-        bool(problem.caps or problem.quotas)
-        or any(need.kind is WorkloadKind.JOB for need in reading.needs)
-        or any(item.domains_min > 1 or math.isfinite(item.budget_usd_per_h) for item in problem.workloads)
-        or any(pool.rest or pool.capped for pool in problem.pools)
-    )
+    coupled = problem.coupled or any(need.kind is WorkloadKind.JOB for need in reading.needs)
     return first and 0 < len(problem.workloads) <= WORKLOADS_MAX and not coupled
 
 
@@ -340,12 +321,9 @@ class _Sheet:
     def __init__(self, problem: JointProblem, found: Contents, most: Floats, worth: Floats) -> None:
         work = problem.workloads
         self.slacks = 3 * len(work)
-        self.most, self.worth = most, worth
-        self.least = np.array([item.rate_least_rps for item in work])
-        self.sized = np.array([item.rate_rps for item in work])
+        self.problem, self.most, self.worth = problem, most, worth
         self.fewest = np.array([float(item.replicas_min) for item in work])
         self.highest = np.array([float(item.replicas_max) for item in work])
-        self.devices = problem.pool_devices.astype(np.float64)
         pools = np.eye(len(problem.pools))[problem.kind_pool[found.judged.rows.kind]]
         granted, replicas = found.granted_rps, found.replicas
         self.cells = np.concatenate([granted, granted, replicas, replicas, pools], axis=1)
@@ -357,10 +335,10 @@ class _Sheet:
         rows, cells = ProgrammeRows(), self.cells[chosen]
         slack = rows.add_columns(self.price, np.full(self.slacks, np.inf), integer=False)
         take = rows.add_columns(-self.worth[chosen], self.most[chosen], integer=integer)
-        free = np.full(len(self.highest) + len(self.devices), -np.inf)
+        free = np.full(len(self.highest) + len(self.problem.pools), -np.inf)
         sides = rows.add_rows(
-            np.concatenate([self.least, self.sized, self.fewest, free]),
-            np.concatenate([np.full(self.slacks, np.inf), self.highest, self.devices]),
+            np.concatenate([self.problem.least_rps, self.problem.rate_rps, self.fewest, free]),
+            np.concatenate([np.full(self.slacks, np.inf), self.highest, self.problem.pool_devices]),
         )
         rows.enter(sides[: self.slacks], slack, 1.0)
         column, row = np.nonzero(cells)
@@ -389,7 +367,7 @@ def _rows(problem: JointProblem, width: int) -> Iterator[Patterns]:
         able = np.flatnonzero(problem.allowed[pool])
         for size in range(1, min(MEMBERS_MAX, place.clients, len(able)) + 1):
             most = ROWS_MAX // max(1, comb(len(able), size) * len(kinds))
-            partings = _partings_of(problem, size, most)
+            partings = _partings(problem, size, most)
             if not len(partings):
                 break
             groups = np.array(list(combinations(able.tolist(), size)), dtype=np.int64)
@@ -397,19 +375,14 @@ def _rows(problem: JointProblem, width: int) -> Iterator[Patterns]:
 
 
 def _crossed(kinds: list[int], groups: Whole, partings: Whole, width: int) -> Patterns:
-    size, each = groups.shape[1], len(groups) * len(partings)
-    variants = np.full((each, width), -1, dtype=np.int64)
-    shares = np.zeros((each, width), dtype=np.int64)
-    variants[:, :size] = np.repeat(groups, len(partings), axis=0)
-    shares[:, :size] = np.tile(partings, (len(groups), 1))
     return Patterns(
-        kind=np.repeat(np.array(kinds, dtype=np.int64), each),
-        variants=np.tile(variants, (len(kinds), 1)),
-        shares_pct=np.tile(shares, (len(kinds), 1)),
-    )
+        kind=np.repeat(np.array(kinds, dtype=np.int64), len(groups) * len(partings)),
+        variants=np.tile(np.repeat(groups, len(partings), axis=0), (len(kinds), 1)),
+        shares_pct=np.tile(partings, (len(kinds) * len(groups), 1)),
+    ).widened(width)
 
 
-def _partings_of(problem: JointProblem, size: int, most: int) -> Whole:
+def _partings(problem: JointProblem, size: int, most: int) -> Whole:
     """Shares of so many members that leave less than a step, in the finest steps of the grid that stay few enough."""
     grid = problem.shares_pct.tolist()
     for stride in range(1, len(grid) + 1):

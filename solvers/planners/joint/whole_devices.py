@@ -56,16 +56,8 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | 
 
 def _is_counting(problem: JointProblem) -> bool:
     """Whether nothing shares a device and nothing but the number of devices limits a plan."""
-    if problem.caps or problem.quotas or problem.by_replica or not problem.kinds:
-        return False
-    if any(
-        work.replicas_min > 1 or work.domains_min > 1 or np.isfinite(work.budget_usd_per_h) or not work.rate_least_rps
-        for work in problem.workloads
-    ):
-        return False
-    if any(pool.rest or pool.capped for pool in problem.pools):
-        return False
-    return problem.only_whole
+    single = all(work.replicas_min <= 1 and work.rate_least_rps for work in problem.workloads)
+    return bool(problem.kinds) and single and problem.only_whole and not (problem.coupled or problem.by_replica)
 
 
 def options_of(problem: JointProblem) -> list[Pattern]:

@@ -52,8 +52,7 @@ class _Terms:
     def __init__(self, problem: JointProblem, prices: Prices | None) -> None:
         pools, works = len(problem.pools), problem.workloads
         self.problem, self.numbers = problem, {work.id: number for number, work in enumerate(works)}
-        # By pool: price and idle energy of a whole device, what one more is worth, and a watt to the caps over it.
-        self.idle_usd = np.array([problem.idle_usd_per_h(pool) for pool in range(pools)])
+        # By pool: what one more device is worth, and a watt to the caps over it.
         self.pool_usd, self.watt_usd = np.zeros(pools), np.zeros(pools)
         # By workload: of a whole GPU.
         self.quota_usd = np.zeros(len(works))
@@ -87,7 +86,7 @@ class _Terms:
         if problem.by_replica:
             listed = problem.held_usd(kind, variant, share_pct)
         else:
-            listed = self.idle_usd[pool] * room + problem.usd_per_wh * watts
+            listed = problem.idle_usd[pool] * room + problem.usd_per_wh * watts
         scarce = self.pool_usd[pool] * room + self.watt_usd[pool] * watts
         quota_usd = self.quota_usd[problem.variant_workload[variant]] * gpu_part[pool] * share_pct / 100
         return _Cost(listed_usd=np.asarray(listed), worth_usd=np.asarray(listed + scarce + quota_usd))

@@ -161,7 +161,7 @@ def _gained(before: JointProblem, after: JointProblem, layout: Layout, prices: P
     rows = Patterns.of(layout.patterns, judge.width)
     now, then = judge.judge(rows), Judge(after).judge(rows)
     pattern, place = np.nonzero((now.rows.variants >= 0) & (now.lawful & then.lawful)[:, None])
-    workload = judge.workload[now.rows.variants[pattern, place]]
+    workload = before.variant_workload[now.rows.variants[pattern, place]]
     pairs, member = np.unique(np.stack([pattern, workload], axis=1), axis=0, return_inverse=True)
     rate = np.maximum(before.rate_rps[pairs[:, 1]], 1e-12)
     part_now, part_then = (

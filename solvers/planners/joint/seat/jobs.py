@@ -93,7 +93,7 @@ class _Jobs:
         ]
         kinds = problem.like(int(seats.floor.pool_of[device]), int(problem.kind_clock_mhz[before.kind]))
         moves = (Move(device=device, after=seats.floor.judge.one(kind, members)) for kind in kinds)
-        able = (item for item in moves if item.after is not None and not seats.hurts(item, -1))
+        able = (item for item in moves if item.after is not None and not seats.lowers(item, problem.least_rps))
         move = next(able, None) if members else Move(device=device, after=None)
         if move is not None:
             seats.make(move)

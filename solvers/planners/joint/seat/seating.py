@@ -245,12 +245,8 @@ class _Drafts:
         for more, kind, place in product(steps, kinds, grown):
             variant, share = members[place]
             fresh.append((kind, [*members[:place], (variant, share + more), *members[place + 1 :]]))
-        made = np.zeros((len(fresh), judge.width, 2), dtype=np.int64)
-        made[:, :, 0] = -1
-        for row, (_, listed) in enumerate(fresh):
-            made[row, : len(listed)] = listed
-        of = np.array([each for each, _ in fresh], dtype=np.int64)
-        judged = judge.judge(Patterns(kind=of, variants=made[:, :, 0], shares_pct=made[:, :, 1]))
+        kinds, contents = [kind for kind, _ in fresh], [listed for _, listed in fresh]
+        judged = judge.judge(Patterns.listed(kinds, contents, judge.width))
         rps = (judged.capacity_rps * np.isin(judged.rows.variants, self.mine)).sum(axis=1)
         usd_now = 0.0 if before is None else before.usd_per_h
         self.drafts[device] = judged, judged.usd_per_h - usd_now, rps - _served(seats, before, self.workload)

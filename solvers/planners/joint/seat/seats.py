@@ -64,11 +64,6 @@ class Floor:
         """For judging many patterns at once."""
         return Judge(self.problem)
 
-    @cached_property
-    def least_rps(self) -> Floats:
-        """What must be served of each workload."""
-        return np.array([work.rate_least_rps for work in self.problem.workloads], dtype=np.float64)
-
     def least_alone(self, workload: int) -> tuple[float, float]:
         """$/h and GPUs of the smallest replica that a workload could have anywhere; infinite where it has none."""
         problem, variants = self.problem, np.flatnonzero(self.problem.variant_workload == workload)
@@ -158,6 +153,14 @@ class Move:
 
     device: int
     after: Pattern | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turnover:
+    """What would start on a device, and which of its standing replicas would end."""
+
+    starts: tuple[Member, ...]
+    ends: tuple[Held, ...]
 
 
 @dataclass(slots=True)
@@ -250,6 +253,18 @@ class Seats:
         works = enumerate(self.floor.problem.workloads)
         return sum((max(1, work.priority) * (self.short_rps(at) + self.missing(at)) for at, work in works), start=0.0)
 
+    def turnover(self, device: int, pattern: Pattern | None) -> Turnover:
+        """If it is to carry this; a replica goes on as another variant of its network."""
+        going, starts, network = list(self.floor.held.get(device, ())), list[Member](), self.floor.problem.network
+        for member in members_of(pattern):
+            key = network[member[0]], member[1]
+            same = next((item for item in going if (item.variant, item.share_pct) == key), None)
+            if same is None:
+                starts.append(member)
+            else:
+                going.remove(same)
+        return Turnover(starts=tuple(starts), ends=tuple(going))
+
     def change(self, move: Move) -> dict[int, Delta]:
         """What a move adds to each workload that it touches."""
         of = self.floor.problem.variants
@@ -284,7 +299,7 @@ class Seats:
         return (
             self.powers(move)
             and self._remembers(move)
-            and not self.hurts(move, workload)
+            and not self.lowers(move, self.floor.problem.least_rps, workload)
             and self.affords(move, workload)
         )
 
@@ -298,10 +313,6 @@ class Seats:
         kept_mib = float(sum(item.memory_mib for item in self.kept.get(move.device, ())))
         room_mib = self.floor.problem.pools[int(self.floor.pool_of[move.device])].memory_mib
         return not kept_mib or move.after is None or kept_mib + sum(move.after.memory_mib) <= room_mib
-
-    def hurts(self, move: Move, but: int) -> bool:
-        """Whether it leaves any workload but this one with less than must be served."""
-        return self.lowers(move, self.floor.least_rps, but)
 
     def lowers(self, move: Move, floors_rps: Floats, but: int = -1) -> bool:
         """Whether any workload but this one loses by it and then has less than its floor."""
@@ -352,13 +363,9 @@ class Seats:
             if pattern is None:
                 continue
             total += pattern.usd_per_h
-            left = [(item.variant, item.share_pct) for item in self.floor.held.get(device, ())]
-            for member in zip(problem.networks(pattern.variants), pattern.shares_pct, strict=True):
-                if member in left:
-                    left.remove(member)
-                    continue
-                total += launch_usd_per_s * problem.variants[member[0]].launch_s
-                total += restart_part * pattern.usd_per_h * member[1] / sum(pattern.shares_pct)
+            for variant, share in self.turnover(device, pattern).starts:
+                total += launch_usd_per_s * problem.variants[variant].launch_s
+                total += restart_part * pattern.usd_per_h * share / sum(pattern.shares_pct)
         return total + sum(self._lack_usd(number, Delta()) for number in range(len(problem.workloads)))
 
 

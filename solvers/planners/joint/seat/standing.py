@@ -8,9 +8,10 @@ then replicas become smaller or go, least unserved first; `seating.mend` makes u
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -36,30 +37,11 @@ def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...
     """Standing replicas of a device that end before their replacements are ready if it is to carry this."""
     if pattern is None:
         return ()
-    going = leaving(seats, device, pattern)
+    going = seats.turnover(device, pattern).ends
     pool = seats.floor.problem.pools[int(seats.floor.pool_of[device])]
     share_pct = sum(pattern.shares_pct) + sum(item.share_pct for item in going)
     memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
     return () if share_pct <= 100 and memory_mib <= pool.memory_mib else going
-
-
-def leaving(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
-    """Standing replicas of a device that are no part of what it is to carry."""
-    kept = Counter(_networks(seats, pattern))
-    going: list[Held] = []
-    for item in seats.floor.held.get(device, ()):
-        if kept[item.variant, item.share_pct] > 0:
-            kept[item.variant, item.share_pct] -= 1
-        else:
-            going.append(item)
-    return tuple(going)
-
-
-def _networks(seats: Seats, pattern: Pattern | None) -> list[tuple[int, int]]:
-    """Networks of a pattern's members with their shares: a replica goes on as another variant of its network."""
-    if pattern is None:
-        return []
-    return list(zip(seats.floor.problem.networks(pattern.variants), pattern.shares_pct, strict=True))
 
 
 def breaks_usd(seats: Seats, period_s: float) -> float:
@@ -102,18 +84,11 @@ def interruptions(seats: Seats) -> dict[int, tuple[float, float]]:
 
 def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, list[Held]]:
     """By device, standing replicas that go while others of their workload start; no job is waited for."""
-    floor, owners = seats.floor, seats.floor.problem.variant_workload
-    starting: set[int] = set()
-    for device, pattern in enumerate(seats.patterns):
-        stand = Counter((item.variant, item.share_pct) for item in floor.held.get(device, ()))
-        starting |= {int(owners[variant]) for variant, _ in Counter(members_of(pattern)) - stand}
+    owners, turnovers = seats.floor.problem.variant_workload, [*map(seats.turnover, count(), seats.patterns)]
+    starting = {int(owners[variant]) for item in turnovers for variant, _ in item.starts} - set(jobs)
     return {
-        device: [
-            item
-            for item in leaving(seats, device, seats.patterns[device])
-            if (owner := int(owners[item.variant])) in starting and owner not in jobs
-        ]
-        for device in floor.held
+        device: [item for item in turnovers[device].ends if int(owners[item.variant]) in starting]
+        for device in seats.floor.held
     }
 
 
@@ -146,13 +121,8 @@ def shed(seats: Seats, jobs: Collection[int]) -> None:
     """
     problem = seats.floor.problem
     for device, before in enumerate(seats.patterns):
-        standing = Counter((item.variant, item.share_pct) for item in seats.floor.held.get(device, ()))
-        for member in () if before is None else sorted(members_of(before), key=lambda item: item[1]):
-            network, work = (int(problem.network[member[0]]), member[1]), int(problem.variant_workload[member[0]])
-            if standing[network]:
-                standing[network] -= 1
-                continue
-            now = seats.patterns[device]
+        for member in sorted(seats.turnover(device, before).starts, key=lambda item: item[1]):
+            now, work = seats.patterns[device], int(problem.variant_workload[member[0]])
             assert now is not None
             members, item = members_of(now), problem.workloads[work]
             place = members.index(member)
@@ -171,8 +141,7 @@ def widen(seats: Seats, jobs: Collection[int]) -> None:
     """
     problem = seats.floor.problem
     for device, before in enumerate(seats.patterns if problem.by_memory else ()):
-        standing = {(item.variant, item.share_pct) for item in seats.floor.held.get(device, ())}
-        if before is None or standing & set(_networks(seats, before)):
+        if before is None or len(seats.turnover(device, before).starts) < len(before.variants):
             continue
         works = {problem.variants[item].workload for item in before.variants}
         move = Move(device=device, after=None if works & set(jobs) else _wider(seats, before))

@@ -25,7 +25,7 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import PART_LEAST, Master, Rows
-from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.solution import Solution
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Patterns
 
@@ -83,7 +83,7 @@ class Pricing:
 
 def scale_of(problem: JointProblem) -> Floats:
     """By pool what a device costs, whole."""
-    return np.array([max(problem.idle_usd_per_h(at), pool.usd_per_h) for at, pool in enumerate(problem.pools)])
+    return np.maximum(problem.idle_usd, problem.pool_usd)
 
 
 def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
@@ -95,7 +95,7 @@ def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
     if not np.isfinite(worth).all():
         return -np.inf
     devices = problem.pool_devices.astype(np.float64)
-    cost = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
+    cost = problem.idle_usd
     pools = float(duals[rows.pool_at : rows.cap_at] @ rows.upper[rows.pool_at : rows.cap_at])
     total = rows.sides(duals) + pools
     scales = [1.0, *(float(c / (c + w)) for c, w in zip(cost, worth, strict=True) if c > 0 and w > 0)]
@@ -141,10 +141,9 @@ MARGIN = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A restricted master with its pricing and its relaxed optimum."""
+    """A restricted master with its relaxed optimum."""
 
     master: Master
-    pricing: Pricing
     relaxed: Relaxed
 
 
@@ -155,6 +154,10 @@ class Bound:
     usd_per_h: float
     duals: Floats
     worth: Floats
+
+    @staticmethod
+    def of(rows: Rows, duals: Floats, worth: Floats) -> Bound:
+        return Bound(usd_per_h=lagrangian(rows, duals, worth), duals=duals, worth=worth)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,13 +195,8 @@ def singles(problem: JointProblem, width: int) -> Patterns:
     kinds, variants, shares = problem.kinds, len(problem.variants), problem.shares_pct
     if kinds * variants * len(shares) > SINGLES_MAX:
         shares = shares[-1:]
-    kind, variant, share = (item.ravel() for item in np.meshgrid(
-        np.arange(kinds), np.arange(variants), shares, indexing="ij"))  # fmt: skip
-    able = problem.allowed[problem.kind_pool[kind], variant]
-    member = np.full((int(able.sum()), width), -1, dtype=np.int64)
-    held = np.zeros_like(member)
-    member[:, 0], held[:, 0] = variant[able], share[able]
-    return Patterns(kind=kind[able], variants=member, shares_pct=held)
+    rows = Patterns.singles(np.arange(kinds), np.arange(variants), shares)
+    return rows.take(problem.allowed[problem.kind_pool[rows.kind], rows.variants[:, 0]]).widened(width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,9 +234,9 @@ class Pace:
         )
 
 
-def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -> Relaxation | None:
+def generate(master: Master, deadline: Deadline, pace: Pace) -> Relaxation | None:
     """Price until the pace ends it; None when not even the first programme could be solved."""
-    solved = master.programme.solve()
+    solved, pricing = master.programme.solve(), Pricing(master.judge, master.rows, master.width)
     if solved is None:
         return None
     step = max(1, master.problem.share_step_pct)
@@ -318,19 +316,13 @@ def _round(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, sta
     duals = weight * state.centre + (1 - weight) * state.best.row_duals
     look = Look(part=state.part, step_pct=state.step_pct, repeats=pace.repeats)
     found = pricing.price(duals, look, deadline, pace.until_part)
-    proven = lagrangian(master.rows, duals, found.ceilings)
-    if pace.gap is None or proven > state.proven:
-        state.centre, state.proven = duals, proven
+    bound = Bound.of(master.rows, duals, found.ceilings)
+    if pace.gap is None or bound.usd_per_h > state.proven:
+        state.centre, state.proven = duals, bound.usd_per_h
     best = -np.inf if state.bound is None else state.bound.usd_per_h
-    if pace.gap is not None and state.step_pct == master.problem.share_step_pct and proven > best:
-        state.bound = Bound(usd_per_h=proven, duals=duals, worth=found.ceilings)
+    if pace.gap is not None and state.step_pct == master.problem.share_step_pct and bound.usd_per_h > best:
+        state.bound = bound
     return master.offer(found.rows, duals)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    problem: JointProblem
-    rules: Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,16 +341,15 @@ class Depth:
 class Dive:
     """One dive from a relaxed optimum, or from what was decided before."""
 
-    def __init__(self, scene: Scene, depth: Depth, taken: Floats | None = None) -> None:
-        self.scene, self.depth = scene, depth
-        self.taken = taken
-        self.replicas = np.zeros(len(scene.problem.workloads))
+    def __init__(self, begin: Generation, depth: Depth, taken: Floats | None = None) -> None:
+        self.begin, self.depth, self.taken = begin, depth, taken
+        self.replicas = np.zeros(len(begin.master.problem.workloads))
         self._chosen: list[Patterns] = []
         self._counts: list[Whole] = []
 
-    def run(self, begin: Generation, deadline: Deadline) -> Layout:
+    def run(self, deadline: Deadline) -> Layout:
         """Whole devices for all that the master asks, judged once more."""
-        master, relaxed = begin.master, begin.relaxed
+        master, relaxed = self.begin.master, self.begin.relaxed
         for _ in range(STAGES_MAX):
             deadline.spend(STAGE_UNITS)
             parts = relaxed.values[master.slacks :]
@@ -368,25 +359,23 @@ class Dive:
             depth = replace(self.depth, up_part=1.0) if hurry else self.depth
             counts = self._some(master, relaxed, replace(depth, group_part=1.0) if deadline.late else depth)
             if not counts.any():
-                counts = self._any(master, relaxed)
-            if not counts.any():
                 break
             self._decide(master, counts)
-            rest = self._rest(master, relaxed)
-            following = Pricing(self.scene.rules.judge, rest.rows, rest.width)
+            rest = Master(master.problem, master.judge, self.taken)
+            rest.adopt(master.judged.take(master.promising(relaxed, ADOPT_MAX)))
             pace = Pace(
                 rounds=self.depth.rounds,
                 until_part=self.depth.until_part,
                 finest_pct=DIVE_PCT,
                 prior=_moved(master, rest, relaxed.row_duals),
             )
-            relaxation = generate(rest, following, deadline, pace)
+            relaxation = generate(rest, deadline, pace)
             if relaxation is None:
                 break
             master, relaxed = rest, relaxation.best
         rows = Patterns.chained([Patterns.none(master.width), *self._chosen])
         counts = np.concatenate([np.zeros(0, dtype=np.int64), *self._counts])
-        return Solution.of_rows(self.scene.rules, rows, counts).layout()
+        return Solution.of_rows(master.judge, rows, counts).layout()
 
     def _decide(self, master: Master, counts: Whole) -> None:
         rows = np.flatnonzero(counts)
@@ -400,20 +389,25 @@ class Dive:
         self.taken = added if self.taken is None else self.taken + added
 
     def _some(self, master: Master, relaxed: Relaxed, depth: Depth) -> Whole:
-        """Whole parts; where they are few, the largest fractions too, as long as they stay worth it together."""
+        """Whole parts; where they are few, the largest fractions too, as long as they stay worth it together; else one
+        device of the column most in use that fits as a whole; none where only parts of devices fit.
+        """
         parts = relaxed.values[master.slacks :]
         group = self._narrowest(master, parts, depth.group_part)
         counts = np.zeros(len(parts), dtype=np.int64)
         counts[group] = np.floor(parts[group] + PART_LEAST).astype(np.int64)
         fraction = np.zeros(len(parts))
         fraction[group] = parts[group] - counts[group]
-        order = np.argsort(-fraction, kind="stable")
         ups = max(1, int(depth.up_part * fraction[group].sum()))
+        likely = np.argsort(-fraction, kind="stable")[: min(len(group), 4 * ups)]
+        others = np.argsort(-parts, kind="stable")[: np.count_nonzero(parts > PART_LEAST)]
         columns = master.columns.take(np.arange(master.slacks, len(master.columns)))
         done = master.activity(counts)
         price = np.maximum(relaxed.row_duals[: master.rows.pool_at], 0.0)
         room = master.rows.upper - done
-        for column in order[: min(len(group), 4 * ups)].tolist():
+        for turn, column in enumerate([*likely.tolist(), *others.tolist()]):
+            if turn >= len(likely) and counts.any():
+                break
             span = slice(int(columns.start[column]), int(columns.start[column + 1]))
             row, value = columns.row[span], columns.value[span]
             asked = row < master.rows.pool_at
@@ -431,20 +425,6 @@ class Dive:
                 break
         return counts
 
-    def _any(self, master: Master, relaxed: Relaxed) -> Whole:
-        """One device of the column most in use that fits as a whole; none where only parts of devices fit."""
-        parts = relaxed.values[master.slacks :]
-        counts = np.zeros(len(parts), dtype=np.int64)
-        columns = master.columns.take(np.arange(master.slacks, len(master.columns)))
-        for column in np.argsort(-parts, kind="stable")[: np.count_nonzero(parts > PART_LEAST)].tolist():
-            span = slice(int(columns.start[column]), int(columns.start[column + 1]))
-            row, value = columns.row[span], columns.value[span]
-            asked = row < master.rows.pool_at
-            if bool((value[~asked] <= master.rows.upper[row[~asked]] + PART_LEAST).all()):
-                counts[column] = 1
-                break
-        return counts
-
     def _narrowest(self, master: Master, parts: Floats, group_part: float) -> Whole:
         """The columns in use that host the workloads with the fewest replicas: whole devices are hardest for those, and
         easiest as long as all others can still fill what they leave.
@@ -452,7 +432,7 @@ class Dive:
         used = np.flatnonzero(parts > PART_LEAST)
         rows = master.judged.rows.take(used)
         replicas = self.replicas + self._count(rows, parts[used])
-        work = self.scene.problem.variant_workload[np.maximum(rows.variants, 0)]
+        work = master.problem.variant_workload[np.maximum(rows.variants, 0)]
         narrow = np.where(rows.variants >= 0, replicas[work], np.inf).min(axis=1)
         order = np.argsort(narrow, kind="stable")
         devices = np.cumsum(parts[used][order])
@@ -461,16 +441,9 @@ class Dive:
 
     def _count(self, rows: Patterns, devices: Floats) -> Floats:
         real = rows.variants >= 0
-        work = self.scene.problem.variant_workload[rows.variants[real]]
+        work = self.begin.master.problem.variant_workload[rows.variants[real]]
         weights = np.repeat(devices, real.sum(axis=1))
         return np.asarray(np.bincount(work, weights=weights, minlength=len(self.replicas)))
-
-    def _rest(self, master: Master, relaxed: Relaxed) -> Master:
-        """The master of what is left, with the columns that looked best so far."""
-        following = Master(self.scene.problem, self.scene.rules.judge, self.taken)
-        chosen = master.promising(relaxed, ADOPT_MAX)
-        following.adopt(master.judged.take(chosen))
-        return following
 
 
 def _moved(before: Master, after: Master, duals: Floats) -> Floats:

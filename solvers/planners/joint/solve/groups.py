@@ -14,7 +14,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Patterns, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 WORKLOADS_EACH = 250
 
@@ -117,15 +117,14 @@ class GroupLayout:
 
 def together(done: list[GroupLayout]) -> Layout:
     """The layouts of all groups as one of the whole problem; bounds and duals are the groups' own and stay behind."""
-    counts: Counter[Pattern] = Counter()
+    found = EMPTY
     for item in done:
-        for pattern, count in zip(item.group.outside(item.layout.patterns), item.layout.counts, strict=True):
-            counts[pattern] += count
+        found = found.and_also(replace(item.layout, patterns=item.group.outside(item.layout.patterns)))
     columns = tuple(pattern for item in done for pattern in item.group.outside(item.layout.columns))
     facts: Counter[str] = Counter()
     for item in done:
         facts.update(item.layout.facts)
-    return Layout(patterns=tuple(counts), counts=tuple(counts.values()), columns=columns, facts=dict(facts))
+    return replace(found, columns=columns, facts=dict(facts))
 
 
 def _whole_rate_usd(problem: JointProblem) -> Floats:

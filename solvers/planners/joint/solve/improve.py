@@ -15,7 +15,8 @@ from solvers.engines.deadline import Deadline, charge
 from solvers.engines.exchange import WALKS, Exchange, Rooms, Walk
 from solvers.planners.joint.solve.alike import Alike
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.solution import Solution
 from solvers.problems.patterns import Layout, Patterns, Prices
 
 HEAT, COLD = 0.004, 0.0004
@@ -37,15 +38,15 @@ PRICE_LEAST = 0.01
 """Of a device: so much any rate is worth at least, for what is free may be short, too."""
 
 
-def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Deadline, seed: int) -> Layout:
+def improved(judge: Judge, layout: Layout, prices: Prices | None, deadline: Deadline, seed: int) -> Layout:
     """A layout worth at least as much, with no more left short."""
-    solution = Solution.of_layout(rules, layout)
+    solution = Solution.of_layout(judge, layout)
     rows, mean_usd = _each(solution), _mean_usd(solution)
     if len(rows) < 2:
         return layout
     usd = _guessed(solution) if prices is None else prices.demand_usd
-    price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), rules.judge.problem.unserved_usd)
-    exchange = Exchange(rules.judge.contents, _rooms(rules, price))
+    price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), judge.problem.unserved_usd)
+    exchange = Exchange(judge.contents, _rooms(judge, price))
     attempt = shortest = min(ATTEMPT_UNITS, len(rows) ** 2 / DEVICES_EVEN)
     spent, gained, best_usd, turn = 0.0, 0.0, np.inf, 0
     while not deadline.over and spent - gained < max(gained, PATIENCE * shortest * WALKS):
@@ -67,10 +68,10 @@ def improved(rules: Rules, layout: Layout, prices: Prices | None, deadline: Dead
     return _better(solution, rows, layout)
 
 
-def improved_at_once(rules: Rules, layout: Layout) -> Layout:
+def improved_at_once(judge: Judge, layout: Layout) -> Layout:
     """Likewise, however late it is: one short walk, in which every rate is worth what it costs to leave it."""
-    solution = Solution.of_layout(rules, layout)
-    rows, mean_usd, problem = _each(solution), _mean_usd(solution), rules.judge.problem
+    solution = Solution.of_layout(judge, layout)
+    rows, mean_usd, problem = _each(solution), _mean_usd(solution), judge.problem
     if len(rows) < 2:
         return layout
     units = HASTE_UNITS + HASTE_UNITS_EACH * len(problem.workloads)
@@ -83,15 +84,15 @@ def improved_at_once(rules: Rules, layout: Layout) -> Layout:
         seed=0,
         closes=False,
     )
-    exchange = Exchange(rules.judge.contents, _rooms(rules, problem.unserved_usd))
+    exchange = Exchange(judge.contents, _rooms(judge, problem.unserved_usd))
     return _better(solution, exchange.run(rows, walk).rows, layout)
 
 
-def with_fewer(rules: Rules, layout: Layout, deadline: Deadline, seed: int) -> Layout:
+def with_fewer(judge: Judge, layout: Layout, deadline: Deadline, seed: int) -> Layout:
     """Likewise, of few devices: exchanged without one of those that are alike and with no more of these, the dearest
     first, and again from whatever is better. To close a device alone leaves the way open to take it back.
     """
-    problem = rules.judge.problem
+    problem = judge.problem
     alike, tried = Alike.of(problem).pool, set[tuple[int, ...]]()
     usd, going = layout.judged_usd(problem), True
     while going:
@@ -108,7 +109,7 @@ def with_fewer(rules: Rules, layout: Layout, deadline: Deadline, seed: int) -> L
             tried.add(question)
             pools = (replace(item, devices=count) for item, count in zip(problem.pools, most.tolist(), strict=True))
             counts = [count - (at == gone) for at, count in enumerate(layout.counts)]
-            fewer = Rules(Judge(replace(problem, pools=tuple(pools))))
+            fewer = Judge(replace(problem, pools=tuple(pools)))
             within = Deadline(deadline.time_left_s, FEWER_UNITS)
             found = improved(fewer, replace(layout, counts=tuple(counts)), None, within, seed)
             charge(deadline, within)
@@ -130,18 +131,18 @@ def _mean_usd(solution: Solution) -> float:
 
 def _better(solution: Solution, rows: Patterns, layout: Layout) -> Layout:
     """What these devices carry, unless it is worth less than the solution of a layout, or breaks a rule."""
-    after = Solution.of_rows(solution.rules, rows, np.ones(len(rows), dtype=np.int64))
+    after = Solution.of_rows(solution.judge, rows, np.ones(len(rows), dtype=np.int64))
     worse = after.worth() >= solution.worth() or (solution.kept() and not after.kept())
     return layout if worse else after.layout(layout)
 
 
-def _rooms(rules: Rules, price: Floats) -> Rooms:
+def _rooms(judge: Judge, price: Floats) -> Rooms:
     """What limits all devices together. That anybody who must be served is short costs a device at least."""
-    rows, problem = rules.rows, rules.judge.problem
+    problem, rows = judge.problem, Rows(judge.problem)
     return Rooms(
         cap_pools=rows.cap_pools,
         cap_watt=rows.cap_room,
-        quota=rules.project,
+        quota=np.where(rows.quota >= 0, rows.quota - rows.quota_at, -1),
         quota_gpus=np.array([gpus for _, gpus in problem.quotas], dtype=np.float64),
         pool_part=np.array([pool.gpu_part for pool in problem.pools], dtype=np.float64),
         missed_usd=np.where(problem.must_serve, problem.dearest_usd, 0.0),
@@ -151,10 +152,10 @@ def _rooms(rules: Rules, price: Floats) -> Rooms:
 
 def _guessed(solution: Solution) -> Floats:
     """What each whole rate is worth, by what its replicas' share of the devices costs."""
-    at, place, work = solution.members()
-    rows = solution.judged.rows
+    problem, rows = solution.judge.problem, solution.judged.rows
+    at, place = np.nonzero(rows.variants >= 0)
     part = rows.shares_pct[at, place] / np.maximum(rows.shares_pct.sum(axis=1)[at], 1)
     usd = part * solution.judged.usd_per_h[at] * solution.counts[at]
-    problem = solution.rules.judge.problem
+    work = problem.variant_workload[rows.variants[at, place]]
     total = np.bincount(work, weights=usd, minlength=len(problem.workloads))
     return np.asarray(np.where(total > 0, total, problem.unserved_usd))

@@ -28,17 +28,10 @@ class Judge:
     """
 
     def __init__(self, problem: JointProblem, *, eager: bool = False) -> None:
-        work, pools = problem.workloads, problem.pools
         self.problem, self.eager = problem, eager
-        self.width = max((pool.clients for pool in pools), default=1)
-        self.workload = problem.variant_workload
-        self.per_device_max = np.array([item.per_device_max for item in work], dtype=np.int64)
-        self.dedicated = np.array([item.dedicated for item in work], dtype=bool)
-        self.clients = np.array([item.clients for item in pools], dtype=np.int64)
-        self.room_mib = np.array([item.memory_mib for item in pools], dtype=np.float64)
-        self.idle_w = np.array([item.idle_w for item in pools], dtype=np.float64)
-        self.limit_w = np.array([item.limit_w for item in pools], dtype=np.float64)
-        self.usd_per_h = np.array([item.usd_per_h for item in pools], dtype=np.float64)
+        self.width = max((pool.clients for pool in problem.pools), default=1)
+        self.per_device_max = np.array([item.per_device_max for item in problem.workloads], dtype=np.int64)
+        self.idle_w = np.array([item.idle_w for item in problem.pools], dtype=np.float64)
         self.contents = Contents(problem)
 
     def judge(self, rows: Patterns) -> Judged:
@@ -46,7 +39,8 @@ class Judge:
         is lawful.
         """
         starts = range(0, max(1, len(rows)), _CHUNK)
-        return Judged.chained([self._judged(ordered(rows.take(np.s_[at : at + _CHUNK])), None) for at in starts])
+        parts = (ordered(rows.take(np.s_[at : at + _CHUNK])) for at in starts)
+        return Judged.chained([self.contents.judge(part, None, eager=self.eager) for part in parts])
 
     def one(self, kind: int, members: Sequence[Member]) -> Pattern | None:
         """A device with these members, in any order; None where a rule, a promise, memory or power forbids it, or where
@@ -54,9 +48,7 @@ class Judge:
         """
         if not 0 < len(members) <= self.width:
             return None
-        row = np.full((1, self.width, 2), (-1, 0), dtype=np.int64)
-        row[0, : len(members)] = members
-        judged = self.judge(Patterns(kind=np.array([kind]), variants=row[:, :, 0], shares_pct=row[:, :, 1]))
+        judged = self.judge(Patterns.listed([kind], [members], self.width))
         return self.patterns(judged)[0] if judged.lawful[0] else None
 
     def devices(self, rows: Patterns, counts: Whole) -> tuple[Judged, Whole]:
@@ -70,10 +62,7 @@ class Judge:
 
     def judge_slowed(self, rows: Patterns, factor: Floats) -> Judged:
         """As `judge`, of rows in order, with the slowdown of each member given instead of found."""
-        return self._judged(rows, np.where(rows.variants >= 0, factor, 1.0))
-
-    def _judged(self, rows: Patterns, factor: Floats | None) -> Judged:
-        return self.contents.judge(rows, factor, eager=self.eager)
+        return self.contents.judge(rows, np.where(rows.variants >= 0, factor, 1.0), eager=self.eager)
 
     def patterns(self, judged: Judged) -> list[Pattern]:
         batches = self.problem.batches

@@ -21,7 +21,7 @@ from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, programme_of
-from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.solution import Solution
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered, promises_of
 from solvers.problems.promise import bearable
@@ -46,8 +46,7 @@ def solved_whole(
     """The best layout found in a part of what is left, with its bound, and whether it is proven;
     None without any.
     """
-    rules = Rules(Judge(problem))
-    master = Master(problem, rules.judge)
+    master = Master(problem, Judge(problem))
     list_patterns(master, deadline)
     master.keep_standing(tuple(standing), launch_usd_per_s)
     relaxed = master.programme.solve()
@@ -55,7 +54,7 @@ def solved_whole(
         return None
     promise = master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
     programmes = _Programmes(master=master, deadline=deadline, promise=promise)
-    priced = programmes.best(programmes.priced, served=True)
+    priced = programmes.best(programmes.priced(master.columns), served=True)
     if priced is None or priced.values is None:
         return None
     answer = programmes.fairest() if programmes.short(priced.values) else priced
@@ -68,7 +67,7 @@ def solved_whole(
     counts = np.rint(answer.values[programmes.slacks :]).astype(np.int64)
     proven = answer.status is EngineStatus.OPTIMAL
     return replace(
-        Solution.of_rows(rules, master.judged.rows, counts).layout(),
+        Solution.of_rows(master.judge, master.judged.rows, counts).layout(),
         bound_usd_per_h=bound,
         prices=master.rows.prices(relaxed.row_duals),
         columns=tuple(master.judge.patterns(master.judged.take(kept))),
@@ -115,12 +114,8 @@ class _Programmes:
         """Columns before the patterns'."""
         return self.master.slacks + int(self.master.rows.wanted.sum())
 
-    @property
-    def priced(self) -> Program:
+    def priced(self, columns: Columns) -> Program:
         """Money, and what is unserved at its price."""
-        return self._priced(self.master.columns)
-
-    def _priced(self, columns: Columns) -> Program:
         master = self.master
         demand = int(master.rows.wanted.sum())
         works = [work for work, wanted in zip(master.problem.workloads, master.rows.wanted, strict=True) if wanted]
@@ -144,7 +139,7 @@ class _Programmes:
         slack = master.rows.slack()
         drawing = Columns.joined([slack, master.rows.columns(least)])
         drawing = replace(drawing, cost=master.columns.cost - saved_usd, upper=master.columns.upper)
-        found = self.best(self._priced(drawing))
+        found = self.best(self.priced(drawing))
         if found is not None:
             return min(found.bound, most_usd)
         relaxed = ColumnMaster(master.rows.lower, master.rows.upper)
@@ -173,7 +168,7 @@ class _Programmes:
 
     def fairest(self) -> EngineAnswer | None:
         """The cheapest that leaves as little unserved as can be."""
-        priced, unserved = self.priced, self.unserved
+        priced, unserved = self.priced(self.master.columns), self.unserved
         least = self.best(replace(priced, cost=unserved))
         if least is None or least.values is None:
             return None
@@ -265,12 +260,9 @@ def _of_size(problem: JointProblem, count: int, width: int) -> Iterator[Patterns
         chosen = ~twice.any(axis=1)
         if not chosen.any():
             continue
-        rows = Patterns(
-            kind=np.full(int(chosen.sum()), kind, dtype=np.int64),
-            variants=np.pad(variant[chosen], ((0, 0), (0, width - count)), constant_values=-1),
-            shares_pct=np.pad(share[chosen], ((0, 0), (0, width - count))),
-        )
-        yield ordered(rows)
+        kinds = np.full(int(chosen.sum()), kind, dtype=np.int64)
+        rows = Patterns(kind=kinds, variants=variant[chosen], shares_pct=share[chosen])
+        yield ordered(rows.widened(width))
 
 
 def _splits(count: int, steps: int) -> Iterator[tuple[int, ...]]:

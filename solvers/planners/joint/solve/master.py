@@ -86,7 +86,6 @@ class Rows:
             self.lower[after_pools] = np.maximum(0.0, self.lower[after_pools] - taken[after_pools])
         self._missing_usd = problem.unserved_usd[self.floors.workload] * self.floors.weight
         self._missing_usd /= np.maximum(self.floors.least, 1.0)
-        self._pool_usd = np.array([pool.usd_per_h for pool in pools], dtype=np.float64)
         self._part = np.array([pool.gpu_part for pool in pools], dtype=np.float64)
         self._idle_w = np.array([pool.idle_w for pool in pools], dtype=np.float64)
 
@@ -118,8 +117,7 @@ class Rows:
         demand = np.flatnonzero(self.wanted)
         empty = np.arange(len(self.problem.pools) if self.counts else 0)
         row = np.concatenate([demand, self.floor_at + np.arange(len(self._missing_usd)), self.pool_at + empty])
-        idle = [self.problem.idle_usd_per_h(pool) for pool in empty.tolist()]
-        cost = np.concatenate([self.unserved_usd[demand], self._missing_usd, idle])
+        cost = np.concatenate([self.unserved_usd[demand], self._missing_usd, self.problem.idle_usd[empty]])
         return Columns.of(cost, column=np.arange(len(row)), row=row, value=np.ones(len(row)))
 
     def columns(self, judged: Judged) -> Columns:
@@ -135,7 +133,7 @@ class Rows:
         for index, inside in enumerate(self.cap_pools):
             hit = np.flatnonzero(inside[pool] > 0)
             parts.append((hit, np.full(len(hit), self.cap_at + index), dynamic[hit] / self.cap_unit[index]))
-        gpus, usd = share * self._part[pool[column]], share * self._pool_usd[pool[column]]
+        gpus, usd = share * self._part[pool[column]], share * problem.pool_usd[pool[column]]
         ones = np.ones(len(column))
         replica, floor = self.floors.entries(work, pool[column])
         parts.append((column[replica], self.floor_at + floor, ones[replica]))
@@ -195,9 +193,8 @@ class Rows:
         watt = energy - caps @ self.cap_pools if len(caps) else np.full(len(problem.pools), energy)
         quota = _at(duals, self.quota)
         money = _at(duals, self.money)
-        base = self._pool_usd / 100 if problem.by_share else np.zeros(len(problem.pools))
-        share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(self._pool_usd, money) / 100
-        idle = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
+        base = problem.pool_usd / 100 if problem.by_share else np.zeros(len(problem.pools))
+        share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(problem.pool_usd, money) / 100
         cuts = list(self._cuts(duals))
         return ItemPrices(
             pi=np.where(self.wanted, duals[: self.pool_at], 0.0),
@@ -205,7 +202,7 @@ class Rows:
             rate_rps=np.maximum(self.rate, 1e-12),
             watt=np.asarray(watt),
             share=share,
-            fixed=idle - duals[self.pool_at : self.cap_at],
+            fixed=problem.idle_usd - duals[self.pool_at : self.cap_at],
             cut_steps=np.array([steps for steps, _ in cuts], dtype=np.float64),
             cut_usd=np.array([usd for _, usd in cuts], dtype=np.float64),
         )

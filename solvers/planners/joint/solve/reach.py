@@ -28,7 +28,7 @@ from solvers.planners.joint.solve.generate import Look, Pricing
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows, programme_of
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.patterns import Judged, Layout, Pattern, Patterns, Standing, ordered
+from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, Standing, ordered
 
 ENGINE = "highs"
 GROUPS_MAX = 40
@@ -107,7 +107,7 @@ def reached(
     devices = np.concatenate([counts[chosen], stands.closed.devices])
     found = Layout(patterns=tuple(stands.judge.patterns(judged)), counts=tuple(devices.tolist()))
     return Reached(
-        layout=Layout(patterns=(), counts=()).and_also(found),
+        layout=EMPTY.and_also(found),
         period_s=terms.period_s,
         left_usd=sheet.left_usd,
         short=sheet.short(counts),
@@ -149,7 +149,7 @@ class _StandingGroups:
         pool = problem.kind_pool[every.judged.rows.kind]
         used = np.bincount(pool, weights=every.devices, minlength=len(problem.pools)).astype(np.int64)
         before_rps = every.served_rps(problem)
-        short = before_rps < np.array([work.rate_least_rps for work in problem.workloads]) * (1 - DUST)
+        short = before_rps < problem.least_rps * (1 - DUST)
         rows = every.judged.rows
         hosts = (short[problem.variant_workload[rows.variants]] & (rows.variants >= 0)).any(axis=1)
         order = np.lexsort((rows.shares_pct.sum(axis=1), ~hosts))
@@ -287,7 +287,7 @@ class _ReachProgramme:
             value=np.concatenate([own.value, np.ones(len(usd)), change.ends_rps]),
             upper=stands.devices[options.group].astype(np.float64),
         )
-        least = np.array([work.rate_least_rps for work in problem.workloads])
+        least = problem.least_rps
         self.least = np.maximum(0.0, least - closed.served_rps(problem))
         self.must = np.flatnonzero(self.least > SURE * least)
         flags = 2 * len(self.must)
@@ -303,7 +303,7 @@ class _ReachProgramme:
         is interrupted; at last whether anything is.
         """
         problem, must = self.stands.asked, self.must
-        least = np.array([problem.workloads[number].rate_least_rps for number in must], dtype=np.float64)
+        least = problem.least_rps[must]
         slack, demand = master.slack(), np.flatnonzero(master.wanted)
         asked, count = master.rate[must], len(must)
         headroom = np.maximum(0.0, 1 - self.least[demand] / master.rate[demand])

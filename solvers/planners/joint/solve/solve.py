@@ -20,8 +20,8 @@ import numpy as np
 from solvers.engines.contents import PROCESSORS
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.joint.solve.branch import few_devices
-from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.generate import (
+    COARSE_PCT,
     CUT_ROUNDS,
     DIVE_PCT,
     REPEATS_MAX,
@@ -30,8 +30,6 @@ from solvers.planners.joint.solve.generate import (
     Dive,
     Generation,
     Pace,
-    Pricing,
-    Scene,
     fitted,
     generate,
     singles,
@@ -41,14 +39,14 @@ from solvers.planners.joint.solve.improve import improved, improved_at_once, wit
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
-from solvers.planners.joint.solve.solution import Rules
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Layout, Pattern, Patterns, Standing
+from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL = 0.7
 DIVE_UNTIL = 0.7
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
+FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
 FIRST_PATTERNS_MAX = 2000
 """Of a first layout that is improved at once."""
 DEVICES_FEW = 32.0
@@ -143,21 +141,19 @@ class Phases:
     def run(self) -> Layout:
         """All phases, as far as the deadline lets them."""
         problem, begun_s = self.problem, self.deadline.elapsed_s
-        rules = Rules(Judge(problem))
-        master = Master(problem, rules.judge)
-        pricing = Pricing(rules.judge, master.rows, master.width)
+        master = Master(problem, Judge(problem))
         master.offer(singles(problem, master.width))
         if problem.few_patterns:
             list_patterns(master, self.deadline)
         master.offer(master.of_patterns((*self.found.patterns, *self.order.warm)))
         master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
-        relaxation = generate(master, pricing, self.deadline, self.pace or Pace.of(problem, GENERATE_UNTIL, GAP))
+        relaxation = generate(master, self.deadline, self.pace or Pace.of(problem, GENERATE_UNTIL, GAP))
         self.facts |= {"columns": master.size, "generate_s": self.deadline.elapsed_s - begun_s}
         if relaxation is not None:
-            begin = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
+            begin = Generation(master=master, relaxed=relaxation.best)
             self.search, self.bound = replace(begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
             self.facts |= {"rounds": relaxation.rounds, "relaxed_usd_per_h": self.search.relaxed.value}
-            self._search(Scene(problem=problem, rules=rules), begin)
+            self._search(begin)
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
         return self.found
@@ -168,24 +164,23 @@ class Phases:
         value = 0.0 if self.search is None else self.search.relaxed.value
         return self.bound is not None and value - self.bound.usd_per_h <= GAP_LAST * abs(value)
 
-    def _search(self, scene: Scene, begin: Generation) -> None:
+    def _search(self, begin: Generation) -> None:
         """Where devices are few the best so far is exchanged before anything dives, and at last with fewer of them."""
         few = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW
-        prices, rules, seed = begin.master.rows.prices(begin.relaxed.row_duals), scene.rules, self.order.seed
+        prices, judge, seed = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge, self.order.seed
         if few:
-            self._within("improve_s", EARLY_PART, partial(improved, rules, self.found, prices, seed=seed))
-        dive = Dive(scene, replace(self.depth, until_part=DIVE_UNTIL))
-        dived = self._within("dive_s", 1.0, partial(dive.run, begin))
+            self._within("improve_s", EARLY_PART, partial(improved, judge, self.found, prices, seed=seed))
+        dived = self._within("dive_s", 1.0, Dive(begin, replace(self.depth, until_part=DIVE_UNTIL)).run)
         if self.found.missing(self.problem)[self.problem.must_serve].any():
-            self._within("complete_s", 1.0, partial(completed, scene, self.found))
+            self._within("complete_s", 1.0, partial(completed, judge, self.found))
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
             return
         for base in (self.found, dived):
             # The second one where the search from the best has ended by itself.
             part = IMPROVE_FEW_PART if few else IMPROVE_PART
-            self._within("improve_s", part, partial(improved, rules, base, prices, seed=seed))
+            self._within("improve_s", part, partial(improved, judge, base, prices, seed=seed))
         if few:
-            self._within("fewer_s", 1.0, partial(with_fewer, rules, self.found, seed=seed))
+            self._within("fewer_s", 1.0, partial(with_fewer, judge, self.found, seed=seed))
 
     def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
         """A phase with a part of what is left to itself: what it made, which is kept where it is better."""
@@ -201,6 +196,22 @@ class Phases:
 
     def worth(self, layout: Layout) -> tuple[float, float]:
         return worth_of(self.problem, self.order, layout)
+
+
+def first_layout(problem: JointProblem, time_left_s: float = 1e9) -> Layout:
+    """A layout at once that keeps every rule; demands that count least go without where devices lack. A few rounds of
+    column generation at coarse shares and one dive in large steps: what they may look at grows with the number of
+    workloads and is no part of anybody's budget, for without it there is nothing to answer.
+    """
+    master = Master(problem, Judge(problem))
+    master.offer(singles(problem, master.width))
+    deadline = Deadline(time_left_s, FIRST_UNITS + int(FIRST_UNITS_PER_WORKLOAD * len(problem.workloads)))
+    pace = Pace(rounds=FIRST_ROUNDS, repeats=REPEATS_MAX, finest_pct=COARSE_PCT)
+    begun = generate(master, deadline, pace) if master.size else None
+    if begun is None:
+        return EMPTY
+    begin = Generation(master=master, relaxed=begun.best)
+    return Dive(begin, Depth(rounds=1, group_part=1.0, up_part=1.0)).run(deadline)
 
 
 def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[float, float]:
@@ -232,19 +243,16 @@ def _urgent(problem: JointProblem) -> JointProblem:
     return replace(problem, workloads=tuple(works))
 
 
-def completed(scene: Scene, layout: Layout, deadline: Deadline) -> Layout:
+def completed(judge: Judge, layout: Layout, deadline: Deadline) -> Layout:
     """What is still short placed on devices that are still free."""
-    scene = replace(scene, problem=_urgent(scene.problem))
-    whole = Master(scene.problem, scene.rules.judge)
-    rest = Master(scene.problem, scene.rules.judge, whole.taken_by(layout))
-    pricing = Pricing(scene.rules.judge, rest.rows, rest.width)
-    relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL))
+    problem = _urgent(judge.problem)
+    taken = Master(problem, judge).taken_by(layout)
+    rest = Master(problem, judge, taken)
+    relaxation = generate(rest, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL))
     if relaxation is None:
         return layout
-    depth = Depth(until_part=SERVE_UNTIL)
-    dive = Dive(scene, depth, whole.taken_by(layout))
-    begin = Generation(master=rest, pricing=pricing, relaxed=relaxation.best)
-    return layout.and_also(dive.run(begin, deadline))
+    begin = Generation(master=rest, relaxed=relaxation.best)
+    return layout.and_also(Dive(begin, Depth(until_part=SERVE_UNTIL), taken).run(deadline))
 
 
 def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
@@ -257,7 +265,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     first = together(done) if groups else first_layout(problem, deadline.time_left_s)
     facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
     if len(first.patterns) <= FIRST_PATTERNS_MAX:
-        first = improved_at_once(Rules(Judge(problem)), first)
+        first = improved_at_once(Judge(problem), first)
     if order.better is not None:
         order.better(first)
     if not problem.workloads or not problem.kinds or deadline.over:
@@ -274,15 +282,9 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     found = _grouped(problem, order, done, deadline) if groups else _whole(problem, order, begin, deadline)
     best = min(found, begin, key=partial(worth_of, problem, order))
     bounds = [usd for usd in (found.bound_usd_per_h, proven_usd) if usd is not None]
-    return Layout(
-        patterns=best.patterns,
-        counts=best.counts,
-        bound_usd_per_h=max(bounds, default=None),
-        prices=found.prices,
-        columns=found.columns,
-        facts=facts | found.facts | {"first_won": float(best is first), "groups": float(len(groups) or 1)},
-        before=found.before,
-    )
+    facts |= found.facts | {"first_won": float(best is first), "groups": float(len(groups) or 1)}
+    best = replace(found, patterns=best.patterns, counts=best.counts)
+    return replace(best, bound_usd_per_h=max(bounds, default=None), facts=facts)
 
 
 def worth_units(problem: JointProblem) -> float:
@@ -345,8 +347,7 @@ def _proven(phases: Phases, search: Generation, deadline: Deadline) -> Bound | N
     if len(master.rows.cut_work):
         master = Master(master.problem, master.judge)
         master.adopt(search.master.judged)
-    pricing = Pricing(master.judge, master.rows, master.width)
-    found = generate(master, pricing, deadline, Pace(until_part=END, gap=GAP_LAST, fine=True, proven=bound))
+    found = generate(master, deadline, Pace(until_part=END, gap=GAP_LAST, fine=True, proven=bound))
     if found is None:
         return bound
     phases.facts["relaxed_usd_per_h"] = found.best.value
@@ -367,7 +368,7 @@ def _grouped(problem: JointProblem, order: SolveOrder, done: list[GroupLayout], 
     merged = together(done)
     if merged.missing(problem)[problem.must_serve].any() and not deadline.over:
         within = portion(deadline, GROUPS_MEND_PART)
-        fixed = improved(Rules(Judge(problem)), merged, None, within, order.seed)
+        fixed = improved(Judge(problem), merged, None, within, order.seed)
         if fixed.judged_usd(problem) < merged.judged_usd(problem):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
         charge(deadline, within)
@@ -396,14 +397,13 @@ def _alone(order: SolveOrder, deadline: Deadline, groups: int, place: int, item:
 
 def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patterns], deadline: Deadline) -> Layout:
     """With a bound: one programme over the patterns of all groups, for devices had a price of their own in each."""
-    judge = Judge(problem)
-    master = Master(problem, judge)
+    master = Master(problem, Judge(problem))
     for some in patterns:
         master.offer(some)
     units = deadline.work_units or 1000 * PROCESSORS * deadline.seconds
     kept = min(WHOLE_FINE_MOST, WHOLE_FINE_UNITS * len(problem.workloads) / units)
     pace = replace(WHOLE_PACE, fine_until=kept)
-    found = generate(master, Pricing(judge, master.rows, master.width), deadline, pace)
+    found = generate(master, deadline, pace)
     if found is None:
         return merged
     facts, bound = merged.facts | {"relaxed_usd_per_h": found.best.value}, found.bound

@@ -68,8 +68,8 @@ def test_any_prices_prove_no_more_than_the_best_plan_costs(basis: CostBasis) -> 
     for scale in (0.1, 1.0, 10.0):
         duals = np.where(np.isfinite(rows.upper), -1.0, 1.0) * rng.uniform(0, scale, rows.count)
         found = Certificate.of(loose, rows.prices(duals), Deadline(10.0, 100))
-        for proof in found.proofs:
-            alone = replace(found, proofs=(proof,))
+        for proof in (found.proof, found.at_a_glance):
+            alone = replace(found, proof=proof)
             assert alone.bound(plan) <= plan.objective.cost_usd_per_h
             # What is shown is true of each proof by itself, not only of those that a plan does not disprove.
             dear = replace(plan, objective=replace(plan.objective, cost_usd_per_h=1e9))

@@ -23,9 +23,8 @@ from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint import certificate, change
 from solvers.planners.joint.planner import SPEC, Joint
 from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.solve import SolveOrder, layout_of, solve
+from solvers.planners.joint.solve.solve import SolveOrder, first_layout, layout_of, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from solvers.verify.checks import verify

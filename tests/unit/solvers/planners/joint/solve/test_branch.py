@@ -13,7 +13,7 @@ from solvers.planners.joint.certificate import branched, serving
 from solvers.planners.joint.solve import branch
 from solvers.planners.joint.solve.alike import Alike
 from solvers.planners.joint.solve.branch import NODE_UNITS, Node, Tree, few_devices
-from solvers.planners.joint.solve.generate import Generation, Pace, Pricing, generate, singles
+from solvers.planners.joint.solve.generate import Generation, Pace, generate, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solve import SolveOrder, solve
@@ -30,11 +30,10 @@ def proven(problem: JointProblem, usd: float) -> float:
     """What a tree proves where the best layout costs so much."""
     master = Master(problem, Judge(problem))
     master.offer(singles(problem, master.width))
-    pricing = Pricing(master.judge, master.rows, master.width)
-    relaxation = generate(master, pricing, Deadline(60.0, UNITS), Pace(gap=0.01))
+    relaxation = generate(master, Deadline(60.0, UNITS), Pace(gap=0.01))
     assert relaxation is not None
     tree = Tree(
-        search=Generation(master=master, pricing=pricing, relaxed=relaxation.best),
+        search=Generation(master=master, relaxed=relaxation.best),
         usd=usd,
         deadline=Deadline(60.0, UNITS),
     )

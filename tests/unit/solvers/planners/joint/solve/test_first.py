@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.solution import Solution
+from solvers.planners.joint.solve.solve import first_layout
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
@@ -18,7 +18,7 @@ from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, 
 
 def lacking(problem: JointProblem, layout: Layout) -> float:
     """Parts of rates and least replicas that lack, in sum."""
-    return float(Solution.of_layout(Rules(Judge(problem)), layout).lacking().sum())
+    return float(Solution.of_layout(Judge(problem), layout).lacking().sum())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -8,9 +8,8 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import groups
 from solvers.planners.joint.solve import solve as solving
-from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
-from solvers.planners.joint.solve.solve import SolveOrder, solve
+from solvers.planners.joint.solve.solve import SolveOrder, first_layout, solve
 from solvers.problems.patterns import Standing
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 

@@ -12,10 +12,10 @@ from benchmarks.instances.family import family_problem
 from solvers.engines import exchange
 from solvers.engines.contents import Contents
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved, improved_at_once, with_fewer
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.solution import Solution
+from solvers.planners.joint.solve.solve import first_layout
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Patterns
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
@@ -25,15 +25,15 @@ UNITS = 60
 
 def after(problem: JointProblem, layout: Layout, units: int = UNITS, seed: int = 1) -> Layout:
     """Ended by work alone."""
-    return improved(Rules(Judge(problem)), layout, None, Deadline(1e9, work_units=units), seed)
+    return improved(Judge(problem), layout, None, Deadline(1e9, work_units=units), seed)
 
 
 def at_once(problem: JointProblem, layout: Layout) -> Layout:
-    return improved_at_once(Rules(Judge(problem)), layout)
+    return improved_at_once(Judge(problem), layout)
 
 
 def solution(problem: JointProblem, layout: Layout) -> Solution:
-    return Solution.of_layout(Rules(Judge(problem)), layout)
+    return Solution.of_layout(Judge(problem), layout)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -66,7 +66,7 @@ def test_it_finds_cheaper_devices() -> None:
 def test_a_device_fewer_of_each_kind_finds_what_exchange_with_as_much_work_does_not() -> None:
     problem = family_problem(8, 5, 22)
     begun = after(problem, at_once(problem, first_layout(problem)), 200)
-    fewer = with_fewer(Rules(Judge(problem)), begun, Deadline(1e9, work_units=600), 1)
+    fewer = with_fewer(Judge(problem), begun, Deadline(1e9, work_units=600), 1)
     check_layout(problem, fewer)
     assert fewer.judged_usd(problem) < 0.95 * after(problem, begun, 800).judged_usd(problem)
 
@@ -81,7 +81,7 @@ def test_it_ends_by_itself_where_nothing_is_gained_and_sooner_with_few_devices(m
     layout = first_layout(problem)
     for times in (1, 50, 100):
         many, plenty = replace(layout, counts=tuple(times * count for count in layout.counts)), Deadline(1e9, 10**7)
-        improved(Rules(Judge(problem)), many, None, plenty, 1)
+        improved(Judge(problem), many, None, plenty, 1)
         spent.append(round((1 - plenty.left_part) * 10**7))
     assert 10 * spent[0] < spent[1] == spent[2] < 2 * PATIENCE * exchange.WALKS * SLICE_UNITS
 
@@ -118,11 +118,11 @@ def test_it_counts_as_the_judge_does(seed: int, basis: str, monkeypatch: pytest.
     monkeypatch.setattr(exchange.Exchange, "run", watched)
     problem = scene(seed, basis=basis)
     after(problem, first_layout(problem))
-    rules = Rules(Judge(problem))
+    judge = Judge(problem)
     for rows, usd_per_h, missed_usd in told:
-        patterns = rules.judge.judge(rows)
+        patterns = judge.judge(rows)
         assert patterns.lawful.all()
-        again = Solution.of_rows(rules, patterns.rows, np.ones(len(rows.kind), dtype=np.int64))
+        again = Solution.of_rows(judge, patterns.rows, np.ones(len(rows.kind), dtype=np.int64))
         rate = problem.rate_rps
         part = 1 - again.served_rps() / np.where(rate > 0, rate, 1.0)
         missed = missed_usd[(rate > 0) & (part > 1e-9)].sum()
@@ -139,4 +139,4 @@ def test_equal_seeds_end_alike_and_others_do_not() -> None:
 def test_no_time_changes_nothing() -> None:
     problem = scene(2)
     layout = first_layout(problem)
-    assert improved(Rules(Judge(problem)), layout, None, Deadline(0.0), 1) is layout
+    assert improved(Judge(problem), layout, None, Deadline(0.0), 1) is layout

@@ -88,8 +88,7 @@ def test_the_relaxed_optimum_of_all_patterns_is_reached_and_proven(seed: int) ->
     problem = replace(scene(seed, services=4, devices=3), share_step_pct=20)
     judge = Judge(problem)
     master = Master(problem, judge)
-    pricing = Pricing(judge, master.rows, master.width)
-    found = generate(master, pricing, Deadline(ENDLESS), Pace(gap=1e-4))
+    found = generate(master, Deadline(ENDLESS), Pace(gap=1e-4))
     assert found is not None
     assert found.bound is not None
     master.offer(every_pattern(problem, 20).rows)

@@ -9,11 +9,9 @@ import pytest
 
 from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.solution import Rules
-from solvers.planners.joint.solve.solve import TURNS_WORTH, SolveOrder, _turns, solve, worth_units
+from solvers.planners.joint.solve.solve import TURNS_WORTH, SolveOrder, _turns, first_layout, solve, worth_units
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
 from tests.unit.solvers.planners.joint.solve.oracle import optimum
@@ -72,7 +70,7 @@ def test_equal_orders_end_alike() -> None:
 
 def test_no_time_gives_the_first_answer() -> None:
     problem = scene(4)
-    layout, first = _solved(problem, units=0), improved_at_once(Rules(Judge(problem)), first_layout(problem))
+    layout, first = _solved(problem, units=0), improved_at_once(Judge(problem), first_layout(problem))
     assert (layout.patterns, layout.counts) == (first.patterns, first.counts)
     assert layout.bound_usd_per_h is None
 
