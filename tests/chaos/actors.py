@@ -5,11 +5,10 @@ report, forgers, planners that take turns, a person and an accountant. Each know
 from __future__ import annotations
 
 import random
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from solvers.domain.plan import Plan
 from solvers.errors import LeaseLostError, StateError, SupersededError, TransientError
 from tests import builders
 from tests.chaos.history import ABSENT, Seen
+from tests.chaos.turnstile import EPOCH
 from tests.integration.api.world import OWN, World, join_message, spec
 from tests.integration.store import plans as stored
 from tests.integration.store.samples import device_report, replica_report, report
@@ -31,6 +31,8 @@ UNKNOWN = (LOST, 429, 503)
 """Nobody said whether it was done; 429: lanes close while somebody in them stands still."""
 TTL_S = 30.0
 STEP_MS = 50.0
+STEP = timedelta(milliseconds=1)
+"""By which it gets later for the database: nobody falls silent in the thousand steps of a history."""
 REMEMBERED_STEPS = round(CACHE_TTL_MS / STEP_MS)
 VISION = f"{OWN}/vision#0"
 FORGED = 2_000_000.0
@@ -57,10 +59,12 @@ class Wish:
 
 
 class Clock:
-    """Counts moments and steps, and how often all nodes were silent for so long that a name may be taken."""
+    """Tells the time, counts moments and steps, and how often all nodes were silent for so long that a name may be
+    taken.
+    """
 
     def __init__(self) -> None:
-        self.now = 0
+        self.moment = 0
         self.silences = 0
         self.steps = 0
         self.takings = 0
@@ -73,9 +77,12 @@ class Clock:
         """Whether somebody may just have taken a name, so that an answer proves nothing."""
         return self.takings > 0 or self.steps < self.taken_step + REMEMBERED_STEPS
 
+    def now(self) -> datetime:
+        return EPOCH + self.steps * STEP
+
     def tick(self) -> int:
-        self.now += 1
-        return self.now
+        self.moment += 1
+        return self.moment
 
 
 class Actor(ABC):
@@ -256,7 +263,7 @@ class Reporter(Rememberer):
         self._unsent: list[Any] = []
         self._sent: list[Any] = []
         self._joined = False
-        self._observed_s = time.time() // 60.0 * 60.0 - 240.0  # whole minutes: into which it falls is part of the story
+        self._observed_s = EPOCH.timestamp() - 240.0
         self.acknowledged: list[tuple[str, int]] = []
         self._kept = 0
         self.refused = 0
@@ -404,13 +411,13 @@ class Forger(Actor):
         claimed = replica_report(f"{OWN}/train#0", "GPU-rogue-0", kind="job", iterations_done=FORGED)
         foreign = replica_report(VISION, "GPU-rogue-0", model="resnet50")
         found = report(
-            "rogue", self._sequence, boot_id="boot-rogue", observed_at_s=time.time(),
+            "rogue", self._sequence, boot_id="boot-rogue", observed_at_s=self._clock.now().timestamp(),
             generation=9 * 10**15, devices=[device_report("GPU-rogue-0")], replicas=[claimed, foreign],
         )  # fmt: skip
         return self._call(world, "/v1/agent/reports", encode(found))
 
     def _other(self, world: World) -> Answer:
-        found = report("a", 10**6 + self._sequence, boot_id="boot-forged", observed_at_s=time.time())
+        found = report("a", 10**6 + self._sequence, boot_id="boot-forged", observed_at_s=self._clock.now().timestamp())
         answer = self._call(world, "/v1/agent/reports", encode(found))
         assert answer.status != 200, "a node reported as another one"
         return answer
@@ -425,7 +432,7 @@ class Forger(Actor):
         )  # fmt: skip
         receipt = NodeReceipt(
             node="rogue", boot_id="boot-rogue", generation=9 * 10**15, plan=None, outcome="applied",
-            observed_at_s=time.time(), elapsed_ms=1.0, devices=(), replicas=(claimed,),
+            observed_at_s=self._clock.now().timestamp(), elapsed_ms=1.0, devices=(), replicas=(claimed,),
         )  # fmt: skip
         return self._call(world, "/v1/agent/receipts", encode(receipt))
 
@@ -494,8 +501,6 @@ class Accountant(Actor):
 
     def __init__(self) -> None:
         self._later_s = 0.0
-        # Of the minute in which a history begins, so that a minute that ends meanwhile is no part of its story.
-        self._began = datetime.now(UTC).replace(second=0, microsecond=0)
 
     def wish(self, stream: random.Random) -> Wish:
         self._later_s += stream.choice((0.0, 60.0, 600.0))
@@ -504,7 +509,7 @@ class Accountant(Actor):
         def work(world: World) -> None:
             try:
                 with world.database.transaction() as session:
-                    account(session, self._began + timedelta(seconds=later))
+                    account(session, EPOCH + timedelta(seconds=later))
             except (TransientError, StateError):
                 return
 

@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
 
 from app import kinds
 from app.api.app import create_app
@@ -45,7 +48,7 @@ from tests.chaos.actors import (
 from tests.chaos.checks import broken
 from tests.chaos.history import Seen, possible
 from tests.chaos.nodes import NODE, RealNode
-from tests.chaos.turnstile import Operation, Turnstile, WatchedDatabase
+from tests.chaos.turnstile import NOW_SQL, TIMED, Operation, Turnstile, WatchedDatabase
 from tests.integration.api.world import CLUSTER, StoredPlanning, World, build_world
 from tests.integration.postgres import Server, embedded_binaries, running
 
@@ -58,12 +61,13 @@ ODDS = {"cut": 0.02, "full": 0.01, "lose": 0.05, "freeze": 0.02, "expire": 0.02,
 ZEAL = (0.1, 0.5, 1.0, 1.0, 4.0)
 FREEZE_STEPS = 60
 EXPIRED = """
-UPDATE leases SET expires_at = now() - interval '1 second'
+UPDATE leases SET expires_at = to_timestamp(0)
 WHERE name IN (SELECT name FROM leases FOR UPDATE SKIP LOCKED)"""
 SILENT = """
 UPDATE node_states SET joined_at = joined_at - interval '40 seconds',
     last_report_at = last_report_at - interval '40 seconds'
 WHERE node_id IN (SELECT node_id FROM node_states FOR UPDATE SKIP LOCKED)"""
+TABLES = "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
 DOCUMENTS = ("vision", "speech")
 PLANNERS = ("planner-1", "planner-2", "person")
 
@@ -78,6 +82,10 @@ class Stage:
 
 def stage(server: Server) -> Stage:
     url = server.create(TEMPLATE)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(NOW_SQL)
+        for setting in TIMED:
+            connection.execute(f"ALTER DATABASE {TEMPLATE} {setting}".encode())
     migrate.upgrade(url)
     database = Database(url)
     world = build_world(database)
@@ -90,10 +98,16 @@ def stage(server: Server) -> Stage:
 
 
 class StepTime(SystemClock):
-    """Time that passes with the steps of a history, so that what caches forget does not depend on the machine."""
+    """Time that passes with the steps of a history; faster where caches forget."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+
+    def now_s(self) -> float:
+        return self.now().timestamp()
+
+    def now(self) -> datetime:
+        return self._clock.now()
 
     def elapsed_ms(self) -> float:
         return STEP_MS * self._clock.steps
@@ -106,12 +120,14 @@ class Life:
         self.seed = seed
         self._server, self._name, self._url = server, name, (url := server.url(name))
         self.story: list[str] = []
+        self.steps: list[str] = []
+        """Who was let go from where."""
         self.faults: Counter[str] = Counter()
         self._stream = random.Random(seed)
         self._clock = clock = Clock()
         self._time = StepTime(clock)
         self._turnstile = Turnstile(url)
-        self._databases = [WatchedDatabase(url, pool_size=4) for _ in range(REPLICAS)]
+        self._databases = [WatchedDatabase(url, clock.now, pool_size=4) for _ in range(REPLICAS)]
         self._secrets = secrets
         self._worlds = [self._served(database) for database in self._databases]
         self._frozen: dict[str, int] = {}
@@ -158,6 +174,12 @@ class Life:
         except AssertionError as error:
             return str(error)
         return ""
+
+    def held(self) -> dict[str, list[str]]:
+        """All that the database holds, by table."""
+        rows = self._turnstile.rows
+        tables = [name for (name,) in rows(TABLES)]
+        return {name: [row for (row,) in rows(f"SELECT held::text FROM {name} AS held ORDER BY 1")] for name in tables}
 
     def close(self) -> None:
         self._turnstile.close()
@@ -246,7 +268,7 @@ class Life:
         actor.busy = True
         self._wishes[name] = (actor, wish, place)
         self.story.append(f"{name} begins at {place}")
-        self._turnstile.begin(Operation(name, lambda: wish.work(world)))
+        self._turnstile.begin(Operation(name, lambda: wish.work(world), self.seed))
 
     def _advance(self, *, calm: bool) -> None:
         self._frozen = {name: left - 1 for name, left in self._frozen.items() if left > 1}
@@ -256,6 +278,7 @@ class Life:
         if not calm:
             self._break(operation)
         point = operation.point
+        self.steps.append(f"{operation.name} from {point}")
         self._clock.steps += 1
         self._turnstile.advance(operation)
         if operation.has_written and (point == "committed" or operation.over):

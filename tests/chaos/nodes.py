@@ -12,7 +12,6 @@ import shutil
 import ssl
 import tempfile
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from agents.state import StateDirectory
 from agents.transport import HttpAnswer, UnreachableError
 from agents.wire import NodeTarget
 from tests.chaos.actors import Rememberer, Wish
+from tests.chaos.turnstile import EPOCH
 from tests.integration.api.world import World, join_message
 from tests.integration.store.samples import device_report, report
 
@@ -93,6 +93,16 @@ def wired(facts: NodeFacts, state: StateDirectory, mailbox: uplink.Mailbox, boot
     return WiredUplink()
 
 
+def file_of(path: Path) -> unsent.ReportFile:
+    """What its reports outlive it in; what is too old goes by the time of the history."""
+
+    class TimedFile(unsent.ReportFile):
+        def load(self, wall_s: float) -> list[unsent.UnsentReport]:
+            return super().load(EPOCH.timestamp())
+
+    return TimedFile(path / unsent.REPORTS_FILE, NODE, Log(NODE, io.StringIO()))
+
+
 class Once(threading.Event):
     """Lets a loop go round once, and waits for nothing."""
 
@@ -114,7 +124,7 @@ class RealNode(Rememberer):
     def __init__(self, join_token: str) -> None:
         self._state = StateDirectory(Path(tempfile.mkdtemp(prefix="headroom-node-")))
         self._facts = replace(FACTS, join_token=join_token)
-        self._observed_s = time.time() // 60.0 * 60.0 - 240.0  # whole minutes: into which it falls is part of the story
+        self._observed_s = EPOCH.timestamp() - 240.0
         self._boots = 0
         self._made: set[tuple[str, int]] = set()
         self._void: set[tuple[str, int]] = set()
@@ -178,8 +188,7 @@ class RealNode(Rememberer):
         self._heard = False
         """Whether something of this life was acknowledged, in this history of the database."""
         self._boot_id = f"boot-{NODE}-{self._boots}"
-        file = unsent.ReportFile(self._state.path / unsent.REPORTS_FILE, NODE, Log(NODE, io.StringIO()))
-        self._mailbox = uplink.Mailbox(collect.ReportBuffer(self._boot_id, file))
+        self._mailbox = uplink.Mailbox(collect.ReportBuffer(self._boot_id, file_of(self._state.path)))
         self._mailbox.has_work = Once()
         self._wire = Wire(self)
         self._uplink = wired(self._facts, self._state, self._mailbox, self._boot_id, self._wire)

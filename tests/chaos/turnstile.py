@@ -2,34 +2,53 @@
 
 An operation runs in threads of its own, whose context carries it. It stops at every point (before each statement,
 before and after the commit) until it is let go. Who waits for a lock of the database stands aside, which the database
-itself tells, and goes on by itself when that lock is free; nobody else is let go before all who can run have come to
-their next point. So a seed tells one story on every machine.
+itself tells, and goes on to the end of its statement when that lock is free; nobody is let go before all who can run
+have come to their next point. No clock of the machine's has a say: time passes with the steps, in the database, too,
+and nobody gives up waiting for a lock: where all wait for each other, that is told. So a seed tells one story on every
+machine, however busy.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import base64
+import random
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
+from app import clock
 from app.store import grouped
 from app.store.engine import Database, libpq_url
 
 LOOK_S = 0.02
 """Most come to their next point before the first look, which costs as much as their step."""
-PATIENCE_LOOKS = 100
-"""Who says nothing for so long waits for a thread of its own process; that is the only thing that time decides."""
 STUCK_LOOKS = 10_000
 LEAVING_S = 30.0
+EPOCH = datetime(2026, 3, 4, 12, tzinfo=UTC)
+"""When histories begin."""
+TIMED = (
+    f"SET chaos.now = '{EPOCH}'",
+    "SET search_path = public, pg_catalog",
+    "SET lock_timeout = 0",
+    "SET statement_timeout = 0",
+    "SET idle_in_transaction_session_timeout = 0",
+    "SET deadlock_timeout = '1h'",
+)
+"""What makes a session go by the steps of a history, where the database has NOW_SQL."""
+NOW_SQL = "; ".join(
+    f"CREATE FUNCTION public.{name}() RETURNS timestamptz STABLE RETURN current_setting('chaos.now')::timestamptz"
+    for name in ("now", "clock_timestamp")
+)
 FULL = "DO $$ BEGIN RAISE disk_full USING MESSAGE = 'could not extend file: No space left on device'; END $$"
 NOW: ContextVar[Operation | None] = ContextVar("operation", default=None)
 
@@ -41,15 +60,19 @@ class Left(BaseException):
 class Operation:
     """Something under way."""
 
-    def __init__(self, name: str, work: Callable[[], Any]) -> None:
+    def __init__(self, name: str, work: Callable[[], Any], seed: int) -> None:
         self.name = name
+        self.stream = random.Random(f"{seed} {name}")
+        """Of ids and secrets."""
         self.answer: Any = None
         self.error: BaseException | None = None
         self.point = ""
         """Where it stands; empty while it runs."""
         self.over = False
         self.aside = False
-        """It waits for a lock, or for another thread of the process."""
+        """It waits for a lock, or for others with whom it goes together."""
+        self.has_waited = False
+        """Others went on meanwhile."""
         self.others: Future[bool] | None = None
         """Done when others, with whom it goes together, let it go on."""
         self.backend: int | None = None
@@ -72,7 +95,7 @@ class Operation:
 
     def stop(self, point: str) -> None:
         """Called within the operation: wait here until it is let go."""
-        self.point, self.aside, self.others = point, False, None
+        self.point, self.aside, self.has_waited, self.others = point, False, False, None
         self._told.set()
         self._go.acquire()
         if self._is_left:
@@ -114,7 +137,22 @@ def _awaited(future: Future[bool]) -> asyncio.Future[bool]:
     return asyncio.wrap_future(future)
 
 
+class Drawn:
+    """Ids and secrets from the stream of who wants them: rows are locked in the order of ids."""
+
+    def _bytes(self, count: int) -> bytes:
+        operation = NOW.get()
+        return (random.SystemRandom() if operation is None else operation.stream).randbytes(count)
+
+    def uuid4(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self._bytes(16), version=4)
+
+    def token_urlsafe(self, count: int) -> str:
+        return base64.urlsafe_b64encode(self._bytes(count)).rstrip(b"=").decode()
+
+
 grouped.wrap_future = _awaited
+vars(clock).update(uuid=Drawn(), secrets=Drawn())
 
 
 def here(point: str) -> None:
@@ -126,9 +164,13 @@ def here(point: str) -> None:
 class WatchedDatabase(Database):
     """Connections whose every statement is a point."""
 
-    def __init__(self, url: str, **more: Any) -> None:
+    def __init__(self, url: str, now: Callable[[], datetime], **more: Any) -> None:
         super().__init__(url, **more)
+        self._now = now
+        event.listen(self._engine, "connect", _time)
+        event.listen(self._engine, "begin", lambda connection: self._tell_time(connection.connection.driver_connection))
         event.listen(self._engine, "before_cursor_execute", _statement, retval=True)
+        event.listen(self._engine, "after_cursor_execute", _waited)
         event.listen(self._engine, "commit", _commit)
 
     @contextmanager
@@ -149,6 +191,7 @@ class WatchedDatabase(Database):
     def raw(self) -> Iterator[psycopg.Connection]:
         with super().raw() as connection:
             _hold(connection.info.backend_pid)
+            self._tell_time(connection)
             here("raw begin")
             if _finds_full():
                 connection.execute(FULL)
@@ -156,6 +199,15 @@ class WatchedDatabase(Database):
             _written()
             here("raw commit")
         _ended()
+
+    def _tell_time(self, connection: psycopg.Connection) -> None:
+        connection.execute(f"SET LOCAL chaos.now = '{self._now()}'".encode())
+
+
+def _time(connection: Any, _record: object) -> None:
+    connection.autocommit = True
+    connection.execute("; ".join(TIMED))
+    connection.autocommit = False
 
 
 def _hold(backend: int | None) -> None:
@@ -193,6 +245,13 @@ def _statement(
     if not statement.startswith(("SAVEPOINT", "RELEASE", "ROLLBACK")) and _finds_full():
         return FULL, [()] if many else ()
     return statement, parameters
+
+
+def _waited(*_: Any) -> None:
+    """Who set it free comes to its next point alone."""
+    operation = NOW.get()
+    if operation is not None and operation.has_waited:
+        operation.stop("waited")
 
 
 def _commit(connection: Any) -> None:
@@ -259,23 +318,24 @@ class Turnstile:
 
     def _settle(self) -> None:
         """Until everybody stands at a point, is over, or waits for what somebody else holds."""
-        for looks in range(STUCK_LOOKS):
-            running = [each for each in self.under_way if not (each.point or each.over)]
+        for _ in range(STUCK_LOOKS):
+            for operation in self._running():
+                if not operation.aside and not operation.await_told(LOOK_S):
+                    operation.aside = self._waits(operation)
+            running = self._running()
+            # Whoever came to a point since may have set free who stood aside.
             for operation in running:
-                # Who stood aside is looked at first; who was let go has time to come to its next point.
-                if not (operation.aside and self._waits(operation)) and not operation.await_told(LOOK_S):
-                    operation.aside = looks > PATIENCE_LOOKS or self._waits(operation)
-            if all(each.aside or each.point or each.over for each in running) and (
-                not running or any(each.point or each.over for each in self.under_way)
-            ):
+                operation.aside = operation.aside and self._waits(operation)
+            if all(operation.aside for operation in running) and len(running) < max(1, len(self.under_way)):
+                for operation in running:
+                    operation.has_waited = True
                 return
         raise AssertionError(f"all wait for each other: {[operation.name for operation in self.under_way]}")
 
+    def _running(self) -> list[Operation]:
+        return [operation for operation in self.under_way if not (operation.point or operation.over)]
+
     def _waits(self, operation: Operation) -> bool:
-        others = operation.others
-        if operation.backend is None or others is not None:
-            return others is not None and not others.done()
-        query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
-        with contextlib.suppress(IndexError):
-            return bool(self.rows(query, operation.backend)[0][0])
-        return False
+        if operation.others is not None:
+            return not operation.others.done()
+        return bool(self.rows("SELECT unnest(pg_blocking_pids(%s))", operation.backend))
