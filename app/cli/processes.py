@@ -337,13 +337,21 @@ def _say_welcome(home: Home, *, demo: bool) -> None:
     tries = (
         ("status", "explain vision/resnet50", "report cost --by service --last 1h")
         if demo
-        else ("apply -f examples/demo", "status", "agent --help")
+        else (f"apply -f {_demo_documents()}", "status", "agent --help")
     )
     typer.echo(f"console  {connection.server}/")
     typer.echo(f"token    {connection.token}")
     typer.echo("try next")
     for line in tries:
         typer.echo(f"  {_own_name()} {line}")
+
+
+def _demo_documents() -> str:
+    """The demo's documents as whoever stands here names them: a checkout has them, and an installation brings them."""
+    from app.demo.fleet import examples_path
+
+    found = examples_path() / "demo"
+    return str(found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found)
 
 
 def _own_name() -> str:

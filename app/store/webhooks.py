@@ -17,6 +17,7 @@ from app.store.events import Event
 from app.store.pages import Listing, PageOrder, StoredPage, read_page
 from app.store.sql import from_row, named, one, records
 from app.store.tables import webhook_deliveries
+from solvers.domain.codec import Plain
 from solvers.domain.webhook import Webhook
 
 WAITING_MAX = 1_000
@@ -93,7 +94,8 @@ def raise_alarms(session: Session, actor: str, lost_s: float) -> None:
             events.append(session, event)
     for over in session.execute(named("alarms_end"), {"calm_s": CALM_S}):
         if over.name in ENDS:
-            event = Event(name=ENDS[over.name], actor=actor, subject=over.subject, project=over.project, facts={})
+            facts: dict[str, Plain] = {"gone": True} if over.gone else {}
+            event = Event(name=ENDS[over.name], actor=actor, subject=over.subject, project=over.project, facts=facts)
             events.append(session, event)
 
 

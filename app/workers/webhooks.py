@@ -18,7 +18,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,7 +31,8 @@ from solvers.domain.webhook import Webhook
 from solvers.errors import HeadroomError, InputError
 
 PUBLIC = "public"
-SENDERS = 8
+SENDERS = 64
+"""One for each webhook at a time; where more are due, whoever answered last goes before those that did not."""
 ANSWER_S = 10.0
 """From looking up a name to the end of the answer."""
 HOLD_S = 30.0
@@ -186,7 +186,6 @@ class WebhookSender:
         self._busy: set[str] = set()
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._pool = ThreadPoolExecutor(SENDERS, thread_name_prefix="webhook")
 
     def look(self, leader: Leader) -> None:
         """See what happened, and have it told; returns at once, whoever answers or not. Raises TransientError."""
@@ -196,15 +195,14 @@ class WebhookSender:
             webhooks.enqueue(session)
         for webhook in self._database.read(webhooks.due):
             with self._lock:
-                if webhook in self._busy or self._ending.is_set():
+                if webhook in self._busy or len(self._busy) >= SENDERS or self._ending.is_set():
                     continue
                 self._busy.add(webhook)
-            self._pool.submit(self._tell, webhook)
+            threading.Thread(target=self._tell, args=(webhook,), name=f"webhook {webhook}", daemon=True).start()
 
     def close(self) -> None:
         """End; what was not settled comes again. Twice is once."""
         self._ending.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _tell(self, webhook: str) -> None:
         """Send what waits for a webhook until nothing is due."""

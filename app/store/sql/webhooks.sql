@@ -38,8 +38,14 @@ SELECT 'plan.awaits_approval', 'plans/' || id, NULL,
 FROM plans WHERE state = 'awaiting_approval' AND (expires_at IS NULL OR expires_at > now())
 
 -- name: alarms_end
--- Forgets alarms that have not stood for a while, and tells which.
-DELETE FROM alarms WHERE seen_at < now() - make_interval(secs => :calm_s) RETURNING name, subject, project
+-- Forgets alarms that have not stood for a while, and tells which; `gone` where what they were about is there no more.
+DELETE FROM alarms WHERE seen_at < now() - make_interval(secs => :calm_s)
+RETURNING name, subject, project,
+    CASE name WHEN 'slo.at_risk' THEN NOT EXISTS (
+        SELECT FROM services WHERE 'services/' || services.project || '/' || services.name = subject AND spec ->> 'mode' <> 'off')
+    WHEN 'node.lost' THEN NOT EXISTS (
+        SELECT FROM node_states WHERE 'nodes/' || node_id = subject AND revoked_at IS NULL)
+    ELSE false END AS gone
 
 -- name: alarms_keep
 -- Notes that an alarm stands; answers whether it is new.
@@ -73,11 +79,12 @@ UPDATE webhook_deliveries SET state = 'dropped', ended_at = now() WHERE id IN (
     WHERE place > :most)
 
 -- name: deliveries_due
--- Webhooks whose oldest waiting delivery may be tried now.
-SELECT webhook FROM (SELECT DISTINCT ON (webhook) webhook, next_at FROM webhook_deliveries
+-- Webhooks whose oldest waiting delivery may be tried now, those first that were tried the least.
+SELECT webhook FROM (SELECT DISTINCT ON (webhook) webhook, next_at, attempts FROM webhook_deliveries
                      WHERE state = 'waiting' ORDER BY webhook, id) AS line
 JOIN webhooks ON webhooks.name = webhook
 WHERE next_at <= now() AND (spec ->> 'enabled')::boolean
+ORDER BY attempts, next_at
 
 -- name: deliveries_claim
 -- Takes the oldest waiting delivery of a webhook: nobody else tries it for a while, also if this process dies.

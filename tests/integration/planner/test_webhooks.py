@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,24 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from app import kinds
 from app.clock import SystemClock
 from app.services.planning.planning import Leader
 from app.store import events, webhooks
 from app.store.engine import Database
 from app.store.events import Event
 from app.workers import webhooks as workers
+from app.workers.solve_pool import SolvePool
 from app.workers.webhooks import SigningSecrets, UntoldError, WebhookNetworks, WebhookSender, post
+from solvers.cycle.ports import Runner
 from solvers.domain.webhook import Webhook
-from solvers.errors import InputError
+from solvers.domain.workload import ServiceMode
+from solvers.errors import EngineError, InputError
+from solvers.planners.base import PlanRequest, Thought
 from tests.builders import webhook
-from tests.integration.planner.world import World
+from tests.integration.planner.test_planning import lead
+from tests.integration.planner.world import World, replica_report
+from tests.unit.app.services.whatif.small_fleet import service
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -35,6 +42,7 @@ SECRET = "0123456789abcdef-secret"
 LEADER = Leader(holder="test", fencing=1)
 LOCAL = WebhookNetworks("127.0.0.0/8")
 TOLD = ("told.*",)
+AWAY = "UPDATE node_states SET last_report_at = now() - make_interval(mins => 5) WHERE node_id = 'a'"
 
 
 @dataclass
@@ -145,14 +153,31 @@ def test_what_happened_is_told_once_in_order_and_signed(world: World, sender: We
         assert (told["event"], told["actor"], told["subject"]) == ("told.once", "test", "x")
 
 
-def test_who_never_answers_holds_nobody_up(world: World, sender: WebhookSender) -> None:
+def test_who_never_answers_holds_nobody_up(
+    world: World, sender: WebhookSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "ANSWER_S", 600.0)
+    names = [f"silent-{number}" for number in range(9)]
     with receiving(*[0] * 50) as silent, receiving() as well:
-        world.declare(webhook("silent", silent.url, TOLD), webhook("well", well.url, TOLD))
-        for number in range(20):
+        world.declare(*(webhook(name, silent.url, TOLD) for name in names))
+        tell(world, 0)
+        looked(sender, lambda: all(states(world, name) == [("waiting", 1)] for name in names))
+        world.declare(webhook("well", well.url, TOLD))
+        for number in range(1, 21):
             tell(world, number)
         looked(sender, lambda: len(well.heard) == 20)
-        assert well.numbers() == list(range(20))
-        assert states(world, "silent") == [("waiting", 1)] + [("waiting", 0)] * 19
+        assert well.numbers() == list(range(1, 21))
+        assert [states(world, name) for name in names] == [[("waiting", 1)] + [("waiting", 0)] * 20] * 9
+
+
+def test_whoever_answered_last_goes_before_those_that_never_did(world: World) -> None:
+    with world.database.transaction() as session:
+        world.declare(*(webhook(name, "http://127.0.0.1:1/", TOLD) for name in ("a", "b")))
+        tell(world, 0)
+        webhooks.enqueue(session)
+        claimed = webhooks.claim(session, "a", 0.0)
+        assert claimed is not None
+        assert webhooks.due(session) == ("b", "a")
 
 
 def test_a_trickle_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,22 +261,87 @@ def test_the_line_is_bounded_and_projects_are_apart(
     assert len(states(world, "mine")) == 1
 
 
+def calm(world: World) -> None:
+    """Let the alarms that stand no more be over."""
+    with world.database.transaction() as session:
+        session.execute(text("UPDATE alarms SET seen_at = seen_at - make_interval(mins => 2)"))
+
+
+def test_what_a_service_breaks_is_told_and_its_end_also_when_it_is_gone(world: World, sender: WebhookSender) -> None:
+    with receiving() as receiver:
+        world.build()
+        world.declare(webhook("pager", receiver.url, ("node.*", "slo.*")))
+        world.report("a", replica_report("vision/labels#0", "GPU-a0"), replica_report("vision/search#0", "GPU-a1"))
+        looked(sender, lambda: len(receiver.heard) == 2)
+        told = {each["subject"]: each for each in receiver.heard}
+        facts = {"attainment": 0.75, "objective": 0.99, "window_s": 300.0}
+        assert {name: (each["event"], each["project"], each["facts"]) for name, each in told.items()} == {
+            f"services/vision/{name}": ("slo.at_risk", "vision", facts) for name in ("labels", "search")
+        }
+        # One is deleted, the requests of the other are of long ago.
+        world.delete(kinds.SERVICE, "vision", "search")
+        with world.database.transaction() as session:
+            session.execute(text("UPDATE replica_samples SET received_at = received_at - make_interval(mins => 9)"))
+            session.execute(text(AWAY.replace("= 'a'", "= 'b'")))
+        sender.look(LEADER)
+        with world.database.transaction() as session:
+            session.execute(text("UPDATE node_states SET revoked_at = now() WHERE node_id = 'b'"))
+        calm(world)
+        looked(sender, lambda: len(receiver.heard) == 6)
+        sender.look(LEADER)
+        assert sorted((each["event"], each["subject"], str(each["facts"])) for each in receiver.heard[3:]) == [
+            ("node.returned", "nodes/b", "{'gone': True}"),
+            ("slo.kept", "services/vision/labels", "{}"),
+            ("slo.kept", "services/vision/search", "{'gone': True}"),
+        ]
+        assert world.column("SELECT count(*) FROM webhook_deliveries") == [6]
+
+
+class Broken:
+    """A runner whose first planner fails."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        if planner == "joint":
+            raise EngineError("broken")
+        return self._runner.think(planner, request, state)
+
+
+def test_who_stood_in_and_what_waits_for_approval_is_told(world: World, sender: WebhookSender, pool: SolvePool) -> None:
+    with receiving() as receiver:
+        world.policy = replace(world.policy, planners=("joint", "greedy"))
+        world.build(service("auto"), service("asked", mode=ServiceMode.APPROVE))
+        world.declare(webhook("pager", receiver.url, ("planner.*", "plan.awaits_approval")))
+        planning = world.planning(Broken(pool))
+        planning.run_lanes(lead(world))
+        looked(sender, lambda: len(receiver.heard) == 2)
+        told = {each["event"]: each for each in receiver.heard}
+        stood = told["planner.stood_in"]
+        assert (stood["subject"], stood["facts"]["planner"]) == ("planners/joint", "greedy")
+        assert stood["facts"]["failures"] == ["broken"]
+        assert world.column("SELECT id FROM cycles WHERE state = 'closed'").count(stood["facts"]["cycle"]) == 1
+        waits = told["plan.awaits_approval"]
+        assert [waits["subject"]] == world.column("SELECT 'plans/' || id FROM plans WHERE state = 'awaiting_approval'")
+        assert (waits["facts"]["lane"], waits["facts"]["cost_usd_per_h"] > 0) == ("approve", True)
+
+
 def test_alarms_are_told_when_they_begin_and_when_they_are_over(world: World, sender: WebhookSender) -> None:
     with receiving() as receiver:
         world.build()
         world.declare(webhook("pager", receiver.url, ("node.*", "slo.*")))
-        away = "UPDATE node_states SET last_report_at = now() - make_interval(mins => 5) WHERE node_id = 'a'"
         with world.database.transaction() as session:
-            session.execute(text(away))
+            session.execute(text(AWAY))
         looked(sender, lambda: [each["event"] for each in receiver.heard] == ["node.lost"])
         sender.look(LEADER)
         assert receiver.heard[0]["subject"] == "nodes/a"
         with world.database.transaction() as session:
             session.execute(text("UPDATE node_states SET last_report_at = now()"))
         sender.look(LEADER)
-        with world.database.transaction() as session:
-            session.execute(text("UPDATE alarms SET seen_at = seen_at - make_interval(mins => 2)"))
+        calm(world)
         looked(sender, lambda: [each["event"] for each in receiver.heard] == ["node.lost", "node.returned"])
+        assert receiver.heard[1]["facts"] == {}
 
 
 @pytest.mark.parametrize(

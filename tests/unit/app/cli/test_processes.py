@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import processes
 from app.cli.output import Exit
+from app.client.connection import Connection, write_connection
 from app.demo.home import Home, SupervisedProcess, SupervisorState
 from tests.unit.app.cli.conftest import Headroom
 
@@ -77,3 +79,16 @@ def test_traffic_with_a_wrong_file_is_one_line(headroom: Headroom, home: Home, t
     said = headroom("traffic", "-f", str(tmp_path / "gone.yaml"), "--server", "http://x.test", "--token", "t")
     assert said.status == Exit.USAGE
     assert "gone.yaml: no such file" in said.err
+
+
+def test_what_up_says_to_try_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever somebody stands, with a checkout or without."""
+    write_connection(tmp_path, Connection(server="http://127.0.0.1:9", token="t"))
+    for place in (tmp_path, Path(__file__).parents[4]):
+        monkeypatch.chdir(place)
+        processes._say_welcome(Home(tmp_path), demo=False)
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if " apply -f " in line)
+        assert (Path(line.rpartition(" ")[2]) / "services.yaml").is_file()
+    assert line.endswith(" examples/demo")
