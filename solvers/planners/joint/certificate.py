@@ -104,6 +104,8 @@ APART = 1.15
 """times as large as the one before."""
 RATE_STEPS = 400
 """For each e-fold: what branching asks for is a whole number of them, rounded down."""
+MORE, NEAR_ENOUGH = 1.02, 0.005
+"""What was shown is looked at anew where so much more is served and it is not so near the cost."""
 SURELY_DEVICES = 1e4
 """So many of the dearest everything counts that is served."""
 PRICING_UNTIL, GAP = 0.7, 0.005
@@ -117,6 +119,15 @@ class Shown:
     fleet: str
     rates: Mapping[WorkloadId, float]
     usd_per_h: float
+
+    def holds(self, fleet: str, rates: Mapping[WorkloadId, float]) -> bool:
+        """Also of this."""
+        return fleet == self.fleet and all(rates[name] >= rate for name, rate in self.rates.items())
+
+    def far(self, rates: Mapping[WorkloadId, float], usd_per_h: float) -> bool:
+        """Whether more may be proven of serving so much more."""
+        more = any(rate > MORE * self.rates.get(name, -1.0) for name, rate in rates.items())
+        return more and self.usd_per_h < usd_per_h * (1 - NEAR_ENOUGH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,9 +184,11 @@ class Certificate:
         problem = serving(loose.problem, _served_rps(plan))
         fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
         rates = {item.id: item.rate_rps for item in problem.workloads}
-        if known is None or known.fleet != fleet or any(rates[name] < rate for name, rate in known.rates.items()):
+        if known is None or not known.holds(fleet, rates):
+            known = Shown(fleet=fleet, rates={}, usd_per_h=0.0)
+        if known.far(rates, cost - outside_usd):
             usd = branched(problem, cost - outside_usd, deadline)
-            known = Shown(fleet=fleet, rates=rates, usd_per_h=usd)
+            known = Shown(fleet=fleet, rates=rates, usd_per_h=max(usd, known.usd_per_h))
         usd = outside_usd + known.usd_per_h
         return (replace(plan, bound_usd_per_h=min(usd, cost)) if bound < usd <= cost * (1 + DUST) else plan), known
 

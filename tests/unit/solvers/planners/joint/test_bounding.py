@@ -155,6 +155,12 @@ def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> N
     less = replace(plan, assignments=plan.assignments[1:])
     assert certificate.closer(less, kept, none)[0].bound_usd_per_h is None
     assert certificate.closer(plan, replace(shown, fleet="other"), none)[0].bound_usd_per_h is None
+    # Who serves a good deal more is looked at anew, where what was shown is not near what it costs.
+    poor = certificate.closer(less, None, Deadline(60.0, 500))[1]
+    assert poor is not None
+    assert poor.usd_per_h < 0.9 * shown.usd_per_h
+    assert certificate.closer(plan, poor, Deadline(60.0, 500))[1] == shown
+    assert certificate.closer(plan, poor, none)[0].bound_usd_per_h == poor.usd_per_h
 
 
 def test_a_stopover_is_bounded_where_it_leads_by_what_is_served_there() -> None:
