@@ -110,7 +110,9 @@ class Plan:
     unplaced: tuple[Unplaced, ...]
     objective: Objective
     bound_usd_per_h: float | None = None
-    """Proven lower bound on the cost of serving what this plan serves; None when the planner proves none."""
+    """Proven lower bound on the cost of serving what this plan serves, or, where it stands with less headroom than a
+    plan made anew, of such a plan; None when the planner proves none.
+    """
     parts: tuple[PlanPart, ...] = late(())
     """What each policy contributed, in the order of planning; empty where one policy decides on everything."""
 

@@ -120,13 +120,14 @@ class Shown:
     rates: Mapping[WorkloadId, float]
     usd_per_h: float
 
-    def holds(self, fleet: str, rates: Mapping[WorkloadId, float]) -> bool:
+    def holds(self, fleet: str, problem: JointProblem) -> bool:
         """Also of this."""
+        rates = {item.id: item.rate_rps for item in problem.workloads}
         return fleet == self.fleet and all(rates[name] >= rate for name, rate in self.rates.items())
 
-    def far(self, rates: Mapping[WorkloadId, float], usd_per_h: float) -> bool:
-        """Whether more may be proven of serving so much more."""
-        more = any(rate > MORE * self.rates.get(name, -1.0) for name, rate in rates.items())
+    def far(self, problem: JointProblem, usd_per_h: float) -> bool:
+        """Whether more may be proven of being asked for so much more."""
+        more = any(item.rate_rps > MORE * self.rates.get(item.id, -1.0) for item in problem.workloads)
         return more and self.usd_per_h < usd_per_h * (1 - NEAR_ENOUGH)
 
 
@@ -170,27 +171,40 @@ class Certificate:
                 break
         return min(cost, bound)
 
-    def closer(self, plan: Plan, known: Shown | None, deadline: Deadline) -> tuple[Plan, Shown | None]:
+    def closer(
+        self, plan: Plan, known: Shown | None, deadline: Deadline, anew_rps: Mapping[WorkloadId, float]
+    ) -> tuple[Plan, Shown | None]:
         """The plan with what branching proves of it, of a stopover of where it leads, where devices are few and that
-        is more; and what was shown, which goes on to hold for whoever serves as much on the same fleet.
+        is more; and what was shown, which goes on to hold for whoever is asked for as much on the same fleet.
+        `anew_rps`: what a layout serves that was found anew. Where that is all that services are asked for, a plan
+        that stands with less headroom is held against those that have all of it, as what is planned has to, and run
+        jobs as fast; it may be cheaper.
         """
         if plan.toward is not None:
-            to, known = self.closer(plan.arrived, known, deadline)
+            to, known = self.closer(plan.arrived, known, deadline, anew_rps)
             return replace(plan, toward=replace(plan.toward, bound_usd_per_h=to.bound_usd_per_h)), known
         loose, cost = self.problem, plan.objective.cost_usd_per_h
         outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
         if not (few_devices(loose.problem) and bound < cost * (1 - NEAR)):
             return plan, known
-        problem = serving(loose.problem, _served_rps(plan))
+        served = _served_rps(plan)
+        asked = {item.id: _asked_rps(item, served[item.id]) for item in loose.problem.workloads}
+        problem, less = serving(loose.problem, asked), any(served[name] < rate for name, rate in asked.items())
         fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
-        rates = {item.id: item.rate_rps for item in problem.workloads}
-        if known is None or not known.holds(fleet, rates):
+        services = (item for item in problem.workloads if item.rate_least_rps > 0)
+        there_is = all(anew_rps.get(item.id, 0.0) >= item.rate_rps for item in services)
+        if less and not (there_is or (known is not None and known.holds(fleet, problem))):
+            problem, less = serving(loose.problem, served), False
+        if known is None or not known.holds(fleet, problem):
             known = Shown(fleet=fleet, rates={}, usd_per_h=0.0)
-        if known.far(rates, cost - outside_usd):
+        if known.far(problem, cost - outside_usd):
             usd = branched(problem, cost - outside_usd, deadline)
+            rates = {item.id: item.rate_rps for item in problem.workloads}
             known = Shown(fleet=fleet, rates=rates, usd_per_h=max(usd, known.usd_per_h))
         usd = outside_usd + known.usd_per_h
-        return (replace(plan, bound_usd_per_h=min(usd, cost)) if bound < usd <= cost * (1 + DUST) else plan), known
+        # What a plan disproves was never true of it, but for one that stands with less than it is asked for.
+        better = bound < usd and (less or usd <= cost * (1 + DUST))
+        return (replace(plan, bound_usd_per_h=min(usd, cost)) if better else plan), known
 
     def _outside_usd(self, plan: Plan) -> float:
         """What those cost that the problem leaves out."""
@@ -215,6 +229,11 @@ class Certificate:
 
 def _served_rps(plan: Plan) -> Mapping[WorkloadId, float]:
     return summed(plan.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
+
+
+def _asked_rps(work: Workload, served_rps: float) -> float:
+    """All of its rate, where it is served as far as it must be: what lacks is headroom."""
+    return work.rate_rps if 0 < work.rate_least_rps <= served_rps * (1 + DUST) else served_rps
 
 
 def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> JointProblem:
