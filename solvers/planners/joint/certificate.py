@@ -171,17 +171,14 @@ class Certificate:
                 break
         return min(cost, bound)
 
-    def closer(
-        self, plan: Plan, known: Shown | None, deadline: Deadline, anew_rps: Mapping[WorkloadId, float]
-    ) -> tuple[Plan, Shown | None]:
+    def closer(self, plan: Plan, known: Shown | None, deadline: Deadline) -> tuple[Plan, Shown | None]:
         """The plan with what branching proves of it, of a stopover of where it leads, where devices are few and that
-        is more; and what was shown, which goes on to hold for whoever is asked for as much on the same fleet.
-        `anew_rps`: what a layout serves that was found anew. Where that is all that services are asked for, a plan
-        that stands with less headroom is held against those that have all of it, as what is planned has to, and run
-        jobs as fast; it may be cheaper.
+        is more; and what was shown, which goes on to hold for whoever is asked for as much on the same fleet. What
+        stands with less headroom is held against plans that have all of it, as what is planned has to, and run jobs as
+        fast; it may be cheaper. Where no plan has all of it, against those that serve as much.
         """
         if plan.toward is not None:
-            to, known = self.closer(plan.arrived, known, deadline, anew_rps)
+            to, known = self.closer(plan.arrived, known, deadline)
             return replace(plan, toward=replace(plan.toward, bound_usd_per_h=to.bound_usd_per_h)), known
         loose, cost = self.problem, plan.objective.cost_usd_per_h
         outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
@@ -189,22 +186,25 @@ class Certificate:
             return plan, known
         served = _served_rps(plan)
         asked = {item.id: _asked_rps(item, served[item.id]) for item in loose.problem.workloads}
-        problem, less = serving(loose.problem, asked), any(served[name] < rate for name, rate in asked.items())
-        fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
-        services = (item for item in problem.workloads if item.rate_least_rps > 0)
-        there_is = all(anew_rps.get(item.id, 0.0) >= item.rate_rps for item in services)
-        if less and not (there_is or (known is not None and known.holds(fleet, problem))):
-            problem, less = serving(loose.problem, served), False
-        if known is None or not known.holds(fleet, problem):
-            known = Shown(fleet=fleet, rates={}, usd_per_h=0.0)
-        if known.far(problem, cost - outside_usd):
-            usd = branched(problem, cost - outside_usd, deadline)
-            rates = {item.id: item.rate_rps for item in problem.workloads}
-            known = Shown(fleet=fleet, rates=rates, usd_per_h=max(usd, known.usd_per_h))
-        usd = outside_usd + known.usd_per_h
+        less = any(served[name] < rate for name, rate in asked.items())
+        shown = self._shown(asked, cost - outside_usd, known, deadline)
+        if less and shown.usd_per_h > cost - outside_usd + loose.problem.dearest_usd:
+            shown, less = self._shown(served, cost - outside_usd, known, deadline), False
+        usd = outside_usd + shown.usd_per_h
         # What a plan disproves was never true of it, but for one that stands with less than it is asked for.
         better = bound < usd and (less or usd <= cost * (1 + DUST))
-        return (replace(plan, bound_usd_per_h=min(usd, cost)) if better else plan), known
+        return (replace(plan, bound_usd_per_h=min(usd, cost)) if better else plan), shown
+
+    def _shown(self, rates: Mapping[WorkloadId, float], usd: float, known: Shown | None, deadline: Deadline) -> Shown:
+        """Of these rates: what is known, or more, where that is not near what a plan costs."""
+        problem = serving(self.problem.problem, rates)
+        fleet = repr((problem.fingerprint, problem.caps, [item.devices for item in problem.pools]))
+        if known is None or not known.holds(fleet, problem):
+            known = Shown(fleet=fleet, rates={}, usd_per_h=0.0)
+        if not known.far(problem, usd):
+            return known
+        found = {item.id: item.rate_rps for item in problem.workloads}
+        return Shown(fleet=fleet, rates=found, usd_per_h=max(branched(problem, usd, deadline), known.usd_per_h))
 
     def _outside_usd(self, plan: Plan) -> float:
         """What those cost that the problem leaves out."""

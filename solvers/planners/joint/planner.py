@@ -135,9 +135,7 @@ class Joint(Recalling):
         if rivals.plan.objective.unserved > DUST and attempt.first is None:
             attempt = self._with_first(attempt, reporter)
             rivals = rivals_of(attempt, seats_of(attempt, found), found)
-        names, rates = (work.id for work in reading.problem.workloads), layout.served_rps(reading.problem).tolist()
-        anew_rps = dict(zip(names, rates, strict=True)) if answer.searched else {}
-        plan, shown = certificate.closer(rivals.plan, answer.kept.shown, attempt.closer_deadline(), anew_rps)
+        plan, shown = certificate.closer(rivals.plan, answer.kept.shown, attempt.closer_deadline())
         rivals = replace(rivals, plans={**rivals.plans, rivals.chosen: plan})
         usd_per_h = rivals.plans[SPEC.name].objective.cost_usd_per_h
         reporter.event("joint.solved", chosen=rivals.chosen, usd_per_h=usd_per_h, **layout.facts)

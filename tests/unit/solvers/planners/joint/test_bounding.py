@@ -144,23 +144,23 @@ def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> N
     picture = lab()
     plan = replace(planned(picture), bound_usd_per_h=None)
     certificate, problem = glance(picture), loosened(picture, builders.request(picture).movable).problem
-    nearer, shown = certificate.closer(plan, None, Deadline(60.0, 500), {})
+    nearer, shown = certificate.closer(plan, None, Deadline(60.0, 500))
     assert shown is not None
     assert nearer.bound_usd_per_h == min(shown.usd_per_h, plan.objective.cost_usd_per_h)
     kept = recall(remember(problem, Kept(shown=shown)), problem).shown
     assert kept == shown
     none = Deadline(60.0, 0)
-    assert certificate.closer(plan, kept, none, {})[0] == nearer
+    assert certificate.closer(plan, kept, none)[0] == nearer
     # Who serves less, or on another fleet, has to be looked at anew.
     less = replace(plan, assignments=plan.assignments[1:])
-    assert certificate.closer(less, kept, none, {})[0].bound_usd_per_h is None
-    assert certificate.closer(plan, replace(shown, fleet="other"), none, {})[0].bound_usd_per_h is None
+    assert certificate.closer(less, kept, none)[0].bound_usd_per_h is None
+    assert certificate.closer(plan, replace(shown, fleet="other"), none)[0].bound_usd_per_h is None
     # Who serves a good deal more is looked at anew, where what was shown is not near what it costs.
-    poor = certificate.closer(less, None, Deadline(60.0, 500), {})[1]
+    poor = certificate.closer(less, None, Deadline(60.0, 500))[1]
     assert poor is not None
     assert poor.usd_per_h < 0.9 * shown.usd_per_h
-    assert certificate.closer(plan, poor, Deadline(60.0, 500), {})[1] == shown
-    assert certificate.closer(plan, poor, none, {})[0].bound_usd_per_h == poor.usd_per_h
+    assert certificate.closer(plan, poor, Deadline(60.0, 500))[1] == shown
+    assert certificate.closer(plan, poor, none)[0].bound_usd_per_h == poor.usd_per_h
 
 
 def test_a_stopover_is_bounded_where_it_leads_by_what_is_served_there() -> None:
@@ -171,8 +171,8 @@ def test_a_stopover_is_bounded_where_it_leads_by_what_is_served_there() -> None:
     certificate = glance(picture)
     for way, to in ((plan, less), (less, plan)):
         there = Destination(assignments=to.assignments, settings=plan.settings, unplaced=(), objective=plan.objective)
-        found = certificate.closer(replace(way, objective=dear, toward=there), None, Deadline(60.0, 500), {})[0]
-        assert found.arrived.bound_usd_per_h == certificate.closer(to, None, Deadline(60.0, 500), {})[0].bound_usd_per_h
+        found = certificate.closer(replace(way, objective=dear, toward=there), None, Deadline(60.0, 500))[0]
+        assert found.arrived.bound_usd_per_h == certificate.closer(to, None, Deadline(60.0, 500))[0].bound_usd_per_h
         assert found.bound_usd_per_h is None
 
 
@@ -182,7 +182,7 @@ def test_what_stands_with_less_headroom_is_held_against_plans_that_have_it() -> 
     plan = replace(planned(picture), bound_usd_per_h=None)
     problem = loosened(picture, builders.request(picture).movable).problem
     certificate = glance(picture)
-    whole = certificate.closer(plan, None, Deadline(60.0, 500), {})[0].bound_usd_per_h
+    whole = certificate.closer(plan, None, Deadline(60.0, 500))[0].bound_usd_per_h
     work = next(item for item in problem.workloads if item.rate_least_rps < 0.9 * item.rate_rps)
     served = sum(item.capacity_rps for item in plan.assignments if item.workload == work.id)
 
@@ -190,20 +190,20 @@ def test_what_stands_with_less_headroom_is_held_against_plans_that_have_it() -> 
         parts = ((item, rate / served if item.workload == work.id else 1.0) for item in plan.assignments)
         return replace(plan, assignments=tuple(replace(i, capacity_rps=i.capacity_rps * part) for i, part in parts))
 
-    found = {item.id: item.rate_rps for item in problem.workloads}
     tight, short = serving_rps(1.01 * work.rate_least_rps), serving_rps(0.5 * work.rate_least_rps)
-    assert certificate.closer(tight, None, Deadline(60.0, 500), found)[0].bound_usd_per_h == whole
-    # Nobody knows of one that serves all of it; or it is no headroom that lacks.
-    little = certificate.closer(tight, None, Deadline(60.0, 500), found | {work.id: 0.0})[0].bound_usd_per_h
-    less = certificate.closer(short, None, Deadline(60.0, 500), found)[0].bound_usd_per_h
+    assert certificate.closer(tight, None, Deadline(60.0, 500))[0].bound_usd_per_h == whole
+    # It is no headroom that lacks; or nobody can have it.
+    less = certificate.closer(short, None, Deadline(60.0, 500))[0].bound_usd_per_h
+    held = {item.device for item in plan.assignments}
+    full = replace(picture, devices=tuple(item for item in picture.devices if item.id in held))
+    crowded = glance(replace(full, policy=replace(roomy, demand_headroom=10.0)))
+    little = crowded.closer(tight, None, Deadline(60.0, 500))[0].bound_usd_per_h
     assert None not in (whole, little, less)
     assert (less or 0) < (little or 0) < (whole or 0)
     # What stands may be cheaper than all that is planned anew, what serves as much may not.
     cheap = replace(plan.objective, cost_usd_per_h=0.9 * (whole or 0))
-    assert certificate.closer(replace(tight, objective=cheap), None, Deadline(60.0, 500), found)[0].gap_pct == 0.0
-    assert (
-        certificate.closer(replace(plan, objective=cheap), None, Deadline(60.0, 500), found)[0].bound_usd_per_h is None
-    )
+    assert certificate.closer(replace(tight, objective=cheap), None, Deadline(60.0, 500))[0].gap_pct == 0.0
+    assert certificate.closer(replace(plan, objective=cheap), None, Deadline(60.0, 500))[0].bound_usd_per_h is None
 
 
 def test_prices_are_read_by_another_problem_of_the_same_names() -> None:
