@@ -348,7 +348,8 @@ class Http(HttpToolsProtocol):
         return self._is_turning or self._is_answering()
 
     def _await_head(self) -> None:
-        self._phase = _Awaits.HEAD
+        # Of a body whose answer was early, nothing counts for the head that comes.
+        self._phase, self._bytes = _Awaits.HEAD, 0
         self._limits.rest(self._peer, self)
         self._watch()
 

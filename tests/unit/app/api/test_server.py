@@ -109,7 +109,7 @@ class _House:
         self.loop = _Loop()
         self.heard: list[bytes] = []
         self.turned: list[str] = []
-        self.is_full = False
+        self.is_full = self.is_early = False
         self._limits = Connections(total_max, per_peer_max)
         self._config = uvicorn.Config(
             self._answer, log_config=None, timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3", ws="none"
@@ -117,7 +117,7 @@ class _House:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, message = b"", {"more_body": True}
-        while message.get("more_body"):
+        while message.get("more_body") and not self.is_early:
             message = await receive()
             body += message.get("body", b"")
         self.heard.append(scope["path"].encode() + b" " + body)
@@ -213,6 +213,18 @@ def test_requests_behind_one_another_and_behind_bodies_are_not_counted_together(
     assert len(house.heard) == 8
     assert transport.written.count(b" 200 OK") == 8
     assert house.loop.due() == [KEEP_ALIVE_S]
+
+
+def test_a_body_that_comes_after_its_answer_counts_for_no_head(make_house: MakeHouse) -> None:
+    house = make_house()
+    connection, transport = house.connect()
+    house.is_early = True
+    for _ in range(2):
+        connection.data_received(HEAD + b"Content-Length: 80000\r\n\r\n" + b"b" * 40_000)
+        house.loop.run()
+        connection.data_received(b"b" * 40_000)
+    assert transport.written.count(b"HTTP/1.1") == transport.written.count(b" 200 OK") == 2
+    assert not transport.is_ended
 
 
 def test_a_silent_connection_ends_without_a_word_and_half_a_head_with_one(make_house: MakeHouse) -> None:
