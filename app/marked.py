@@ -96,7 +96,14 @@ class Marked:
         if node is None:
             return 1, f"{self.origin}: {message}"
         line, path = _find(node, self.steps, where)
-        return line, f"{self.origin}:{line}: {path + ': ' if path else ''}{message}"
+        return line, f"{self.origin}:{line}: {told_at(path, message)}"
+
+
+def told_at(place: str, message: str) -> str:
+    """A complaint about a place, which is named once."""
+    name = re.split(r"[./]", place)[-1]
+    said_anyway = name and message.startswith(f"{name} ")
+    return f"{place}{message.removeprefix(name)}" if said_anyway else f"{place}: {message}" if place else message
 
 
 def read_marked(text: str, origin: str) -> list[Marked]:

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app import kinds
+from app.marked import told_at
 from headroom_client import ApiError, ClientError, UnreachableError, WrongUseError
 from solvers.errors import EngineError, HeadroomError, InputError, NotFoundError, StateError, TransientError
 
@@ -141,15 +143,21 @@ def sentence_of(error: BaseException) -> str | None:
 
 def _api_sentence(error: ApiError) -> str:
     # The message of a single fault is its detail; of several it only counts them.
-    parts = [
-        f"{pointer}: {detail}" if pointer and pointer not in detail else detail for pointer, detail in error.pointers
-    ]
+    parts = [_fault_sentence(pointer, detail) for pointer, detail in error.pointers]
     parts = list(dict.fromkeys(part for part in parts if part))
-    if not any(error.message in part for part in parts):
+    if not any(error.message in detail for _, detail in error.pointers):
         parts.insert(0, error.message)
     sentence = "; ".join(parts).replace("\n", " ")
     trace = f", request {error.request_id}" if error.status >= 500 and error.request_id else ""
     return f"{sentence} ({error.code}{trace})"
+
+
+def _fault_sentence(pointer: str, detail: str) -> str:
+    """A fault where whoever types commands finds it: what the query is made of is options here, the path arguments."""
+    kind, _, name = pointer.partition(":")
+    if kind == "query":
+        pointer, detail = f"--{name.partition('.')[0]}".replace("_", "-"), re.sub(r"`(\w+)`", r"--\1", detail)
+    return told_at("" if kind == "path" or pointer in detail else pointer, detail)
 
 
 def _top(error: ModuleNotFoundError) -> str:

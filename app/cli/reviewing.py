@@ -76,7 +76,7 @@ _PLANS: Mapping[str, Cell] = {
 
 def diff(
     plan_id: Annotated[
-        str | None, typer.Argument(metavar="[PLAN]", help="Default: the newest that waits for approval.")
+        str | None, typer.Argument(metavar="[PLAN]", help="Default: the newest that waits and could be approved.")
     ] = None,
     files: Files = None,
     output: Output = Format.TABLE,
@@ -97,13 +97,21 @@ def diff(
 
 
 def waiting_plans(client: Client) -> list[str]:
-    """The newest plans that wait, and what whoever decides should know of them."""
-    found = islice(client.items("plans", state=WAITING, limit=WAITING_SHOWN), WAITING_SHOWN)
-    return [f"plan {short_id(item['id'])} waits for approval: {_remark(item)}" for item in found]
+    """Plans that wait, and what whoever decides should know of them."""
+    found = _waiting(client)
+    lines = [f"plan {short_id(item['id'])} waits for approval: {_remark(item)}" for item in found[:WAITING_SHOWN]]
+    more = len(found) - WAITING_SHOWN
+    return [*lines, f"{more} more wait: headroom plans --waiting"] if more > 0 else lines
+
+
+def _waiting(client: Client) -> list[Document]:
+    """The newest plans that wait, those that could be approved before the others."""
+    found = islice(client.items("plans", state=WAITING, limit=PLANS_SHOWN), PLANS_SHOWN)
+    return sorted(found, key=lambda item: bool(item["blocked"]))
 
 
 def _newest_waiting(client: Client) -> str:
-    found = next(client.items("plans", state=WAITING, limit=1), None)
+    found = next(iter(_waiting(client)), None)
     if found is None:
         raise CommandError("no plan waits for approval; name one: headroom plans lists them", Exit.NOT_FOUND)
     return str(found["id"])
@@ -129,7 +137,8 @@ def diff_lines(found: Document) -> list[Any]:
         parts += ["", rows(("node", "device", "GPU", "now", "then"), list(map(_device, found["devices"])))]
     steps = found["steps"]
     if steps:
-        shown = [(at, *_step(step)) for at, step in enumerate(steps[:STEPS_SHOWN], 1)]
+        names = {item["device"]: " ".join(map(str, _device(item)[:2])) for item in found["devices"]}
+        shown = [(at, *_step(step, names)) for at, step in enumerate(steps[:STEPS_SHOWN], 1)]
         parts += ["", rows((">step", "node", "what", "how", ">launch s", ">goes on s"), shown)]
     if len(steps) > STEPS_SHOWN:
         parts.append(f"and {len(steps) - STEPS_SHOWN} more steps; -o json has all")
@@ -161,7 +170,7 @@ def _serving(told: Document) -> str:
 
 
 def _device(item: Document) -> tuple[object, ...]:
-    name = item["device"] if item["index"] is None else f"gpu-{item['index']}"
+    name = item["device"] if item["index"] is None else f"GPU {item['index']}"
     return item["node"], name, item["gpu_type"], _holds(item, "before"), _holds(item, "after")
 
 
@@ -175,10 +184,9 @@ def _holds(item: Document, when: str) -> str:
 _SETTINGS = (("clock_mhz_sm", "MHz"), ("power_limit_w", "W"))
 
 
-def _step(step: Document) -> tuple[object, ...]:
-    return (
-        step["node"], step["subject"], step["said"], step["launch_s"] or None, step["goes_on_s"] or None,
-    )  # fmt: skip
+def _step(step: Document, names: Mapping[str, str]) -> tuple[object, ...]:
+    what = names.get(step["subject"], step["subject"])
+    return step["node"], what, step["said"], step["launch_s"] or None, step["goes_on_s"] or None
 
 
 def approve(

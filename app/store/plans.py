@@ -108,7 +108,7 @@ _PROPOSED = plans.c.state == PlanState.PROPOSED
 _WAITS = plans.c.state == PlanState.AWAITING_APPROVAL
 _OVER = _WAITS & (plans.c.expires_at <= func.now())
 _STATE = case((_OVER, PlanState.EXPIRED.value), else_=plans.c.state)
-_BESIDE = ("document", "insight", "matter", "state")
+_BESIDE = ("document", "insight", "looked_at", "matter", "state")
 _SUMMARY = [
     *(column for column in plans.c if column.name not in _BESIDE),
     _STATE.label("state"),
@@ -252,6 +252,12 @@ def waiting(session: Session) -> tuple[PlanSummary, ...]:
     return records(session, PlanSummary, query)
 
 
+def looked_at(session: Session) -> dict[str, datetime]:
+    """When the planner held each plan that waits against the fleet last."""
+    found = session.execute(select(plans.c.id, plans.c.looked_at).where(_WAITS, plans.c.looked_at.is_not(None)))
+    return dict(found.tuples().all())
+
+
 def decided_on(session: Session, matter: str) -> PlanSummary | None:
     """The newest plan that asks the same question and waits, or that somebody rejected."""
     asked = (_WAITS & ~_OVER.is_(True)) | (plans.c.state == PlanState.REJECTED)
@@ -266,8 +272,8 @@ def last_decided(session: Session) -> datetime | None:
 
 
 def note_look(session: Session, plan_id: str, blocked: Sequence[str], added_usd_per_h: float) -> None:
-    """Remember why a waiting plan could not be approved now, and what it would add to the bill."""
-    seen = {"blocked": list(blocked), "added_usd_per_h": added_usd_per_h}
+    """Remember why a waiting plan could not be approved now, what it would add to the bill, and that this is of now."""
+    seen = {"blocked": list(blocked), "added_usd_per_h": added_usd_per_h, "looked_at": func.now()}
     session.execute(update(plans).where(plans.c.id == plan_id, _WAITS).values(seen))
 
 

@@ -134,7 +134,7 @@ plans = _table(
     _maybe(Double, "bound_usd_per_h", "added_usd_per_h"),
     _given(Integer, "unplaced_count"),
     _given(MOMENT, "created_at"),
-    _maybe(MOMENT, "decided_at", "expires_at"),
+    _maybe(MOMENT, "decided_at", "expires_at", "looked_at"),
     _maybe(Text, "matter", "comment"),
     _given(TEXTS, "blocked"),
     _maybe(LargeBinary, "insight"),

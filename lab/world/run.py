@@ -21,7 +21,7 @@ from lab.world.requests import Requests, Span
 from lab.world.scenario import WorldScenario
 from lab.world.state import Priority, Process, State, TargetByDevice, Work, swapped_mib
 from solvers.cycle.cycle import run_cycle
-from solvers.cycle.gate import fatal_codes
+from solvers.cycle.gate import fatal_words
 from solvers.cycle.ports import CycleOrder, Ports
 from solvers.cycle.record import CycleRecord, HoldReason
 from solvers.cycle.record import Lane as CycleLane
@@ -317,5 +317,5 @@ def _told(record: CycleRecord, plan: Plan | None) -> str:
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(changes.items()))
     cost = f"{plan.objective.cost_usd_per_h:.4g} $/h" if plan is not None else ""
     by = plan.planner if plan is not None else "-"
-    warnings = fatal_codes(record.findings)
+    warnings = fatal_words(record.findings)
     return f"{by}: {cost}; {listed}{'; ' + warnings if warnings else ''}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from solvers.cycle.gate import fatal_codes
+from solvers.cycle.gate import fatal_words
 from solvers.cycle.record import Attempt
 from solvers.domain.evidence import Finding, Reporter
 from solvers.domain.ids import WorkloadId
@@ -77,8 +77,8 @@ def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> 
             if request.snapshot.policy.choice is Choice.FIRST:
                 break
             continue
-        attempts.append(replace(attempt, error=f"refuted: {fatal_codes(findings)}"))
-        asking.reporter.event("plan.refuted", planner=planner, findings=fatal_codes(findings))
+        attempts.append(replace(attempt, error=f"refuted: {fatal_words(findings)}"))
+        asking.reporter.event("plan.refuted", planner=planner, findings=fatal_words(findings))
         refuted = refuted or ChosenPlan((), proposal, findings)
     found = _best(request, sound) or refuted or ChosenPlan(())
     return replace(found, attempts=tuple(attempts))

@@ -10,7 +10,7 @@ whatever the urgency.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from solvers.cycle.ports import CycleOrder
@@ -183,8 +183,12 @@ def _as_pursued(case: GateCase, step: Step) -> bool:
     return Term.COST not in terms and step.aim.key(terms) <= step.standing.key(terms)
 
 
-def fatal_codes(findings: Iterable[Finding]) -> str:
-    """Codes of the fatal findings with their subjects, the first few, for an attempt's error."""
-    named = [f"{item.code.value} ({item.subject})" for item in findings if item.severity is Severity.FATAL]
+def fatal_words(findings: Iterable[Finding], places: Mapping[str, str] | None = None) -> str:
+    """The fatal findings in words with their subjects, the first few; devices as `places` names them."""
+    named = [
+        f"{item.code.value.replace('_', ' ')} ({(places or {}).get(item.subject, item.subject)})"
+        for item in findings
+        if item.severity is Severity.FATAL
+    ]
     rest = f" and {len(named) - 5} more" if len(named) > 5 else ""
     return ", ".join(named[:5]) + rest

@@ -159,7 +159,7 @@ class FakeDevices:
         return ()
 
     def read_log(self, replica: str, lines: int, places: Mapping[str, int] | None) -> LogRead:  # noqa: ARG002
-        return LogRead(problem=f"{replica} is simulated: it has no process that could write anything")
+        return LogRead(problem="it is simulated, and has no process that could write anything")
 
     @one_at_a_time
     def restore(self) -> None:

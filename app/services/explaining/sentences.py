@@ -337,7 +337,7 @@ def problem_sentences(problems: Mapping[str, Sequence[str]], about: str = "") ->
 
 
 def places_of(devices: Iterable[Device]) -> dict[str, str]:
-    return {device.id: f"{device.node}/gpu-{device.index}" for device in devices}
+    return {device.id: f"{device.node} GPU {device.index}" for device in devices}
 
 
 def _listed(names: list[str]) -> str:

@@ -334,7 +334,7 @@ class Planning:
                     plans.decide(
                         session, summary.id, state, leader.holder, among=(PlanState.AWAITING_APPROVAL,), comment=why
                     )
-                elif (review.blocked, review.added_usd_per_h) != (summary.blocked, summary.added_usd_per_h):
+                else:
                     plans.note_look(session, summary.id, review.blocked, review.added_usd_per_h)
 
     def rehearse(self) -> None:

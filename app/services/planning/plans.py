@@ -106,8 +106,14 @@ class Plans:
         """Plans, the newest first, as a project may see them where named."""
         with self._database.reading() as session:
             found = plans.page(session, order, lane=lane, state=state)
-            items = [known(session, self._cluster, item) for item in found.items]
+            items = known(session, self._cluster, *found.items)
         return replace(found, items=tuple(self._told(item, project) for item in items))
+
+    def waiting(self, project: str | None) -> tuple[PlanSummary, ...]:
+        """Plans that wait, the newest first; before them those that could be approved."""
+        with self._database.reading() as session:
+            items = known(session, self._cluster, *plans.waiting(session))
+        return tuple(self._told(item, project) for item in sorted(items, key=lambda item: bool(item.blocked)))
 
     def full_id(self, text: str) -> str:
         """The plan whose id begins so. Raises NotFoundError, and FieldError where several do."""
@@ -116,7 +122,8 @@ class Plans:
     def get(self, plan_id: str, project: str | None) -> StoredPlan:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
         with self._database.reading() as session:
-            summary, plan = known(session, self._cluster, plans.get(session, plan_id)), plans.load(session, plan_id)
+            (summary,) = known(session, self._cluster, plans.get(session, plan_id))
+            plan = plans.load(session, plan_id)
         return record_of(StoredPlan, self._told(summary, project), plan=seen_by(plan, project))
 
     def _told(self, summary: PlanSummary, project: str | None) -> PlanSummary:
@@ -126,7 +133,8 @@ class Plans:
     def diff(self, plan_id: str) -> ComparedPlan:
         """What a plan would change against what stands now. Raises NotFoundError, TransientError."""
         with self._database.reading() as session:
-            summary, plan = known(session, self._cluster, plans.get(session, plan_id)), plans.load(session, plan_id)
+            (summary,) = known(session, self._cluster, plans.get(session, plan_id))
+            plan = plans.load(session, plan_id)
             made_for = targets.at(session, plan.parent) if plan.parent else Target()
         review = Review(self._observer.observe(), plan, summary.lane)
         return ComparedPlan(diff=difference(review, summary, made_for), tag=tag_of(review.picture.target))
@@ -210,11 +218,12 @@ class ComparedPlan:
     tag: str
 
 
-def known(session: Session, cluster: str, item: PlanSummary) -> PlanSummary:
-    """A summary with what whoever decides should know by now."""
-    if item.state is not PlanState.AWAITING_APPROVAL:
-        return item
-    return replace(item, told=known_by_now(item, targets.generation(session, cluster), plans.waiting(session)))
+def known(session: Session, cluster: str, *items: PlanSummary) -> tuple[PlanSummary, ...]:
+    """Summaries with what whoever decides should know by now."""
+    if all(item.state is not PlanState.AWAITING_APPROVAL for item in items):
+        return items
+    by_now = targets.generation(session, cluster), plans.waiting(session), plans.looked_at(session)
+    return tuple(replace(item, told=known_by_now(item, *by_now)) for item in items)
 
 
 def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:
@@ -255,7 +264,7 @@ def _waiting(session: Session, cluster: str, workload: str, mode: ServiceMode) -
         for newest in plans.page(session, PageOrder(limit=1), state=_WAITS_AS[mode]).items:
             plan = plans.load(session, newest.id)
             if workload in {item.workload for item in plan.assignments} | {item.workload for item in plan.unplaced}:
-                plan_id, told = newest.id, known(session, cluster, newest).told
+                plan_id, told = newest.id, known(session, cluster, newest)[0].told
     sentence = mode_sentence(workload, mode, plan_id, told)
     return Waiting(mode=mode, plan_id=plan_id, sentence=sentence) if sentence is not None else None
 

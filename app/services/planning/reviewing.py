@@ -8,17 +8,19 @@ is believed otherwise each few minutes: a rate that was claimed is no obstacle, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from app.records import record, record_of
+from app.services.explaining.sentences import places_of
 from app.services.whatif.made import Made, Wish, judged_anew, kept
 from app.services.whatif.outcome import WorkloadChange, power_w_of, use_by_type, workload_changes
 from app.store.plans import DIGEST, PlanState, PlanSummary
 from solvers.cycle.attempts import Asking
-from solvers.cycle.gate import asks_for, fatal_codes
+from solvers.cycle.gate import asks_for, fatal_words
 from solvers.cycle.record import Lane
 from solvers.cycle.target import leaving
 from solvers.domain.change import Change, ChangeKind, Target, Transition, diff
@@ -50,6 +52,7 @@ class Review:
         if before.plan is None or after.plan is None:
             raise EngineError("what stands cannot be judged now")
         self.picture, self.stored, self.gone = picture, stored, tuple(_gone(picture, stored))
+        self.places = places_of(picture.devices)
         # `after` is the plan by this picture, without workloads and devices that are gone.
         self.before = Made(picture=picture, plan=before.plan, chosen=before)
         self.after = Made(picture=picture, plan=after.plan, chosen=after)
@@ -60,11 +63,11 @@ class Review:
         fatal = [item for item in self._fatal if item.code not in _PROMISES]
         told = {item.replica: knobs(item) for item in self.after.plan.assignments}
         other = [
-            f"foreign_device ({item.replica})"
+            f"foreign device ({item.replica})"
             for item in self.stored.assignments
             if not self.gone and told.get(item.replica) != knobs(item)
         ]
-        return (*self.gone, *(fatal_codes([item]) for item in fatal[:BLOCKERS_MAX]), *other[:BLOCKERS_MAX])
+        return (*self.gone, *(fatal_words([item], self.places) for item in fatal[:BLOCKERS_MAX]), *other[:BLOCKERS_MAX])
 
     @property
     def _fatal(self) -> Iterator[Finding]:
@@ -78,7 +81,7 @@ class Review:
     @cached_property
     def worse(self) -> tuple[str, ...]:
         """Promises that it would not keep, and workloads that it would serve less than what stands does."""
-        unkept = [fatal_codes([item]) for item in self._fatal if item.code in _PROMISES]
+        unkept = [fatal_words([item], self.places) for item in self._fatal if item.code in _PROMISES]
         return (*unkept[:BLOCKERS_MAX], *self._falls_short())
 
     def _falls_short(self) -> tuple[str, ...]:
@@ -88,7 +91,7 @@ class Review:
         lacking = {item.workload: item for item in now.unplaced}
         return tuple(
             told for item in then.unplaced if (told := _short(item, lacking.get(item.workload))) is not None
-        ) or ("falls_short (more is left unserved than as it stands)",)
+        ) or ("falls short (more is left unserved than as it stands)",)
 
     @property
     def blocked(self) -> tuple[str, ...]:
@@ -131,9 +134,11 @@ def _knobs_of(assignments: Iterable[Assignment]) -> dict[str, set[tuple[object, 
     return found
 
 
-def known_by_now(item: PlanSummary, generation: int, waiting: Iterable[PlanSummary]) -> tuple[str, ...]:
+def known_by_now(
+    item: PlanSummary, generation: int, waiting: Iterable[PlanSummary], looked: Mapping[str, datetime]
+) -> tuple[str, ...]:
     """What whoever decides on a plan that waits should know: whether it fits, what it costs beside what stands, whether
-    that changed since it was made, and what could be approved in its place.
+    that changed since it was made, what could be approved in its place, and since when the planner sees it so.
     """
     if item.state is not PlanState.AWAITING_APPROVAL:
         return ()
@@ -149,7 +154,10 @@ def known_by_now(item: PlanSummary, generation: int, waiting: Iterable[PlanSumma
     ]
     added, best = min(fits, default=(0.0, item.id))
     if best != item.id and (item.blocked or added < (item.added_usd_per_h or 0.0)):
-        found.append(f"{best.removeprefix(DIGEST)[:12]} fits in its place and costs {_beside(added)} what stands")
+        short = best.removeprefix(DIGEST)[:12]
+        found.append(f"{short} fits in its place: it serves no less than what stands and costs {_beside(added)} it")
+    if moments := [looked[name] for name in {item.id, best} & looked.keys()]:
+        found.append(f"as the planner saw it at {min(moments):%H:%M:%S} UTC")
     return tuple(found)
 
 
@@ -168,9 +176,9 @@ def matter_of(picture: Snapshot, plan: Plan) -> Digest:
 def _gone(picture: Snapshot, plan: Plan) -> Iterator[str]:
     devices, works = picture.devices_by_id(), {WorkloadId(work.id) for work in picture.works}
     lost = sorted({item.device for item in plan.assignments} - set(devices))
-    yield from (f"unknown_device ({device})" for device in lost[:BLOCKERS_MAX])
+    yield from (f"unknown device ({device})" for device in lost[:BLOCKERS_MAX])
     ended = sorted({item.workload for item in plan.assignments} - works)
-    yield from (f"unknown_workload ({workload})" for workload in ended[:BLOCKERS_MAX])
+    yield from (f"unknown workload ({workload})" for workload in ended[:BLOCKERS_MAX])
 
 
 def _short(item: Unplaced, before: Unplaced | None) -> str | None:
@@ -178,7 +186,7 @@ def _short(item: Unplaced, before: Unplaced | None) -> str | None:
     if before is not None and more <= DUST:
         return None
     what = f"{more:.4g} requests/s less than as it stands" if more > DUST else "without what it has as it stands"
-    return f"falls_short ({item.workload}: {what})"
+    return f"falls short ({item.workload}: {what})"
 
 
 # --- The difference, for people
@@ -355,7 +363,7 @@ def _steps(review: Review, changes: Iterable[Change]) -> Iterator[PlanStep]:
             device_before=before.device if before is not None else None,
             device_after=after.device if after is not None else None,
             node=homes.get(device),
-            said=_said(change),
+            said=_said(change, review.places),
             launch_s=change.cost_s,
             goes_on_s=going.get(before.replica, 0.0) if before is not None else 0.0,
         )
@@ -369,7 +377,7 @@ _KNOBS = {
 """What a kind of change is about, by the last word of its name."""
 
 
-def _said(change: Change) -> str:
+def _said(change: Change, places: Mapping[str, str]) -> str:
     """What this step alone does: a replica of which several knobs change has a step for each."""
     before, after, knob = change.before, change.after, _KNOBS.get(change.kind.rpartition("_")[2])
     anew = f"with {after.share_pct_sm} % and batch {after.batch}" if after is not None else ""
@@ -379,7 +387,8 @@ def _said(change: Change) -> str:
         return f"{knob[0]} {was} -> {now}" + (f", {anew}" if change.kind is ChangeKind.SWAP_MODEL else "")
     if before is not None and after is not None:
         moves = change.kind is ChangeKind.MOVE
-        return f"move from {before.device} to {after.device}, {anew}" if moves else "another envelope"
+        was, now = (places.get(each.device, each.device) for each in (before, after))
+        return f"move from {was} to {now}, {anew}" if moves else "another envelope"
     return f"start {anew}" if after is not None else "stop"
 
 

@@ -64,9 +64,9 @@ def test_a_diff_says_why_not_and_approval_refuses_with_it(world: World, headroom
     found = world.call("GET", f"/v1/plans/{plan[7:20]}/diff")
     assert found.headers["etag"] == '"0/None"'
     assert (found.json()["fits"], found.json()["generation"]) == (False, 0)
-    assert any(item.startswith("unknown_device") for item in found.json()["blocked"])
+    assert any(item.startswith("unknown device") for item in found.json()["blocked"])
     status, out, _ = headroom("diff")
-    assert (status, "it cannot be approved now: unknown_device" in out) == (0, True)
+    assert (status, "it cannot be approved now: unknown device" in out) == (0, True)
     assert headroom("approve", plan, "--generation", "4")[0] == Exit.CONFLICT
     world.call("POST", f"/v1/plans/{plan}/reject", plain={})
     assert headroom("diff")[0] == Exit.NOT_FOUND

@@ -89,15 +89,18 @@ def test_a_plan_stays_what_it_is_while_the_fleet_moves_on(world: World, planning
     }
     added = reviewer(world).diff(newer.id).diff
     costs = f"costs ${added.after.cost_usd_per_h - added.before.cost_usd_per_h:.2f}/h more than what stands"
-    assert listed[newer.id] == (costs,)
+    (seen,) = (item for item in listed[newer.id] if item.startswith("as the planner saw it at "))
+    assert listed[newer.id] == (costs, seen)
     assert listed[pinned.id][0].startswith("cannot be approved now: ")
+    instead = f"it serves no less than what stands and {costs.removesuffix('what stands')}it"
     assert listed[pinned.id][1:] == (
         "made for generation 1, 2 stands by now",
-        f"{newer.id[7:19]} fits in its place and {costs}",
+        f"{newer.id[7:19]} fits in its place: {instead}",
+        seen,
     )
     why = reviewer(world).explain(newer.id, None, "vision/asked").waiting
     assert why is not None
-    assert why.sentence.endswith(f"waits for somebody to apply it; {costs}.")
+    assert why.sentence.endswith(f"waits for somebody to apply it; {costs}; {seen}.")
     assert reviewer(world).get(pinned.id, "vision").told == ()
     assert planning.apply(newer.id, "token:ann") == 3
     assert "vision/asked" in assigned(world)
@@ -249,7 +252,7 @@ def test_a_rollback_to_devices_that_are_gone_is_refused_with_reasons(
                              " WHERE generation = 1 LIMIT 1")  # fmt: skip
     world.column("DELETE FROM node_targets RETURNING 1")
     world.delete(kinds.DEVICE, str(device))
-    with pytest.raises(StateError, match=rf"generation 1 no longer fits: unknown_device \({device}\)"):
+    with pytest.raises(StateError, match=rf"generation 1 no longer fits: unknown device \({device}\)"):
         planning.rollback(1, 600.0, "token:ann")
     assert world.column("SELECT held_until FROM cluster_state") == [None]
 

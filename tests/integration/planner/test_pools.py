@@ -156,11 +156,11 @@ def test_status_and_explain_say_who_owns_what(site: Site) -> None:
     assert {device["owners"]["clock"] for device in held} == {"edge: governor dfs"}
     plan = fleet["plan"]["id"]
     mine = site.get(f"/v1/plans/{plan}/explain?workload={LABELS}")["owners"]
-    places = " and ".join(sorted(f"a/gpu-{device['index']}" for device in held))
+    places = " and ".join(sorted(f"a GPU {device['index']}" for device in held))
     assert f"batch and clock on {places} are owned by policy edge: governor dfs" in mine
     assert f"placement, replicas, share, memory and power on {places} are owned by policy edge: planner morak" in mine
     other = site.get(f"/v1/plans/{plan}/explain?workload=vision/search")["owners"]
-    assert any("on b/gpu-" in line and "policy default: planner joint" in line for line in other)
+    assert any("on b GPU " in line and "policy default: planner joint" in line for line in other)
 
 
 def test_what_contradicts_is_refused_and_named(site: Site) -> None:

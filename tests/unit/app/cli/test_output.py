@@ -60,6 +60,21 @@ def test_a_problem_is_told_with_its_fields() -> None:
     assert sentence_of(error) == "2 fields are invalid; /rate: must not be negative; no more (field-invalid)"
 
 
+def test_a_fault_names_what_was_typed_and_says_it_once() -> None:
+    told = {
+        ("query:from", "`from` must lie before `to`"): "--from must lie before --to",
+        ("query:from", "a span may cover 400 days at most"): "--from: a span may cover 400 days at most",
+        ("query:label.0", "must be KEY or KEY=VALUE"): "--label: must be KEY or KEY=VALUE",
+        ("query:gpu_type", "is none"): "--gpu-type: is none",
+        ("path:plan_id", "a plan is named by its digits"): "a plan is named by its digits",
+        ("/changes/rate_factor", "rate_factor must be positive"): "/changes/rate_factor must be positive",
+        ("/policy", "/policy: expected an object"): "/policy: expected an object",
+    }
+    for (pointer, detail), sentence in told.items():
+        problem = {"detail": detail, "code": "x", "errors": [{"pointer": pointer, "detail": detail}]}
+        assert sentence_of(ApiError(422, problem)) == f"{sentence} (x)"
+
+
 def test_a_server_fault_is_told_with_its_request() -> None:
     error = ApiError(500, {"detail": "broken", "code": "internal", "request_id": "r-1"})
     assert sentence_of(error) == "broken (internal, request r-1)"

@@ -104,7 +104,7 @@ def test_a_refuted_plan_gives_way_to_the_next() -> None:
     world = World(lab(planners=("wild", "greedy")), runner=MemoryRunner({"wild": overloaded}))
     record = run_cycle(world.ports, order())
     assert record.attempts[0].error is not None
-    assert "share_invalid (demo/vision#0)" in record.attempts[0].error
+    assert "share invalid (demo/vision#0)" in record.attempts[0].error
     assert record.generation == 1
     assert record.plan is not None
     assert record.plan.assignments[0].share_pct_sm <= 100

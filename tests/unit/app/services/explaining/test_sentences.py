@@ -126,12 +126,12 @@ def test_the_planner_is_the_one_that_made_the_part_that_stands() -> None:
 
 def test_sentences_put_like_devices_together() -> None:
     items = (builders.assignment("demo/vision#0", THERE), builders.assignment("demo/vision#1", HERE))
-    places = {str(HERE.id): "a/gpu-0", str(THERE.id): "b/gpu-0"}
+    places = {str(HERE.id): "a GPU 0", str(THERE.id): "b GPU 0"}
     assert owner_sentences(owners(), standing(*items), "demo/vision", places) == [
-        "batch on a/gpu-0 is owned by policy edge: governor dfs",
-        "placement, replicas, share, memory, clock and power on a/gpu-0 are owned by policy edge: planner greedy",
-        "batch on b/gpu-0 is owned by policy default: governor morak",
-        "placement, replicas, share, memory, clock and power on b/gpu-0 are owned by policy default: planner greedy",
+        "batch on a GPU 0 is owned by policy edge: governor dfs",
+        "placement, replicas, share, memory, clock and power on a GPU 0 are owned by policy edge: planner greedy",
+        "batch on b GPU 0 is owned by policy default: governor morak",
+        "placement, replicas, share, memory, clock and power on b GPU 0 are owned by policy default: planner greedy",
     ]
     assert owner_sentences(owners(), standing(*items), "demo/other", places) == []
 
@@ -143,7 +143,7 @@ def test_who_pursues_no_savings_is_told_to() -> None:
     def told(policy: Policy, made_by: str) -> str:
         picture = builders.lab([builders.service()], policy=policy)
         stands = standing(item, planner=made_by)
-        return owner_sentences(owners_of(picture), stands, "demo/vision", {str(THERE.id): "b/gpu-0"})[-1]
+        return owner_sentences(owners_of(picture), stands, "demo/vision", {str(THERE.id): "b GPU 0"})[-1]
 
     assert (
         told(content, "inss")

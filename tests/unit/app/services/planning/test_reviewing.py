@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_a_promise_that_is_kept_no_more_refuses_approval_but_not_a_rollback() ->
     strict = replace(picture, services=(replace(service, slo=builders.slo(0.5)),))
     review = Review(strict, plan, Lane.APPROVE)
     assert review.unsound == ()
-    assert review.worse[0].startswith("latency_exceeded (")
+    assert review.worse[0].startswith("latency exceeded (")
     assert review.blocked == review.worse
 
 
@@ -62,11 +63,16 @@ def test_of_what_fits_in_a_plans_place_only_what_is_cheaper_is_told_or_what_fits
         state, told = PlanState.AWAITING_APPROVAL, {"added_usd_per_h": added, "blocked": blocked}
         return SimpleNamespace(id=f"sha256:{name * 64}", state=state, parent_generation=3, **told)
 
-    items = dear, same, gone = waits("a", 3.49), waits("b", 0.0), waits("c", -1.0, "falls_short (x)", "other")
-    instead = f"{'b' * 12} fits in its place and costs as much as what stands"
-    assert known_by_now(dear, 3, items) == ("costs $3.49/h more than what stands", instead)
-    assert known_by_now(same, 4, items) == ("costs as much as what stands", "made for generation 3, 4 stands by now")
-    assert known_by_now(gone, 3, items) == ("cannot be approved now: falls_short (x) and 1 more", instead)
+    items = dear, same, gone = waits("a", 3.49), waits("b", 0.0), waits("c", -1.0, "falls short (x)", "other")
+    instead = f"{'b' * 12} fits in its place: it serves no less than what stands and costs as much as it"
+    assert known_by_now(dear, 3, items, {}) == ("costs $3.49/h more than what stands", instead)
+    later = "made for generation 3, 4 stands by now"
+    assert known_by_now(same, 4, items, {}) == ("costs as much as what stands", later)
+    refused = ("cannot be approved now: falls short (x) and 1 more", instead)
+    assert known_by_now(gone, 3, items, {}) == refused
+    # It is as old as the older of the two looks.
+    looked = {each.id: datetime(2026, 5, 1, 12, 0, at, tzinfo=UTC) for at, each in enumerate(items)}
+    assert known_by_now(gone, 3, items, looked) == (*refused, "as the planner saw it at 12:00:01 UTC")
 
 
 def test_every_step_says_what_it_does_and_no_other_does() -> None:
@@ -85,3 +91,17 @@ def test_every_step_says_what_it_does_and_no_other_does() -> None:
         f"memory MiB {was.memory_mib_limit} -> {first.memory_mib_limit}",
         f"share % {was.share_pct_sm} -> {first.share_pct_sm}",
     ]
+
+
+def test_devices_are_named_as_people_name_them() -> None:
+    picture, plan = stored()
+    first, there = plan.assignments[0], next(each for each in picture.devices if each.id != plan.assignments[0].device)
+    standing = Target(generation=1, assignments=(replace(first, device=there.id),))
+    review = Review(replace(picture, target=standing), replace(plan, assignments=(first,)), Lane.APPROVE)
+    summary: Any = SimpleNamespace(id="sha256:0", lane=Lane.APPROVE, state=PlanState.PROPOSED, told=())
+    (step,) = difference(review, summary, Target()).steps
+    here = picture.devices_by_id()[first.device]
+    places = f"from {there.node} GPU {there.index} to {here.node} GPU {here.index}"
+    assert step.said == f"move {places}, with {first.share_pct_sm} % and batch {first.batch}"
+    off = replace(picture, devices=tuple(replace(each, schedulable=False) for each in picture.devices))
+    assert f"device unschedulable ({here.node} GPU {here.index})" in str(Review(off, plan, Lane.APPROVE).blocked)
