@@ -82,13 +82,16 @@ def tile(device: Plain, paints: Mapping[str, str]) -> Plain:
 
 def segments(replicas: Iterable[Plain], paints: Mapping[str, str]) -> list[Plain]:
     """Replicas, or assignments, side by side on one device."""
-    found, left = [], 0
-    for item in replicas:
-        state = item.get("state", "planned")
-        title = f"{item['replica']}: {item['share_pct_sm']} % of the SMs, batch {item['batch']}, {state}"
+    found, left = [], 0.0
+    held = list(replicas)
+    # Shares may overlap while processes change over: the bar is all of them then.
+    scale = 100 / max(100, sum(item["share_pct_sm"] for item in held))
+    for item in held:
+        state, share = item.get("state", "planned"), item["share_pct_sm"]
+        title = f"{item['replica']}: {share} % of the SMs, batch {item['batch']}, {state}"
         found.append({
-            "x": left, "width": item["share_pct_sm"], "paint": paints.get(item["workload"], paint(0)),
+            "x": left, "width": scale * share, "share": share, "paint": paints.get(item["workload"], paint(0)),
             "ready": state in ("ready", "planned"), "title": title,
         })  # fmt: skip
-        left += item["share_pct_sm"]
+        left += scale * share
     return found

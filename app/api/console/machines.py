@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -142,6 +141,7 @@ def one_gpu(visit: Overseeing, uuid: Uuid, hours: Hours = 1) -> Response:
         "gpu.html",
         topics="devices",
         gpu=tile(line, paints),
+        plan=fleet["plan"],
         homes=homes_of(fleet),
         lanes=lanes_of_gpu(visit, uuid, hours, paints),
         charts=_charts(visit, [line], hours, _cap_w(visit, PowerScope.DEVICE, uuid), (POWER, *CHARTS)),
@@ -156,16 +156,18 @@ def _known(lines: Sequence[Plain], wanted: str, word: str) -> Plain:
     return found
 
 
-def _charts(visit: Visit, devices: Sequence[Plain], hours: float, cap_w: float | None, charts: Sequence[Plain]) -> str:
+def _charts(
+    visit: Visit, devices: Sequence[Plain], hours: float, cap_w: float | None, charts: Sequence[Plain]
+) -> Plain:
     """What the page's script draws of one GPU, or of all of a node together."""
     lines = visit.services.history.targets(PageOrder(limit=100)).items
     told = [each | {"line": cap_w, "line_name": "cap"} if each["name"] == POWER["name"] else each for each in charts]
     subjects = [f"devices/{device['id']}" for device in devices[:SUBJECTS_MAX]]
-    return json.dumps({
+    return {
         "subjects": subjects, "topic": subjects[0] if len(subjects) == 1 else "", "hours": hours,
         "together": "each" if len(subjects) == 1 else "sum", "charts": told if subjects else [],
         "marks": [{"at": line.promoted_at.timestamp(), "text": str(line.generation)} for line in lines],
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _cap_w(visit: Visit, scope: PowerScope, subject: str) -> float | None:

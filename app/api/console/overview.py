@@ -17,7 +17,6 @@ from app.api.deps import context_of
 from app.records import plain
 from app.store.ledger import Accounting, CostBy, CostQuery
 from app.store.pages import PageOrder
-from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.device import PowerScope
 
@@ -48,7 +47,7 @@ def overview(visit: Looking) -> Response:
         spent=_spent(visit, clock.now()),
         at_risk=at_risk(fleet["services"])[:AT_RISK_SHOWN],
         cycles=recent_cycles(visit) if visit.may(CLUSTER_READ) else [],
-        waiting=visit.services.plans.page(PageOrder(limit=5), None, PlanState.AWAITING_APPROVAL).items,
+        waiting=visit.services.plans.waiting(visit.actor.project),
     )
 
 

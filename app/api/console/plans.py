@@ -42,6 +42,7 @@ def plans(
         topics="cycles,fleet" if oversees else "",
         plans=page.items,
         next_cursor=page.next_cursor,
+        waiting=() if cursor else visit.services.plans.waiting(visit.actor.project),
         lane=lane,
         state=state,
         lanes=list(Lane),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -104,7 +103,7 @@ def service(visit: Looking, project: Project, name: Name, hours: Hours = 1, why_
         service={**line, "budget": budget_used(line)},
         held=held,
         usd_per_h=sum(device["price_usd_per_h"] * at["share_pct_sm"] / 100 for device, at in held),
-        charts=json.dumps(charts),
+        charts=charts,
         hours=hours,
         explained=_explained(visit, workload, fleet, why_not or None),
         types=[stored.key[0] for stored in visit.services.documents.page(kinds.GPU_TYPE, EVERY_TYPE, None).items],

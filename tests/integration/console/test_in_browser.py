@@ -247,34 +247,46 @@ def test_every_page_can_be_read_by_everybody_and_everywhere(entrance: Entrance, 
     visitor.open()
     assert visitor.axe(AXE) == []
     visitor.sign_in(served.tokens["operator"])
-    for path in PAGES:
+    for path in (*PAGES, undecided(served)):
         visitor.open(path)
         expect(visitor.page.get_by_role("heading", level=1)).to_be_visible()
         if path == REFERENCE:
             visitor.drop_folded()
+        else:
+            assert (path, visitor.unexplained(), visitor.coded()) == (path, [], [])
         for width in WIDTHS:
             visitor.page.set_viewport_size({"width": width, "height": 900})
             assert (path, width, visitor.wide(), visitor.pale(), visitor.unreachable()) == (path, width, [], [], [])
             # On the desk every table is seen whole, on the phone the audit.
             cramped = visitor.page.evaluate(CRAMPED) if width != WIDTHS[-1] or path == "/audit" else []
             assert (path, width, cramped) == (path, width, [])
+            assert (path, width, [] if path == REFERENCE else visitor.covered()) == (path, width, [])
             # Between phone and desk nothing is there that is on neither.
             assert (path, width, visitor.axe(AXE) if width != WIDTHS[1] else []) == (path, width, [])
 
 
+def undecided(served: Served) -> str:
+    """The page of a plan that waits for a decision."""
+    with served.house.client(served.tokens["operator"]) as client:
+        return f"/plans/{client.plan({'lane': 'act'})['id']}"
+
+
 def test_every_page_can_be_read_in_the_dark(entrance: Entrance, served: Served) -> None:
-    """Its colours, on the desk and on the phone: all else is as in the light."""
+    """Its colours, on the desk and on the phone, and that what decides can be clicked: all else is as in the light."""
     visitor = entrance.window(color_scheme="dark", width=WIDTHS[0])
     visitor.open()
     assert visitor.axe(AXE, "color-contrast") == []
     visitor.sign_in(served.tokens["operator"])
-    for path in PAGES:
+    for path in (*PAGES, undecided(served)):
         visitor.page.set_viewport_size({"width": WIDTHS[0], "height": 900})
         visitor.open(path)
         expect(visitor.page.get_by_role("heading", level=1)).to_be_visible()
         if path == REFERENCE:
             visitor.drop_folded()
         assert (path, visitor.pale(), visitor.axe(AXE, "color-contrast")) == (path, [], [])
+        for width in () if path == REFERENCE else WIDTHS:
+            visitor.page.set_viewport_size({"width": width, "height": 900})
+            assert (path, width, visitor.covered()) == (path, width, [])
         visitor.page.set_viewport_size({"width": WIDTHS[-1], "height": 900})
         assert (path, visitor.pale()) == (path, [])
 
@@ -311,6 +323,12 @@ def test_the_numbers_are_on_the_pages_without_scripts_too(entrance: Entrance, se
     assert visitor.row(LONG if "/" in LONG else f"{OWN}/{LONG}")[6] == "none planned"
     visitor.open("/fleet")
     assert visitor.page.get_by_role("img", name="75 percent of the SMs held").is_visible()
+    # Nothing is there that only scripts could bring to life.
+    expect(visitor.page.locator("#heat-says")).to_have_text("The map needs scripts; what is below has the same.")
+    for dead in ("#heat", "#colour"):
+        expect(visitor.page.locator(dead)).to_be_hidden()
+    visitor.open(f"/services/{OWN}/vision")
+    assert visitor.unexplained() == []
 
 
 def test_the_map_names_the_gpu_that_one_points_at(viewer: Visitor) -> None:
@@ -579,6 +597,46 @@ def test_bars_follow_who_holds_what(viewer: Visitor, served: Served) -> None:
         expect(viewer.page.get_by_role("img", name="55 percent of the SMs held")).to_be_visible()
     finally:
         served.house.change(change.format("+"))
+
+
+def test_shares_that_overlap_are_drawn_whole_and_said(viewer: Visitor, served: Served) -> None:
+    change = "UPDATE replica_samples SET share_pct_sm = share_pct_sm {} 90 WHERE replica = 'demo/vision#0'"
+    served.house.change(change.format("+"))
+    try:
+        viewer.open(f"/gpus/{DEVICE}")
+        shown = viewer.page.get_by_role("img", name="165 percent of the SMs held")
+        expect(shown).to_be_visible()
+        expect(viewer.page.get_by_text("165 % together: shares overlap while processes hand over")).to_be_visible()
+        ends = shown.locator("rect[width]:not(.texture)").evaluate_all(
+            "(all) => all.slice(1).map((at) => at.x.baseVal.value + at.width.baseVal.value)"
+        )
+        assert max(ends) <= 100
+    finally:
+        served.house.change(change.format("-"))
+
+
+def test_news_of_many_numbers_costs_one_layout(viewer: Visitor, served: Served) -> None:
+    viewer.open("/services")
+    viewer.link().to_have_text("live")
+    # Layouts that the page's scripts force while they tell what one piece of news changed.
+    viewer.page.evaluate(
+        """() => {
+          const told = Object.getOwnPropertyDescriptor(HTMLElement.prototype, "offsetWidth");
+          window.forced = 0, window.heard = 0;
+          document.addEventListener("headroom", () => { window.heard += 1; });
+          const counted = { get() { window.forced += 1; return told.get.call(this); } };
+          Object.defineProperty(HTMLElement.prototype, "offsetWidth", counted);
+        }"""
+    )
+    rates = [
+        viewer.page.locator(f'[data-live="services/{name}/rate_rps"]') for name in (f"{OWN}/vision", "other/speech")
+    ]
+    before = [rate.inner_text() for rate in rates]
+    served.house.change("UPDATE rate_samples SET arrived = arrived * 3")
+    for rate, was in zip(rates, before, strict=True):
+        expect(rate).not_to_have_text(was)
+    forced, heard = viewer.page.evaluate("[window.forced, window.heard]")
+    assert 1 <= forced <= heard
 
 
 def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) -> None:

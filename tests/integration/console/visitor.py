@@ -58,6 +58,40 @@ _UNREACHABLE = """() => [...document.body.querySelectorAll("*")].filter((element
   ["auto", "scroll"].includes(getComputedStyle(element).overflowX) && element.scrollWidth > element.clientWidth
   && (element.tabIndex < 0 || !element.getAttribute("aria-label"))).map((element) => element.className)"""
 
+# What one could not click, for something else lies there.
+_COVERED = """() => [...document.querySelectorAll("main :is(a, button, select, summary, input:not([type='hidden']))")]
+  .filter((at) => at.checkVisibility() && !at.disabled && at.getClientRects().length).filter((at) => {
+    at.scrollIntoView({ block: "center", inline: "center" });
+    const { left, top, width, height } = at.getClientRects()[0];
+    const found = document.elementFromPoint(left + width / 2, top + height / 2);
+    return !found || !(at.contains(found) || found.contains(at) && found.matches("label"));
+  }).map((at) => at.outerHTML.slice(0, 80))"""
+
+# Digits of the summary that lead nowhere: to no page, or to a place that is not on this one. "5 min" and "24 h" are of
+# the question, not of its answer.
+_UNEXPLAINED = """() => {
+  const lost = [];
+  const leads = ({ hash, pathname }) => !hash || pathname !== location.pathname || document.querySelector(hash);
+  for (const strip of document.querySelectorAll(".number")) {
+    const texts = document.createTreeWalker(strip, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+      const link = text.parentElement.closest("a[href]"), said = text.data.replace(/\\b(5 min|last 24 h|p99)\\b/, "");
+      if (/\\d/.test(said) && !(link && leads(link))) lost.push(text.data.trim());
+    }
+  }
+  return lost;
+}"""
+
+# Words as programs write them, outside of what is code or the name of a row.
+_CODED = """() => {
+  const found = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    const named = text.parentElement.closest("code, pre, .mono, script, option, tr[id] > td:first-child");
+    if (!named) found.push(...(text.data.match(/\\b(?!x86_64)[a-z0-9]+(_[a-z0-9]+)+\\b/g) || []));
+  }
+  return found;
+}"""
+
 _FOCUS = """() => {
   const at = document.activeElement, style = getComputedStyle(at);
   const ring = style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth);
@@ -134,6 +168,18 @@ class Visitor:
     def unreachable(self) -> list[str]:
         """What can be scrolled by a mouse alone, or has no name."""
         return list(self.page.evaluate(_UNREACHABLE))
+
+    def covered(self) -> list[str]:
+        """What can be seen but not clicked."""
+        return list(self.page.evaluate(_COVERED))
+
+    def unexplained(self) -> list[str]:
+        """Numbers of the summary that no link explains."""
+        return list(self.page.evaluate(_UNEXPLAINED))
+
+    def coded(self) -> list[str]:
+        """Words of programs that are shown to people."""
+        return list(self.page.evaluate(_CODED))
 
     def axe(self, source: Path, *rules: str) -> list[str]:
         """What axe finds that keeps somebody out, by all of its rules unless some are named."""

@@ -56,6 +56,7 @@
   function build(told) {
     const figure = make("section", place), names = told.line == null ? told.fields : [...told.fields, told.line_name];
     figure.className = "chart";
+    figure.id = "chart-" + told.fields[0];
     make("h3", figure, told.name);
     const plot = make("div", figure), legend = make("p", figure), details = make("details", figure);
     plot.className = "plot";

@@ -31,9 +31,15 @@
     if (element.textContent === text) return;
     if (element.firstChild && element.childNodes.length === 1) element.firstChild.data = text;
     else element.textContent = text;
-    element.classList.remove("live-changed");
-    void element.offsetWidth;
-    element.classList.add("live-changed");
+    changed.add(element);
+  }
+  // One layout for all that a piece of news changed: asked for each number, it is one for each.
+  const changed = new Set();
+  function flash() {
+    for (const element of changed) element.classList.remove("live-changed");
+    if (changed.size) void main.offsetWidth;
+    for (const element of changed) element.classList.add("live-changed");
+    changed.clear();
   }
 
   function bound() {
@@ -128,6 +134,7 @@
         for (const element of elements.get(topic + "/" + id + "/" + name) || []) put(element, value);
       }
     }
+    flash();
     for (const id of data.gone) delete things[id];
     document.dispatchEvent(new CustomEvent("headroom", { detail: { topic, data, things } }));
     if (moved) refresh();

@@ -7,6 +7,8 @@
   const KINDS = ["gpu_type", "memory_mib"], told = JSON.parse(document.getElementById("heat-told").textContent);
   const named = (names, values) => Object.fromEntries(names.map((name, index) => [name, values[index]]));
   const gpus = told.nodes.flatMap(([rack, node, rows]) => rows.map(([kind, ...row]) => ({ rack, node, ...named(KINDS, told.kinds[kind]), ...named(FIELDS, row) })));
+  if (gpus.length) says.textContent = "Point at a GPU; a click opens it.";
+  for (const part of [canvas, canvas.parentElement.querySelector("form")]) part.hidden = false;
   const byId = new Map(gpus.map((gpu) => [gpu.id, gpu]));
   const select = document.getElementById("colour");
   // Asked once for each drawing: what a style comes to is dear, and thousands of squares share it.
