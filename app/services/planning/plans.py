@@ -133,10 +133,13 @@ class Plans:
     def diff(self, plan_id: str) -> ComparedPlan:
         """What a plan would change against what stands now. Raises NotFoundError, TransientError."""
         with self._database.reading() as session:
-            (summary,) = known(session, self._cluster, plans.get(session, plan_id))
-            plan = plans.load(session, plan_id)
+            summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
             made_for = targets.at(session, plan.parent) if plan.parent else Target()
         review = Review(self._observer.observe(), plan, summary.lane)
+        # Of itself it says what holds now, of others what the planner saw.
+        seen = replace(summary, blocked=review.blocked, added_usd_per_h=review.added_usd_per_h)
+        with self._database.reading() as session:
+            (summary,) = known(session, self._cluster, seen, fresh=True)
         return ComparedPlan(diff=difference(review, summary, made_for), tag=tag_of(review.picture.target))
 
     def reject(self, plan_id: str, comment: str, deed: Deed) -> PlanSummary:
@@ -218,11 +221,14 @@ class ComparedPlan:
     tag: str
 
 
-def known(session: Session, cluster: str, *items: PlanSummary) -> tuple[PlanSummary, ...]:
-    """Summaries with what whoever decides should know by now."""
+def known(session: Session, cluster: str, *items: PlanSummary, fresh: bool = False) -> tuple[PlanSummary, ...]:
+    """Summaries with what whoever decides should know by now. `fresh`: what they say of themselves was seen now."""
     if all(item.state is not PlanState.AWAITING_APPROVAL for item in items):
         return items
-    by_now = targets.generation(session, cluster), plans.waiting(session), plans.looked_at(session)
+    looked = plans.looked_at(session)
+    for item in items if fresh else ():
+        looked.pop(item.id, None)
+    by_now = targets.generation(session, cluster), plans.waiting(session), looked
     return tuple(replace(item, told=known_by_now(item, *by_now)) for item in items)
 
 

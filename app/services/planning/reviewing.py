@@ -155,7 +155,9 @@ def known_by_now(
     added, best = min(fits, default=(0.0, item.id))
     if best != item.id and (item.blocked or added < (item.added_usd_per_h or 0.0)):
         short = best.removeprefix(DIGEST)[:12]
-        found.append(f"{short} fits in its place: it serves no less than what stands and costs {_beside(added)} it")
+        found.append(
+            f"plan {short} fits in its place: it serves no less than what stands and costs {_beside(added)} it"
+        )
     if moments := [looked[name] for name in {item.id, best} & looked.keys()]:
         found.append(f"as the planner saw it at {min(moments):%H:%M:%S} UTC")
     return tuple(found)

@@ -95,7 +95,7 @@ def test_a_plan_stays_what_it_is_while_the_fleet_moves_on(world: World, planning
     instead = f"it serves no less than what stands and {costs.removesuffix('what stands')}it"
     assert listed[pinned.id][1:] == (
         "made for generation 1, 2 stands by now",
-        f"{newer.id[7:19]} fits in its place: {instead}",
+        f"plan {newer.id[7:19]} fits in its place: {instead}",
         seen,
     )
     why = reviewer(world).explain(newer.id, None, "vision/asked").waiting

@@ -64,7 +64,7 @@ def test_of_what_fits_in_a_plans_place_only_what_is_cheaper_is_told_or_what_fits
         return SimpleNamespace(id=f"sha256:{name * 64}", state=state, parent_generation=3, **told)
 
     items = dear, same, gone = waits("a", 3.49), waits("b", 0.0), waits("c", -1.0, "falls short (x)", "other")
-    instead = f"{'b' * 12} fits in its place: it serves no less than what stands and costs as much as it"
+    instead = f"plan {'b' * 12} fits in its place: it serves no less than what stands and costs as much as it"
     assert known_by_now(dear, 3, items, {}) == ("costs $3.49/h more than what stands", instead)
     later = "made for generation 3, 4 stands by now"
     assert known_by_now(same, 4, items, {}) == ("costs as much as what stands", later)
