@@ -255,7 +255,7 @@ def waiting(session: Session) -> tuple[PlanSummary, ...]:
 def looked_at(session: Session) -> dict[str, datetime]:
     """When the planner held each plan that waits against the fleet last."""
     found = session.execute(select(plans.c.id, plans.c.looked_at).where(_WAITS, plans.c.looked_at.is_not(None)))
-    return dict(found.tuples().all())
+    return {row.id: row.looked_at for row in found}
 
 
 def decided_on(session: Session, matter: str) -> PlanSummary | None:
