@@ -96,7 +96,9 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     asked = bool(standing) and not known and (opened is not None or found.leaves_short(problem))
     mended = asked and opened and len(standing) > GROUPS_MAX and search.mended is not None and search.mended()
     if asked and not mended:
-        near = reached(problem, standing, order.warm[:FRESH_MAX], terms, _few(deadline, NEAR_UNITS))
+        left = NEAR_UNITS if deadline.work_units is None else int(deadline.left_part * deadline.work_units)
+        few = Deadline(deadline.time_left_s, max(1, min(NEAR_UNITS, left)))
+        near = reached(problem, standing, order.warm[:FRESH_MAX], terms, few)
         if near.short:
             # What is missing may be held by whoever does not change at once: a device, a quota, a cap.
             opened = None
@@ -128,12 +130,6 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),
     )
-
-
-def _few(deadline: Deadline, units: int) -> Deadline:
-    """A deadline of its own for so many units of what is left."""
-    left = units if deadline.work_units is None else int(deadline.left_part * deadline.work_units)
-    return Deadline(deadline.time_left_s, max(1, min(units, left)))
 
 
 def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None) -> frozenset[int] | None:

@@ -70,7 +70,6 @@ class Joint(Recalling):
 
     @property
     def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
         return SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
@@ -339,9 +338,6 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     own, request = SPEC.name, attempt.request
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
     pursuing = Term.CAPACITY in request.snapshot.policy.terms and pursues(attempt.reading)
-    if not (plans or pursuing):
-        _fill(attempt, seats)
-        return Rivals(plans={own: bounded(found, attempt.written(seats))}, chosen=own)
     toward: Toward = ()
     plans[own] = attempt.written(seats)
     if not (pursuing or attempt.reading.open_ended):

@@ -300,7 +300,7 @@ def _promising(sheet: _Sheet, fixed: Flags, pool: Whole, deadline: Deadline) -> 
     each = max(1, COLUMNS_MAX // ((1 + SHAKES) * len(pools)))
     for shake in range(1 + SHAKES):
         factor = np.exp(rng.normal(0.0, SHAKE * (shake > 0), len(relaxed.row_duals)))
-        reduced = sheet.reduced(relaxed.row_duals * factor)
+        reduced = -sheet.worth - sheet.cells @ (relaxed.row_duals * factor)
         for number in pools.tolist():
             mine = np.flatnonzero(pool == number)
             chosen.append(mine[np.argsort(reduced[mine], kind="stable")[:each]])
@@ -344,9 +344,6 @@ class _Sheet:
         column, row = np.nonzero(cells)
         rows.enter(row, take[column], cells[column, row])
         return rows.program()
-
-    def reduced(self, duals: Floats) -> Floats:
-        return np.asarray(-self.worth - self.cells @ duals)
 
 
 def contents_of(problem: JointProblem, given: tuple[Pattern, ...]) -> Contents:

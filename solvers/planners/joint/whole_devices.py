@@ -35,9 +35,9 @@ class Counted:
 
 def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | None:
     """None where it is no matter of counting."""
-    if not _is_counting(problem) or (
-        deadline.work_units is not None and len(problem.workloads) > WORKLOADS_COUNTED_MAX
-    ):
+    single = all(work.replicas_min <= 1 and work.rate_least_rps for work in problem.workloads)
+    apart = single and problem.only_whole and not (problem.coupled or problem.by_replica)
+    if not apart or (deadline.work_units is not None and len(problem.workloads) > WORKLOADS_COUNTED_MAX):
         return None
     options = options_of(problem)
     if not options:
@@ -52,12 +52,6 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | 
     spared = _energy_spared(problem, options)
     proven = found.bound - spared if np.isfinite(found.bound) and not found.unserved_least else None
     return Counted(layout=layout, bound_usd_per_h=proven)
-
-
-def _is_counting(problem: JointProblem) -> bool:
-    """Whether nothing shares a device and nothing but the number of devices limits a plan."""
-    single = all(work.replicas_min <= 1 and work.rate_least_rps for work in problem.workloads)
-    return bool(problem.kinds) and single and problem.only_whole and not (problem.coupled or problem.by_replica)
 
 
 def options_of(problem: JointProblem) -> list[Pattern]:

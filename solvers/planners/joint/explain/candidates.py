@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode
+from solvers.domain.grouping import grouped
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import WorkloadKind
@@ -247,11 +249,8 @@ def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[Key, list[_Had]]:
 
 def _spent(got: dict[Key, list[_Had]], terms: _Terms) -> dict[WorkloadId, _Cost]:
     """What each workload's replicas cost, scaled to its whole rate."""
-    total: dict[WorkloadId, list[_Had]] = defaultdict(list)
-    for (workload, _, _), items in got.items():
-        total[workload].extend(items)
     found = {}
-    for workload, items in total.items():
+    for workload, items in grouped(chain.from_iterable(got.values()), lambda had: had.item.workload).items():
         rate = terms.problem.workloads[terms.numbers[workload]].rate_rps
         served = sum(had.item.capacity_rps for had in items)
         scale = max(1.0, rate / served) if served > 0 else 1.0

@@ -20,7 +20,7 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Parallel, Whole
 from solvers.domain.change import Target
-from solvers.domain.device import OFFERED, GpuType, Offer, PowerCap, PowerScope, PriceRow, is_offered
+from solvers.domain.device import OFFERED, Offer, PowerCap, PowerScope, is_offered
 from solvers.domain.evidence import Resource
 from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
@@ -115,9 +115,6 @@ class _ElasticProgramme:
     def _at_most(self, upper: float) -> Whole:
         return self.rows.add_rows(np.array([-np.inf]), np.array([upper]))
 
-    def _at_least(self, lower: float) -> Whole:
-        return self.rows.add_rows(np.array([lower]), np.array([np.inf]))
-
     def _column(self, cost: float, most: float, *, integer: bool) -> Whole:
         return self.rows.add_columns(np.array([cost]), np.array([most]), integer=integer)
 
@@ -135,8 +132,8 @@ class _ElasticProgramme:
     def seat(self, ask: Ask) -> None:
         """Columns for every configuration on every group of free devices."""
         rows, own = self.rows, ask.workload
-        demand = self._at_least(1.0 if ask.rate_rps > 0 else -np.inf)
-        floor = self._at_least(float(ask.replicas))
+        demand = rows.add_rows(np.array([1.0 if ask.rate_rps > 0 else -np.inf]), np.array([np.inf]))
+        floor = rows.add_rows(np.array([float(ask.replicas)]), np.array([np.inf]))
         most = self._at_most(max(0.0, ask.replicas_left))
         money = self._at_most(max(0.0, ask.budget_left))
         if math.isfinite(ask.replicas_left):
@@ -299,6 +296,7 @@ def elastic_of(picture: Snapshot, short: Sequence[WorkloadId]) -> Reading:
     """The picture in which only these workloads are left."""
     wanted: set[str] = set(short)
     known = {item.gpu_type for item in picture.profiles} | {item.gpu_type for item in picture.token_profiles}
+    kind = picture.policy.price_kind
     offers = [
         Offer(
             name=f"{NEW}{item.name}"[:40].rstrip(".-_"),
@@ -308,7 +306,7 @@ def elastic_of(picture: Snapshot, short: Sequence[WorkloadId]) -> Reading:
             region=row.region,
         )
         for item in picture.gpu_types
-        if item.name in known and (row := _row(picture, item)) is not None
+        if item.name in known and (row := next((row for row in item.prices if kind in (None, row.kind)), None))
     ]
     elastic = replace(
         picture,
@@ -321,11 +319,6 @@ def elastic_of(picture: Snapshot, short: Sequence[WorkloadId]) -> Reading:
         offers=tuple(offers),
     )
     return read(elastic, tuple(sorted(short)))
-
-
-def _row(picture: Snapshot, gpu_type: GpuType) -> PriceRow | None:
-    kind = picture.policy.price_kind
-    return next((row for row in gpu_type.prices if kind in (None, row.kind)), None)
 
 
 def _loosened(service: Service) -> Service:

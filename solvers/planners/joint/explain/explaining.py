@@ -210,11 +210,6 @@ class _Teller:
     room: Room
     needs: dict[WorkloadId, Need]
 
-    @property
-    def problem(self) -> JointProblem:
-        """Of the short workloads alone."""
-        return self.room.elastic.problem
-
     def ways(self, gap: Unplaced) -> Iterator[Relaxation]:
         """Every single thing that is enough, numbered; else the least of several together."""
         need, ask = self.needs[gap.workload], self._ask(gap, 1.0)
@@ -285,12 +280,12 @@ class _Teller:
 
     def _ask(self, gap: Unplaced, looser: float) -> Ask | None:
         """What is still short at a promise so many times as long; None when it could not be served by anything."""
-        need = self.needs[gap.workload]
-        number = next((n for n, work in enumerate(self.problem.workloads) if work.id == gap.workload), None)
+        need, problem = self.needs[gap.workload], self.room.elastic.problem
+        number = next((n for n, work in enumerate(problem.workloads) if work.id == gap.workload), None)
         if number is None:
             return None
         limit_ms = math.inf if need.limit_ms is None else need.limit_ms * looser
-        judge = Judge(_promised(self.problem, number, limit_ms))
+        judge = Judge(_promised(problem, number, limit_ms))
         held = self.room.held.get(gap.workload, [])
         missing = max(0, need.replicas_floor - len(held))
         served = sum(item.capacity_rps for item in held)
@@ -309,7 +304,7 @@ class _Teller:
 
     def _gained_rps(self, need: Need, number: int, limit_ms: float) -> float:
         """What the replicas that are there could serve more with a longer promise, their shares unchanged."""
-        problem = self.problem
+        problem = self.room.elastic.problem
         pool_of = {device: pool for pool, names in enumerate(self.room.elastic.pool_devices) for device in names}
         variants = {problem.variants[v].model: int(v) for v in np.flatnonzero(problem.variant_workload == number)}
         held = [
@@ -351,14 +346,16 @@ class _Teller:
             middle = (low + high) / 2
             things = self._things(gap, math.exp(middle), may_give)
             low, high = (low, middle) if things is not None and things <= most else (middle, high)
-        needed = _rounded_up(need.limit_ms * math.exp(high))
+        limit_ms = need.limit_ms * math.exp(high)
+        # To three digits, never shorter.
+        unit = 10.0 ** (math.floor(math.log10(limit_ms)) - 2)
         return [
             Relaxation(
                 resource=Resource.LATENCY_MS,
                 subject=need.workload,
                 workload=need.workload,
                 value_now=need.limit_ms,
-                value_needed=needed,
+                value_needed=round(math.ceil(limit_ms / unit - FULLY) * unit, 9),
             )
         ]
 
@@ -434,9 +431,3 @@ def _promised(problem: JointProblem, number: int, limit_ms: float) -> JointProbl
     works = list(problem.workloads)
     works[number] = replace(works[number], limit_ms=limit_ms)
     return replace(problem, workloads=tuple(works))
-
-
-def _rounded_up(milliseconds: float) -> float:
-    """To three digits, never shorter."""
-    unit = 10.0 ** (math.floor(math.log10(milliseconds)) - 2)
-    return round(math.ceil(milliseconds / unit - FULLY) * unit, 9)

@@ -17,7 +17,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import ColocationClass
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ProjectName, ReplicaId, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
@@ -236,6 +236,7 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
     rates = np.where(draft.able, draft.alone.rate_rps, 0.0)[:, columns]
     workloads = _workloads(draft, tuple(draft.left[before] for before in served), variants, rates)
     policy, arrays, kinds = picture.policy, draft.arrays.of(columns), draft.kinds
+    asking = {item.project for item in workloads}
     pressure, exponent, sensitivity, crowd = draft.colocation.pressures(kinds.tables, columns, arrays)
     problem = JointProblem(
         pools=pools.pools,
@@ -256,7 +257,7 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         crowd=crowd,
         allowed=draft.allowed[:, columns],
         caps=pools.caps,
-        quotas=_quotas(fleet, workloads),
+        quotas=tuple((name, max(0.0, gpus)) for name, gpus in sorted(fleet.quota_left.items()) if name in asking),
         usd_per_wh=policy.usd_per_wh(picture.taken_at_s),
         by_share=policy.cost_basis is CostBasis.SHARE,
         by_memory=policy.cost_basis is CostBasis.MEMORY,
@@ -367,11 +368,6 @@ def _job(draft: _Draft, made: Workload, job: TrainingJob, need: Need, most_rps: 
     worth = job_worth(draft.picture, draft.fleet, need, job)
     usd_per_h = worth.usd_per_h * most_rps / worth.best_per_s
     return replace(made, rate_rps=most_rps, unserved_usd=usd_per_h, may_wait=True)
-
-
-def _quotas(fleet: Fleet, workloads: tuple[Workload, ...]) -> tuple[tuple[ProjectName, float], ...]:
-    asking = {item.project for item in workloads}
-    return tuple((name, max(0.0, gpus)) for name, gpus in sorted(fleet.quota_left.items()) if name in asking)
 
 
 def _refusals(draft: _Draft) -> Iterator[tuple[tuple[WorkloadId, GpuTypeName], Reason]]:

@@ -260,15 +260,13 @@ def with_rests(
         replace(item.pool, devices=len(names), name=f"{item.pool.name}-{number}")
         for number, (item, names) in enumerate(largest, len(pools.pools))
     ]
+    traits = (
+        PoolTraits(device_class=item.device_class, first=fleet.index[names[0]], rest=item.rest)
+        for item, names in largest
+    )
     return Pools(
         pools=(*pools.pools, *fresh),
-        traits=(
-            *pools.traits,
-            *(
-                PoolTraits(device_class=item.device_class, first=fleet.index[names[0]], rest=item.rest)
-                for item, names in largest
-            ),
-        ),
+        traits=(*pools.traits, *traits),
         devices=(*pools.devices, *(tuple(names) for _, names in largest)),
         # What a rest draws is kept within its domains when devices are seated.
         caps=tuple(replace(cap, devices=(*cap.devices, *(0 for _ in largest))) for cap in pools.caps),

@@ -194,7 +194,9 @@ def fill(
             rows = np.array([place[item] for item, wanted in zip(layer.models, known, strict=True) if wanted])
             columns = np.searchsorted(axes.batches, layer.batches)
             chords = _Chords(layer, known, axes.shares_pct.astype(np.float64) * table.sm_part)
-            watts = _power_w(layer, known, types[table.gpu_type])
+            power_w, gpu_type = layer.power_w[known], types[table.gpu_type]
+            guess = (gpu_type.power_limit_w_max - gpu_type.idle_w) * layer.shares_pct / 100
+            watts = np.where(np.isnan(power_w), guess[None, :, None], power_w)
             at = np.ix_(rows, np.arange(shape[2]), columns)
             # A higher clock replaces all that a lower one said of its models.
             drawn = np.maximum(chords.watts(watts), watts[:, chords.step])
@@ -205,8 +207,9 @@ def fill(
             ):
                 into[index, rows] = np.inf
                 into[index][at] = cells
+            limits = np.ceil(layer.memory_mib[known] * MEMORY_FACTOR / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
             memory[index, rows] = used[index, rows] = np.inf
-            memory[index][np.ix_(rows, columns)] = _limits_mib(layer.memory_mib[known])
+            memory[index][np.ix_(rows, columns)] = np.where(np.isfinite(limits), limits, np.inf)
             used[index][np.ix_(rows, columns)] = layer.memory_mib[known]
         if table.exclusive:
             for into in (mean, tail, power):
@@ -220,17 +223,6 @@ def fill(
         memory_mib=memory,
         used_mib=used,
     )
-
-
-def _limits_mib(memory_mib: Floats) -> Floats:
-    limits = np.ceil(memory_mib * MEMORY_FACTOR / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
-    return np.where(np.isfinite(limits), limits, np.inf)
-
-
-def _power_w(layer: Layer, known: Flags, gpu_type: GpuType) -> Floats:
-    guess = (gpu_type.power_limit_w_max - gpu_type.idle_w) * layer.shares_pct / 100
-    power = layer.power_w[known]
-    return np.where(np.isnan(power), guess[None, :, None], power)
 
 
 class _Chords:

@@ -79,20 +79,6 @@ class Left:
     """Failure domains where some of it stays."""
 
 
-def _left_of(need: Need, kept: int, capacity_rps: float, usd_per_h: float, domains: frozenset[int]) -> Left:
-    """What is left when so many replicas stay in these failure domains, serve and cost so much."""
-    budget = math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h
-    return Left(
-        need=need,
-        rate_rps=max(0.0, need.rate_rps - capacity_rps),
-        rate_least_rps=max(0.0, need.rate_rps_least - capacity_rps),
-        replicas_min=max(0, need.replicas_floor - kept),
-        replicas_max=max(0, need.replicas_max - kept),
-        budget_usd_per_h=max(0.0, budget - usd_per_h),
-        domains_held=domains,
-    )
-
-
 def variants_of(needs: tuple[Need, ...], models: Mapping[ModelName, ModelVariant]) -> tuple[Variant, ...]:
     """Each need's networks, its own first."""
     return tuple(
@@ -290,7 +276,19 @@ def staying_of(
         kept.extend(item for item, _ in good)
         usd_per_h = sum(books.usd_per_h(item) for item, _ in good)
         domains = frozenset(int(fleet.failure_domain[fleet.index[item.device]]) for item, _ in good)
-        left.append(_left_of(need, len(good), sum(capacity for _, capacity in good), usd_per_h, domains))
+        budget = math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h
+        capacity_rps = sum(capacity for _, capacity in good)
+        left.append(
+            Left(
+                need=need,
+                rate_rps=max(0.0, need.rate_rps - capacity_rps),
+                rate_least_rps=max(0.0, need.rate_rps_least - capacity_rps),
+                replicas_min=max(0, need.replicas_floor - len(good)),
+                replicas_max=max(0, need.replicas_max - len(good)),
+                budget_usd_per_h=max(0.0, budget - usd_per_h),
+                domains_held=domains,
+            )
+        )
     return Staying(
         pinned=tuple(sorted(pinned, key=lambda item: item.replica)),
         kept=tuple(sorted(kept, key=lambda item: item.replica)),
@@ -395,18 +393,13 @@ def split(problem: JointProblem, used_mib: Floats) -> JointProblem:
     if not problem.by_memory:
         return split
     billed = used_mib[:, chosen][:, every, columns]
-    ample = np.minimum(wide.memory_mib[:, every, largest], _full_mib(problem)[:, None])
+    # By table what each has of a device that carries as many replicas as it may.
+    full_mib = np.full(len(problem.mean_ms), np.inf)
+    even = np.array([item.memory_mib / max(1, item.clients) for item in problem.pools])
+    np.minimum.at(full_mib, problem.kind_table, even[problem.kind_pool])
+    ample = np.minimum(wide.memory_mib[:, every, largest], full_mib[:, None])
     memory_mib = np.maximum(wide.memory_mib, ample[:, :, None])
     return replace(split, memory_mib=memory_mib, billed_mib=np.where(np.isfinite(billed), billed, 0.0))
-
-
-def _full_mib(problem: JointProblem) -> Floats:
-    """By table: what each has of a device that carries as many replicas as it may."""
-    found = np.full(len(problem.mean_ms), np.inf)
-    pools = problem.kind_pool
-    even = np.array([item.memory_mib / max(1, item.clients) for item in problem.pools])
-    np.minimum.at(found, problem.kind_table, even[pools])
-    return found
 
 
 def _ceilings(problem: JointProblem, number: int, used_mib: Floats, most: int) -> list[int]:

@@ -18,7 +18,6 @@ from solvers.domain.arrays import Floats
 from solvers.domain.device import OFFERED
 from solvers.planners.joint.seat.seats import DUST, Move, Seats, Terms, members_of
 from solvers.planners.joint.solve.judge import Member
-from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
 
 JOBS_PER_DEVICE_MAX = 3
@@ -75,7 +74,8 @@ class _Jobs:
     """Where jobs are seated and stood; by job and pool their speeds on a whole device, as parts of the job's best."""
 
     def __init__(self, seats: Seats, terms: Terms) -> None:
-        self.seats, self.terms, self.at, self.speeds = seats, terms, dict[int, _Place](), dict[int, Floats]()
+        self.seats, self.terms, self._problem = seats, terms, seats.floor.problem
+        self.at, self.speeds = dict[int, _Place](), dict[int, Floats]()
         self.stood = {
             job: _Place(device=device, share_pct=item.share_pct)
             for device, items in seats.floor.held.items()
@@ -199,10 +199,6 @@ class _Jobs:
             return True
         self.seats.put(home, before)
         return False
-
-    @property
-    def _problem(self) -> JointProblem:
-        return self.seats.floor.problem
 
     def _put(self, job: int, place: _Place, beside: Sequence[Member]) -> bool:
         """The job on a device beside these, if everything bears it."""

@@ -18,7 +18,7 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.domain.grouping import grouped
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.jobs import spread_jobs
-from solvers.planners.joint.seat.seats import DUST, DUST_W, Floor, Held, Move, Seats, Terms, members_of
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Delta, Floor, Held, Move, Seats, Terms, members_of
 from solvers.planners.joint.seat.standing import (
     ended,
     make_before_break,
@@ -179,7 +179,8 @@ def _add(seats: Seats, workload: int, drafts: _Drafts) -> bool:
         """No replica ends before it is replaced where anything else serves too."""
         later = list[Move]()
         for move in drafts.offers(seats):
-            if _interrupts(seats, move):
+            before, after = (ended(seats, move.device, item) for item in (seats.patterns[move.device], move.after))
+            if len(after) > len(before):
                 later.append(move)
             else:
                 yield move
@@ -192,12 +193,6 @@ def _add(seats: Seats, workload: int, drafts: _Drafts) -> bool:
         seats.make(found)
         drafts.draft(seats, found.device)
     return found is not None
-
-
-def _interrupts(seats: Seats, move: Move) -> bool:
-    """Whether a move would interrupt what stands on a device and would go on without it."""
-    before, after = (ended(seats, move.device, item) for item in (seats.patterns[move.device], move.after))
-    return len(after) > len(before)
 
 
 class _Drafts:
@@ -249,7 +244,8 @@ class _Drafts:
         judged = judge.judge(Patterns.listed(kinds, contents, judge.width))
         rps = (judged.capacity_rps * np.isin(judged.rows.variants, self.mine)).sum(axis=1)
         usd_now = 0.0 if before is None else before.usd_per_h
-        self.drafts[device] = judged, judged.usd_per_h - usd_now, rps - _served(seats, before, self.workload)
+        emptied = seats.change(Move(device=device, after=None)).get(self.workload, Delta())
+        self.drafts[device] = judged, judged.usd_per_h - usd_now, rps + emptied.rps
 
     def offers(self, seats: Seats) -> Iterator[Move]:
         """Lawful moves; the cheapest per rate served first."""
@@ -264,12 +260,6 @@ class _Drafts:
         for row in order[judged.lawful[order]]:
             (pattern,) = seats.floor.judge.patterns(judged.take(np.array([row], dtype=np.int64)))
             yield Move(device=int(device[row]), after=pattern)
-
-
-def _served(seats: Seats, pattern: Pattern | None, workload: int) -> float:
-    of = seats.floor.problem.variant_workload
-    members = () if pattern is None else zip(pattern.variants, pattern.capacity_rps, strict=True)
-    return sum((capacity for variant, capacity in members if of[variant] == workload), start=0.0)
 
 
 def _some(steps: Whole) -> list[int]:

@@ -76,9 +76,10 @@ class Floor:
     def devices(self, pool: int) -> range:
         return range(int(self.starts[pool]), int(self.starts[pool + 1]))
 
-    def dynamic_w(self, pattern: Pattern) -> float:
+    def dynamic_w(self, pattern: Pattern | None) -> float:
         """What a device with this pattern draws above idle."""
-        return pattern.draw_w - self.problem.pools[int(self.problem.kind_pool[pattern.kind])].idle_w
+        idle_w = 0.0 if pattern is None else self.judge.idle_w[self.problem.kind_pool[pattern.kind]]
+        return 0.0 if pattern is None else pattern.draw_w - float(idle_w)
 
 
 def floor_of(reading: Reading) -> Floor:
@@ -223,8 +224,7 @@ class Seats:
 
     def dynamic_w(self, device: int) -> float:
         """What a device draws above idle."""
-        pattern = self.patterns[device]
-        return 0.0 if pattern is None else self.floor.dynamic_w(pattern)
+        return self.floor.dynamic_w(self.patterns[device])
 
     def left_at(self, device: int) -> float:
         """What a device's power domains leave."""
@@ -305,8 +305,7 @@ class Seats:
 
     def powers(self, move: Move) -> bool:
         """Whether the power domains bear it."""
-        watts = 0.0 if move.after is None else self.floor.dynamic_w(move.after)
-        return watts - self.dynamic_w(move.device) <= self.left_at(move.device) + DUST_W
+        return self.floor.dynamic_w(move.after) - self.dynamic_w(move.device) <= self.left_at(move.device) + DUST_W
 
     def _remembers(self, move: Move) -> bool:
         """Whether it leaves the memory that is kept on the device."""

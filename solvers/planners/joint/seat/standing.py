@@ -241,7 +241,7 @@ def _lighter(seats: Seats, device: int) -> Iterator[_Relief]:
     if before is None:
         return
     for after in _slower_or_fewer(seats.floor, before):
-        saved_w = seats.dynamic_w(device) - (seats.floor.dynamic_w(after) if after is not None else 0.0)
+        saved_w = seats.dynamic_w(device) - seats.floor.dynamic_w(after)
         if saved_w > DUST_W:
             move = Move(device=device, after=after)
             lost = seats.loss_usd(move) + 0.01 * (before.usd_per_h + sum(before.capacity_rps) * DUST_W)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Whole
-from solvers.problems.joint import JointProblem, Workload
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Patterns
 
 
@@ -43,6 +43,7 @@ class Alike:
             kind[mine] = start[of[at]] + np.arange(len(mine))
         devices = np.bincount(of, weights=whole.pool_devices, minlength=len(first)).astype(np.int64).tolist()
         caps = (np.bincount(of, weights=cap.devices, minlength=len(first)).astype(np.int64) for cap in whole.caps)
+        anywhere = (replace(work, replicas_min=work.replicas_floor, domains_min=1) for work in whole.workloads)
         problem = replace(
             whole,
             pools=tuple(replace(whole.pools[at], devices=n) for at, n in zip(first, devices, strict=True)),
@@ -53,14 +54,10 @@ class Alike:
             caps=tuple(
                 replace(cap, devices=tuple(inside.tolist())) for cap, inside in zip(whole.caps, caps, strict=True)
             ),
-            workloads=whole.workloads if by_domain else tuple(map(_anywhere, whole.workloads)),
+            workloads=whole.workloads if by_domain else tuple(anywhere),
         )
         return Alike(problem=problem, pool=of, kind=kind)
 
     def inside(self, rows: Patterns) -> Patterns:
         """Rows of the whole problem here."""
         return replace(rows, kind=self.kind[rows.kind])
-
-
-def _anywhere(work: Workload) -> Workload:
-    return replace(work, replicas_min=work.replicas_floor, domains_min=1)

@@ -25,7 +25,6 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import PART_LEAST, Master, Rows
-from solvers.planners.joint.solve.solution import Solution
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Patterns
 
@@ -245,7 +244,7 @@ def generate(master: Master, deadline: Deadline, pace: Pace) -> Relaxation | Non
     if pace.proven is not None:
         state.centre, state.proven, state.bound = pace.proven.duals, pace.proven.usd_per_h, pace.proven
     elif pace.prior is not None:
-        state.centre = fitted(pace.prior, master.rows.count)
+        state.centre = pace.prior
     if pace.gap is None:
         state.part = LOOK_LOOSE
     if pace.fine:
@@ -363,19 +362,18 @@ class Dive:
             self._decide(master, counts)
             rest = Master(master.problem, master.judge, self.taken)
             rest.adopt(master.judged.take(master.promising(relaxed, ADOPT_MAX)))
-            pace = Pace(
-                rounds=self.depth.rounds,
-                until_part=self.depth.until_part,
-                finest_pct=DIVE_PCT,
-                prior=_moved(master, rest, relaxed.row_duals),
-            )
+            # Demand is counted by what is left of it.
+            left = rest.rows.rate / np.maximum(master.rows.rate, 1e-12)
+            prior = relaxed.row_duals[: rest.rows.base].copy()
+            prior[: rest.rows.pool_at] *= np.where(master.rows.rate > 0, left, 0.0)
+            pace = Pace(rounds=self.depth.rounds, until_part=self.depth.until_part, finest_pct=DIVE_PCT, prior=prior)
             relaxation = generate(rest, deadline, pace)
             if relaxation is None:
                 break
             master, relaxed = rest, relaxation.best
         rows = Patterns.chained([Patterns.none(master.width), *self._chosen])
         counts = np.concatenate([np.zeros(0, dtype=np.int64), *self._counts])
-        return Solution.of_rows(master.judge, rows, counts).layout()
+        return master.judge.layout(rows, counts)
 
     def _decide(self, master: Master, counts: Whole) -> None:
         rows = np.flatnonzero(counts)
@@ -444,11 +442,3 @@ class Dive:
         work = self.begin.master.problem.variant_workload[rows.variants[real]]
         weights = np.repeat(devices, real.sum(axis=1))
         return np.asarray(np.bincount(work, weights=weights, minlength=len(self.replicas)))
-
-
-def _moved(before: Master, after: Master, duals: Floats) -> Floats:
-    """Duals of the master before as duals of the one after: demand is counted by what is left of it."""
-    moved = duals[: before.rows.base].copy()
-    whole = np.maximum(before.rows.rate, 1e-12)
-    moved[: after.rows.pool_at] *= np.where(before.rows.rate > 0, after.rows.rate / whole, 0.0)
-    return moved

@@ -83,20 +83,17 @@ def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: f
         if chosen
     )
     own = problem.of_variants(variants)
+    # Rounded up, so that idle power is not forgotten.
+    capped = [(cap, tuple(int(np.ceil(count * part - 1e-9)) for count in cap.devices)) for cap in problem.caps]
     small = replace(
         own,
         pools=tuple(replace(pool, devices=int(n)) for pool, n in zip(problem.pools, devices, strict=True)),
         workloads=works,
         variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
-        caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=_parts(cap.devices, part)) for cap in problem.caps),
+        caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=rounded) for cap, rounded in capped),
         quotas=tuple((name, gpus * _owned(problem, mine, name)) for name, gpus in problem.quotas),
     )
     return Group(problem=small, variants=variants)
-
-
-def _parts(devices: tuple[int, ...], part: float) -> tuple[int, ...]:
-    """Rounded up, so that idle power is not forgotten."""
-    return tuple(int(np.ceil(count * part - 1e-9)) for count in devices)
 
 
 def _owned(problem: JointProblem, mine: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], project: str) -> float:

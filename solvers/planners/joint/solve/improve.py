@@ -16,7 +16,7 @@ from solvers.engines.exchange import WALKS, Exchange, Rooms, Walk
 from solvers.planners.joint.solve.alike import Alike
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.solution import Solution
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Patterns, Prices
 
 HEAT, COLD = 0.004, 0.0004
@@ -40,11 +40,12 @@ PRICE_LEAST = 0.01
 
 def improved(judge: Judge, layout: Layout, prices: Prices | None, deadline: Deadline, seed: int) -> Layout:
     """A layout worth at least as much, with no more left short."""
-    solution = Solution.of_layout(judge, layout)
-    rows, mean_usd = _each(solution), _mean_usd(solution)
+    begun = _judged(judge, layout)
+    rows = _each(judge, begun)
+    mean_usd = begun.usd_per_h / max(1, len(rows))
     if len(rows) < 2:
         return layout
-    usd = _guessed(solution) if prices is None else prices.demand_usd
+    usd = _guessed(judge.problem, begun) if prices is None else prices.demand_usd
     price = np.minimum(np.maximum(usd, PRICE_LEAST * mean_usd), judge.problem.unserved_usd)
     exchange = Exchange(judge.contents, _rooms(judge, price))
     attempt = shortest = min(ATTEMPT_UNITS, len(rows) ** 2 / DEVICES_EVEN)
@@ -65,13 +66,14 @@ def improved(judge: Judge, layout: Layout, prices: Prices | None, deadline: Dead
         if answer.usd_per_h < best_usd - GAIN_LEAST * mean_usd:
             best_usd, gained = answer.usd_per_h, spent + answer.units
         rows, attempt, spent, turn = answer.rows, answer.attempt_units, spent + answer.units, turn + 1
-    return _better(solution, rows, layout)
+    return _better(judge, begun, rows) or layout
 
 
 def improved_at_once(judge: Judge, layout: Layout) -> Layout:
     """Likewise, however late it is: one short walk, in which every rate is worth what it costs to leave it."""
-    solution = Solution.of_layout(judge, layout)
-    rows, mean_usd, problem = _each(solution), _mean_usd(solution), judge.problem
+    begun, problem = _judged(judge, layout), judge.problem
+    rows = _each(judge, begun)
+    mean_usd = begun.usd_per_h / max(1, len(rows))
     if len(rows) < 2:
         return layout
     units = HASTE_UNITS + HASTE_UNITS_EACH * len(problem.workloads)
@@ -85,7 +87,7 @@ def improved_at_once(judge: Judge, layout: Layout) -> Layout:
         closes=False,
     )
     exchange = Exchange(judge.contents, _rooms(judge, problem.unserved_usd))
-    return _better(solution, exchange.run(rows, walk).rows, layout)
+    return _better(judge, begun, exchange.run(rows, walk).rows) or layout
 
 
 def with_fewer(judge: Judge, layout: Layout, deadline: Deadline, seed: int) -> Layout:
@@ -119,21 +121,37 @@ def with_fewer(judge: Judge, layout: Layout, deadline: Deadline, seed: int) -> L
     return layout
 
 
-def _each(solution: Solution) -> Patterns:
+def _judged(judge: Judge, layout: Layout) -> Layout:
+    """Once more, in this problem."""
+    return judge.layout(Patterns.of(layout.patterns, judge.width), np.array(layout.counts, dtype=np.int64), layout)
+
+
+def _each(judge: Judge, layout: Layout) -> Patterns:
     """Devices one by one."""
-    return solution.judged.rows.take(np.repeat(np.arange(len(solution.counts)), solution.counts))
+    return Patterns.of(layout.patterns, judge.width).take(np.repeat(np.arange(len(layout.counts)), layout.counts))
 
 
-def _mean_usd(solution: Solution) -> float:
-    """What a device costs on average."""
-    return solution.usd_per_h() / max(1, int(solution.counts.sum()))
+def worth(problem: JointProblem, layout: Layout) -> float:
+    """What no step may raise, $/h: cost, `unserved_usd` of a workload for the part of its rate that lacks, and as much
+    again for the part of its least replicas that lack.
+    """
+    lacking = layout.missing(problem) + layout.fewer(problem)
+    return layout.usd_per_h + float(lacking @ problem.unserved_usd)
 
 
-def _better(solution: Solution, rows: Patterns, layout: Layout) -> Layout:
-    """What these devices carry, unless it is worth less than the solution of a layout, or breaks a rule."""
-    after = Solution.of_rows(solution.judge, rows, np.ones(len(rows), dtype=np.int64))
-    worse = after.worth() >= solution.worth() or (solution.kept() and not after.kept())
-    return layout if worse else after.layout(layout)
+def _better(judge: Judge, begun: Layout, rows: Patterns) -> Layout | None:
+    """What these devices carry, unless it is worth less, or breaks a rule."""
+    after = judge.layout(rows, np.ones(len(rows), dtype=np.int64), begun)
+    worse = worth(judge.problem, after) >= worth(judge.problem, begun)
+    return None if worse or (_kept(judge, begun) and not _kept(judge, after)) else after
+
+
+def _kept(judge: Judge, layout: Layout) -> bool:
+    """Whether no row of the master behind the demands is over its limit, up to those that count least replicas."""
+    rows = Rows(judge.problem)
+    rules, judged = slice(rows.pool_at, rows.floor_at), judge.judge(Patterns.of(layout.patterns, judge.width))
+    usage, upper = rows.activity(judged, np.array(layout.counts))[rules], rows.upper[rules]
+    return bool(np.all(usage <= upper + 1e-6 * np.maximum(1.0, np.abs(upper))))
 
 
 def _rooms(judge: Judge, price: Floats) -> Rooms:
@@ -150,12 +168,10 @@ def _rooms(judge: Judge, price: Floats) -> Rooms:
     )
 
 
-def _guessed(solution: Solution) -> Floats:
+def _guessed(problem: JointProblem, layout: Layout) -> Floats:
     """What each whole rate is worth, by what its replicas' share of the devices costs."""
-    problem, rows = solution.judge.problem, solution.judged.rows
-    at, place = np.nonzero(rows.variants >= 0)
-    part = rows.shares_pct[at, place] / np.maximum(rows.shares_pct.sum(axis=1)[at], 1)
-    usd = part * solution.judged.usd_per_h[at] * solution.counts[at]
-    work = problem.variant_workload[rows.variants[at, place]]
-    total = np.bincount(work, weights=usd, minlength=len(problem.workloads))
+    total = np.zeros(len(problem.workloads))
+    for item, count in zip(layout.patterns, layout.counts, strict=True):
+        for variant, share in zip(item.variants, item.shares_pct, strict=True):
+            total[problem.variants[variant].workload] += share / sum(item.shares_pct) * item.usd_per_h * count
     return np.asarray(np.where(total > 0, total, problem.unserved_usd))

@@ -8,13 +8,14 @@ device at a time, together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.contents import Contents
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Judged, Pattern, Patterns, ordered
+from solvers.problems.patterns import EMPTY, Judged, Layout, Pattern, Patterns, ordered
 
 Member = tuple[int, int]
 """Variant and share, in percent."""
@@ -51,14 +52,17 @@ class Judge:
         judged = self.judge(Patterns.listed([kind], [members], self.width))
         return self.patterns(judged)[0] if judged.lawful[0] else None
 
-    def devices(self, rows: Patterns, counts: Whole) -> tuple[Judged, Whole]:
-        """Judge so many devices of each row, leave out what is unlawful or empty, and put equal patterns together."""
+    def layout(self, rows: Patterns, counts: Whole, like: Layout = EMPTY) -> Layout:
+        """Judge so many devices of each row, leave out what is unlawful or empty, put equal patterns together; bound,
+        prices and facts are those of another layout.
+        """
         judged = self.judge(rows)
         kept = np.flatnonzero(judged.lawful & (counts > 0) & (judged.rows.variants[:, 0] >= 0))
         keys = judged.rows.take(kept).keys
         _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         total = np.bincount(inverse.ravel(), weights=counts[kept], minlength=len(first))
-        return judged.take(kept[first]), total.astype(np.int64)
+        patterns = self.patterns(judged.take(kept[first]))
+        return replace(like, patterns=tuple(patterns), counts=tuple(total.astype(np.int64).tolist()))
 
     def judge_slowed(self, rows: Patterns, factor: Floats) -> Judged:
         """As `judge`, of rows in order, with the slowdown of each member given instead of found."""

@@ -21,7 +21,6 @@ from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, programme_of
-from solvers.planners.joint.solve.solution import Solution
 from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.patterns import Judged, Layout, Patterns, Standing, ordered, promises_of
 from solvers.problems.promise import bearable
@@ -67,7 +66,7 @@ def solved_whole(
     counts = np.rint(answer.values[programmes.slacks :]).astype(np.int64)
     proven = answer.status is EngineStatus.OPTIMAL
     return replace(
-        Solution.of_rows(master.judge, master.judged.rows, counts).layout(),
+        master.judge.layout(master.judged.rows, counts),
         bound_usd_per_h=bound,
         prices=master.rows.prices(relaxed.row_duals),
         columns=tuple(master.judge.patterns(master.judged.take(kept))),
@@ -147,7 +146,6 @@ class _Programmes:
         answer = relaxed.solve()
         return 0.0 if answer is None else min(answer.value, most_usd)
 
-    @property
     def unserved(self) -> Floats:
         """By column: what the objective counts."""
         master, found = self.master, np.zeros(self.slacks)
@@ -168,7 +166,7 @@ class _Programmes:
 
     def fairest(self) -> EngineAnswer | None:
         """The cheapest that leaves as little unserved as can be."""
-        priced, unserved = self.priced(self.master.columns), self.unserved
+        priced, unserved = self.priced(self.master.columns), self.unserved()
         least = self.best(replace(priced, cost=unserved))
         if least is None or least.values is None:
             return None
@@ -251,7 +249,9 @@ def list_patterns(master: Master, deadline: Deadline) -> None:
 def _of_size(problem: JointProblem, count: int, width: int) -> Iterator[Patterns]:
     """All of so many members, by kind; members of one variant in the order of their shares."""
     step = max(1, problem.share_step_pct)
-    shares = np.array(list(_splits(count, WHOLE_PCT // step)), dtype=np.int64).reshape(-1, count) * step
+    # Whole parts, each at least one: bars between them, and one behind.
+    bars = np.array([(0, *some) for some in combinations(range(1, WHOLE_PCT // step + 1), count)], dtype=np.int64)
+    shares = np.diff(bars.reshape(-1, count + 1), axis=1) * step
     for kind in range(problem.kinds):
         able = np.flatnonzero(problem.allowed[problem.kind_pool[kind]]).tolist()
         members = np.array(list(combinations_with_replacement(able, count)), dtype=np.int64).reshape(-1, count)
@@ -265,16 +265,13 @@ def _of_size(problem: JointProblem, count: int, width: int) -> Iterator[Patterns
         yield ordered(rows.widened(width))
 
 
-def _splits(count: int, steps: int) -> Iterator[tuple[int, ...]]:
-    """Whole parts, each at least one, of no more than so many steps: bars between them, and one behind."""
-    for bars in combinations(range(1, steps + 1), count):
-        yield tuple(after - before for before, after in zip((0, *bars), bars, strict=False))
-
-
 def _worth_having(judge: Judge, judged: Judged) -> Whole:
     """Those that no other one of the same workloads and pool beats in every sum."""
-    problem = judge.problem
-    sums, group = _sums(judge, judged), _groups(problem, judged)
+    problem, rows, sums = judge.problem, judged.rows, _sums(judge, judged)
+    # Equal numbers for the same workloads on the same pool, and for what stands for fewer variants.
+    works = np.where(rows.variants >= 0, problem.variant_workload[np.maximum(rows.variants, 0)], -1)
+    key = np.hstack([problem.kind_pool[rows.kind][:, None], np.sort(works, axis=1)])
+    group = np.asarray(np.unique(key, axis=0, return_inverse=True)[1]).ravel()
     order = np.lexsort((*sums.T[::-1], group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     kept = []
@@ -285,14 +282,6 @@ def _worth_having(judge: Judge, judged: Judged) -> Whole:
                 front = np.concatenate([front, sums[number : number + 1]])
                 kept.append(number)
     return np.sort(np.array(kept, dtype=np.int64))
-
-
-def _groups(problem: JointProblem, judged: Judged) -> Whole:
-    """Equal numbers for the same workloads on the same pool, and for what stands for fewer variants."""
-    rows = judged.rows
-    works = np.where(rows.variants >= 0, problem.variant_workload[np.maximum(rows.variants, 0)], -1)
-    key = np.hstack([problem.kind_pool[rows.kind][:, None], np.sort(works, axis=1)])
-    return np.asarray(np.unique(key, axis=0, return_inverse=True)[1]).ravel()
 
 
 def _sums(judge: Judge, judged: Judged) -> Floats:

@@ -10,7 +10,6 @@ Symbols: y are duals (change of the cost when a side rises by one); pi the duals
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -195,7 +194,9 @@ class Rows:
         money = _at(duals, self.money)
         base = problem.pool_usd / 100 if problem.by_share else np.zeros(len(problem.pools))
         share = base[:, None] - np.outer(self._part, quota) / 100 - np.outer(problem.pool_usd, money) / 100
-        cuts = list(self._cuts(duals))
+        cut_usd = np.zeros((len(CUTS), self.pool_at))
+        cut_usd[np.searchsorted(CUTS, self.cut_steps), self.cut_work] = duals[self.base : self.count]
+        cut = cut_usd.any(axis=1)
         return ItemPrices(
             pi=np.where(self.wanted, duals[: self.pool_at], 0.0),
             replica=self._present(duals),
@@ -203,8 +204,8 @@ class Rows:
             watt=np.asarray(watt),
             share=share,
             fixed=problem.idle_usd - duals[self.pool_at : self.cap_at],
-            cut_steps=np.array([steps for steps, _ in cuts], dtype=np.float64),
-            cut_usd=np.array([usd for _, usd in cuts], dtype=np.float64),
+            cut_steps=np.array(CUTS, dtype=np.float64)[cut],
+            cut_usd=cut_usd[cut],
         )
 
     def _present(self, duals: Floats) -> Floats:
@@ -245,15 +246,6 @@ class Rows:
         ):
             found[row[row >= 0]] = usd[row >= 0]
         return found
-
-    def _cuts(self, duals: Floats) -> Iterator[tuple[int, Floats]]:
-        """Of each number of steps what a started part is worth, by workload."""
-        for steps in np.unique(self.cut_steps).tolist():
-            chosen = np.flatnonzero(self.cut_steps == steps)
-            usd = np.zeros(self.pool_at)
-            usd[self.cut_work[chosen]] = duals[self.base + chosen]
-            if usd.any():
-                yield steps, usd
 
     def sides(self, duals: Floats) -> float:
         """What the sides of all rows but the pools' are worth at these duals."""

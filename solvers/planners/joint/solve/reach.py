@@ -21,7 +21,7 @@ from itertools import combinations
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import EngineAnswer, Limits, create
+from solvers.engines.base import Limits, create
 from solvers.engines.deadline import Deadline
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.generate import Look, Pricing
@@ -103,8 +103,8 @@ def reached(
         sheet = _ReachProgramme(stands, options, terms)
         counts = sheet.whole(terms, deadline)
     chosen = np.flatnonzero(counts)
-    judged = Judged.chained([options.judged.take(chosen), stands.closed.judged])
-    devices = np.concatenate([counts[chosen], stands.closed.devices])
+    judged = Judged.chained([options.judged.take(chosen), stands.closed])
+    devices = np.concatenate([counts[chosen], stands.closed_devices])
     found = Layout(patterns=tuple(stands.judge.patterns(judged)), counts=tuple(devices.tolist()))
     return Reached(
         layout=EMPTY.and_also(found),
@@ -112,15 +112,6 @@ def reached(
         left_usd=sheet.left_usd,
         short=sheet.short(counts),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standings:
-    judged: Judged
-    devices: Whole
-
-    def served_rps(self, problem: JointProblem) -> Floats:
-        return self.judged.served_rps(problem, self.devices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +125,8 @@ class _StandingGroups:
     devices: Whole
     """By group."""
     pool: Whole
-    closed: Standings
+    closed: Judged
+    closed_devices: Whole
     before_rps: Floats
     """By workload, of all that stands."""
 
@@ -142,25 +134,24 @@ class _StandingGroups:
     def of(problem: JointProblem, standing: Sequence[Standing]) -> _StandingGroups:
         """All, or of very many those of workloads that are short and the emptiest."""
         judge = Judge(problem)
-        every = Standings(
-            judged=judge.judge(Patterns.of([item.pattern for item in standing], judge.width)),
-            devices=np.array([item.devices for item in standing], dtype=np.int64),
-        )
-        pool = problem.kind_pool[every.judged.rows.kind]
-        used = np.bincount(pool, weights=every.devices, minlength=len(problem.pools)).astype(np.int64)
-        before_rps = every.served_rps(problem)
+        every = judge.judge(Patterns.of([item.pattern for item in standing], judge.width))
+        devices = np.array([item.devices for item in standing], dtype=np.int64)
+        pool = problem.kind_pool[every.rows.kind]
+        used = np.bincount(pool, weights=devices, minlength=len(problem.pools)).astype(np.int64)
+        before_rps = every.served_rps(problem, devices)
         short = before_rps < problem.least_rps * (1 - DUST)
-        rows = every.judged.rows
+        rows = every.rows
         hosts = (short[problem.variant_workload[rows.variants]] & (rows.variants >= 0)).any(axis=1)
         order = np.lexsort((rows.shares_pct.sum(axis=1), ~hosts))
         some, rest = np.sort(order[:GROUPS_MAX]), np.sort(order[GROUPS_MAX:])
         return _StandingGroups(
             problem=problem,
             judge=judge,
-            judged=every.judged.take(some),
-            devices=np.concatenate([every.devices[some], np.maximum(problem.pool_devices - used, 0)]),
+            judged=every.take(some),
+            devices=np.concatenate([devices[some], np.maximum(problem.pool_devices - used, 0)]),
             pool=np.concatenate([pool[some], np.arange(len(problem.pools))]),
-            closed=Standings(judged=every.judged.take(rest), devices=every.devices[rest]),
+            closed=every.take(rest),
+            closed_devices=devices[rest],
             before_rps=before_rps,
         )
 
@@ -201,7 +192,9 @@ class _Prospects:
         each = most // max(1, len(numbers))
         for number in numbers:
             made = [rows.take(np.flatnonzero(pools == stands.pool[number])[: each // 2])]
-            made += _alone(stands.problem, int(stands.pool[number]), judge.width, each // 4)
+            kinds = np.flatnonzero(stands.problem.kind_pool == stands.pool[number])
+            empty = Patterns.singles(kinds, np.array([-1]), np.array([0])).widened(judge.width)
+            made += _more(stands.problem, empty, each // 4)
             if number < stands.count:
                 parts = Patterns.chained([*_parts(stands.judged.rows.take(np.array([number])))])
                 made += [parts, *_more(stands.problem, parts, each // 2)]
@@ -261,12 +254,6 @@ def _more(problem: JointProblem, rows: Patterns, most: int) -> Iterator[Patterns
             yield Patterns(kind=some.kind, variants=member, shares_pct=share_pct)
 
 
-def _alone(problem: JointProblem, pool: int, width: int, most: int) -> list[Patterns]:
-    kinds = np.flatnonzero(problem.kind_pool == pool)
-    empty = np.full((len(kinds), width), -1, dtype=np.int64)
-    return [*_more(problem, Patterns(kind=kinds, variants=empty, shares_pct=np.zeros_like(empty)), most)]
-
-
 class _ReachProgramme:
     """The programme. Rows: those of the master, devices of each group, what may end of each workload, and whether who
     must be served is short or interrupted at all. Columns: what may stay undone, see `_undone`, then contents.
@@ -275,8 +262,8 @@ class _ReachProgramme:
     def __init__(self, stands: _StandingGroups, options: _Prospects, terms: ReachTerms) -> None:
         self.stands, self.options, problem = stands, options, stands.asked
         self.left_usd = np.inf
-        closed, works = stands.closed, len(problem.workloads)
-        self.master = master = Rows(problem, Rows(problem).activity(closed.judged, closed.devices))
+        closed, devices, works = stands.closed, stands.closed_devices, len(problem.workloads)
+        self.master = master = Rows(problem, Rows(problem).activity(closed, devices))
         own, change = master.columns(options.judged), _Turnover.of(stands, options)
         usd, groups = options.judged.usd_per_h, len(stands.devices)
         ends_at = master.count + groups
@@ -288,7 +275,7 @@ class _ReachProgramme:
             upper=stands.devices[options.group].astype(np.float64),
         )
         least = problem.least_rps
-        self.least = np.maximum(0.0, least - closed.served_rps(problem))
+        self.least = np.maximum(0.0, least - closed.served_rps(problem, devices))
         self.must = np.flatnonzero(self.least > SURE * least)
         flags = 2 * len(self.must)
         spare = np.where(self.least > SURE * least, np.maximum(0.0, stands.before_rps - least), np.inf)
@@ -387,17 +374,14 @@ class _ReachProgramme:
         nodes = min(NODES_MAX, max(NODES_LEAST, ENTRIES * NODES_MAX / (len(self.lower) * max(1, most))))
         work = None if deadline.work_units is None else nodes
         limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
-        answer = self._integer(np.concatenate([np.arange(self.first), self.first + chosen]), stays, limits)
+        some = np.concatenate([np.arange(self.first), self.first + chosen])
+        program = programme_of(columns.take(some), self.integer[some], self.lower, self.upper)
+        answer = create(ENGINE).solve(program, limits, None if stays is None else stays[some])
         if answer.values is not None and answer.objective < usd:
             self.left_usd = answer.objective - relaxed.value
             counts[:] = 0
             counts[chosen] = np.rint(answer.values[self.first :]).astype(np.int64)
         return counts
-
-    def _integer(self, numbers: Whole, stays: Floats | None, limits: Limits) -> EngineAnswer:
-        """The best of these columns."""
-        program = programme_of(self.columns.take(numbers), self.integer[numbers], self.lower, self.upper)
-        return create(ENGINE).solve(program, limits, None if stays is None else stays[numbers])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

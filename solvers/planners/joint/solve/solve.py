@@ -158,12 +158,6 @@ class Phases:
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
         return self.found
 
-    @property
-    def proven(self) -> bool:
-        """Whether the bound is as near as need be."""
-        value = 0.0 if self.search is None else self.search.relaxed.value
-        return self.bound is not None and value - self.bound.usd_per_h <= GAP_LAST * abs(value)
-
     def _search(self, begin: Generation) -> None:
         """Where devices are few the best so far is exchanged before anything dives, and at last with fewer of them."""
         few = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW
@@ -328,11 +322,11 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     layout = turns[-1]
     if phases is None or phases.search is None:
         return layout
-    bound, begun_s = phases.bound, deadline.elapsed_s
-    if not phases.proven and not few_devices(problem):  # of few the chosen plan is branched on
+    bound, begun_s, relaxed = phases.bound, deadline.elapsed_s, phases.search.relaxed
+    near = bound is not None and relaxed.value - bound.usd_per_h <= GAP_LAST * abs(relaxed.value)
+    if not near and not few_devices(problem):  # of few the chosen plan is branched on
         bound = _proven(phases, phases.search, deadline)
     rows = Rows(problem)
-    relaxed = phases.search.relaxed
     prices = rows.prices(relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
     facts["bound_s"] = deadline.elapsed_s - begun_s
     usd = None if bound is None else bound.usd_per_h

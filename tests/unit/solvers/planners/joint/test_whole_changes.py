@@ -211,7 +211,7 @@ def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(monkey
         return Reached(layout=layout_of(standing), period_s=60.0, left_usd=0.0, short=False)
 
     monkeypatch.setattr(change, "reached", stays)
-    monkeypatch.setattr(planner, "counted_for", lambda _: None)
+    monkeypatch.setattr(planner, "counted", lambda *_: None)
     finds_nothing = Joint(solve=lambda _problem, order, _deadline: layout_of(order.standing))
     later = asked(replace(picture, target=target, taken_at_s=picture.taken_at_s + 100.0), thought.state, finds_nothing)
     assert later.proposal.plan is not None

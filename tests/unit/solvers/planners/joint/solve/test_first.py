@@ -8,8 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.solution import Solution
 from solvers.planners.joint.solve.solve import first_layout
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout
@@ -18,7 +16,7 @@ from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, 
 
 def lacking(problem: JointProblem, layout: Layout) -> float:
     """Parts of rates and least replicas that lack, in sum."""
-    return float(Solution.of_layout(Judge(problem), layout).lacking().sum())
+    return float((layout.missing(problem) + layout.fewer(problem)).sum())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -12,9 +12,8 @@ from benchmarks.instances.family import family_problem
 from solvers.engines import exchange
 from solvers.engines.contents import Contents
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved, improved_at_once, with_fewer
+from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved, improved_at_once, with_fewer, worth
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.solution import Solution
 from solvers.planners.joint.solve.solve import first_layout
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Patterns
@@ -32,8 +31,8 @@ def at_once(problem: JointProblem, layout: Layout) -> Layout:
     return improved_at_once(Judge(problem), layout)
 
 
-def solution(problem: JointProblem, layout: Layout) -> Solution:
-    return Solution.of_layout(Judge(problem), layout)
+def lacking(problem: JointProblem, layout: Layout) -> float:
+    return float((layout.missing(problem) + layout.fewer(problem)).sum())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -44,7 +43,7 @@ def test_keeps_rules_and_is_never_worse(how: Callable[[JointProblem, Layout], La
     layout = first_layout(problem)
     found = how(problem, layout)
     check_layout(problem, found)
-    assert solution(problem, found).worth() <= solution(problem, layout).worth() + 1e-6
+    assert worth(problem, found) <= worth(problem, layout) + 1e-6
 
 
 def test_sheds_devices_that_nobody_needs_at_once() -> None:
@@ -52,15 +51,15 @@ def test_sheds_devices_that_nobody_needs_at_once() -> None:
     problem = replace(problem, workloads=tuple(replace(item, replicas_max=99) for item in problem.workloads))
     layout = first_layout(problem)
     double = replace(layout, counts=tuple(2 * count for count in layout.counts))
-    before, found = solution(problem, double), solution(problem, at_once(problem, double))
-    assert found.counts.sum() < before.counts.sum()
-    assert found.lacking().sum() <= before.lacking().sum() + 1e-9
+    found = at_once(problem, double)
+    assert sum(found.counts) < sum(double.counts)
+    assert lacking(problem, found) <= lacking(problem, double) + 1e-9
 
 
 def test_it_finds_cheaper_devices() -> None:
     problem = scene(0, devices=20)
     layout = first_layout(problem)
-    assert solution(problem, after(problem, layout, 300)).worth() < 0.99 * solution(problem, layout).worth()
+    assert worth(problem, after(problem, layout, 300)) < 0.99 * worth(problem, layout)
 
 
 def test_a_device_fewer_of_each_kind_finds_what_exchange_with_as_much_work_does_not() -> None:
@@ -92,8 +91,8 @@ def test_places_what_lacks_where_there_is_room() -> None:
     problem = replace(problem, quotas=(), workloads=tuple(works))
     layout = first_layout(problem)
     less = replace(layout, patterns=layout.patterns[1:], counts=layout.counts[1:])
-    assert solution(problem, less).lacking().sum() > 0
-    assert solution(problem, after(problem, less, 400)).lacking().sum() == 0
+    assert lacking(problem, less) > 0
+    assert lacking(problem, after(problem, less, 400)) == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -122,11 +121,11 @@ def test_it_counts_as_the_judge_does(seed: int, basis: str, monkeypatch: pytest.
     for rows, usd_per_h, missed_usd in told:
         patterns = judge.judge(rows)
         assert patterns.lawful.all()
-        again = Solution.of_rows(judge, patterns.rows, np.ones(len(rows.kind), dtype=np.int64))
+        again = judge.layout(patterns.rows, np.ones(len(rows.kind), dtype=np.int64))
         rate = problem.rate_rps
-        part = 1 - again.served_rps() / np.where(rate > 0, rate, 1.0)
+        part = 1 - again.served_rps(problem) / np.where(rate > 0, rate, 1.0)
         missed = missed_usd[(rate > 0) & (part > 1e-9)].sum()
-        assert usd_per_h == pytest.approx(again.worth() + missed, rel=1e-9, abs=1e-9)
+        assert usd_per_h == pytest.approx(worth(problem, again) + missed, rel=1e-9, abs=1e-9)
 
 
 def test_equal_seeds_end_alike_and_others_do_not() -> None:
