@@ -318,16 +318,14 @@ PHASES: dict[str, Phase] = {
     "solve: turns": _phase((solve._turns,), _swap(solve, "_turns", lambda _, deadline: (portion(deadline, 0.8),))),
     "solve: dives unlike": _phase((), _swap(solve, "DEPTHS", solve.DEPTHS[:1])),
     "solve: fewer devices": _phase((improve.with_fewer, alike), _swap(solve, "with_fewer", _same)),
-    "solve: complete": _phase((solve.completed, solve._urgent), _swap(solve, "completed", _same)),
+    "solve: complete": _phase((solve.completed,), _swap(solve, "completed", _same)),
     "solve: exchange": _phase((improve,), _swap(solve, "improved", _same)),
     "solve: cuts": _phase(
         (
             master.Master.tighten,
-            master.Master._cut,
             master.Rows.cut,
             master.Rows.cut_entries,
             master.Rows.parts,
-            master.Rows._cuts,
         ),
         _swap(master.Master, "tighten", lambda *_: 0),
     ),

@@ -136,7 +136,7 @@ def _keep_standing(seats: Seats, mine: Collection[int], stood: Mapping[int, Patt
         ):
             continue
         if seats.powers(move) and _keeps_bounds(seats, move):
-            seats.make(move)
+            seats.put(move.device, move.after)
             changed = True
     return changed
 

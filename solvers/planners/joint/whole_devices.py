@@ -42,7 +42,16 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | 
     options = options_of(problem)
     if not options:
         return None
-    covers = _covers(problem, options)
+    covers = Covers(
+        demand=problem.rate_rps,
+        unserved_usd=problem.unserved_usd,
+        option_demand=problem.variant_workload[[item.variants[0] for item in options]],
+        option_rate=np.array([item.capacity_rps[0] for item in options]),
+        option_usd=np.array([item.usd_per_h for item in options]),
+        option_resource=problem.kind_pool[[item.kind for item in options]],
+        option_units=np.ones(len(options), dtype=np.int64),
+        units=problem.pool_devices,
+    )
     found = cover(covers, create(ENGINE), deadline, gap=gap)
     replicas = np.bincount(covers.option_demand, weights=found.counts, minlength=len(problem.workloads))
     if (replicas > [work.replicas_max for work in problem.workloads]).any():
@@ -60,19 +69,6 @@ def options_of(problem: JointProblem) -> list[Pattern]:
     judged = judge.judge(Patterns.singles(np.arange(problem.kinds), variants, np.array([WHOLE_PCT])))
     found = judge.patterns(judged.take(judged.lawful))
     return sorted(found, key=lambda item: (problem.variants[item.variants[0]].workload, item.key))
-
-
-def _covers(problem: JointProblem, options: list[Pattern]) -> Covers:
-    return Covers(
-        demand=problem.rate_rps,
-        unserved_usd=problem.unserved_usd,
-        option_demand=problem.variant_workload[[item.variants[0] for item in options]],
-        option_rate=np.array([item.capacity_rps[0] for item in options]),
-        option_usd=np.array([item.usd_per_h for item in options]),
-        option_resource=problem.kind_pool[[item.kind for item in options]],
-        option_units=np.ones(len(options), dtype=np.int64),
-        units=problem.pool_devices,
-    )
 
 
 def _energy_spared(problem: JointProblem, options: list[Pattern]) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Envelope, Plan, Unplaced
@@ -383,7 +383,11 @@ def _reads(problem: JointProblem, patterns: Sequence[Pattern], kinds: Sequence[i
     press = problem.pressure[table, variant] * (share / WHOLE_PCT) ** problem.exponent[table, variant]
     felt = problem.sensitivity[table, variant] * (np.bincount(of, weights=press)[of] - press)
     slow = np.where(size[of] > 1, problem.crowd[table, variant] * (1 + felt), 1.0)[:, None]
-    low, high, weight = _beside(problem.shares_pct, share)
+    # The measured shares around each, by place, and the upper one's weight.
+    shares_pct, high = problem.shares_pct, np.searchsorted(problem.shares_pct, share)
+    low = np.where(shares_pct[high] > share, high - 1, high)
+    part = (share - shares_pct[low]) / np.maximum(1, shares_pct[high] - shares_pct[low])
+    weight = np.where(low < high, part, 1.0)[:, None]
     mean, tail, power = (
         (cells[table, variant, low], cells[table, variant, high])
         for cells in (problem.mean_ms, problem.tail_ms, problem.power_w)
@@ -405,14 +409,6 @@ def _reads(problem: JointProblem, patterns: Sequence[Pattern], kinds: Sequence[i
             )
         )
     return found
-
-
-def _beside(shares_pct: Whole, share_pct: Whole) -> tuple[Whole, Whole, Floats]:
-    """The measured shares around each, by place, and the upper one's weight."""
-    high = np.searchsorted(shares_pct, share_pct)
-    low = np.where(shares_pct[high] > share_pct, high - 1, high)
-    part = (share_pct - shares_pct[low]) / np.maximum(1, shares_pct[high] - shares_pct[low])
-    return low, high, np.where(low < high, part, 1.0)[:, None]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
-from solvers.models.table import Stack, grids_of, stacks
+from solvers.models.table import grids_of, stacks
 from solvers.planners.joint.reading.pools import PoolTraits
 from solvers.problems.joint import Variant
 from solvers.problems.needs import Need
@@ -128,23 +128,19 @@ def _of_grids(profiles: list[Profile]) -> Iterator[Layer]:
     for stack in stacks(profiles):
         types = [gpu_type for _, gpu_type in stack.keys]
         for gpu_type, rows in grouped(range(len(types)), types.__getitem__).items():
-            made = (_layer(stack, gpu_type, rows, place) for place in range(len(stack.clocks_mhz)))
-            yield from (layer for layer in made if layer.measured.any())
-
-
-def _layer(stack: Stack, gpu_type: GpuTypeName, rows: list[int], place: int) -> Layer:
-    return Layer(
-        gpu_type=gpu_type,
-        models=tuple(stack.keys[row][0] for row in rows),
-        clock_mhz=int(stack.clocks_mhz[place]),
-        shares_pct=stack.shares_pct,
-        batches=stack.batches,
-        mean_ms=stack.mean_ms[rows, place],
-        tail_ms=stack.tail_ms[rows, place],
-        power_w=stack.power_w[rows, place],
-        memory_mib=stack.memory_mib[rows, place],
-        measured=stack.measured[rows, place],
-    )
+            for place in np.flatnonzero(stack.measured[rows].any(axis=(0, 2, 3))).tolist():
+                yield Layer(
+                    gpu_type=gpu_type,
+                    models=tuple(stack.keys[row][0] for row in rows),
+                    clock_mhz=int(stack.clocks_mhz[place]),
+                    shares_pct=stack.shares_pct,
+                    batches=stack.batches,
+                    mean_ms=stack.mean_ms[rows, place],
+                    tail_ms=stack.tail_ms[rows, place],
+                    power_w=stack.power_w[rows, place],
+                    memory_mib=stack.memory_mib[rows, place],
+                    measured=stack.measured[rows, place],
+                )
 
 
 def _of_points(profiles: list[Profile]) -> Iterator[Layer]:

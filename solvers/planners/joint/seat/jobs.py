@@ -96,7 +96,7 @@ class _Jobs:
         able = (item for item in moves if item.after is not None and not seats.lowers(item, problem.least_rps))
         move = next(able, None) if members else Move(device=device, after=None)
         if move is not None:
-            seats.make(move)
+            seats.put(move.device, move.after)
             return
         for job, share_pct in self._jobs(before):
             self.at[job] = _Place(device=device, share_pct=share_pct)
@@ -207,7 +207,7 @@ class _Jobs:
         move = Move(device=place.device, after=after)
         if after is None or not self.seats.accepts(move, job):
             return False
-        self.seats.make(move)
+        self.seats.put(move.device, move.after)
         for other, share_pct in self._jobs(after):
             self.at[other] = _Place(device=place.device, share_pct=share_pct)
         return True

@@ -190,7 +190,7 @@ def _add(seats: Seats, workload: int, drafts: _Drafts) -> bool:
     found = next(able, None)
     if found is not None:
         drafts.anew(seats, found.device)
-        seats.make(found)
+        seats.put(found.device, found.after)
         drafts.draft(seats, found.device)
     return found is not None
 
@@ -224,9 +224,10 @@ class _Drafts:
         """One replica more on this device where there is a place, or one that is there with more share."""
         problem, before, pool = seats.floor.problem, seats.patterns[device], int(seats.floor.pool_of[device])
         members, allowed = members_of(before), self.mine[problem.allowed[pool, self.mine]].tolist()
-        steps = _some(problem.shares_pct[problem.shares_pct <= WHOLE_PCT - sum(share for _, share in members)])
-        if not steps:
+        fit = problem.shares_pct[problem.shares_pct <= WHOLE_PCT - sum(share for _, share in members)]
+        if not len(fit):
             return
+        steps = fit[np.unique(np.linspace(0, len(fit) - 1, SHARES_MAX).round().astype(np.int64))].tolist()
         kinds = (
             np.flatnonzero(problem.kind_pool == pool).tolist()
             if before is None
@@ -260,11 +261,6 @@ class _Drafts:
         for row in order[judged.lawful[order]]:
             (pattern,) = seats.floor.judge.patterns(judged.take(np.array([row], dtype=np.int64)))
             yield Move(device=int(device[row]), after=pattern)
-
-
-def _some(steps: Whole) -> list[int]:
-    places = np.linspace(0, max(0, len(steps) - 1), SHARES_MAX).round().astype(np.int64)
-    return [int(steps[place]) for place in np.unique(places)] if len(steps) else []
 
 
 def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> tuple[list[int], list[int]]:

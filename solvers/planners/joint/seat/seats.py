@@ -219,9 +219,6 @@ class Seats:
             self.served_rps[workload] += sign * capacity
             self.replicas[workload] += sign
 
-    def make(self, move: Move) -> None:
-        self.put(move.device, move.after)
-
     def dynamic_w(self, device: int) -> float:
         """What a device draws above idle."""
         return self.floor.dynamic_w(self.patterns[device])

@@ -132,7 +132,7 @@ def shed(seats: Seats, jobs: Collection[int]) -> None:
                 continue
             move = Move(device=device, after=seats.floor.judge.one(now.kind, without(members, place)))
             if (move.after is not None or len(members) == 1) and not seats.lowers(move, problem.rate_rps):
-                seats.make(move)
+                seats.put(move.device, move.after)
 
 
 def widen(seats: Seats, jobs: Collection[int]) -> None:
@@ -146,7 +146,7 @@ def widen(seats: Seats, jobs: Collection[int]) -> None:
         works = {problem.variants[item].workload for item in before.variants}
         move = Move(device=device, after=None if works & set(jobs) else _wider(seats, before))
         if move.after is not None and seats.powers(move) and all(seats.affords(move, work) for work in works):
-            seats.make(move)
+            seats.put(move.device, move.after)
 
 
 def _wider(seats: Seats, before: Pattern) -> Pattern | None:
@@ -192,7 +192,7 @@ def within_budgets(seats: Seats) -> None:
             relief = _best(_cheaper(seats, workload), spent[workload] - budget)
             if relief is None:
                 break
-            seats.make(relief.move)
+            seats.put(relief.move.device, relief.move.after)
             spent[workload] -= relief.saved
 
 
@@ -232,7 +232,7 @@ def within_power(seats: Seats) -> None:
             relief = _best(item for device in inside for item in _lighter(seats, device))
             if relief is None:
                 break
-            seats.make(relief.move)
+            seats.put(relief.move.device, relief.move.after)
 
 
 def _lighter(seats: Seats, device: int) -> Iterator[_Relief]:

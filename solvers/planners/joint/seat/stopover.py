@@ -49,7 +49,10 @@ def stopover(stands: Seats, toward: Seats, terms: ReachTerms, deadline: Deadline
         layout = _meanwhile(stands, toward, missing, fresh, terms, deadline)
         if (missing > layout.served_rps(stands.floor.problem) + DUST * (1 + missing)).any():
             return None
-        _put(stands, toward, layout)
+        for pattern, count in zip(layout.patterns, layout.counts, strict=True):
+            free = _free(stands, toward, int(stands.floor.problem.kind_pool[pattern.kind]))
+            for device in sorted(free, key=lambda at: -stands.left_at(at))[:count]:
+                stands.put(device, pattern)
     return stands if _lawful(stands) else None
 
 
@@ -72,13 +75,6 @@ def _meanwhile(
     pools = (replace(pool, devices=len(_free(stands, toward, at))) for at, pool in enumerate(problem.pools))
     idle = replace(problem, workloads=tuple(works), pools=tuple(pools), caps=(), quotas=())
     return reached(idle, (), fresh, terms, deadline).layout
-
-
-def _put(stands: Seats, toward: Seats, layout: Layout) -> None:
-    for pattern, count in zip(layout.patterns, layout.counts, strict=True):
-        pool = int(stands.floor.problem.kind_pool[pattern.kind])
-        for device in sorted(_free(stands, toward, pool), key=lambda at: -stands.left_at(at))[:count]:
-            stands.put(device, pattern)
 
 
 def _lawful(seats: Seats) -> bool:

@@ -376,24 +376,20 @@ class Master:
         unserved = np.zeros(rows.pool_at)
         unserved[demand] = relaxed.values[: len(demand)]
         works, numbers = [], []
-        for steps in CUTS:
-            started = np.bincount(work, weights=devices * steps_of(part, steps), minlength=rows.pool_at)
-            done = started + unserved * cut_slack(np.array(steps))
-            broken = rows.wanted & (done < steps + 1 - CUT_LEAST)
-            broken[rows.cut_work[rows.cut_steps == steps]] = False
+        for size in CUTS:
+            started = np.bincount(work, weights=devices * steps_of(part, size), minlength=rows.pool_at)
+            done = started + unserved * cut_slack(np.array(size))
+            broken = rows.wanted & (done < size + 1 - CUT_LEAST)
+            broken[rows.cut_work[rows.cut_steps == size]] = False
             works.append(np.flatnonzero(broken))
-            numbers.append(np.full(len(works[-1]), steps, dtype=np.int64))
-        self._cut(np.concatenate(works), np.concatenate(numbers))
-        return sum(len(item) for item in works)
-
-    def _cut(self, work: Whole, steps: Whole) -> None:
-        rows, first = self.rows, len(self.rows.cut_work)
+            numbers.append(np.full(len(works[-1]), size, dtype=np.int64))
+        work, steps, first = np.concatenate(works), np.concatenate(numbers), len(rows.cut_work)
         if not len(work):
-            return
+            return 0
         rows.cut(work, steps)
         entries = rows.cut_entries(self.judged, first)
         slack_of = np.full(rows.pool_at, -1, dtype=np.int64)
-        slack_of[np.flatnonzero(rows.wanted)] = np.arange(int(rows.wanted.sum()))
+        slack_of[demand] = np.arange(len(demand))
         new, before = rows.base + first, self.columns
         entries.append((slack_of[work] - self.slacks, new + np.arange(len(work)), cut_slack(steps)))
         column, row, value = (np.concatenate([part[index] for part in entries]) for index in range(3))
@@ -411,6 +407,7 @@ class Master:
         self.programme.add_rows(
             (steps + 1).astype(np.float64), start=start, column=number[added], value=wide.value[added]
         )
+        return len(work)
 
     def activity(self, counts: Whole) -> Floats:
         """What whole counts of the patterns add to every row; those that came after the counts are not in use."""

@@ -209,37 +209,31 @@ def first_layout(problem: JointProblem, time_left_s: float = 1e9) -> Layout:
 
 
 def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[float, float]:
-    """What layouts are compared by, as plans are: what is unserved, by priority, and then $/h."""
+    """What layouts are compared by, as plans are: what is unserved, by priority, and then $/h, less what the launches
+    are worth that keeping what stands saves.
+    """
     served, works = layout.served_rps(problem), problem.workloads
     short = (max(0.0, work.rate_least_rps - float(rate)) for work, rate in zip(works, served, strict=True))
     unserved = sum(max(1, work.priority) * rate for work, rate in zip(works, short, strict=True))
-    return round(unserved, 3), layout.judged_usd(problem) - kept_usd(problem, order, layout)
-
-
-def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
-    """What the launches that keeping what stands saves are worth, $/h."""
     held = dict(zip((item.key for item in layout.patterns), layout.counts, strict=True))
     seconds = sum(
         min(item.devices, held.get(item.pattern.key, 0))
         * sum(problem.variants[variant].launch_s for variant in item.pattern.variants)
         for item in order.standing
     )
-    return order.launch_usd_per_s * seconds
-
-
-def _urgent(problem: JointProblem) -> JointProblem:
-    """The same with a price on what is unserved that makes any device worth it, however little is missing."""
-    price = URGENT_DEVICES * max(problem.dearest_usd, 1e-3)
-    works = (
-        work if work.may_wait else replace(work, unserved_usd=max(work.unserved_usd, price))
-        for work in problem.workloads
-    )
-    return replace(problem, workloads=tuple(works))
+    return round(unserved, 3), layout.judged_usd(problem) - order.launch_usd_per_s * seconds
 
 
 def completed(judge: Judge, layout: Layout, deadline: Deadline) -> Layout:
-    """What is still short placed on devices that are still free."""
-    problem = _urgent(judge.problem)
+    """What is still short placed on devices that are still free, at a price on what is unserved that makes any device
+    worth it, however little is missing.
+    """
+    price = URGENT_DEVICES * max(judge.problem.dearest_usd, 1e-3)
+    works = (
+        work if work.may_wait else replace(work, unserved_usd=max(work.unserved_usd, price))
+        for work in judge.problem.workloads
+    )
+    problem = replace(judge.problem, workloads=tuple(works))
     taken = Master(problem, judge).taken_by(layout)
     rest = Master(problem, judge, taken)
     relaxation = generate(rest, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL))
