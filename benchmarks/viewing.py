@@ -1,24 +1,32 @@
-"""What looking at a large fleet costs one API: pages, and streams while nothing changes and while a rate does.
+"""What looking at a large fleet costs one API and its viewers: pages, a real browser's first paint and keys, and
+streams while nothing changes and while a rate does.
 
     python -m benchmarks.viewing [--nodes 625] [--services 500] [--viewers 20] [--seconds 60]
 
 The fleet stands still: every device and replica has reported once, and half of the devices hold two replicas of a plan
-that was promoted. Processor time is the API process's, all of its threads; bytes are those of bodies.
+that was promoted. Processor time is the API process's, all of its threads, where nothing else is named; the browser's
+is its main thread's. Bytes are those of bodies. A key lasts until what it changed is painted, as Chromium counts it, in
+steps of 8 ms.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import itertools
 import json
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
 
 import httpx
 import psycopg
+from playwright.sync_api import sync_playwright
 
 from app import kinds
 from app.services.declared.documents import put_audited
@@ -45,8 +53,20 @@ from tests.integration.store import plans as stored
 CLUSTER = "default"
 TOPICS = ("fleet,services,cycles", "services", "devices,nodes", "services,cycles")
 """Of the pages that people leave open."""
-PAGES = ("/", "/services", "/fleet", "/costs")
+PAGES = (
+    "/", "/services", "/services/default/service-1", "/plans", "/fleet", "/nodes/bench-1", "/costs", "/what-if",
+    "/docs",
+)  # fmt: skip
 TIMES = 3
+STATIC = Path(str(files("app.api.console").joinpath("static")))
+KEYS = ("Tab",) * 6 + ("ArrowDown", "ArrowUp", "Escape")
+TYPED = "service-1"
+_WATCH = """() => { window.worst = 0; new PerformanceObserver((seen) => {
+  for (const one of seen.getEntries()) { if (one.name.startsWith("key") && one.duration > worst) worst = one.duration; }
+}).observe({type: "event", durationThreshold: 16}); }"""
+_PAINT = """() => new Promise((done) => new PerformanceObserver((seen) => {
+  for (const one of seen.getEntriesByName("first-contentful-paint")) done(one.startTime);
+}).observe({type: "paint", buffered: true}))"""
 
 
 def fill(stack: Stack, nodes: int, services: int) -> None:
@@ -156,26 +176,66 @@ def watched(stack: Stack, viewers: int, seconds: float) -> Iterator[str]:
         viewer.ended = True
 
 
-def pages(stack: Stack) -> Iterator[str]:
-    """What each page costs, after a while in which nobody looked."""
+def signed_in(stack: Stack) -> str:
+    """A cookie of somebody who may look at everything."""
     database = Database(stack.url)
-    secret = stack.token(Role.OPERATOR)
-    actor = Tokens(database).actors_of([secret])[0]
+    actor = Tokens(database).actors_of([stack.token(Role.OPERATOR)])[0]
     assert actor is not None
     cookie = SignIns(database).begin(actor, "benchmark", None).secret
+    database.dispose()
+    return cookie
+
+
+def painted(stack: Stack, cookie: str) -> Iterator[str]:
+    """What Chromium makes of each page: the first paint and the slowest key of the best of some visits."""
+    scripts = sum(len(gzip.compress(path.read_bytes(), 9)) for path in STATIC.rglob("*.js"))
+    yield f"scripts: {scripts} bytes gzipped"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), timeout=120_000)
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        context.add_cookies([{"name": "headroom_session", "value": cookie, "url": stack.server}])
+        for path in PAGES:
+            paints, spent, worst_ms = [], [], []
+            for _ in range(TIMES):
+                page = context.new_page()
+                told = context.new_cdp_session(page)
+                told.send("Performance.enable", {"timeDomain": "threadTicks"})
+                page.goto(stack.server + path)
+                paints.append(page.evaluate(_PAINT) / 1000)
+                metrics = {each["name"]: each["value"] for each in told.send("Performance.getMetrics")["metrics"]}
+                spent.append(metrics["TaskDuration"])
+                page.evaluate(_WATCH)
+                for key in KEYS:
+                    page.keyboard.press(key)
+                if page.locator("#find").count():
+                    page.locator("#find").press_sequentially(TYPED)
+                for choice in page.locator("main select").all():
+                    choice.press("ArrowDown")
+                page.wait_for_timeout(500)
+                worst_ms.append(page.evaluate("worst"))
+                page.close()
+            keys = f"slowest key {min(worst_ms):.0f} ms"
+            yield f"{path}: first paint {min(paints):.2f} s, browser {min(spent):.2f} s of processor, {keys}"
+        browser.close()
+
+
+def pages(stack: Stack, cookie: str) -> Iterator[str]:
+    """What each page costs, after a while in which nobody looked."""
     with httpx.Client(base_url=stack.server, cookies={"headroom_session": cookie}, timeout=60) as client:
         for path in PAGES:
-            spent, wall, size = [], [], 0
+            spent, stored, wall, size = [], [], [], 0
             for _ in range(TIMES):
                 time.sleep(1.5)
-                before_s, begun_s = processor_s(stack.api_pid), time.monotonic()
+                before_s, stored_s = processor_s(stack.api_pid), processor_s(stack.postgres_pid)
+                begun_s = time.monotonic()
                 answer = client.get(path, headers={"accept": "text/html"})
                 answer.raise_for_status()
                 wall.append(time.monotonic() - begun_s)
                 spent.append(processor_s(stack.api_pid) - before_s)
+                stored.append(processor_s(stack.postgres_pid) - stored_s)
                 size = int(answer.headers.get("content-length", 0))
-            yield f"{path}: {min(spent):.2f} s of processor, {min(wall):.2f} s, {size / 1000:.0f} kB"
-    database.dispose()
+            cost = f"{min(spent):.2f} s of processor, PostgreSQL {min(stored):.2f} s"
+            yield f"{path}: {cost}, {min(wall):.2f} s, {size / 1000:.0f} kB"
 
 
 def main() -> None:
@@ -188,7 +248,10 @@ def main() -> None:
     given = asked.parse_args()
     with running_stack(rate_limit_per_s="100000") as stack:
         fill(stack, given.nodes, given.services)
-        for line in itertools.chain(pages(stack), watched(stack, given.viewers, given.seconds)):
+        cookie = signed_in(stack)
+        for line in itertools.chain(
+            pages(stack, cookie), painted(stack, cookie), watched(stack, given.viewers, given.seconds)
+        ):
             print(line, file=sys.stdout, flush=True)
 
 
