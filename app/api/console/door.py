@@ -22,6 +22,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import URL
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, SHARED_READ, Rule, identify
@@ -130,10 +131,10 @@ def theme_of(request: Request) -> str:
 
 
 def _address(request: Request) -> str:
-    """The page that was asked for, behind the server's name; for forms that lead back to it."""
-    if request.method != "GET" or request.url.path.startswith("/session"):
-        return "/"
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    """The page that was asked for, or that a form was on, behind the server's name; for forms that lead back to it."""
+    came = request.url if request.method == "GET" else URL(request.headers.get("referer", "/"))
+    own = came.netloc in ("", request.headers.get("host")) and not came.path.startswith("/session")
+    return came.path + (f"?{came.query}" if came.query else "") if own else "/"
 
 
 # --- Errors of a page are pages
@@ -155,8 +156,8 @@ class PageRoute(APIRoute):
 
 
 def _told(request: Request, error: Exception) -> Response:
-    if isinstance(error, UnauthenticatedError) and request.method == "GET":
-        return sign_in_page(request, ended=COOKIE in request.cookies)
+    if isinstance(error, UnauthenticatedError):
+        return sign_in_page(request, status=200 if request.method == "GET" else 401, ended=COOKIE in request.cookies)
     if isinstance(error, RequestValidationError):
         faults = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in error.errors())
         error = FieldError("", faults)
@@ -229,10 +230,13 @@ def same_origin(request: Request) -> bool:
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
-def sign_in_page(request: Request, problem: str = "", *, status: int = 200, ended: bool = False) -> Response:
+def sign_in_page(
+    request: Request, problem: str = "", *, status: int = 200, ended: bool = False, back: str = ""
+) -> Response:
     """The page that asks for a token, and leads to where one wanted to go."""
-    note = "You are signed out: sign in again." if ended and not problem else ""
-    facts = {"problem": problem, "note": note, "code": "", "back": _address(request), "signed_in": False}
+    done = "" if request.method == "GET" else ", and nothing was changed"
+    note = f"You are signed out{done}: sign in again." if ended and not problem else ""
+    facts = {"problem": problem, "note": note, "code": "", "back": back or _address(request), "signed_in": False}
     return html(request, "signin.html", status, **facts)
 
 
@@ -252,7 +256,7 @@ async def begin_session(
         )
     except HeadroomError as error:
         refused = status_of(error).status
-        return sign_in_page(request, error.message, status=401 if refused in (401, 403, 429) else refused)
+        return sign_in_page(request, error.message, status=401 if refused in (401, 403, 429) else refused, back=back)
     return _let_in(request, signed_in, back)
 
 

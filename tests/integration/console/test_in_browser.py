@@ -134,6 +134,24 @@ def test_whoever_is_signed_out_elsewhere_is_shown_out(entrance: Entrance, served
     assert there.inside()
 
 
+def test_who_was_signed_out_while_deciding_comes_back_to_it(entrance: Entrance, served: Served) -> None:
+    # With scripts the page itself finds out within seconds.
+    visitor, token = entrance.window(java_script_enabled=False), served.house.token(Role.OPERATOR)
+    visitor.sign_in(token)
+    visitor.open(f"/nodes/{NODE}")
+    (cookie,) = visitor.page.context.cookies()
+    visitor.page.context.add_cookies([cookie | {"value": f"{cookie['value'][:-4]}over"}])
+    visitor.page.get_by_text("Drain it").click()
+    with visitor.expecting("status: 401 .*/drain", "status: 401 .*/session", "console: .* 401"):
+        visitor.page.get_by_role("button", name=f"Yes, drain {NODE}").click()
+        expect(visitor.page.get_by_text("You are signed out, and nothing was changed: sign in again.")).to_be_visible()
+        visitor.type_token("hr_" + "x" * 43)
+        expect(visitor.page.get_by_role("alert")).to_be_visible()
+        visitor.type_token(token)
+        expect(visitor.page.get_by_role("heading", level=1)).to_contain_text(NODE)
+    expect(visitor.page.get_by_text("Drain it")).to_be_visible()
+
+
 def test_an_account_of_the_organisation_opens_the_console(entrance: Entrance, served: Served) -> None:
     visitor = entrance.window()
     visitor.open("/services?q=vision")
@@ -518,6 +536,28 @@ def test_plans_are_approved_taken_back_and_planning_let_go_by_clicks(entrance: E
     expect(held).to_have_count(0)
     visitor.open("/audit?subject=cluster")
     expect(visitor.page.get_by_text("planning.resumed").first).to_be_visible()
+
+
+def test_what_came_between_looking_and_approving_is_said_and_nothing_done(entrance: Entrance, served: Served) -> None:
+    visitor = entrance.signed_in(served.tokens["operator"], width=390)
+    with served.house.client(served.tokens["operator"]) as client:
+        plan, generation = client.plan({"lane": "act"})["id"], client.fleet()["generation"]
+        visitor.open(f"/plans/{plan}")
+        approve = visitor.page.get_by_role("button", name="Approve")
+        expect(approve).to_be_enabled()
+        client.drain(NODE)
+        try:
+            with visitor.expecting("status: 409 .*/apply", "console: .* 409"):
+                approve.click()
+                fault = f"the plan no longer fits: device unschedulable ({NODE} GPU 0)"
+                expect(visitor.page.get_by_role("alert")).to_contain_text(fault)
+            assert (visitor.wide(), visitor.pale(), visitor.axe(AXE)) == ([], [], [])
+            visitor.page.get_by_role("link", name="Back to where you were").click()
+            expect(approve).to_be_disabled()
+            expect(visitor.page.get_by_text("It cannot be approved now")).to_be_visible()
+            assert client.fleet()["generation"] == generation
+        finally:
+            client.uncordon(NODE)
 
 
 def test_a_question_has_its_answers_side_by_side_and_an_address(entrance: Entrance, served: Served) -> None:
