@@ -197,8 +197,9 @@ class WebhookSender:
             with self._lock:
                 if webhook in self._busy or len(self._busy) >= SENDERS or self._ending.is_set():
                     continue
+                # It ends under the same lock; and who cannot be started is not busy.
+                threading.Thread(target=self._tell, args=(webhook,), name=f"webhook {webhook}", daemon=True).start()
                 self._busy.add(webhook)
-            threading.Thread(target=self._tell, args=(webhook,), name=f"webhook {webhook}", daemon=True).start()
 
     def close(self) -> None:
         """End; what was not settled comes again. Twice is once."""
