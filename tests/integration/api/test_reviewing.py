@@ -39,6 +39,23 @@ def trail(world: World, name: str) -> list[dict[str, Any]]:
     return [item for item in items if item["name"] == name]
 
 
+def test_what_could_be_approved_stands_before_what_could_not(world: World, headroom: Headroom) -> None:
+    first, *others = (waits(world, seed) for seed in range(1, 13))
+    with world.database.transaction() as session:
+        plans.note_look(session, first, [], 0.0)
+        for each in others:
+            plans.note_look(session, each, ["falls short (x)"], 1.0)
+    out = headroom("status")[1]
+    told = [line for line in out.splitlines() if "waits for approval" in line]
+    assert (len(told), first[7:19] in told[0], "cannot be approved" in told[1]) == (3, True, True)
+    assert "9 more wait: headroom plans --waiting" in out
+    assert f"plan {first[7:19]} " in headroom("diff")[1]
+    listed, overview = (world.call("GET", path, None, headers=world.cookie("admin")).text for path in ("/plans", "/"))
+    fits, _, behind = listed.partition('<details id="not-now">')
+    assert (fits.count("/plans/sha256:"), first in fits, "11 that could not be approved now" in behind) == (1, 1, 1)
+    assert (first in overview, "11 more wait</a>, 0 of which" in overview) == (True, True)
+
+
 def test_plans_are_listed_named_by_their_beginning_and_decided_once(world: World, headroom: Headroom) -> None:
     first, second = waits(world), waits(world, 2)
     status, out, _ = headroom("plans", "--waiting")

@@ -532,6 +532,7 @@ def test_plans_are_approved_taken_back_and_planning_let_go_by_clicks(entrance: E
     visitor.open("/plans")
     held = visitor.page.get_by_text("Nobody but people change the plan until")
     expect(held).to_contain_text("operator")
+    clicked_everywhere(visitor)
     visitor.page.get_by_role("button", name="Let the planner act again").click()
     expect(held).to_have_count(0)
     visitor.open("/audit?subject=cluster")
@@ -589,6 +590,7 @@ def test_a_node_is_drained_and_put_back_with_a_second_thought(entrance: Entrance
     expect(sure).to_be_hidden()
     visitor.page.get_by_text("Drain it").press("Enter")
     visitor.page.get_by_label("Why").fill("a new fan")
+    clicked_everywhere(visitor)
     sure.press("Enter")
     expect(visitor.page.get_by_text("It is being emptied")).to_be_visible()
     expect(visitor.page.get_by_text("a new fan")).to_be_visible()
@@ -596,6 +598,15 @@ def test_a_node_is_drained_and_put_back_with_a_second_thought(entrance: Entrance
     visitor.page.get_by_text("Put it back into use").click()
     visitor.page.get_by_role("button", name=f"Yes, uncordon {NODE}").click()
     expect(visitor.page.get_by_text("Drain it")).to_be_visible()
+
+
+def clicked_everywhere(visitor: Visitor) -> None:
+    """What decides on this page can be clicked on every screen, in the light and in the dark."""
+    for scheme in ("dark", "light"):
+        visitor.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        for width in WIDTHS:
+            visitor.page.set_viewport_size({"width": width, "height": 900})
+            assert (scheme, width, visitor.covered()) == (scheme, width, [])
 
 
 def add_service(served: Served, name: str) -> None:
