@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-EXAMPLES, EXAMPLES_BODILESS = 14, 7
-"""Drawing a request takes ten times as long as answering it, and whoever has no body is about a few short texts."""
+EXAMPLES, EXAMPLES_BODILESS = 8, 4
+"""Drawing a request takes three times as long as answering it, and whoever has no body is about a few short texts.
+`make contract` asks each operation many times more, in every phase.
+"""
 _STREAMS = ("/v1/doorbell", "/v1/events/stream")
 _AGENTS = "/v1/agent/"
 
