@@ -13,6 +13,7 @@ import pytest
 
 from app.demo.home import Home, SupervisedProcess, SupervisorState
 from app.demo.process import alive
+from headroom_client import Client
 from tests.integration.demo.conftest import Machine
 from tests.waiting import wait_until
 
@@ -29,7 +30,10 @@ def process(machine: Machine, name: str) -> SupervisedProcess | None:
 
 
 def serves(machine: Machine) -> bool:
-    return machine.run("get", "projects", "-o", "json").returncode == 0
+    """Whoever is not ready refuses everybody: only then is it worth a process to ask."""
+    with Client(f"http://127.0.0.1:{machine.port}", "") as client:
+        ready = client.ready()
+    return ready and machine.run("get", "projects", "-o", "json").returncode == 0
 
 
 def postmaster(machine: Machine) -> int | None:
