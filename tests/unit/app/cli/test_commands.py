@@ -311,7 +311,8 @@ def test_replay_takes_the_newest_finished_cycle(api: Api, headroom: Headroom) ->
 
 
 def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> None:
-    waits = {"id": f"sha256:{'e' * 64}", "state": "awaiting_approval", "told": ["costs $3.49/h more than what stands"]}
+    told = ["costs $3.49/h more than what stands"]
+    waits = {"id": f"sha256:{'e' * 64}", "state": "awaiting_approval", "blocked": [], "told": told}
     api.answers["GET /v1/plans"] = {"items": [{**waits, "expires_at": None}], "next_cursor": None}
     api.answers["GET /v1/fleet"] = fleet()
     out = headroom("status").out
