@@ -5,26 +5,18 @@ What the database shows now is compared with what the last cycle planned for; si
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
-from solvers.domain.change import Target
 from solvers.domain.ids import ServiceId
 from solvers.domain.ownership import owners_of
-from solvers.domain.policy import Policy
-from solvers.domain.telemetry import Demand
-from solvers.domain.workload import WorkloadKind
-from solvers.problems.needs import sized_for_rps
 
 RETRY_S = 3.0
 """How soon a cycle is tried again after a hold that time alone may lift, or after a failure."""
 RETRY_S_MAX = 60.0
 """Repeated failures double the wait up to this."""
-DEMAND_SHIFT_MIN = 0.1
-"""Demand that moved by less than this fraction since the last cycle raises no alarm: that cycle had its say."""
 
 _PASSING = {HoldReason.NO_PLAN, HoldReason.STALE_DATA, HoldReason.SUPERSEDED, HoldReason.COOLDOWN}
 
@@ -108,23 +100,3 @@ def _made_room(record: CycleRecord) -> bool:
         owners.policy_for(item.workload).name != owners.policy_at(item.device).name
         for item in record.snapshot.target.assignments
     )
-
-
-def demand_alarms(
-    demands: Iterable[Demand], target: Target, policy: Policy, planned_rps: Mapping[ServiceId, float]
-) -> tuple[ServiceId, ...]:
-    """Services whose demand outgrew what stands, or fell below half of it, and moved notably since the last cycle."""
-    usable_rps: dict[str, float] = defaultdict(float)
-    for assignment in target.assignments:
-        if assignment.kind is WorkloadKind.SERVICE:
-            usable_rps[assignment.workload] += assignment.capacity_rps
-    alarmed = []
-    for demand in demands:
-        standing_rps = usable_rps[demand.service]
-        too_little = demand.rate_rps_upper > standing_rps
-        misfit = too_little or sized_for_rps(demand.rate_rps_upper, policy) < standing_rps / 2
-        before_rps = planned_rps.get(demand.service, 0.0)
-        moved = abs(demand.rate_rps_upper - before_rps) > DEMAND_SHIFT_MIN * max(before_rps, 1.0)
-        if misfit and moved:
-            alarmed.append(demand.service)
-    return tuple(alarmed)

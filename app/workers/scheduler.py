@@ -31,13 +31,13 @@ from app.workers.pace import (
     CycleMemory,
     DatabaseSight,
     cause_of,
-    demand_alarms,
     remember,
     remember_failure,
 )
 from app.workers.solve_pool import SolvePool
 from app.workers.told import PlannerTold
 from app.workers.webhooks import WebhookSender
+from solvers.cycle.alarm import demand_alarms
 from solvers.cycle.ports import Clock
 from solvers.errors import EngineError, HeadroomError, LeaseLostError, TransientError
 

@@ -193,8 +193,13 @@ class WorldObserver:
         """Take down what a node says now: the last that is heard of it, should it fall silent."""
         self._known[host.node.id] = read_node(self.state, self.loads, host)
 
+    @property
+    def coming(self) -> PastReport:
+        """The oldest report that is on its way."""
+        return self._reports[0]
+
     def observe(self) -> Snapshot:
-        """The picture of the oldest report that is on its way."""
+        """Its picture."""
         report = self._reports.popleft()
         now_s, silent_s = self.state.now_s, self.policy.device_silent_after_s
         heard = {node: found for node, found in sorted(report.nodes.items()) if now_s - found.at_s <= silent_s}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 
 from lab.outcome import JobOutcome, ProgressListener, RunEvent
 from lab.world.device import iterations_done
@@ -20,13 +21,14 @@ from lab.world.ports import CountingReporter, LastRecord, WorldObserver
 from lab.world.requests import Requests, Span
 from lab.world.scenario import WorldScenario
 from lab.world.state import Priority, Process, State, TargetByDevice, Work, swapped_mib
+from solvers.cycle.alarm import demand_alarms
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.gate import fatal_words
 from solvers.cycle.ports import CycleOrder, Ports
 from solvers.cycle.record import CycleRecord, HoldReason
 from solvers.cycle.record import Lane as CycleLane
 from solvers.domain.arrays import Streams
-from solvers.domain.ids import CycleId, JobId
+from solvers.domain.ids import CycleId, JobId, ServiceId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
@@ -127,6 +129,8 @@ class Run:
     deeds: list[RunEvent] = field(default_factory=list)
     promotions: int = 0
     cycles_due: int = 0
+    planned_rps: dict[ServiceId, float] = field(default_factory=dict)
+    """What the last cycle planned for."""
     periods: int = 0
     index: int = 0
     before: Count = field(default_factory=Count)
@@ -136,12 +140,12 @@ class Run:
 
     def plan_events(self) -> None:
         rhythm, kernel = self.scenario.rhythm, self.state.kernel
-        due_s = 0.0
-        while due_s < self.scenario.span_s:
+        cycles = self._every(rhythm.cycle_s)
+        looks = set(self._every(rhythm.look_s or rhythm.cycle_s)) - set(cycles)
+        for due_s in sorted({*cycles, *looks}):
             kernel.at(max(0.0, due_s - rhythm.report_delay_s), Priority.REPORT, self.observer.report)
-            kernel.at(due_s, Priority.CYCLE, self._cycle)
-            self.cycles_due += 1
-            due_s = self.cycles_due * rhythm.cycle_s
+            kernel.at(due_s, Priority.CYCLE, self._look if due_s in looks else self._cycle)
+        self.cycles_due = len(cycles)
         if self.governing is not None:
             kernel.at(rhythm.governor_s, Priority.GOVERN, self._govern)
         if self.scenario.warmup_s > 0.0:
@@ -150,6 +154,9 @@ class Run:
             if work.at_s < self.scenario.span_s:
                 # A moment at which the world is cut.
                 kernel.at(work.at_s, Priority.WORK, lambda: None)
+
+    def _every(self, step_s: float) -> list[float]:
+        return [number * step_s for number in range(ceil(self.scenario.span_s / step_s))]
 
     def _warm(self) -> None:
         self.ledger.forget(lane.book for lane in self.state.lanes.values())
@@ -163,6 +170,14 @@ class Run:
         if due_s < self.scenario.span_s:
             self.state.kernel.at(max(due_s, self.state.now_s), Priority.GOVERN, self._govern)
 
+    def _look(self) -> None:
+        """A cycle before its time, where demand calls for one."""
+        demands, target = self.observer.coming.demands, self.state.target
+        if demand_alarms(demands, target, self.scenario.policy, self.planned_rps):
+            self._cycle()
+        else:
+            self.observer.observe()
+
     def _cycle(self) -> None:
         assert self.ports is not None, "a run needs ports before its first cycle"
         if self.state.planner_down:
@@ -174,6 +189,7 @@ class Run:
             id=CycleId(f"cycle-{number}"), lane=CycleLane.ACT, seed=self.seed, software_version="simulated"
         )
         record = run_cycle(self.ports, order)
+        self.planned_rps = {item.service: item.rate_rps_upper for item in record.snapshot.demands}
         decision = record.decision
         if decision is not None and not decision.promote and not set(decision.reasons) <= _QUIET:
             reasons = ", ".join(reason.value for reason in decision.reasons)

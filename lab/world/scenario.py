@@ -15,7 +15,19 @@ from solvers.domain.change import Target
 from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap
 from solvers.domain.ids import DeviceId, NodeId, ServiceId
 from solvers.domain.policy import Policy
-from solvers.domain.value import NOT_NEGATIVE, POSITIVE, Limit, check_range, distinct, each, rising, text, value, within
+from solvers.domain.value import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    Limit,
+    check_range,
+    distinct,
+    each,
+    late,
+    rising,
+    text,
+    value,
+    within,
+)
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import FieldError
 from solvers.sim.truth.replay import Replay
@@ -186,6 +198,9 @@ class Rhythm:
     """
 
     cycle_s: Annotated[float, POSITIVE] = 15.0
+    look_s: Annotated[float, POSITIVE] | None = late(None)
+    """How often it is seen whether demand left what stands, which production answers with a cycle at once; None: never.
+    """
     stretch_s: Annotated[float, POSITIVE] = 5.0
     """Longest time without a new settlement of mutual slowdowns; windows of the outcome are as long."""
     governor_s: Annotated[float, POSITIVE] = 1.0

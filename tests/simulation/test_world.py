@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lab.outcome import TuningSetting
-from lab.world.arrivals import Bursts
+from lab.world.arrivals import Bursts, Replayed
 from lab.world.scenario import (
     ClientStep,
     Closed,
@@ -293,3 +293,15 @@ def test_what_stands_before_serves_from_the_first_moment() -> None:
     found = checked_run(standing, contender("keep-target"))
     assert found.metric("completed_rps") == pytest.approx(100.0, rel=0.03)
     assert (found.metric("promotions"), found.metric("violation_pct"), found.metric("gpus_peak")) == (0.0, 0.0, 1.0)
+
+
+def test_demand_that_leaves_what_stands_is_planned_for_before_the_next_cycle() -> None:
+    course = Open(pattern=Replayed(rates_rps=(40.0, 40.0, 40.0, *9 * (900.0,)), bin_s=10.0))
+    made = scenario(traffic=(replace(traffic("resnet50-trt", 40.0), load=course),), rhythm=Rhythm(cycle_s=1000.0))
+    unseen = checked_run(made, contender("greedy"))
+    seen = checked_run(replace(made, rhythm=replace(made.rhythm, look_s=5.0)), contender("greedy"))
+    assert (unseen.metric("cycles"), unseen.metric("promotions")) == (1.0, 1.0)
+    changes = [item.at_s for item in seen.deeds if item.kind == "promotion"]
+    assert 30.0 < changes[1] <= 40.0
+    assert (seen.metric("cycles") or 99.0) < 5.0, "only what demand calls for"
+    assert (seen.metric("violation_pct") or 99.0) < 0.5 * (unseen.metric("violation_pct") or 0.0)

@@ -14,7 +14,6 @@ from app.workers.pace import (
     CycleMemory,
     DatabaseSight,
     cause_of,
-    demand_alarms,
     remember,
     remember_failure,
 )
@@ -134,30 +133,6 @@ def test_an_undecided_cycle_is_tried_again() -> None:
 def test_other_lanes_ask_for_no_retry() -> None:
     memory = remember(SIGHT, [record_of(held(HoldReason.STALE_DATA), lane=Lane.SHADOW)], 100.0)
     assert memory == CycleMemory(sight=SIGHT, planned_rps={}, retry_at_s=None)
-
-
-@pytest.mark.parametrize(
-    ("rate_rps", "alarmed"),
-    [
-        (119.0, False),  # 120 requests per second stand: the headroom may be used up
-        (121.0, True),
-        (53.0, True),  # with its headroom less than half of what stands
-        (56.0, False),
-    ],
-)
-def test_demand_beyond_or_far_below_what_stands_is_alarming(rate_rps: float, alarmed: bool) -> None:
-    policy = replace(POLICY, demand_headroom=1.1, demand_noise_sigmas=0.0)
-    target = Target(
-        assignments=(assignment("vision/labels", "GPU-a0"), assignment("vision/labels", "GPU-a1", ordinal=1))
-    )
-    found = demand_alarms([demand(LABELS, rate_rps)], target, policy, {LABELS: 75.0})
-    assert found == ((LABELS,) if alarmed else ())
-
-
-def test_demand_that_the_last_cycle_knew_raises_no_second_alarm() -> None:
-    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {LABELS: 480.0}) == ()
-    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {LABELS: 400.0}) == (LABELS,)
-    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {}) == (LABELS,)
 
 
 def test_memory_keeps_the_demand_of_the_acting_lane() -> None:

@@ -54,7 +54,7 @@ FAULTS = [
     ("rate_rps: 20", "rate_rps: '20'", "f.yaml:12: services[0].load.rate_rps: input should be a valid number"),
     ("rate_rps: 20", "rate_rps: .nan", "f.yaml:12: services[0].load.rate_rps: input should be a finite number"),
     ("nodes: 2", "nodes: 0", "f.yaml:6: fleet[0].nodes: input should be greater than or equal to 1"),
-    ("latency_ms: 100", "latency_ms: -1", "f.yaml:11: services[0].slo.latency_ms: latency_ms must be greater than 0"),
+    ("latency_ms: 100", "latency_ms: -1", "f.yaml:11: services[0].slo.latency_ms must be greater than 0"),
     ("span: 10min", "span: 10 minutes", "f.yaml:4: span: '10 minutes' is no time"),
     ("span: 10min", "span: 10min\nwarmup: 1h", "f.yaml:5: warmup: warmup_s must lie between 0 and 600"),
     ("gpu_type: t4", "gpu_type: t5", "f.yaml:7: fleet[1].gpu_type: no GPU type t5; those with simulated hardware are"),
@@ -66,7 +66,7 @@ FAULTS = [
     ("span: 10min", "span: 10min\nspan: 5min", "f.yaml:5: span: already said on line 4"),
     ("span: 10min", "span: [10min", "f.yaml:5: "),
     ("span: 10min", "span: 10min\npolicy: {cycle_s: 5}", "f.yaml:5: policy.cycle_s: there is no such field here"),
-    ("span: 10min", "span: 10min\npolicy: {deadline_s: 0}", "f.yaml:5: policy.deadline_s: deadline_s must lie between"),
+    ("span: 10min", "span: 10min\npolicy: {deadline_s: 0}", "f.yaml:5: policy.deadline_s must lie between"),
     ("kind: world", "kind: word", "f.yaml:1: kind: no kind word; there are world"),
     ("kind: world\n", "", "f.yaml:1: kind: say `kind`; there are world"),
     (
@@ -77,7 +77,7 @@ FAULTS = [
     (
         "pattern: steady, rate_rps: 20",
         "pattern: points, points: [[5s, 1], [1s, 2]]",
-        "f.yaml:12: services[0].load.points: points must rise in time",
+        "f.yaml:12: services[0].load.points must rise in time",
     ),
     (
         "pattern: steady, rate_rps: 20",
