@@ -259,7 +259,7 @@ def test_a_plan_that_the_world_outgrew_is_refused(world: World, planning: Planni
     world.build(service("labels"))
     plan_id = planning.propose(Lane.ACT, "token:t1")
     world.delete(kinds.SERVICE, "vision", "labels")
-    with pytest.raises(StateError, match="unknown_workload"):
+    with pytest.raises(StateError, match="unknown workload"):
         planning.apply(plan_id, "token:t1")
     assert world.column("SELECT count(*) FROM target_history") == [0]
 
