@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Route, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from app.api.console import catalogue, machines, money, overview, plans, reference, workloads
 from app.api.console.door import COOKIE
@@ -682,6 +682,30 @@ def test_news_of_many_numbers_costs_one_layout(viewer: Visitor, served: Served) 
         expect(rate).not_to_have_text(was)
     forced, heard = viewer.page.evaluate("[window.forced, window.heard]")
     assert 1 <= forced <= heard
+
+
+def test_tabs_that_nobody_sees_keep_no_connection(viewer: Visitor, served: Served) -> None:
+    hide = """(hidden) => {
+      Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    viewer.open("/services")
+    viewer.link().to_have_text("live")
+    address, others = viewer.page.url, list[Page]()
+    try:
+        for _ in range(7):
+            viewer.page.evaluate(hide, True) if not others else others[-1].evaluate(hide, True)
+            others.append(viewer.page.context.new_page())
+            others[-1].goto(address, timeout=15_000)
+            expect(others[-1].locator("#link")).to_have_text("live", timeout=15_000)
+    finally:
+        for page in others:
+            page.close()
+    rate = viewer.page.locator(f'[data-live="services/{OWN}/vision/rate_rps"]')
+    before = rate.inner_text()
+    served.house.change("UPDATE rate_samples SET arrived = arrived * 2")
+    viewer.page.evaluate(hide, False)
+    expect(rate).not_to_have_text(before)
 
 
 def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) -> None:

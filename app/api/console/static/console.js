@@ -146,16 +146,29 @@
     link.className = "";
     return;
   }
-  say("connecting");
-  const source = new EventSource("/console/events?topics=" + topics);
-  for (const topic of topics.split(",")) {
-    source.addEventListener(topic, (event) => heard(topic, JSON.parse(event.data)));
+  let source;
+  function listen() {
+    say("connecting");
+    source = new EventSource("/console/events?topics=" + topics);
+    for (const topic of topics.split(",")) {
+      source.addEventListener(topic, (event) => heard(topic, JSON.parse(event.data)));
+    }
+    source.addEventListener("away", () => say("no fresh numbers, trying again"));
+    // A stream that broke is opened again by the browser, one that was refused is not.
+    source.addEventListener("error", function () {
+      if (source.readyState === EventSource.CLOSED) startOver();
+      else say("connection lost, trying again");
+    });
   }
-  source.addEventListener("away", () => say("no fresh numbers, trying again"));
-  // A stream that broke is opened again by the browser, one that was refused is not.
-  source.addEventListener("error", function () {
-    if (source.readyState === EventSource.CLOSED) startOver();
-    else say("connection lost, trying again");
-  });
-  window.addEventListener("pagehide", () => source.close());
+  // A browser has six connections to a server for all of its tabs: only those that are seen keep one.
+  function seen() {
+    source?.close();
+    if (document.hidden) return;
+    if (source) refresh();
+    listen();
+  }
+  document.addEventListener("visibilitychange", seen);
+  window.addEventListener("pageshow", (event) => event.persisted && seen());
+  window.addEventListener("pagehide", () => source?.close());
+  seen();
 })();
