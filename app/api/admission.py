@@ -22,12 +22,8 @@ from app.api.problems import of_error
 from app.errors import RateLimitedError
 
 LATE_S = 1.0
-"""Where somebody has been here for so long, no more are let in than are stored in BEHIND_S, however fast the database
+"""Where somebody has been here for so long, no more are let in than are stored in that time, however fast the database
 is: agents give up after ten.
-"""
-BEHIND_S = 3.0
-"""Of this, what a request takes however few are here (a busy machine, a commit) is lost to goodput: in LATE_S alone a
-process that is half a second late by itself would store half of what it could.
 """
 PACE_S = 2.0
 """Over so long it is seen how much that is: reports are stored in groups."""
@@ -64,7 +60,7 @@ class TurnQueue:
         if not self._here or now_s - next(iter(self._here.values())) <= LATE_S:
             return False
         # Nobody waits until all who came before are gone: then nothing would be left to do.
-        return self._held >= BEHIND_S * max(self._pace, self._done / max(now_s - self._since_s, PACE_S))
+        return self._held >= LATE_S * max(self._pace, self._done / max(now_s - self._since_s, PACE_S))
 
     def age_s(self) -> float:
         """How long the oldest has been here; from any thread."""
