@@ -23,9 +23,9 @@ from solvers.domain.codec import digest
 from solvers.domain.ids import CycleId, Digest, Generation, NodeId, PolicyName, ServiceId, WorkloadId
 from solvers.domain.plan import Plan, PlanPart, Proposal, ProposalStatus, Unplaced
 from solvers.domain.policy import Objective, Policy, Pool
-from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Budget
+from tests.builders import demand
 from tests.unit.app.services.whatif.small_fleet import POLICY, assignment, service, snapshot
 
 SIGHT = DatabaseSight(intent="services 1/7", live_nodes=("a", "b"))
@@ -52,17 +52,6 @@ def record_of(
         snapshot=picture,
         snapshot_digest=digest(picture),
         decision=decision,
-    )
-
-
-def demand(service: ServiceId, rate_rps: float) -> Demand:
-    return Demand(
-        service=service,
-        rate_rps_mean=rate_rps,
-        rate_rps_upper=rate_rps,
-        origin=DemandOrigin.OBSERVED,
-        window_s=60.0,
-        age_s=1.0,
     )
 
 

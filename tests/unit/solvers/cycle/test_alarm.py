@@ -9,21 +9,10 @@ import pytest
 from solvers.cycle.alarm import demand_alarms
 from solvers.domain.change import Target
 from solvers.domain.ids import ServiceId
-from solvers.domain.telemetry import Demand, DemandOrigin
+from tests.builders import demand
 from tests.unit.app.services.whatif.small_fleet import POLICY, assignment
 
 LABELS = ServiceId("vision/labels")
-
-
-def demand(service: ServiceId, rate_rps: float) -> Demand:
-    return Demand(
-        service=service,
-        rate_rps_mean=rate_rps,
-        rate_rps_upper=rate_rps,
-        origin=DemandOrigin.OBSERVED,
-        window_s=600.0,
-        age_s=0.0,
-    )
 
 
 @pytest.mark.parametrize(
