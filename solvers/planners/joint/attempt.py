@@ -244,6 +244,8 @@ FIRST_PART_MAX = 0.05
 """Of the deadline: the first planner is not asked where it would take longer."""
 FIRST_S_MAX = 5.0
 """Of larger fleets the solve's own first layout is as good, and there sooner."""
+FIRST_MOMENT_S = 1.0
+"""At most, where our own plan leaves somebody short and there is no time for another one."""
 FIRST_S_PER_WORKLOAD = 0.004
 FIRST_S_PER_PAIR = 1.4e-6
 """Of workload and device."""
@@ -377,9 +379,11 @@ def reach_terms(policy: Policy) -> ReachTerms:
     )
 
 
-def affords_first(request: PlanRequest) -> bool:
-    """Whether the first planner is done in a small part of the time, by the size of the fleet alone."""
+def affords_first(request: PlanRequest, urged: bool = False) -> bool:
+    """Whether the first planner is done in a small part of the time, or where it is `urged` in a moment, by the size
+    of the fleet alone.
+    """
     snapshot = request.snapshot
     devices = len(snapshot.devices) + sum(offer.count_max for offer in snapshot.offers)
     seconds = FIRST_S_PER_WORKLOAD * len(request.movable) + FIRST_S_PER_PAIR * len(request.movable) * devices
-    return seconds <= min(FIRST_S_MAX, FIRST_PART_MAX * request.budget.deadline_s)
+    return seconds <= (FIRST_MOMENT_S if urged else min(FIRST_S_MAX, FIRST_PART_MAX * request.budget.deadline_s))

@@ -97,16 +97,18 @@ class Joint(Recalling):
             reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts)
             return Thought(proposal=self._fallen_back(attempt, attempt.first, reason))
 
-    def _first(self, request: PlanRequest, reporter: Reporter) -> Plan | None:
+    def _first(self, request: PlanRequest, reporter: Reporter, *, urged: bool = False) -> Plan | None:
         """The first planner's plan as ours, handed over at once, if there is time for it."""
-        found = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request) else None
+        found = registry.propose(self.first, request, reporter=reporter).plan if affords_first(request, urged) else None
         if found is not None:
             found = replace(found, planner=SPEC.name, planner_version=SPEC.version)
             hand_over(reporter, _bare(found, self.first))
         return found
 
-    def _with_first(self, attempt: Attempt, reporter: Reporter) -> Attempt:
-        return attempt if attempt.first is not None else replace(attempt, first=self._first(attempt.request, reporter))
+    def _with_first(self, attempt: Attempt, reporter: Reporter, *, urged: bool = False) -> Attempt:
+        if attempt.first is not None:
+            return attempt
+        return replace(attempt, first=self._first(attempt.request, reporter, urged=urged))
 
     def _improve(self, attempt: Attempt, state: bytes, reporter: Reporter) -> Thought:
         request, reading = attempt.request, attempt.reading
@@ -172,7 +174,7 @@ class Advance:
 
     attempt: Attempt
     reporter: Reporter
-    with_first: Callable[[Attempt], Attempt]
+    with_first: Callable[..., Attempt]
     best: Plan | None = None
     best_usd: float = math.inf
     """Of the best layout, what it leaves unserved priced in."""
@@ -210,6 +212,10 @@ class Advance:
         if self.best is not None and attempt.hurried:
             return
         plan = attempt.written(seat(attempt.floor, layout, attempt.terms))
+        if self.best is None and plan.unplaced and attempt.hurried:
+            # There is no time for a better one of our own, but greed may serve who is short.
+            self.attempt = self.with_first(attempt, urged=True)
+            self.begin()
         if self.best is None or better(request.snapshot, request.movable, (self.best, plan)) == 1:
             self.best, self.best_usd = plan, usd
             self.reporter.found(_bare(plan))

@@ -16,6 +16,7 @@ from solvers.domain.plan import Plan, PlannerEnding, Proposal
 from solvers.engines import deadline
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.joint.attempt import affords_first
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
 from tests import builders
@@ -72,6 +73,23 @@ def test_what_is_handed_over_first_is_no_worse_than_greeds(gpus: int, services: 
     request, taker = request_of(gpus, services, seed, AT_ONCE_S), Taker()
     registry.propose("joint", request, reporter=taker)
     greedy_no_better(request, sound_plan(request, taker.taken[0]))
+
+
+@pytest.mark.parametrize("looks", [22, 25, 28])
+def test_whom_a_layout_leaves_short_that_time_cut_off_greed_may_serve(looks: int) -> None:
+    """The clock stands still, and then it is too late: in the midst of the first layout."""
+    request, taker, seen = request_of(64, 20, 1, 1.5), Taker(), 0
+    assert not affords_first(request)
+
+    def jumping_s() -> float:
+        nonlocal seen
+        seen += 1
+        return 3600.0 * (seen > looks)
+
+    with patch.object(deadline.time, "monotonic", jumping_s):
+        proposal = registry.propose("joint", request, reporter=taker)
+    for found in (taker.taken[0], proposal):
+        greedy_no_better(request, sound_plan(request, found))
 
 
 @pytest.mark.parametrize("looks", [1, 4, 16, 64])
