@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,9 +35,11 @@ def put_into_memory() -> None:
 
 def make_own() -> Path:
     """Put this process's temporary files, and its children's, into a folder of their own; pytest's stay where it keeps
-    those of the last runs.
+    those of this checkout's last runs: each that begins shuts the folder above to servers that run as somebody else.
     """
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    kept = Path(tempfile.gettempdir(), f"headroom-{zlib.crc32(os.fsencode(Path(__file__).parent)):08x}")
+    kept.mkdir(mode=0o711, exist_ok=True)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(kept))
     folder = Path(tempfile.mkdtemp(prefix="run-"))
     folder.chmod(0o711)  # servers may run as somebody else
     os.environ["TMPDIR"] = str(folder)

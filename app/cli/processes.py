@@ -49,7 +49,8 @@ def up(
 ) -> None:
     """Start database, API, planner and, unless told otherwise, a simulated fleet with live traffic."""
     from app.demo.fleet import examples_path
-    from app.demo.home import Home
+    from app.demo.home import Home, SupervisorState
+    from app.demo.process import holder
 
     # What this and its children leave is for nobody else to read, or to lock.
     os.umask(0o077)
@@ -61,9 +62,12 @@ def up(
         examples_path()
     home = Home(settings.home)
     home.prepare()
-    if home.running():
-        _say_already_running(home)
+    found = holder(home)
+    if isinstance(found, SupervisorState):
+        where = f"at {found.address} (process {found.supervisor.pid})"
+        typer.echo(f"headroom is already running {where}; stop it with: headroom down")
         return
+    found.close()
     if foreground:
         _supervise(settings, demo=not no_demo, verbose=verbose, progress_descriptor=progress_descriptor)
         return
@@ -74,22 +78,25 @@ def up(
 
 def down() -> None:
     """Stop what `up` started; data, tokens and logs stay."""
-    from app.demo.home import Home
-    from app.demo.process import await_end, end_processes, leftovers
+    from app.demo.home import Home, SupervisorState
+    from app.demo.process import end_processes, holder, leftovers
+    from app.store.embedded import stop_embedded
 
-    settings = _settings(None, None)
-    home = Home(settings.home)
-    state = home.read_state() if home.path.is_dir() else None
-    if home.running() and state is not None:
+    home = Home(_settings(None, None).home)
+    if not home.path.is_dir():
+        typer.echo("headroom is not running")
+        return
+    found = holder(home)
+    if isinstance(found, SupervisorState):
         # The supervisor stops its children one after the other, each with a deadline of its own.
-        os.kill(state.supervisor.pid, 15)
-        if not await_end([state.supervisor], 90.0):
-            end_processes([state.supervisor], 1.0)
+        end_processes([found.supervisor], 90.0)
         typer.echo("headroom has stopped; its data stays in " + str(home.path))
         return
-    ended = end_processes(leftovers(home), 10.0)
-    stopped_database = _stop_embedded(home) if state is None or state.owns_database else False
-    home.forget_state()
+    with found:
+        state = home.read_state()
+        ended = end_processes(leftovers(home), 10.0)
+        stopped_database = (state is None or state.owns_database) and stop_embedded(home.path)
+        home.forget_state()
     is_ended = bool(ended) or stopped_database
     typer.echo("leftovers of a killed supervisor have been stopped" if is_ended else "headroom is not running")
 
@@ -245,14 +252,6 @@ def _database_url() -> str:
     return embedded_url(settings.home)
 
 
-def _stop_embedded(home: Home) -> bool:
-    if not home.path.is_dir():
-        return False
-    from app.store.embedded import stop_embedded
-
-    return stop_embedded(home.path)
-
-
 def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descriptor: int | None) -> None:
     from app.demo.home import Home, Message, Teller
     from app.demo.rooms import LocalRooms, Order
@@ -320,12 +319,6 @@ def _detach(home: Home, arguments: list[str], *, verbose: bool) -> None:
     if last is not None and last.event == "failed":
         raise CommandError(last.text, Exit(last.exit_code))
     raise CommandError(f"the supervisor died while starting; see {home.logs / 'supervisor.log'}")
-
-
-def _say_already_running(home: Home) -> None:
-    state = home.read_state()
-    where = f" at {state.address} (process {state.supervisor.pid})" if state else ""
-    typer.echo(f"headroom is already running{where}; stop it with: headroom down")
 
 
 def _say_welcome(home: Home, *, demo: bool) -> None:

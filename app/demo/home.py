@@ -70,15 +70,6 @@ class Home:
             return None
         return handle
 
-    def running(self) -> bool:
-        if not self.path.is_dir():
-            return False
-        handle = self.lock()
-        if handle is None:
-            return True
-        handle.close()
-        return False
-
     def read_state(self) -> SupervisorState | None:
         """The last state written, or None when there is none (or it is not ours to read)."""
         try:

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
-from app.demo.home import Home, SupervisedProcess
+from app.demo.home import Home, SupervisedProcess, SupervisorState
+from solvers.errors import StateError
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
 STEADY_AFTER_S = 60.0
@@ -113,6 +115,21 @@ def identify(name: str, pid: int) -> SupervisedProcess | None:
 
 def alive(process: SupervisedProcess) -> bool:
     return _start_ticks(process.pid) == process.started_ticks
+
+
+def holder(home: Home, deadline_s: float = 30.0) -> SupervisorState | IO[str]:
+    """What the supervisor that lives here tells of itself, or else the lock. Who begins or ends tells nothing, or what
+    another told before it: it is waited for. Raises StateError when that lasts.
+    """
+    end_s = time.monotonic() + deadline_s
+    while (lock := home.lock()) is None:
+        state = home.read_state()
+        if state is not None and alive(state.supervisor):
+            return state
+        if time.monotonic() >= end_s:
+            raise StateError(f"somebody holds {home.path} and does not tell who; see {home.logs / 'supervisor.log'}")
+        time.sleep(0.05)
+    return lock
 
 
 def leftovers(home: Home) -> tuple[SupervisedProcess, ...]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,8 @@ from app.cli import processes
 from app.cli.output import Exit
 from app.client.connection import Connection, write_connection
 from app.demo.home import Home, SupervisedProcess, SupervisorState
+from app.demo.process import holder, identify
+from solvers.errors import StateError
 from tests.unit.app.cli.conftest import Headroom
 
 
@@ -38,21 +44,59 @@ def test_agent_helper_becomes_the_helper_with_its_options(headroom: Headroom, mo
     assert became == [[sys.executable, "-m", "agents.helper", "--allow-uid", "990", "--help"]]
 
 
-def test_up_beside_a_living_supervisor_says_where_it_is(headroom: Headroom, home: Home) -> None:
-    state = SupervisorState(
-        supervisor=SupervisedProcess(name="supervisor", pid=123, started_ticks=1),
-        address="http://127.0.0.1:9",
-        ready=True,
-        owns_database=True,
-        processes=(),
+def state_of(supervisor: SupervisedProcess | None) -> SupervisorState:
+    assert supervisor is not None
+    return SupervisorState(
+        supervisor=supervisor, address="http://127.0.0.1:9", ready=True, owns_database=False, processes=()
     )
-    home.write_state(state)
+
+
+def test_up_beside_a_living_supervisor_says_where_it_is(headroom: Headroom, home: Home) -> None:
+    own = identify("supervisor", os.getpid())
+    home.write_state(state_of(own))
     handle = home.lock()
     assert handle is not None
     with handle:
         said = headroom("up")
     assert said.status == Exit.OK
-    assert said.out == "headroom is already running at http://127.0.0.1:9 (process 123); stop it with: headroom down\n"
+    where = f"http://127.0.0.1:9 (process {os.getpid()})"
+    assert said.out == f"headroom is already running at {where}; stop it with: headroom down\n"
+
+
+STARTING = """
+import signal, sys
+from pathlib import Path
+from app.demo.home import Home
+home = Home(Path(sys.argv[1]))
+lock = home.lock()
+print(flush=True)
+signal.pause()
+"""
+
+
+def test_down_waits_until_who_starts_has_told_of_itself_and_ends_that_one(headroom: Headroom, home: Home) -> None:
+    """What one that was killed told before stands meanwhile: its number may be anybody's by now."""
+    stranger = identify("supervisor", os.getpid())
+    assert stranger is not None
+    home.write_state(state_of(replace(stranger, started_ticks=stranger.started_ticks - 1)))
+    command = [sys.executable, "-c", STARTING, str(home.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as starting:
+        assert starting.stdout is not None
+        starting.stdout.readline()
+        told = threading.Timer(0.3, lambda: home.write_state(state_of(identify("supervisor", starting.pid))))
+        told.start()
+        said = headroom("down")
+        told.join()
+        assert starting.wait() == -signal.SIGTERM
+    assert said.status == Exit.OK
+    assert said.out.startswith("headroom has stopped")
+
+
+def test_who_never_tells_of_itself_is_told_after_a_while(home: Home) -> None:
+    handle = home.lock()
+    assert handle is not None
+    with handle, pytest.raises(StateError, match="does not tell who"):
+        holder(home, 0.1)
 
 
 def test_down_where_nothing_runs_is_no_error(

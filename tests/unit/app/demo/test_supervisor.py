@@ -123,7 +123,9 @@ def test_everything_starts_in_order_and_ends_in_reverse(home: Home) -> None:
     assert running.error is None
     assert not any(alive(process) for process in state.processes)
     assert home.read_state() is None
-    assert not home.running()
+    lock = home.lock()
+    assert lock is not None
+    lock.close()
     order = ["api", "database", "migrate", "admit", "seed", "agent-1", "agent-2", "planner", "applied", "traffic"]
     assert [name for name in rooms.asked if name in order][: len(order)] == order
     assert rooms.asked[-1] == "stop database"
