@@ -52,6 +52,10 @@ def test_images_carry_everything_that_a_wheel_does() -> None:
     about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     copied = re.findall(r"^COPY (\S+) \1$", (ROOT / "Dockerfile").read_text(), flags=re.M)
     assert sorted(copied) == sorted(about["wheel"]["only-include"])
+    # What is built from gets what is copied: nothing else is sent.
+    ways = re.findall(r"^COPY (?!--)(.+) \S+$", (ROOT / "Dockerfile").read_text(), flags=re.M)
+    sent = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"}
+    assert {path for way in ways for path in way.split()} == sent
     carried = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
     assert {"app/openapi_bundle/openapi.json", "app/examples_bundle/demo/services.yaml"} < carried
     assert "headroom_client/pyproject.toml" not in carried

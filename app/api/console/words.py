@@ -24,6 +24,7 @@ _LONG = re.compile(
     r"sha256:([0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     r"|\d{4}-(0\d|1[0-2])-(\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|\+00:00)"
 )
+_PLAN = re.compile(r"(?<=^plan )[0-9a-f]{12}\b")
 _DIGITS = {"n0": 0, "n1": 1}
 _SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution"}
 
@@ -53,6 +54,7 @@ def environment() -> Environment:
         shown=shown,
         said=said,
         brief=brief,
+        linked=linked,
     )
     return made
 
@@ -72,6 +74,11 @@ def shown(value: Any, form: str) -> str:
 def said(value: Any) -> str:
     """A value of a document in one line."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def linked(text: str) -> Markup:
+    """A sentence about a plan, which leads there."""
+    return Markup(_PLAN.sub(r'<a class="mono" href="/plans/\g<0>">\g<0></a>', str(escape(text))))  # noqa: S704
 
 
 def brief(text: str) -> Markup:

@@ -333,7 +333,8 @@ class Documents:
             asked: list[Plain] = [fault.detail for fault in error.faults if fault.code == BEYOND]
             if asked:
                 with self._database.transaction() as session:
-                    _note(session, kind, key, "refused", deed, {"code": BEYOND, "asked": asked})
+                    spec = dict(zip(kind.key, key, strict=True))
+                    _note(session, kind, spec, "refused", deed, {"code": BEYOND, "asked": asked})
             raise
 
     def delete(self, kind: Kind, key: Key, precondition: Precondition, deed: Deed) -> None:
@@ -345,7 +346,7 @@ class Documents:
             release(session, kind, key)
             with _moves_noted(session, kind, None, deed):
                 documents.delete(session, kind, key, precondition)
-            _note(session, kind, key, "deleted", deed, {"version_before": before.version})
+            _note(session, kind, before.spec, "deleted", deed, {"version_before": before.version})
 
 
 @contextmanager
@@ -372,7 +373,7 @@ def put_audited(session: Session, kind: Kind, value: object, precondition: Preco
         facts: dict[str, Plain] = {"version_before": None, "version_after": stored.version}
         if before is not None and not result.created:
             facts |= {"version_before": before.version, "changed": _changed(before.spec, stored.spec)}
-        _note(session, kind, stored.key, verb, deed, facts)
+        _note(session, kind, stored.spec, verb, deed, facts)
     return result
 
 
@@ -404,6 +405,11 @@ def _changed(before: object, after: object) -> Plain:
     return told
 
 
-def _note(session: Session, kind: Kind, key: Key, verb: str, deed: Deed, facts: Mapping[str, Plain]) -> None:
-    project = key[0] if kind.in_project or kind is kinds.PROJECT else None
+def _note(
+    session: Session, kind: Kind, spec: Mapping[str, Any], verb: str, deed: Deed, facts: Mapping[str, Plain]
+) -> None:
+    key = documents.key_of(kind, spec)
+    project = (
+        key[0] if kind is kinds.PROJECT else spec.get("project") if kind.in_project or kind is kinds.BUDGET else None
+    )
     deed.note(session, f"{kind.noun}.{verb}", f"{kind.plural}/{'/'.join(key)}", facts, project)

@@ -1,7 +1,8 @@
 -- name: ask_for_logs
 -- Asks the nodes that hold replicas of a workload for what they write, or of one replica those that held it within a day.
--- What nobody reads any more is forgotten. Rings for nodes that have not looked since they were asked.
-WITH forgotten AS (DELETE FROM log_requests WHERE expires_at < now()),
+-- What nobody reads any more is forgotten, and who reads again after a pause asks anew. Rings for nodes that have not
+-- looked since they were asked.
+WITH forgotten AS (DELETE FROM log_requests WHERE expires_at < now() AND reader <> :reader),
 held AS (
     SELECT DISTINCT node_id, replica FROM told_replicas
     WHERE workload = :workload AND (replica = :replica OR (told_until IS NULL AND CAST(:replica AS text) IS NULL))
@@ -9,7 +10,9 @@ held AS (
 ), asked AS (
     INSERT INTO log_requests (reader, node_id, replica, lines, expires_at)
     SELECT :reader, node_id, replica, :lines, now() + make_interval(secs => :ttl_s) FROM held
-    ON CONFLICT (reader, node_id, replica) DO NOTHING RETURNING node_id
+    ON CONFLICT (reader, node_id, replica) DO UPDATE SET id = DEFAULT, lines = EXCLUDED.lines, pieces = '[]',
+        asked_at = NULL, answered_at = NULL, made_at = now(), expires_at = EXCLUDED.expires_at
+        WHERE log_requests.expires_at < now() RETURNING node_id
 )
 SELECT pg_notify(:channel, node_id) FROM (
     SELECT node_id FROM asked UNION SELECT node_id FROM log_requests WHERE reader = :reader AND asked_at IS NULL

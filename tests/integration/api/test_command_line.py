@@ -264,6 +264,9 @@ def test_labels_choose_and_budgets_are_documents(world: World, headroom: Headroo
         f"kind: budget\nname: own\nproject: {OWN}\nusd_per_month: 10\n"
     )
     assert headroom("apply", "-f", str(file))[0] == 0
+    # As what is told once it is at risk.
+    told = world.call("GET", "/v1/events?subject=budgets/own").json()["items"]
+    assert [(each["name"], each["project"]) for each in told] == [("budget.created", OWN)]
     for words, found in (
         (("-l", "team=a"), ["one"]), (("-l", "team"), ["one", "two"]), (("-l", "team=a", "-l", "tier=1"), ["one"]),
         (("-l", "team=a", "-l", "tier=2"), []), (("-l", "tea"), []),

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from agents.loop.uplink import LOG_REQUESTS as REQUESTS
 from agents.servers import Servers
@@ -175,6 +176,24 @@ def test_who_does_not_keep_up_bounds_what_is_kept(site: Site) -> None:
     (wanted,) = site.wanted()
     statuses = [site.hand_over({"lines": ["x"]}, wanted["request"]) for _ in range(logs.PIECES_MAX + 1)]
     assert statuses == [204] * logs.PIECES_MAX + [429]
+
+
+def test_who_reads_again_after_a_pause_is_asked_for_anew(site: Site) -> None:
+    """As a reader that was suspended for longer than it is waited for."""
+
+    def ask() -> int:
+        with site.world.database.transaction() as session:
+            logs.ask(session, "reader", f"{OWN}/vision", None, 10)
+        return int(site.wanted()[0]["request"])
+
+    before = ask()
+    assert (site.hand_over({"lines": ["old"]}, before), ask()) == (204, before)
+    with site.world.database.transaction() as session:
+        session.execute(text("UPDATE log_requests SET expires_at = now() - interval '1 s'"))
+    after = ask()
+    assert (site.hand_over({"lines": ["late"]}, before), site.hand_over({"lines": ["new"]}, after)) == (404, 204)
+    with site.world.database.transaction() as session:
+        assert [piece["lines"] for each in logs.take(session, "reader") for piece in each.pieces] == [["new"]]
 
 
 def test_a_revoked_tokens_reading_ends(site: Site) -> None:

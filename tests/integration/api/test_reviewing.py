@@ -54,6 +54,11 @@ def test_what_could_be_approved_stands_before_what_could_not(world: World, headr
     listed, overview = (world.call("GET", path, None, headers=world.cookie("admin")).text for path in ("/plans", "/"))
     fits, _, behind = listed.partition('<details id="not-now">')
     assert (fits.count("/plans/sha256:"), first in fits, "11 that could not be approved now" in behind) == (1, 1, 1)
+    # Whoever reads that another one fits gets there.
+    way = f"/plans/{first[7:19]}"
+    for page in (behind, world.call("GET", f"/plans/{others[0]}", None, headers=world.cookie("admin")).text):
+        assert f'plan <a class="mono" href="{way}">{first[7:19]}</a> fits in its place' in page
+    assert world.call("GET", way, None, headers=world.cookie("admin")).status_code == 200
     assert (first in overview, "11 more wait</a>, 0 of which" in overview) == (True, True)
 
 

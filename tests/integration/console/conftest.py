@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from app import kinds
+from app.store import plans
 from app.store.engine import Database
+from app.store.plans import NewPlan, PlanState
+from solvers.cycle.record import Lane
 from solvers.domain.ids import PolicyName
+from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy
 from tests import builders
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
@@ -36,6 +40,21 @@ class Served:
     provider: Provider
     written: Written
     """By the node's workers."""
+    database: Database
+    made: list[Plan] = field(default_factory=list)
+
+    def waits(self) -> str:
+        """The id of a plan that waits for approval: another one each time, as a planner would find it anew."""
+        with self.database.transaction() as session:
+            if not self.made:
+                with self.house.client(self.tokens["operator"]) as client:
+                    self.made.append(plans.load(session, client.plan({"lane": "act"})["id"]))
+            self.made.append(replace(self.made[0], seed=self.made[-1].seed + 1))
+            new = NewPlan(
+                plan=self.made[-1], lane=Lane.APPROVE, state=PlanState.AWAITING_APPROVAL, created_by="planner",
+                matter=f"matter {len(self.made)}", waits_s=900.0,
+            )  # fmt: skip
+            return plans.put(session, new).id
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +75,9 @@ def served() -> Iterator[Served]:
             house.change(f"INSERT INTO told_replicas VALUES {', '.join(map(_told, REPLICAS.items()))}")
             with writing(house.address, tokens[NODE]) as written:
                 written.lines = ["started", "ready"]
-                yield Served(house, tokens, provider, written)
+                database = Database(house.url, pool_size=1)
+                yield Served(house, tokens, provider, written, database)
+                database.dispose()
     finally:
         provider.end()
         postgres.end()
@@ -71,7 +92,7 @@ def _told(item: tuple[str, str]) -> str:
 def _filled(url: str) -> dict[str, str]:
     database = Database(url, pool_size=4)
     world = build_world(database)
-    world.put(kinds.POLICY, Policy(name=PolicyName("default"), device_silent_after_s=3600.0))
+    world.put(kinds.POLICY, Policy(name=PolicyName("default"), planners=("greedy",), device_silent_after_s=3600.0))
     fill(world)
     world.put(kinds.SERVICE, builders.service(LONG, project=OWN))
     world.client.close()

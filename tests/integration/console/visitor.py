@@ -58,15 +58,6 @@ _UNREACHABLE = """() => [...document.body.querySelectorAll("*")].filter((element
   ["auto", "scroll"].includes(getComputedStyle(element).overflowX) && element.scrollWidth > element.clientWidth
   && (element.tabIndex < 0 || !element.getAttribute("aria-label"))).map((element) => element.className)"""
 
-# What one could not click, for something else lies there.
-_COVERED = """() => [...document.querySelectorAll("main :is(a, button, select, summary, input:not([type='hidden']))")]
-  .filter((at) => at.checkVisibility() && !at.disabled && at.getClientRects().length).filter((at) => {
-    at.scrollIntoView({ block: "center", inline: "center" });
-    const { left, top, width, height } = at.getClientRects()[0];
-    const found = document.elementFromPoint(left + width / 2, top + height / 2);
-    return !found || !(at.contains(found) || found.contains(at) && found.matches("label"));
-  }).map((at) => at.outerHTML.slice(0, 80))"""
-
 # Digits of the summary that lead nowhere: to no page, or to a place that is not on this one. "5 min" and "24 h" are of
 # the question, not of its answer.
 _UNEXPLAINED = """() => {
@@ -168,10 +159,6 @@ class Visitor:
     def unreachable(self) -> list[str]:
         """What can be scrolled by a mouse alone, or has no name."""
         return list(self.page.evaluate(_UNREACHABLE))
-
-    def covered(self) -> list[str]:
-        """What can be seen but not clicked."""
-        return list(self.page.evaluate(_COVERED))
 
     def unexplained(self) -> list[str]:
         """Numbers of the summary that no link explains."""

@@ -44,6 +44,16 @@ def test_aliases_are_values_and_bombs_are_none(tmp_path: Path) -> None:
         read_documents([str(file)])
 
 
+def test_words_that_yaml_1_1_took_for_booleans_are_words(tmp_path: Path) -> None:
+    """One of them is a mode, and countries are good labels."""
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{SERVICE}mode: off\nlabels: {{country: no}}\nflags: [true, False, yes]\n")
+    (document,) = read_documents([str(file)])
+    assert document.fields["mode"] == "off"
+    assert document.fields["labels"] == [{"key": "country", "value": "no"}]
+    assert document.fields["flags"] == [True, False, "yes"]
+
+
 def test_a_file_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.yaml"
     with file.open("wb") as sparse:
