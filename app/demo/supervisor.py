@@ -22,7 +22,7 @@ WATCH_INTERVAL_S = 0.2
 POLL_INTERVAL_S = 0.1
 CARE_INTERVAL_S = 5.0
 """How often logs are bounded and the database is looked at."""
-READY_DEADLINE_S = 60.0
+READY_DEADLINE_S = 180.0
 _log = EventLog("headroom.supervisor")
 
 

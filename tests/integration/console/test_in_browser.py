@@ -601,7 +601,7 @@ def test_a_node_is_drained_and_put_back_with_a_second_thought(operator: Visitor)
     page.get_by_label("Why").fill("a new fan")
     sure.click()
     expect(page.get_by_text("It is being emptied")).to_be_visible()
-    expect(page.get_by_text("a new fan")).to_be_visible()
+    expect(page.get_by_text("a new fan").first).to_be_visible()
     assert (operator.wide(), operator.pale(), operator.unreachable(), operator.axe(AXE)) == ([], [], [], [])
     # By the keyboard as well.
     page.get_by_text("Put it back into use").press("Enter")
