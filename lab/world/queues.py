@@ -80,17 +80,42 @@ class LoopWork(NamedTuple):
 def serve_arrivals(work: LoopWork, router: int, until_s: float) -> None:
     """Serve until then; answers are in the arrays. What has not begun by then stays in the queues."""
     lanes, exec_s, requests = work
+    # What the router that counts sees of each replica, and until when it holds if nobody is sent there.
+    scores, due_s = np.full(len(lanes), -np.inf), np.full(len(lanes), -np.inf)
+    first_due_s = -np.inf
     for request in range(len(requests)):
         now_s = requests[request]["arrival_s"]
         lane = requests[request]["replica"]
         if lane == NOBODY:
             if router == LEAST_OUTSTANDING:
-                catch_up_all(lanes, exec_s, requests, now_s)
-            lane = route(lanes, requests[request]["pick"], router, now_s)
+                if first_due_s <= now_s:
+                    for index in range(len(lanes)):
+                        if due_s[index] <= now_s:
+                            catch_up(lanes, exec_s, requests, index, now_s)
+                            scores[index], due_s[index] = seen(lanes[index], now_s)
+                    first_due_s = due_s.min()
+                lane = np.argmax(scores)
+            else:
+                lane = route(lanes, requests[request]["pick"], router, now_s)
             requests[request]["replica"] = lane
         catch_up(lanes, exec_s, requests, lane, now_s)
         enqueue(lanes[lane], requests, request)
-    catch_up_all(lanes, exec_s, requests, until_s)
+        if router == LEAST_OUTSTANDING:
+            scores[lane], due_s[lane] = seen(lanes[lane], now_s)
+            first_due_s = min(first_due_s, due_s[lane])
+    for index in range(len(lanes)):
+        catch_up(lanes, exec_s, requests, index, until_s)
+
+
+def seen(lane: np.void, now_s: float) -> tuple[float, float]:
+    """How a replica stands with the router that counts, caught up to now: the best has least outstanding for its
+    weight. And when that changes by itself.
+    """
+    executing = lane["executing"] if lane["free_s"] > now_s else 0
+    score = -(lane["length"] + executing + 1) / lane["weight"] if lane["weight"] > 0.0 else -np.inf
+    if lane["free_s"] > now_s:
+        return score, lane["free_s"]
+    return score, now_s if lane["length"] > 0 else np.inf
 
 
 def route(lanes: Rows, pick: float, router: int, now_s: float) -> int:
@@ -108,8 +133,7 @@ def route(lanes: Rows, pick: float, router: int, now_s: float) -> int:
             each["credit"] += weight
             score = each["credit"]
         elif router == LEAST_OUTSTANDING:
-            executing = each["executing"] if each["free_s"] > now_s else 0
-            score = -(each["length"] + executing + 1) / weight
+            score, _ = seen(each, now_s)
         else:
             # The last lane that begins at or below the pick.
             score = float(lane) if pick * total >= reached else -1.0
@@ -144,12 +168,6 @@ def catch_up(lanes: Rows, exec_s: Floats, requests: Rows, index: int, until_s: f
             launch(lane, requests, start_s, exec_s[index, size - 1])
 
 
-def catch_up_all(lanes: Rows, exec_s: Floats, requests: Rows, until_s: float) -> None:
-    """Begin every batch of every replica that begins before `until_s`."""
-    for index in range(len(lanes)):
-        catch_up(lanes, exec_s, requests, index, until_s)
-
-
 def drop_hopeless(lane: np.void, requests: Rows, finish_s: float, took_s: float) -> None:
     """Oldest requests that would finish too late, unless their batch alone takes longer than the limit."""
     if took_s > lane["limit_s"]:
@@ -181,7 +199,7 @@ def launch(lane: np.void, requests: Rows, start_s: float, mean_s: float) -> None
     lane["batches"] += 1
 
 
-LOOP_HELPERS = (route, enqueue, drop_hopeless, launch, catch_up, catch_up_all)
+LOOP_HELPERS = (seen, route, enqueue, drop_hopeless, launch, catch_up)
 """What `serve_arrivals` calls, each before those that call it."""
 
 

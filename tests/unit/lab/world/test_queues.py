@@ -112,6 +112,20 @@ def test_two_stretches_give_what_the_whole_gives(stretch: Stretch, cut: float) -
         assert (parted.free_s, parted.credit) == pytest.approx((straight.free_s, straight.credit))
 
 
+@settings(max_examples=40, deadline=None)
+@given(stretch=stretches(), seed=st.integers(0, 2**32), tick_s=st.sampled_from([0.0, 0.02]))
+def test_the_router_that_counts_takes_who_has_least_for_its_weight(stretch: Stretch, seed: int, tick_s: float) -> None:
+    times_s = np.ceil(stretch.arrivals_s / tick_s) * tick_s if tick_s else stretch.arrivals_s
+    arrivals_s = times_s[times_s < stretch.until_s]
+    stretch = replace(stretch, arrivals_s=arrivals_s, router=Routing.LEAST_OUTSTANDING, limit_ms=None)
+    out, weights = serve(stretch, seed), [server.weight for server in stretch.servers]
+    for place, (now_s, taken) in enumerate(zip(out.arrival_s, out.replica, strict=True)):
+        # What has no finish waits still.
+        inside = np.bincount(out.replica[:place][~(out.finish_s[:place] <= now_s)], minlength=len(weights))
+        scores = [(one + 1) / weight if weight else np.inf for one, weight in zip(inside, weights, strict=True)]
+        assert taken == np.argmin(scores)
+
+
 def test_same_seed_same_bytes_and_another_seed_others() -> None:
     stretch = at(*poisson(100.0, 5.0), noise_sigma=0.05, router=Routing.WEIGHTED_RANDOM, servers=(TEN, TEN))
     assert serve(stretch, 5).finish_s.tobytes() == serve(stretch, 5).finish_s.tobytes()
