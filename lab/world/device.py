@@ -85,13 +85,14 @@ class TrueDeviceState:
 def settle(load: DeviceLoad) -> TrueDeviceState:
     """The state in which every tenant is as busy as its own slowed-down times make it."""
     busy: tuple[float, ...] = (0.0,) * len(load.tenants)
-    state = _state(load, busy)
+    company = _together(load, load.clock_mhz_sm)
+    state = _state(load, company, busy)
     for _ in range(ROUNDS_MAX):
         moved = max((abs(old - new) for old, new in zip(busy, state.busy, strict=True)), default=0.0)
         if moved < SETTLED:
             break
         busy = state.busy
-        state = _state(load, busy)
+        state = _state(load, company, busy)
     return state
 
 
@@ -107,6 +108,7 @@ class _Company:
     factor: tuple[tuple[float, ...], ...]
     extra_ms: tuple[tuple[float, ...], ...]
     watts: tuple[float, ...]
+    idle_w: float
     apart: bool
     """Whether shares fit next to each other: only then what neighbours do adds up."""
     shift_ms: tuple[float, ...]
@@ -148,6 +150,7 @@ def _company(gpu: GpuTruth, clock_mhz_sm: int, tenants: tuple[Tenant, ...], trai
         factor=tuple(tuple(factor - 1.0 for factor, _ in row) for row in added),
         extra_ms=tuple(tuple(extra_ms for _, extra_ms in row) for row in added),
         watts=tuple(dynamic_power_w(gpu, each, clock_mhz_sm) for each in residents),
+        idle_w=idle_power_w(gpu, residents),
         apart=sum(each.share_pct_sm for each in residents) <= 100,
         shift_ms=shift_ms,
         met_ms=tuple(
@@ -157,17 +160,20 @@ def _company(gpu: GpuTruth, clock_mhz_sm: int, tenants: tuple[Tenant, ...], trai
     )
 
 
-def _state(load: DeviceLoad, busy: Sequence[float]) -> TrueDeviceState:
+def _together(load: DeviceLoad, clock_mhz_sm: int) -> _Company:
+    still = tuple(Tenant(model=e.model, share_pct_sm=e.share_pct_sm, batch=e.batch, rate_rps=0.0) for e in load.tenants)
+    return _company(load.gpu, clock_mhz_sm, still, load.trainees)
+
+
+def _state(load: DeviceLoad, company: _Company, busy: Sequence[float]) -> TrueDeviceState:
     """What follows when tenants are as busy as this: their times, and how busy those make them."""
     gpu, serving = load.gpu, len(load.tenants)
     spread = (*busy, *(1.0 for _ in load.trainees))
-    still = tuple(Tenant(model=e.model, share_pct_sm=e.share_pct_sm, batch=e.batch, rate_rps=0.0) for e in load.tenants)
-    clock, company = load.clock_mhz_sm, _company(gpu, load.clock_mhz_sm, still, load.trainees)
-    idle_w = idle_power_w(gpu, company.residents)
+    clock, idle_w = load.clock_mhz_sm, company.idle_w
     if idle_w + sum(map(mul, company.watts, spread)) > load.power_limit_w:
         residents = [replace(each, busy=part) for each, part in zip(company.residents, spread, strict=True)]
         clock = clock_reached_mhz(gpu, residents, load.clock_mhz_sm, load.power_limit_w)
-        company = _company(gpu, clock, still, load.trainees)
+        company = _together(load, clock)
     by = company.disturbed(gpu, clock, spread)
     times = tuple(
         tuple((each * factor + extra_ms) * load.slow for each in alone_ms)
@@ -213,9 +219,10 @@ def busy_part(rate_rps: float, exec_ms: Sequence[float]) -> float:
 
 
 def _between(exec_ms: Sequence[float], batch: float) -> float:
-    low = min(int(batch), len(exec_ms))
-    high = min(low + 1, len(exec_ms))
-    return exec_ms[low - 1] + (batch - low) * (exec_ms[high - 1] - exec_ms[low - 1])
+    low = int(batch)
+    if low >= len(exec_ms):
+        return exec_ms[-1]
+    return exec_ms[low - 1] + (batch - low) * (exec_ms[low] - exec_ms[low - 1])
 
 
 def iterations_done(state: TrueDeviceState, interval_s: float) -> tuple[float, ...]:
