@@ -86,18 +86,13 @@ def serve_arrivals(work: LoopWork, router: int, until_s: float) -> None:
     for request in range(len(requests)):
         now_s = requests[request]["arrival_s"]
         lane = requests[request]["replica"]
-        if lane == NOBODY:
-            if router == LEAST_OUTSTANDING:
-                if first_due_s <= now_s:
-                    for index in range(len(lanes)):
-                        if due_s[index] <= now_s:
-                            catch_up(lanes, exec_s, requests, index, now_s)
-                            scores[index], due_s[index] = seen(lanes[index], now_s)
-                    first_due_s = due_s.min()
-                lane = np.argmax(scores)
-            else:
-                lane = route(lanes, requests[request]["pick"], router, now_s)
-            requests[request]["replica"] = lane
+        if lane == NOBODY and router == LEAST_OUTSTANDING:
+            if first_due_s <= now_s:
+                first_due_s = look(work, scores, due_s, now_s)
+            lane = np.argmax(scores)
+        elif lane == NOBODY:
+            lane = route(lanes, requests[request]["pick"], router, now_s)
+        requests[request]["replica"] = lane
         catch_up(lanes, exec_s, requests, lane, now_s)
         enqueue(lanes[lane], requests, request)
         if router == LEAST_OUTSTANDING:
@@ -105,6 +100,16 @@ def serve_arrivals(work: LoopWork, router: int, until_s: float) -> None:
             first_due_s = min(first_due_s, due_s[lane])
     for index in range(len(lanes)):
         catch_up(lanes, exec_s, requests, index, until_s)
+
+
+def look(work: LoopWork, scores: Floats, due_s: Floats, now_s: float) -> float:
+    """Catch up with the replicas that change by themselves until now; when the next one does."""
+    lanes, exec_s, requests = work
+    for index in range(len(lanes)):
+        if due_s[index] <= now_s:
+            catch_up(lanes, exec_s, requests, index, now_s)
+            scores[index], due_s[index] = seen(lanes[index], now_s)
+    return float(due_s.min())
 
 
 def seen(lane: np.void, now_s: float) -> tuple[float, float]:
@@ -199,7 +204,7 @@ def launch(lane: np.void, requests: Rows, start_s: float, mean_s: float) -> None
     lane["batches"] += 1
 
 
-LOOP_HELPERS = (seen, route, enqueue, drop_hopeless, launch, catch_up)
+LOOP_HELPERS = (seen, route, enqueue, drop_hopeless, launch, catch_up, look)
 """What `serve_arrivals` calls, each before those that call it."""
 
 

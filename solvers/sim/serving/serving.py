@@ -13,10 +13,11 @@ overload = a fluid that fills or drains linearly; what a limit turns away near c
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, compress
+from operator import mul
 from typing import NamedTuple
 
 from solvers.sim.serving.hopeless import OVERSHOOT, Dropping, dropping, exponent, interpolated
@@ -60,12 +61,32 @@ class Served:
     latency_ms_p99: float | None = None
 
 
-class _Point(NamedTuple):
-    """Requests that share a latency; `own_ms` of it is the execution of their own batch."""
+class _Points(NamedTuple):
+    """Groups of requests that share a latency; `own_ms` of it is the execution of their own batch."""
 
-    latency_ms: float
-    own_ms: float
-    weight: float
+    latency_ms: list[float]
+    own_ms: list[float]
+    weight: list[float]
+
+    def only(self, chosen: list[bool]) -> _Points:
+        return _Points(*(list(compress(column, chosen)) for column in self))
+
+    def beside(self, other: _Points) -> _Points:
+        return _Points(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def times(self, factor: float, parts: float = 1.0) -> _Points:
+        return self._replace(weight=[each * factor / parts for each in self.weight])
+
+    def by_latency(self) -> _Points:
+        return _Points(*map(list, zip(*sorted(zip(*self, strict=True)), strict=True))) if self.weight else self
+
+    @property
+    def mean_ms(self) -> float:
+        """Of weights that sum to 1."""
+        return float(sum(map(mul, self.latency_ms, self.weight)))
+
+
+_NONE = _Points([], [], [])
 
 
 def serve(
@@ -89,7 +110,7 @@ def serve(
         batch = batch_max * fluid_part + steady.batch * (1.0 - fluid_part)
         busy = min(1.0, fluid_part + steady.busy * (1.0 - fluid_part))
     completed = max(0.0, queue + arrived - dropped - end)
-    points = sorted(points)
+    points = points.by_latency()
     late = 0.0 if latency_ms_limit is None else _above(points, latency_ms_limit)
     p50, p95, p99 = _percentiles(points, (0.50, 0.95, 0.99)) if completed > 0.0 else (None, None, None)
     return Served(
@@ -111,7 +132,7 @@ class _StableServer:
     """A stable server: requests inside, latencies of those it answers, the part it drops, mean batch, busy part."""
 
     standing: float
-    points: list[_Point]
+    points: _Points
     lost: float
     batch: float
     busy: float
@@ -150,19 +171,20 @@ def _at_the_edge(rate: float, exec_ms: Sequence[float], limit_ms: float, walk: D
     carried = rate * (1.0 - walk.lost)
     stable = min(carried, EDGE * len(exec_ms) / exec_ms[-1])
     batch, during = _self_consistent(stable, exec_ms)
-    short = list(_steady_points(stable, exec_ms, batch, during, spills=False))
-    kept = [point for point in short if point.latency_ms <= limit_ms * ROUNDING]
-    points = [point._replace(weight=point.weight * walk.part_short) for point in kept or short]
+    short = _steady_points(stable, exec_ms, batch, during, spills=False)
+    kept = short.only([latency_ms <= limit_ms * ROUNDING for latency_ms in short.latency_ms])
     batch = walk.part_short * min(batch, walk.batch) + (1.0 - walk.part_short) * walk.batch
     batch = max(1.0, batch)
     middle = 1.0 - walk.part_short - walk.part_top
     behind = [(walk.left_behind(level), middle / len(_PHASES)) for level in _PHASES] + [(walk.room, walk.part_top)]
-    for left, weight in behind:
-        for phase in _PHASES:
-            latency_ms = walk.full_ms + (left + phase * walk.batch) / rate
-            points.append(_Point(min(limit_ms, latency_ms), walk.full_ms, weight / len(_PHASES)))
-    total = sum(point.weight for point in points)
-    mean_ms = sum(point.latency_ms * point.weight for point in points) / total
+    waited_ms = [walk.full_ms + (left + phase * walk.batch) / rate for left, _ in behind for phase in _PHASES]
+    full = _Points(
+        [min(limit_ms, each) for each in waited_ms],
+        [walk.full_ms] * len(waited_ms),
+        [weight / len(_PHASES) for _, weight in behind for _ in _PHASES],
+    )
+    points = (kept if kept.weight else short).times(walk.part_short).beside(full)
+    mean_ms = points.mean_ms / sum(points.weight)
     busy = min(1.0, carried * interpolated(exec_ms, batch) / batch)
     return _StableServer(standing=carried * mean_ms, points=points, lost=walk.lost, batch=batch, busy=busy)
 
@@ -182,24 +204,19 @@ def _self_consistent(rate: float, exec_ms: Sequence[float]) -> tuple[float, floa
 
 def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | None) -> _StableServer:
     batch, during = _self_consistent(rate, exec_ms)
-    kept, lost = [], 0.0
-    for point in _steady_points(rate, exec_ms, batch, during):
-        if latency_ms_limit is not None and point.latency_ms > latency_ms_limit * ROUNDING >= point.own_ms:
-            lost += point.weight
-        elif point.weight > 0.0:
-            kept.append(point)
-    mean_ms = sum(point.latency_ms * point.weight for point in kept)
+    points, latest_ms = _steady_points(rate, exec_ms, batch, during), (latency_ms_limit or math.inf) * ROUNDING
+    late = [waited > latest_ms >= own for waited, own in zip(points.latency_ms, points.own_ms, strict=True)]
+    lost = sum(compress(points.weight, late), 0.0)
+    points = points.only([weight > 0.0 and not each for weight, each in zip(points.weight, late, strict=True)])
     busy = min(1.0, rate * interpolated(exec_ms, batch) / batch)
-    return _StableServer(standing=rate * mean_ms, points=kept, lost=lost, batch=batch, busy=busy)
+    return _StableServer(standing=rate * points.mean_ms, points=points, lost=lost, batch=batch, busy=busy)
 
 
-def _steady_points(
-    rate: float, exec_ms: Sequence[float], batch: float, during: float, spills: bool = True
-) -> Iterator[_Point]:
+def _steady_points(rate: float, exec_ms: Sequence[float], batch: float, during: float, spills: bool = True) -> _Points:
     """Requests that find the server free, and those that wait for the batch that runs. Weights sum to 1."""
     batch_max, full_ms = float(len(exec_ms)), exec_ms[-1]
     free = math.exp(-during) / batch
-    yield _Point(exec_ms[0], exec_ms[0], free)
+    points = _Points([exec_ms[0]], [exec_ms[0]], [free])
     # A long batch gathers a long next batch: sizes are an autoregressive chain, which widens their spread.
     memory = min(0.9, rate * (interpolated(exec_ms, batch + 0.5) - interpolated(exec_ms, max(1.0, batch - 0.5))))
     sigma = math.sqrt(during / (1.0 - memory * memory))
@@ -210,13 +227,14 @@ def _steady_points(
         own_ms = interpolated(exec_ms, min(batch_max, max(1.0, 1.0 + during + spread * sigma)))
         now_ms = interpolated(exec_ms, min(batch_max, max(1.0, batch + memory * spread * sigma)))
         weight = (1.0 - free) * spread_weight
-        for phase in _PHASES:
-            yield _Point(phase * now_ms + own_ms, own_ms, weight * (1.0 - spill_part) / len(_PHASES))
+        points.latency_ms.extend([phase * now_ms + own_ms for phase in _PHASES])
+        points.weight.extend([weight * (1.0 - spill_part) / len(_PHASES)] * len(_PHASES))
         # Whole batches of wait make the phase matter less: two stand for all.
         for wait_ms, wait_weight in waits:
-            each = 0.5 * weight * spill_part * wait_weight
-            yield _Point(0.25 * now_ms + own_ms + wait_ms, own_ms, each)
-            yield _Point(0.75 * now_ms + own_ms + wait_ms, own_ms, each)
+            points.latency_ms.extend((0.25 * now_ms + own_ms + wait_ms, 0.75 * now_ms + own_ms + wait_ms))
+            points.weight.extend([0.5 * weight * spill_part * wait_weight] * 2)
+        points.own_ms.extend([own_ms] * (len(_PHASES) + 2 * len(waits)))
+    return points
 
 
 def _spill(during_full: float, batch_max: int) -> tuple[float, float]:
@@ -235,7 +253,7 @@ class _Filled:
     queue_end: float
     completed: float
     dropped: float
-    points: list[_Point]
+    points: _Points
 
 
 def _backlog(
@@ -285,7 +303,7 @@ class _Backlog:
         start = self.queue - dropped
         if self.drift < 0.0:
             if start <= self.floor:
-                return _Filled(0.0, start, 0.0, dropped, [])
+                return _Filled(0.0, start, 0.0, dropped, _NONE)
             lasted_ms = min(interval_ms, (start - self.floor) / -self.drift)
             end = start + self.drift * lasted_ms
             return _Filled(lasted_ms, end, (self.rate - self.drift) * lasted_ms, dropped, self._ramp(start, end, 1.0))
@@ -293,43 +311,44 @@ class _Backlog:
         end = start + self.drift * filling_ms
         completed = max(0.0, self.rate - self.drift) * filling_ms
         if self.floor > 0.0:
-            return _Filled(filling_ms, end, completed, dropped, self._ramp(start, end, 1.0) if filling_ms > 0.0 else [])
+            return _Filled(
+                filling_ms, end, completed, dropped, self._ramp(start, end, 1.0) if filling_ms > 0.0 else _NONE
+            )
         dropped += self.drift * (interval_ms - filling_ms)
         part = filling_ms / interval_ms
-        points = self._ramp(start, end, part) + self._ramp(end, end, 1.0 - part)
+        points = self._ramp(start, end, part).beside(self._ramp(end, end, 1.0 - part))
         return _Filled(interval_ms, end, max(0.0, self.rate - self.drift) * interval_ms, dropped, points)
 
-    def _ramp(self, start: float, end: float, weight: float) -> list[_Point]:
+    def _ramp(self, start: float, end: float, weight: float) -> _Points:
         """What completes while the queue goes from start to end: its wait in line, then its own batch."""
-        made = []
+        made = _Points([], [], [weight / len(_PHASES)] * len(_PHASES))
         for phase in _PHASES:
             waiting = start + (end - start) * phase
             own_ms = interpolated(self.exec_ms, min(float(len(self.exec_ms)), max(1.0, waiting)))
             waited_ms = max(waiting * self.exec_ms[-1] / len(self.exec_ms), phase * own_ms)
-            made.append(_Point(min(self.latest_ms, waited_ms + own_ms), own_ms, weight / len(_PHASES)))
+            made.latency_ms.append(min(self.latest_ms, waited_ms + own_ms))
+            made.own_ms.append(own_ms)
         return made
 
 
-def _mix(fluid: list[_Point], fluid_requests: float, steady: list[_Point], steady_requests: float) -> list[_Point]:
+def _mix(fluid: _Points, fluid_requests: float, steady: _Points, steady_requests: float) -> _Points:
     """Both phases' latencies, weighted by their requests."""
-    mixed: list[_Point] = []
+    mixed = _NONE
     for points, requests in ((fluid, fluid_requests), (steady, steady_requests)):
-        total = sum(point.weight for point in points)
+        total = sum(points.weight)
         if total > 0.0 and requests > 0.0:
-            mixed.extend(_Point(point.latency_ms, point.own_ms, point.weight * requests / total) for point in points)
-    return mixed or steady
+            mixed = mixed.beside(points.times(requests, total))
+    return mixed if mixed.weight else steady
 
 
-def _percentiles(points: list[_Point], levels: tuple[float, float, float]) -> list[float | None]:
+def _percentiles(points: _Points, levels: tuple[float, float, float]) -> list[float | None]:
     """The latencies, of points in order of latency, that these parts of the weight keep."""
-    reached = list(accumulate(point.weight for point in points))
-    total = sum(point.weight for point in points)
+    reached, total = list(accumulate(points.weight)), sum(points.weight)
     found = (bisect_left(reached, level * total - 1e-12) for level in levels)
-    return [points[index].latency_ms if index < len(points) else None for index in found]
+    return [points.latency_ms[index] if index < len(reached) else None for index in found]
 
 
-def _above(points: list[_Point], limit_ms: float) -> float:
-    total = sum(point.weight for point in points)
-    return (
-        sum(point.weight for point in points if point.latency_ms > limit_ms * ROUNDING) / total if total > 0.0 else 0.0
-    )
+def _above(points: _Points, limit_ms: float) -> float:
+    """The part, of points in order of latency, that takes longer."""
+    total, late = sum(points.weight), bisect_right(points.latency_ms, limit_ms * ROUNDING)
+    return sum(points.weight[late:]) / total if total > 0.0 else 0.0
