@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -353,14 +353,8 @@ are bound to the same few.
 FULL_PART = 0.94
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """Hosts by kind and filling, and the part of all GPUs that the fractional plan gives away: no way of packing the
-    same pods gives more, but for what rounding to cores costs.
-    """
-
-    fillings: tuple[tuple[EmptyHost, Filling, int], ...]
-    allocated_part: float
+Mix: TypeAlias = tuple[tuple[EmptyHost, Filling, int], ...]
+"""How many hosts of a kind are filled so."""
 
 
 def mix(asks: Asks, hosts: list[EmptyHost], counts: Whole, engine: Engine) -> Mix:
@@ -395,9 +389,9 @@ def _mix(asks: Asks, hosts: list[EmptyHost], counts: Whole, engine: Engine, late
             break
         price, rent = -answer.row_duals[: len(asks)], -answer.row_duals[len(asks) :]
     values = answer.values if answer.values is not None else np.zeros(len(columns) + 2 * len(asks))
-    first, later = (values[len(columns) :].reshape(2, len(asks)) @ asks.need_milli) / capacity_milli
+    first_part = float(values[len(columns) : len(columns) + len(asks)] @ asks.need_milli) / capacity_milli
     whole = [(kinds[kind], filling, int(values[number] + GAIN)) for number, (kind, filling) in enumerate(list(columns))]
-    return Mix(tuple(item for item in whole if item[2]), float(first + later)), float(first)
+    return tuple(item for item in whole if item[2]), first_part
 
 
 def _programme(

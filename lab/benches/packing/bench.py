@@ -70,7 +70,7 @@ class Reserving:
         free: dict[EmptyHost, list[int]] = {}
         for number, host in reversed(list(enumerate(hosts))):
             free.setdefault(host, []).append(number)
-        for kind, filling, times in mix.fillings:
+        for kind, filling, times in mix:
             for _ in range(times):
                 number = free[kind].pop()
                 for ask, gpu in filling:
