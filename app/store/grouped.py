@@ -65,8 +65,16 @@ class GroupCommit(Generic[Item, Result]):
         with self._lock:
             self._waiting.append(ticket)
             leads, self._busy = not self._busy, True
-        if leads or await wrap_future(ticket.leads):
-            await self._lead()
+        try:
+            leads = leads or await wrap_future(ticket.leads)
+        except asyncio.CancelledError:
+            if not ticket.leads.cancel() and ticket.leads.result():
+                # It had become this one's turn meanwhile.
+                self._pass_on([])
+            raise
+        if leads:
+            # To its end, also where its sender has been told to go: others wait for it.
+            await asyncio.shield(self._lead())
         if ticket.error is not None:
             raise ticket.error
         if ticket.result is None:

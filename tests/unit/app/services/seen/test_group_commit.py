@@ -160,6 +160,36 @@ def test_who_hangs_up_leaves_the_turn_to_others() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("moment", ["lingers", "stores", "becomes"])
+def test_who_leads_and_is_ended_stalls_nobody(moment: str) -> None:
+    """Else all reports of a process would wait for good."""
+    writer = _Slow()
+    group: GroupCommit[int, int] = GroupCommit(writer, linger_s=lambda: 0.1)
+
+    async def work() -> None:
+        leads = asyncio.create_task(group.submit(0))
+        await asyncio.sleep(0)
+        if moment == "becomes":
+            assert await asyncio.to_thread(writer.entered.wait, 10)
+        beside = [asyncio.create_task(group.submit(number)) for number in (1, 2)]
+        await asyncio.sleep(0)
+        if moment == "stores":
+            assert await asyncio.to_thread(writer.entered.wait, 10)
+        if moment == "becomes":
+            leads, stays = beside[0], [leads, beside[1]]
+            group._waiting[0].leads.add_done_callback(lambda _: leads.cancel())
+        else:
+            stays = beside
+            leads.cancel()
+        writer.released.set()
+        answers = [await each for each in stays]
+        assert answers == ([0, 20] if moment == "becomes" else [10, 20])
+        assert leads.cancelled()
+        assert await group.submit(3) == 30
+
+    run(work)
+
+
 def test_a_failed_batch_fails_everybody_in_it_and_nobody_after() -> None:
     answers = iter([TransientError("away"), None])
 
