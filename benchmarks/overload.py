@@ -1,12 +1,13 @@
 """What the API stores of a fleet's reports at once and five times its capacity, with admission and without.
 
-    python -m benchmarks.overload [--seconds 20] [--only with]
+    python -m benchmarks.overload [--seconds 60] [--only with]
 
 Every node is as an agent: one report each interval, one request at a time, given up after ten seconds, and a pause
 after that or after a 429 for as long as it says. Five times the capacity is offered twice: as agents do, who send what
 waits in one request, and dropping what could not be sent for the newest, so that each report costs the server a
-request. API and PostgreSQL have one core, the load has the others. Goodput counts the reports that were acknowledged to
-who still waited.
+request. API and PostgreSQL have one core, the load has the others and says how much of one it took: where that is
+near 100 %, it is the load that was measured. Goodput counts the reports that were acknowledged to who still waited, in
+the second half of a load that begins when all who send are there.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import asyncio
 import os
 import random
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from threading import Barrier
 
 import psycopg
 
@@ -42,6 +43,8 @@ CORES = sorted(os.sched_getaffinity(0))
 """The first is the control plane's, the others are the load's."""
 CAPACITY_CONNECTIONS = 256
 """As many as are worked on at once: who stores lingers for others."""
+CAPACITY_S = 15.0
+"""Nobody is told to wait then; beyond it, up to half a minute, so what is offered must last for longer than that."""
 CLONED = ("nodes", "devices", "node_states", "told_replicas")
 
 
@@ -71,23 +74,25 @@ def make_nodes(stack: Stack, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one client process sends from `begin_s` (wall clock) on: nodes from `first`, each a report every
-    `interval_s`; 0: as fast as answered, each in the name of another node.
+    """What one client process sends once all are at the `gate`: nodes from `first`, each a report every `interval_s`;
+    0: as fast as answered, each in the name of another node.
     """
 
     port: int
     first: int
     nodes: int
     interval_s: float
-    begin_s: float
     seconds: float
+    gate: Barrier
     keeps: bool
     """Whether what could not be sent goes with the next ones."""
+    slower: float = 1.0
+    """How much of our time passes in one second of the nodes' clocks."""
 
 
 async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None:
     connection, name = Connection(load.port, f"hr_bench_{number}"), f"bench-{number}".encode()
-    begin_s = time.monotonic() + load.begin_s - time.time()
+    begin_s, began_at_s = time.monotonic(), time.time()
     made_s, pause_until_s = begin_s + random.random() * load.interval_s, 0.0
     end_s, asked, kept, sequence = begin_s + load.seconds, 0, 0, int(time.time() * 1000)
     while (now_s := max(time.monotonic(), pause_until_s, 0.0 if kept else made_s)) < end_s:
@@ -102,7 +107,11 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
         sent = min(kept, REPORTS_PER_SEND)
         kept -= sent
         ages = (load.interval_s * (sent - 1 - place) for place in range(sent))
-        reports = b",".join(body.at(sequence + place, time.time() - age_s) for place, age_s in enumerate(ages))
+        reports = b",".join(
+            body.at(sequence + place, began_at_s + (time.monotonic() - begin_s - age_s) / load.slower)
+            for place, age_s in enumerate(ages)
+        )
+        sent_s = time.monotonic()
         try:
             told = connection.post(PATH, b"[%b]" % reports.replace(b"bench-0", name))
             status, _ = await asyncio.wait_for(told, GIVE_UP_S)
@@ -115,6 +124,7 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
             half = "late" if time.monotonic() > begin_s + load.seconds / 2 else "early"
             seen[f"{half} {status}"] += 1
             seen[f"{half} stored"] += sent * (status == 200)
+            seen[f"ms {1000 * (time.monotonic() - sent_s):.0f}"] += status == 200
         if status != 200:
             pause_until_s = time.monotonic() + pause_s
         if status == 200 or not load.keeps:
@@ -125,31 +135,45 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
 
 
 def live(load: Load) -> Counter[str]:
-    """Run the nodes of one process; answers by half of the time and status, 0 where they were given up."""
+    """Run the nodes of one process; answers by half of the time and status, 0 where they were given up, stored ones by
+    their milliseconds, and those of the processor that it took.
+    """
     os.sched_setaffinity(0, CORES[1:] or CORES)
+    load.gate.wait()
 
     async def run() -> Counter[str]:
         seen: Counter[str] = Counter()
         body = Body("bench-0")
+        took_s = time.process_time()
         await asyncio.gather(*(_life(load, load.first + place, body, seen) for place in range(load.nodes)))
+        seen["load"] += int(1000 * (time.process_time() - took_s))
         return seen
 
     return asyncio.run(run())
 
 
-STARTED_S = 3.0
-"""Until the clients are there."""
-
-
 def offered(
-    stack: Stack, nodes: int, interval_s: float, seconds: float, begin_s: float = 0.0, *, keeps: bool = False
+    stack: Stack,
+    nodes: int,
+    interval_s: float,
+    seconds: float,
+    looks: Callable[[], None] = lambda: None,
+    *,
+    keeps: bool = False,
+    slower: float = 1.0,
 ) -> Counter[str]:
-    """What became of the load of so many nodes."""
-    each, begin_s = max(1, nodes // CLIENTS), begin_s or time.time() + STARTED_S
-    firsts = range(1, 1 + each * CLIENTS, each)
-    loads = [Load(stack.port, first, each, interval_s, begin_s, seconds, keeps) for first in firsts]
-    with ProcessPoolExecutor(CLIENTS, get_context("spawn")) as pool:
-        return sum(pool.map(live, loads), Counter())
+    """What became of the load of so many nodes; `looks` is called in the middle and at the end."""
+    each, spawned = max(1, nodes // CLIENTS), get_context("spawn")
+    with spawned.Manager() as manager, ProcessPoolExecutor(CLIENTS, spawned) as pool:
+        gate = manager.Barrier(CLIENTS + 1)
+        firsts = range(1, 1 + each * CLIENTS, each)
+        loads = [Load(stack.port, first, each, interval_s, seconds, gate, keeps, slower) for first in firsts]
+        lives = [pool.submit(live, load) for load in loads]
+        gate.wait()
+        for _ in range(2):
+            time.sleep(seconds / 2)
+            looks()
+        return sum((life.result() for life in lives), Counter())
 
 
 def goodput(seen: Mapping[str, int], seconds: float) -> float:
@@ -198,22 +222,14 @@ class Seen:
         return (
             f"{goodput(self.answers, self.seconds):.0f}/s by wall; {self.per_processor_s:.0f} a processor second "
             f"(each stored one: API {1000 * self.late.api_s / stored:.2f} ms, "
-            f"PostgreSQL {1000 * self.late.postgres_s / stored:.2f} ms; both got {100 * got:.0f} % of a core)"
+            f"PostgreSQL {1000 * self.late.postgres_s / stored:.2f} ms; both got {100 * got:.0f} % of a core, the load "
+            f"{self.answers['load'] / (10 * self.seconds):.0f} %)"
         )
 
 
 def load(stack: Stack, nodes: int, interval_s: float, seconds: float, *, keeps: bool = False) -> Seen:
-    begin_s = time.time() + STARTED_S
     spent: list[Spent] = []
-    looks = [
-        threading.Timer(STARTED_S + after_s, lambda: spent.append(Spent.so_far(stack)))
-        for after_s in (seconds / 2, seconds)
-    ]
-    for look in looks:
-        look.start()
-    answers = offered(stack, nodes, interval_s, seconds, begin_s, keeps=keeps)
-    for look in looks:
-        look.join()
+    answers = offered(stack, nodes, interval_s, seconds, lambda: spent.append(Spent.so_far(stack)), keeps=keeps)
     return Seen(answers, spent[1].since(spent[0]), seconds)
 
 
@@ -224,16 +240,17 @@ def measure(how: str, serve: tuple[str, ...], seconds: float) -> float:
         with Client(stack.server, stack.admin_token) as client:
             client.put("gpu-type", GPU_TYPE)
         make_nodes(stack, NODES_MAX)
-        offered(stack, CAPACITY_CONNECTIONS, 0.0, seconds)
-        full = load(stack, CAPACITY_CONNECTIONS, 0.0, seconds)
-        capacity = goodput(full.answers, seconds)
+        shortly = min(CAPACITY_S, seconds)
+        offered(stack, CAPACITY_CONNECTIONS, 0.0, shortly)
+        full = load(stack, CAPACITY_CONNECTIONS, 0.0, shortly)
+        capacity = goodput(full.answers, shortly)
         print(f"{how}: capacity ({CAPACITY_CONNECTIONS} connections, closed loop) {full}", flush=True)
         reached = 0.0
         for times, keeps in ((1, True), (5, True), (5, False)):
             nodes = min(NODES_MAX, int(times * capacity * INTERVAL_S))
             seen = load(stack, nodes, nodes / (times * capacity), seconds, keeps=keeps)
             reached = goodput(seen.answers, seconds)
-            told = ", ".join(f"{name} {n}" for name, n in sorted(seen.answers.items()))
+            told = ", ".join(f"{name} {n}" for name, n in sorted(seen.answers.items()) if name[:2] in ("ea", "la"))
             share, by_cost = reached / capacity, seen.per_processor_s / full.per_processor_s
             how_sent = "as agents do" if keeps else "the newest only"
             print(
@@ -256,7 +273,7 @@ def serve_without() -> None:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--only", choices=("with", "without"))
     parser.add_argument("--serve-without", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -26,7 +26,7 @@ from headroom_client import Client
 from solvers.errors import HeadroomError
 from tests.ports import free_port
 
-READY_S_MAX = 60.0
+READY_S_MAX = 300.0
 
 
 @dataclass(frozen=True, slots=True)
