@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.auth import Authenticator
 from app.api.problems import of_error
 from app.errors import RateLimitedError
+from app.store.ingest import ALIVE_S
 
 LATE_S = 1.0
 """Where somebody has been here for so long, no more are let in than are stored in that time, however fast the database
@@ -30,6 +32,8 @@ PACE_S = 2.0
 WAIT_S_MAX = 8.0
 """Where it got slow since, who waits is told after this time."""
 WAITING_BYTES_MAX = 64 * 2**20
+AGAIN_S_MAX = ALIVE_S / 1.5
+"""Agents wait up to half as long again as they are told, and nobody believes in who is not heard for longer."""
 
 
 class TurnQueue:
@@ -49,8 +53,9 @@ class TurnQueue:
         """Of those who wait, and of all who are here."""
         self._pace, self._done, self._since_s = 0.0, 0, now_s()
         """Bytes a second that were worked on lately, and those since."""
-        told = "more of this than can be worked on in time; it was not stored, send it again"
-        self.refusal = RateLimitedError(told, retry_after_s)
+        self._retry_after_s = retry_after_s
+        self._due_s = now_s()
+        """When those that were told to come again have had their turn, one after the other."""
 
     @property
     def is_full(self) -> bool:
@@ -61,6 +66,16 @@ class TurnQueue:
             return False
         # Nobody waits until all who came before are gone: then nothing would be left to do.
         return self._held >= LATE_S * max(self._pace, self._done / max(now_s - self._since_s, PACE_S))
+
+    def refuse(self) -> RateLimitedError:
+        """What to tell who finds no place: come again in your turn behind those that were told before, each of which
+        takes as long as one of those that are here does; and not before there is something new to say.
+        """
+        now_s = self._now_s()
+        turn_s = (now_s - next(iter(self._here.values()), now_s)) / max(1, len(self._here))
+        self._due_s = min(max(now_s, self._due_s) + turn_s, now_s + max(AGAIN_S_MAX, self._retry_after_s))
+        told = "more of this than can be worked on in time; it was not stored, send it again"
+        return RateLimitedError(told, max(self._retry_after_s, self._due_s - now_s))
 
     def age_s(self) -> float:
         """How long the oldest has been here; from any thread."""
@@ -73,7 +88,7 @@ class TurnQueue:
         """
         if self.is_full:
             # Before it is read: who asked for leave to send keeps it.
-            raise self.refusal
+            raise self.refuse()
         body = await Request(scope, receive).body()
         # What follows a whole body is that the client has gone.
         gone = asyncio.ensure_future(receive())
@@ -89,7 +104,7 @@ class TurnQueue:
 
     async def _work(self, size: int, gone: asyncio.Future[Message], work: Callable[[], Awaitable[None]]) -> None:
         if self.is_full:
-            raise self.refusal
+            raise self.refuse()
         me = object()
         self._here[me] = self._now_s()
         self._held += size
@@ -122,7 +137,7 @@ class TurnQueue:
         await asyncio.wait((turn, gone), timeout=WAIT_S_MAX, return_when=asyncio.FIRST_COMPLETED)
         if turn in self.waiting:
             self._leave(turn)
-            raise ClientDisconnect if gone.done() else self.refusal
+            raise ClientDisconnect if gone.done() else self.refuse()
         turn.result()
 
     def _leave(self, turn: asyncio.Future[None]) -> asyncio.Future[None]:
@@ -184,7 +199,7 @@ class Door:
         self._is_ending = is_ending
         self._name, self._numbers = new_id(), itertools.count(1)
         self._counted = counted
-        self._told: dict[TurnQueue, AskedAgain] = {}
+        self._told: dict[int, AskedAgain] = {}
 
     def turn_away(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
         """The answer to a request that has to come again, whole but for the server's fields; None: let it in."""
@@ -195,9 +210,11 @@ class Door:
         if lane is None or not lane.is_full:
             return None
         self._counted(method, path, 429, 0.0)
-        if lane not in self._told:
-            self._told[lane] = AskedAgain(lane.refusal)
-        return self._told[lane].told(request_id_of(said, lambda: f"{self._name}-{next(self._numbers)}"))
+        refusal = lane.refuse()
+        after_s = math.ceil(refusal.retry_after_s)
+        if after_s not in self._told:
+            self._told[after_s] = AskedAgain(refusal)
+        return self._told[after_s].told(request_id_of(said, lambda: f"{self._name}-{next(self._numbers)}"))
 
 
 class AskedAgain:

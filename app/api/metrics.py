@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,25 +26,28 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
+        requests = Counter(
             "headroom_http_requests", "Requests answered.", ("method", "route", "status"), registry=registry
         )
-        self._latency = Histogram(
+        latency = Histogram(
             "headroom_http_request_duration_seconds",
             "Time to the first byte of the answer: of agents' calls, of other reads and writes.",
             ("kind",),
             buckets=_LATENCY_BUCKETS_S,
             registry=registry,
         )
-        self._seconds = Counter(
+        seconds = Counter(
             "headroom_http_route_seconds", "Time to first bytes, by route.", ("method", "route"), registry=registry
         )
+        # To look a series up costs more than to count, and who is turned away costs little else.
+        self._requests, self._latency = cache(requests.labels), cache(latency.labels)
+        self._seconds = cache(seconds.labels)
 
     def observe(self, method: str, route: str, status: int, duration_s: float) -> None:
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).inc(duration_s)
+        self._requests(method, route, str(status)).inc()
+        self._seconds(method, route).inc(duration_s)
         kind = "agent" if route.startswith("/v1/agent/") else "read" if method in _READS else "write"
-        self._latency.labels(kind).observe(duration_s)
+        self._latency(kind).observe(duration_s)
 
 
 class IngestMetrics:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
+import math
+import random
 from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
 
 from app.api import admission
-from app.api.admission import LANES, LATE_S, PACE_S, Door, Lanes, TurnQueue
+from app.api.admission import AGAIN_S_MAX, LANES, LATE_S, PACE_S, Door, Lanes, TurnQueue
 from app.api.auth import Authenticator
 from app.errors import RateLimitedError
 from app.services.declared.tokens import Actor
+from app.store.ingest import ALIVE_S
 from app.store.tokens import Purpose, Role
 
 NODE = Actor(token_id="node", role=Role.AGENT, purpose=Purpose.NODE, subject="a")
 AFTER_S = 7.0
+INTERVAL_S = 5.0
 
 
 class Work:
@@ -147,6 +152,95 @@ def test_behind_who_is_late_as_much_is_let_in_as_is_worked_on_in_that_time() -> 
     asyncio.run(run())
 
 
+def test_the_more_were_told_to_come_again_the_later_the_next_is_to() -> None:
+    """Each behind those that were told before, in steps of what one of those that are here takes."""
+    now = [0.0]
+    lane = TurnQueue(3, 3, AFTER_S, lambda: now[0])
+    for _ in range(4):
+        lane._here[object()] = now[0]
+    now[0] = 8.0
+    told = [lane.refuse().retry_after_s for _ in range(20)]
+    # Not before there is something new to say, and not later than a node is believed in.
+    assert told == [min(AGAIN_S_MAX, max(AFTER_S, 2.0 * place)) for place in range(1, 21)]
+    assert 1.5 * AGAIN_S_MAX <= ALIVE_S
+    now[0] += 10.0
+    lane._here = {object(): now[0] - 1.0}
+    assert lane.refuse().retry_after_s == AGAIN_S_MAX - 10.0 + 1.0
+    now[0] += 100.0
+    assert lane.refuse().retry_after_s > AFTER_S
+    assert TurnQueue(1, 1, 60.0, lambda: 0.0).refuse().retry_after_s == 60.0
+
+
+STORE_S, ASK_S, TELL_S = 0.006, 0.0025, 0.0012
+"""What a report, a request and a refusal cost one processor here: ten times what they do."""
+
+
+class Fleet:
+    """Nodes as agents are, in time of their own, before a lane behind which one processor stores and refuses."""
+
+    def __init__(self, nodes: int, *, keeps: bool) -> None:
+        self.now_s = self.busy_until_s = 0.0
+        self.stored = 0
+        self._keeps = keeps
+        self._random = random.Random(1)
+        self._lane = TurnQueue(*LANES["/v1/agent/reports"], INTERVAL_S, lambda: self.now_s)
+        self._made_s = [self._random.uniform(0.0, INTERVAL_S) for _ in range(nodes)]
+        self._kept = [0] * nodes
+        self._come = [(made_s, node) for node, made_s in enumerate(self._made_s)]
+        self._waiting: list[tuple[int, int]] = []
+        self._owed_s = 0.0
+        heapq.heapify(self._come)
+
+    def run(self, until_s: float) -> None:
+        while self.now_s < until_s:
+            at_s, node = self._come[0]
+            if self._waiting and self.busy_until_s <= at_s:
+                self.now_s = max(self.now_s, self.busy_until_s)
+                self._store()
+            else:
+                self.now_s = max(self.now_s, at_s)
+                heapq.heappop(self._come)
+                self._ask(node)
+
+    def _ask(self, node: int) -> None:
+        made = max(0, 1 + int((self.now_s - self._made_s[node]) / INTERVAL_S))
+        self._made_s[node] += made * INTERVAL_S
+        self._kept[node] = self._kept[node] + made if self._keeps else 1
+        if self._lane.is_full:
+            self._owed_s += TELL_S
+            pause_s = math.ceil(self._lane.refuse().retry_after_s) * self._random.uniform(0.5, 1.5)
+            heapq.heappush(self._come, (self.now_s + pause_s, node))
+            return
+        sent = min(50, self._kept[node])
+        self._kept[node] -= sent
+        self._lane._here[node], self._lane._held = self.now_s, self._lane._held + sent
+        self._waiting.append((node, sent))
+
+    def _store(self) -> None:
+        """One commit, after what refusals took; its senders come again when there is more to say."""
+        batch = self._waiting[:32]
+        del self._waiting[:32]
+        reports = sum(sent for _, sent in batch)
+        self.now_s += self._owed_s + len(batch) * ASK_S + reports * STORE_S
+        self.busy_until_s, self._owed_s = self.now_s, 0.0
+        self.stored += reports
+        for node, sent in batch:
+            del self._lane._here[node]
+            self._lane._held -= sent
+            self._lane._count(sent)
+            heapq.heappush(self._come, (self.now_s if self._kept[node] else self._made_s[node], node))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_fleet_of_five_times_the_capacity_costs_less_than_a_fifth_of_it(keeps: bool) -> None:
+    """Where all come again after an interval, refusals are ten for each stored report, and take more than half."""
+    fleet = Fleet(int(5 * INTERVAL_S / (STORE_S + ASK_S)), keeps=keeps)
+    fleet.run(20.0)
+    before = fleet.stored
+    fleet.run(80.0)
+    assert (fleet.stored - before) * (STORE_S + ASK_S) / 60.0 >= 0.8
+
+
 def test_bodies_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "WAITING_BYTES_MAX", 10)
 
@@ -253,7 +347,7 @@ def test_the_door_answers_for_lanes_that_are_full() -> None:
     assert ask() is None
     stranger = lanes.lane_of("POST", reports, "Bearer good")
     assert stranger is not None
-    stranger._here[object()] = -LATE_S - 1e9
+    stranger._here[object()] = -2.0 * LATE_S
     head, _, body = (ask() or b"").partition(b"\r\n\r\n")
     problem = json.loads(body)
     assert (problem["status"], problem["code"], problem["request_id"]) == (429, "rate-limited", "process-1")
@@ -273,7 +367,7 @@ def test_the_door_answers_for_lanes_that_are_full() -> None:
     assert ask() is None
     known = lanes.lane_of("POST", reports, "Bearer good")
     assert known is not None
-    known._here[object()] = -LATE_S - 1e9
+    known._here[object()] = -2.0 * LATE_S
     assert ask() is not None
     ending[0] = True
     assert ask() is None
