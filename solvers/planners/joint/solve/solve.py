@@ -43,7 +43,8 @@ from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL = 0.7
-DIVE_UNTIL = 0.7
+DIVE_UNTIL, DIVE_ALONE_UNTIL, DIVE_PART, DIVE_ROUNDS = 0.7, 0.3, 0.3, 6.5
+"""Of what is left, a dive alone may take; and how many rounds of generation one of its own takes, in all its stages."""
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
 FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
@@ -63,8 +64,8 @@ URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
 WORKLOADS_MAX = 700
 """Solved whole."""
-PROOF_PART = 0.2
-"""Of what generation leaves, kept for the bound where it is not near enough: to serve every rate comes before that."""
+PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
+"""Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GAP, GAP_LAST = 0.005, 3e-4
@@ -110,10 +111,10 @@ class SolveOrder:
 
 
 DEPTHS = (
-    Depth(rounds=6, group_part=0.4, up_part=0.5),
-    Depth(rounds=3, group_part=0.1, up_part=0.1),
-    Depth(rounds=3, group_part=0.2, up_part=0.25),
-    Depth(rounds=6, group_part=1.0, up_part=0.25),
+    Depth(rounds=6, group_part=0.4, up_part=0.5, until_part=DIVE_UNTIL),
+    Depth(rounds=3, group_part=0.1, up_part=0.1, until_part=DIVE_UNTIL),
+    Depth(rounds=3, group_part=0.2, up_part=0.25, until_part=DIVE_UNTIL),
+    Depth(rounds=6, group_part=1.0, up_part=0.25, until_part=DIVE_UNTIL),
 )
 """Of the turns' dives, again and again: a device more or less decides, so many ways are luckier than one."""
 
@@ -130,7 +131,9 @@ class Phases:
     order: SolveOrder
     deadline: Deadline
     found: Layout
-    depth: Depth = DEPTHS[0]
+    depth: Depth | None = None
+    """None, of a turn alone: as deep as there is time for, and some is kept for the bound but where a pace is given."""
+    master: Master | None = None
     pace: Pace | None = None
     """Of the first programme; None: to the end."""
     facts: dict[str, float] = field(default_factory=partial(defaultdict[str, float], float))
@@ -140,8 +143,8 @@ class Phases:
 
     def run(self) -> Layout:
         """All phases, as far as the deadline lets them."""
-        problem, begun_s = self.problem, self.deadline.elapsed_s
-        master = Master(problem, Judge(problem))
+        problem, whole, begun_s = self.problem, self.deadline, self.deadline.elapsed_s
+        master = self.master or Master(problem, Judge(problem))
         master.offer(singles(problem, master.width))
         if problem.few_patterns:
             list_patterns(master, self.deadline)
@@ -153,24 +156,36 @@ class Phases:
             begin = Generation(master=master, relaxed=relaxation.best)
             self.search, self.bound = replace(begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
             self.facts |= {"rounds": relaxation.rounds, "relaxed_usd_per_h": self.search.relaxed.value}
-            self._search(begin)
+            depth = self.depth
+            if depth is None:
+                usd, rate = self.search.relaxed.value, relaxation.rounds / max(1 - whole.left_part, 1e-9)
+                rounds = np.clip(DIVE_PART * whole.left_part * rate / DIVE_ROUNDS, 1, DEPTHS[0].rounds)
+                far = self.bound is None or usd - self.bound.usd_per_h > GAP * abs(usd)
+                self.deadline = portion(whole, 1 - (PROOF_FAR_PART if far else PROOF_PART) * (self.pace is None))
+                depth = replace(DEPTHS[0], rounds=int(rounds), until_part=DIVE_ALONE_UNTIL)
+            self._search(begin, depth)
+            if self.deadline is not whole:
+                charge(whole, self.deadline)
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
         return self.found
 
-    def _search(self, begin: Generation) -> None:
+    def _search(self, begin: Generation, depth: Depth) -> None:
         """Where devices are few the best so far is exchanged before anything dives, and at last with fewer of them."""
         few = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW
         prices, judge, seed = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge, self.order.seed
         if few:
             self._within("improve_s", EARLY_PART, partial(improved, judge, self.found, prices, seed=seed))
-        dived = self._within("dive_s", 1.0, Dive(begin, replace(self.depth, until_part=DIVE_UNTIL)).run)
+        dived = self._within("dive_s", 1.0, Dive(begin, depth).run)
         if self.found.missing(self.problem)[self.problem.must_serve].any():
             self._within("complete_s", 1.0, partial(completed, judge, self.found))
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
             return
-        for base in (self.found, dived):
-            # The second one where the search from the best has ended by itself.
+        bases = [self.found, dived]
+        if not few:  # what a dive leaves a little short exchanging makes up: it counts for what serving it costs
+            bases.sort(key=lambda item: item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd))
+        for base in bases:
+            # The second one where the search from the first has ended by itself.
             part = IMPROVE_FEW_PART if few else IMPROVE_PART
             self._within("improve_s", part, partial(improved, judge, base, prices, seed=seed))
         if few:
@@ -192,12 +207,12 @@ class Phases:
         return worth_of(self.problem, self.order, layout)
 
 
-def first_layout(problem: JointProblem, time_left_s: float = 1e9) -> Layout:
+def first_layout(problem: JointProblem, time_left_s: float = 1e9, master: Master | None = None) -> Layout:
     """A layout at once that keeps every rule; demands that count least go without where devices lack. A few rounds of
     column generation at coarse shares and one dive in large steps: what they may look at grows with the number of
-    workloads and is no part of anybody's budget, for without it there is nothing to answer.
+    workloads and is no part of anybody's budget, for without it there is nothing to answer. `master` has its patterns.
     """
-    master = Master(problem, Judge(problem))
+    master = master or Master(problem, Judge(problem))
     master.offer(singles(problem, master.width))
     deadline = Deadline(time_left_s, FIRST_UNITS + int(FIRST_UNITS_PER_WORKLOAD * len(problem.workloads)))
     pace = Pace(rounds=FIRST_ROUNDS, repeats=REPEATS_MAX, finest_pct=COARSE_PCT)
@@ -250,7 +265,8 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     """
     groups = groups_of(problem) if len(problem.workloads) > WORKLOADS_MAX else ()
     done = [GroupLayout(group=group, layout=first_layout(group.problem, deadline.time_left_s)) for group in groups]
-    first = together(done) if groups else first_layout(problem, deadline.time_left_s)
+    master = Master(problem, Judge(problem))
+    first = together(done) if groups else first_layout(problem, deadline.time_left_s, master)
     facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": first.value(problem)}
     if len(first.patterns) <= FIRST_PATTERNS_MAX:
         first = improved_at_once(Judge(problem), first)
@@ -267,7 +283,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         if listed is not None:
             proven_usd = listed.bound_usd_per_h
             begin = min(begin, listed, key=partial(worth_of, problem, order))
-    found = _grouped(problem, order, done, deadline) if groups else _whole(problem, order, begin, deadline)
+    found = _grouped(problem, order, done, deadline) if groups else _whole(problem, order, begin, deadline, master)
     best = min(found, begin, key=partial(worth_of, problem, order))
     bounds = [usd for usd in (found.bound_usd_per_h, proven_usd) if usd is not None]
     facts |= found.facts | {"first_won": float(best is first), "groups": float(len(groups) or 1)}
@@ -293,19 +309,21 @@ def _turns(problem: JointProblem, deadline: Deadline) -> Iterator[Deadline]:
     """
     units = _first_turn(len(problem.workloads))
     if deadline.work_units is None or len(problem.workloads) > TURNS_WORKLOADS_MAX:
-        yield portion(deadline, 1.0 - PROOF_PART)
+        yield portion(deadline, 1.0 if len(problem.workloads) > TURNS_WORKLOADS_MAX else 1.0 - PROOF_PART)
         return
     while units <= (deadline.left_part - TURNS_UNTIL) * deadline.work_units and not deadline.late:
         yield Deadline(deadline.time_left_s, int(units))
         units *= TURNS_GROW
 
 
-def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline) -> Layout:
+def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline, master: Master) -> Layout:
     """Turns, each from the best so far with the patterns of those before; then the bound."""
     turns, phases, facts = [first], None, defaultdict[str, float](float)
     for turn, within in enumerate(_turns(problem, deadline)):
-        phases = Phases(problem, replace(order, seed=order.seed + SEEDS_APART * turn), within, turns[-1])
-        phases.depth, phases.facts = DEPTHS[turn % len(DEPTHS)], facts
+        seed = order.seed + SEEDS_APART * turn
+        phases = Phases(problem, replace(order, seed=seed), within, turns[-1], master=master, facts=facts)
+        if len(problem.workloads) <= TURNS_WORKLOADS_MAX:
+            phases.depth, phases.master = DEPTHS[turn % len(DEPTHS)], None
         if (layout := phases.run()) is not turns[-1]:
             turns.append(layout)
         charge(deadline, within)

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve import solve as solving
+from solvers.planners.joint.solve.generate import Depth, Dive, Generation
 from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.solve import TURNS_WORTH, SolveOrder, _turns, first_layout, solve, worth_units
@@ -60,6 +62,28 @@ def test_what_a_search_is_worth_is_spent_in_whole_turns(services: int) -> None:
         deadline.spend(turn.work_units)
         turns += 1
     assert turns == TURNS_WORTH
+
+
+def test_in_haste_one_quick_dive_is_where_exchanging_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves somebody a little short, which exchanging makes up; the first answer serves everybody and is dear."""
+    problem, begun, rounds = family_problem(200, 48, 1), list[Layout](), list[int]()
+
+    def exchanged(_judge: Judge, layout: Layout, *_rest: object, **_named: object) -> Layout:
+        begun.append(layout)
+        return layout
+
+    class Counting(Dive):
+        def __init__(self, begin: Generation, depth: Depth) -> None:
+            rounds.append(depth.rounds)
+            super().__init__(begin, depth)
+
+    monkeypatch.setattr(solving, "improved", exchanged)
+    monkeypatch.setattr(solving, "Dive", Counting)
+    _solved(problem)
+    assert begun[0].leaves_short(problem)
+    assert not begun[1].leaves_short(problem)
+    assert begun[0].usd_per_h < begun[1].usd_per_h
+    assert rounds == [1, 1]  # the first answer's, and the only turn's
 
 
 def test_equal_orders_end_alike() -> None:
