@@ -246,14 +246,11 @@ FIRST_S_MAX = 5.0
 """Of larger fleets the solve's own first layout is as good, and there sooner."""
 FIRST_MOMENT_S = 1.0
 """At most, where our own plan leaves somebody short and there is no time for another one."""
-FIRST_S_PER_WORKLOAD = 0.004
-FIRST_S_PER_PAIR = 1.4e-6
+FIRST_S_PER_WORKLOAD, FIRST_S_PER_PAIR = 0.004, 1.4e-6
 """Of workload and device."""
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
-RESERVE_S = 0.05
-RESERVE_S_PER_DEVICE = 0.0003
-RESERVE_S_PER_WORKLOAD = 0.0003
+RESERVE_S, RESERVE_S_PER_DEVICE, RESERVE_S_PER_WORKLOAD = 0.05, 0.0003, 0.0003
 """What seating, writing and bounding take."""
 WRITING_PART = 0.5
 """Of that: with less left nobody begins to."""
@@ -263,9 +260,7 @@ PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
 CLOSER_UNITS, CLOSER_TIMES, CLOSER_PART = 2200, 3, 0.2
 """What a nearer bound may take where devices are few, also in times all else; and what is kept of the deadline."""
-EXPLAIN_S = 0.05
-EXPLAIN_S_PER_WORKLOAD = 0.0006
-EXPLAIN_S_PER_SHORT = 0.25
+EXPLAIN_S, EXPLAIN_S_PER_WORKLOAD, EXPLAIN_S_PER_SHORT = 0.05, 0.0006, 0.25
 EXPLAIN_SHORT_PART, EXPLAIN_PART = 0.02, 0.05
 """Of the deadline, for those that are short, and at most for all."""
 

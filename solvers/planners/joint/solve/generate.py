@@ -132,8 +132,7 @@ UP_LEAST = 0.5
 WORTH_LEAST = 0.9
 """A column is rounded up only while it is still worth so much of what it was."""
 ADOPT_MAX = 3000
-STAGES_MAX = 300
-STAGE_UNITS = 3
+STAGES_MAX, STAGE_UNITS = 300, 3
 MARGIN = 0.001
 """Part of a rate that is served beyond it: the last thousandth is not worth a device, so it would stay behind."""
 

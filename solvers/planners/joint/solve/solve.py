@@ -50,8 +50,7 @@ SERVE_UNTIL = 0.08
 FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
 FIRST_PATTERNS_MAX = 2000
 """Of a first layout that is improved at once."""
-DEVICES_FEW = 32.0
-EARLY_PART = 0.2
+DEVICES_FEW, EARLY_PART = 32.0, 0.2
 """Of what is left: so long few devices are exchanged from the first answer on, before anything else."""
 IMPROVE_PART, IMPROVE_FEW_PART = 0.97, 0.7
 """Of what is left; where devices are few."""
@@ -59,9 +58,7 @@ TURN_UNITS, TURN_UNITS_PER_SIZE, SIZE_POWER = 30, 2.85, 1.3
 """Of the first turn, and of workloads by this power of their number."""
 TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
 """Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
-COMPLETE_ROUNDS = 25
-URGENT_DEVICES = 1e5
-COLUMNS_KEPT = 400
+COMPLETE_ROUNDS, URGENT_DEVICES, COLUMNS_KEPT = 25, 1e5, 400
 WORKLOADS_MAX = 700
 """Solved whole."""
 PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
@@ -74,14 +71,11 @@ TURNS_GROW, TURNS_WORTH = 2, 4
 """So many times as much has each turn after the first one as that before; and so many are worth their work."""
 WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
 """Of workloads, where nobody takes turns: longer searches of problems so large hardly find anything better."""
-SEEDS_APART = 1_000
-"""Seeds of turns."""
-WARM_MAX = 2000
-"""Patterns that a turn has from those before."""
+SEEDS_APART, WARM_MAX = 1_000, 2000
+"""Of turns: their seeds, and how many patterns each has from those before."""
 GROUPS_UNTIL = 0.35
 """Of the deadline, kept from groups for what is about all of them."""
-GROUPS_MEND_PART = 0.3
-GROUP_COLUMNS = 1500
+GROUPS_MEND_PART, GROUP_COLUMNS = 0.3, 1500
 """Patterns of each that the whole begins with."""
 WHOLE_REPEATS = 64
 """Contents that have no workload in common, of all groups: so many are worth adding at once."""
