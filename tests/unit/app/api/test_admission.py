@@ -361,6 +361,9 @@ def test_the_door_answers_for_lanes_that_are_full() -> None:
     assert b'"request_id":"my-own-id"' in (ask(**{"x-request-id": "my-own-id"}) or b"")
     assert b'"request_id":"process-2"' in (ask(**{"x-request-id": '"}'}) or b"")
     assert counted == [("POST", reports, 429, 0.0)] * 3
+    # The more were told, the later.
+    later = [(ask() or b"").partition(b"retry-after: ")[2].partition(b"\r\n")[0] for _ in range(9)]
+    assert later == [b"8", b"10", b"12", b"14", b"16", b"18", b"20", b"20", b"20"]
     # Others are not meant, nor anybody once his token is known; and who ends says so at each answer.
     assert ask(join) is ask("/v1/nodes") is None
     asyncio.run(authenticator.look_up("good"))
