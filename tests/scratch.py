@@ -5,13 +5,16 @@ Run as a script this is the process that waits for that end, for a run that is k
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,7 +47,28 @@ def make_own() -> Path:
     folder.chmod(0o711)  # servers may run as somebody else
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None
+    _own.append(folder)
     return folder
+
+
+_own: list[Path] = []
+"""Folders that this run has to itself, with all that was forked for it."""
+
+
+def copied(name: str, make: Callable[[Path], None], to: Path) -> None:
+    """Put into a new folder what the first of this run's processes made for all of them; outside of one, make it."""
+    if not _own:
+        make(to)
+        return
+    kept = _own[-1] / name
+    with Path(f"{kept}.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if not kept.exists():
+            fresh = Path(f"{kept}.new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            make(fresh)
+            fresh.rename(kept)
+    subprocess.run(["cp", "-a", "--reflink=auto", kept, to], check=True)
 
 
 def clear_after_us(own: Path, *others: Path) -> None:

@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 
-from app.store import migrate
 from app.store.engine import Database
 from tests.integration.postgres import TEMPLATE, Server, debian_binaries, embedded_binaries, running
 
@@ -17,7 +16,7 @@ _numbers = count(1)
 @pytest.fixture(scope="session")
 def embedded_server() -> Iterator[Server]:
     """The PostgreSQL 18 that the installation brings."""
-    with running(embedded_binaries()) as server:
+    with running(embedded_binaries(), migrated=True) as server:
         yield server
 
 
@@ -46,8 +45,7 @@ def empty_url(pg_server: Server) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def template_server(embedded_server: Server) -> Server:
-    """The embedded server with a migrated database to clone."""
-    migrate.upgrade(embedded_server.create(TEMPLATE))
+    """The embedded server, for its migrated database to clone."""
     return embedded_server
 
 

@@ -11,10 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psycopg
 from psycopg import sql
+
+from app.store.migrate import upgrade
+from tests.scratch import copied
 
 DEBIAN_BINARIES = Path("/usr/lib/postgresql/15/bin")
 SUPERUSER = "headroom"
@@ -68,25 +72,53 @@ class Server:
 
 
 @contextmanager
-def running(binaries: Path) -> Iterator[Server]:
-    """A fresh server made of these programs."""
-    home = Path(tempfile.mkdtemp(prefix="headroom-pg-"))
-    data = home / "data"
-    user = owner()
-    if user is not None:
-        os.chown(home, user, -1)
+def running(binaries: Path, *, migrated: bool = False) -> Iterator[Server]:
+    """A fresh server made of these programs; `migrated`: with a database to clone."""
+    home, name = _home(), f"cluster-{binaries.parent.name}"
     try:
-        _run(binaries / "initdb", "-D", str(data), "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        _run(
-            binaries / "pg_ctl", "-D", str(data), "-w", "-l", str(home / "log"),
-            "-o", f"{OPTIONS} -c port=5432 -c unix_socket_directories='{home}'", "start",
-        )  # fmt: skip
-        try:
-            yield Server(home)
-        finally:
-            _run(binaries / "pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
+        if migrated:
+            copied(f"{name}-migrated", partial(_migrated, binaries), home / "data")
+        else:
+            copied(name, partial(_initialised, binaries), home / "data")
+        with _serving(binaries, home, "immediate") as server:
+            yield server
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _home() -> Path:
+    home, user = Path(tempfile.mkdtemp(prefix="headroom-pg-")), owner()
+    if user is not None:
+        os.chown(home, user, -1)
+    return home
+
+
+@contextmanager
+def _serving(binaries: Path, home: Path, stop: str) -> Iterator[Server]:
+    data = str(home / "data")
+    options = f"{OPTIONS} -c port=5432 -c unix_socket_directories='{home}'"
+    _run(binaries / "pg_ctl", "-D", data, "-w", "-l", str(home / "log"), "-o", options, "start")
+    try:
+        yield Server(home)
+    finally:
+        _run(binaries / "pg_ctl", "-D", data, "-w", "-m", stop, "stop")
+
+
+def _initialised(binaries: Path, data: Path) -> None:
+    home = _home()
+    made = home / "data"
+    _run(binaries / "initdb", "-D", str(made), "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+    made.rename(data)
+    home.rmdir()
+
+
+def _migrated(binaries: Path, data: Path) -> None:
+    home = _home()
+    _initialised(binaries, home / "data")
+    with _serving(binaries, home, "fast") as server:
+        upgrade(server.create(TEMPLATE))
+    (home / "data").rename(data)
+    shutil.rmtree(home)
 
 
 @contextmanager

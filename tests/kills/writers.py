@@ -167,11 +167,11 @@ class Demand(Repeater):
 
 
 class Reporting(Writer):
-    """A node that reports without pause: every report that was acknowledged is stored, once."""
+    """A node that reports and hardly pauses: every report that was acknowledged is stored, once."""
 
     def __init__(self, house: House, name: str, stream: random.Random) -> None:
         super().__init__(house, name)
-        self.reporter = Reporter(house.address, name, house.join, stream)
+        self.reporter = Reporter(house.address, name, house.join, stream, PAUSE_S / 2)
 
     def work(self, ending: threading.Event) -> None:
         self.reporter.run(ending)

@@ -26,7 +26,7 @@ from psycopg.rows import TupleRow
 from app.clock import new_id, new_secret
 from app.demo.home import Home, SupervisedProcess
 from app.store import tokens
-from app.store.embedded import embedded_url
+from app.store.embedded import embedded_url, stop_embedded
 from app.store.engine import Database, libpq_url
 from app.store.migrate import upgrade
 from headroom_client import ApiError, Client, UnreachableError
@@ -34,6 +34,7 @@ from solvers.errors import HeadroomError
 from tests import nursery
 from tests.integration.postgres import embedded_binaries
 from tests.ports import free_port
+from tests.scratch import copied
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,14 +80,23 @@ class Postgres:
         self.home = Path(tempfile.mkdtemp(prefix="headroom-faults-"))
         self._count = 0
         try:
+            copied("cluster-faults", self._make, self.home / "pgdata")
             self.url = embedded_url(self.home)
-            # After a crash every file is made durable before recovery; one call for all is many times faster.
-            self._run("ALTER SYSTEM SET recovery_init_sync_method = 'syncfs'")
-            self._run(f"CREATE DATABASE {TEMPLATE}")
-            upgrade(self.of(TEMPLATE))
         except BaseException:
             self.end()
             raise
+
+    def _make(self, data: Path) -> None:
+        """A cluster that is mistreated, with a migrated database to clone."""
+        home = Path(tempfile.mkdtemp(prefix="headroom-made-"))
+        self.url = embedded_url(home)
+        # After a crash every file is made durable before recovery; one call for all is many times faster.
+        self._run("ALTER SYSTEM SET recovery_init_sync_method = 'syncfs'")
+        self._run(f"CREATE DATABASE {TEMPLATE}")
+        upgrade(self.of(TEMPLATE))
+        stop_embedded(home)
+        (home / "pgdata").rename(data)
+        shutil.rmtree(home)
 
     def fresh(self) -> str:
         """URL of a new, migrated, empty database; a server that a failed test left crashed comes back first."""
@@ -213,6 +223,54 @@ def _variables(settings: Mapping[str, str]) -> dict[str, str]:
     return {f"HEADROOM_{name.upper()}": text for name, text in settings.items()}
 
 
+class Line:
+    """A connection to a database that is kept, for a new one costs twenty times what it asks, and is dialled again when
+    it has broken. Whoever asks waits for others who do.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._turn = threading.Lock()
+        self._open: psycopg.Connection[TupleRow] | None = None
+
+    def rows(self, query: str, *arguments: object) -> list[TupleRow]:
+        """What a query finds; over another connection where the kept one is from before a crash."""
+        with self._turn:
+            try:
+                return self._dialled().execute(query.encode(), arguments).fetchall()
+            except psycopg.OperationalError:
+                self._hang_up()
+                return self._dialled().execute(query.encode(), arguments).fetchall()
+
+    @contextmanager
+    def picture(self) -> Iterator[psycopg.Connection[TupleRow]]:
+        """For several queries of one moment. Raises psycopg.Error, and dials again next time."""
+        with self._turn:
+            try:
+                with (connection := self._dialled()).transaction():
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                    yield connection
+            except psycopg.Error:
+                self._hang_up()
+                raise
+
+    def close(self) -> None:
+        """Hang up for good."""
+        with self._turn:
+            self._hang_up()
+
+    def _dialled(self) -> psycopg.Connection[TupleRow]:
+        if self._open is None:
+            # What a statement was prepared for may have another schema by the next time.
+            self._open = psycopg.connect(self._url, connect_timeout=5, autocommit=True, prepare_threshold=None)
+        return self._open
+
+    def _hang_up(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+
 class House:
     """One control plane under test."""
 
@@ -223,6 +281,8 @@ class House:
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self._processes: list[Process] = []
+        self._lines: list[Line] = []
+        self._line = self.line()
         own = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")}
         self._environment = (
             own
@@ -298,6 +358,8 @@ class House:
         """End everything that was started here."""
         for process in reversed(self._processes):
             process.end()
+        for line in self._lines:
+            line.close()
         with suppress(psycopg.OperationalError):  # a test that failed amid a crash leaves no server to ask
             self.postgres.drop(self.url)
 
@@ -339,8 +401,12 @@ class House:
 
     def rows(self, query: str, *arguments: object) -> list[TupleRow]:
         """Look into the database."""
-        with psycopg.connect(self.url, connect_timeout=5) as connection:
-            return connection.execute(query.encode(), arguments).fetchall()
+        return self._line.rows(query, *arguments)
+
+    def line(self) -> Line:
+        """Another line to the database, until the house is closed."""
+        self._lines.append(Line(self.url))
+        return self._lines[-1]
 
     def change(self, statements: str) -> None:
         """Change the database behind everybody's back."""

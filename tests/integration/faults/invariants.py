@@ -60,6 +60,7 @@ class Watch:
 
     def __init__(self, house: House) -> None:
         self._house = house
+        self._line = house.line()
         self._generation = 0
         self.looks = 0
         self.workers_seen = 0
@@ -68,8 +69,7 @@ class Watch:
         """One look. A database that is away is no finding."""
         self._look_at_devices()
         try:
-            with psycopg.connect(self._house.url, connect_timeout=5) as connection:
-                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            with self._line.picture() as connection:
                 states = connection.execute("SELECT generation FROM cluster_state").fetchall()
                 newest = connection.execute("SELECT coalesce(max(generation), 0) FROM target_history").fetchall()
                 targets = connection.execute("SELECT DISTINCT generation FROM node_targets").fetchall()

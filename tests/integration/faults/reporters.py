@@ -102,10 +102,11 @@ def report(node: str, boot_id: str, sequence: int, observed_at_s: float) -> Repo
 
 
 class Reporter:
-    """One node's reports."""
+    """One node's reports; `pause_s`: between one that is acknowledged and the next, where others want to be heard."""
 
-    def __init__(self, address: str, node: str, join_token: str, stream: random.Random) -> None:
+    def __init__(self, address: str, node: str, join_token: str, stream: random.Random, pause_s: float = 0.0) -> None:
         self.node = node
+        self._pause_s = pause_s
         self.boot_id = f"boot-{node}-1"
         self.sequence = 0
         self.acknowledged: list[tuple[str, int]] = []
@@ -128,7 +129,9 @@ class Reporter:
         while not ending.is_set() or self._waiting:
             if not ending.is_set():
                 self._make()
-            if not self._send():
+            if self._send():
+                spend(self._pause_s)
+            else:
                 self.resent += 1
                 spend(0.02)  # as an agent does before it asks again
 

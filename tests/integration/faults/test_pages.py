@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from agents.wire import NodeTarget, decode
 from app.store import migrate, tokens
 from tests import nursery
 from tests.integration.faults.fleet import DEVICES, busy, seed
-from tests.integration.faults.house import House, Process
+from tests.integration.faults.house import House, Postgres, Process
 from tests.integration.faults.invariants import Watch, behind, meets
 from tests.integration.postgres import embedded_binaries
 
@@ -61,7 +61,7 @@ class Services:
     """The house's API and planner as services with names."""
 
     def __init__(self, house: House) -> None:
-        self._house = house
+        self.house = house
         self._running: dict[str, Process | None] = {}
 
     def pretend(self, *names: str) -> None:
@@ -75,16 +75,16 @@ class Services:
                 process = self._running.pop(name)
                 if process is not None:
                     process.kill()
-            self._house.await_true("they are gone", lambda: verb == "restart" or not self._house.one(CONNECTED))
+            self.house.await_true("they are gone", lambda: verb == "restart" or not self.house.one(CONNECTED))
         if verb in ("start", "restart"):
             for name in names:
-                start = self._house.start_api if name == "headroom-api" else self._house.start_planner
+                start = self.house.start_api if name == "headroom-api" else self.house.start_planner
                 self._running[name] = start()
 
     @contextmanager
     def door(self, folder: Path) -> Iterator[None]:
         """A `systemctl` in a folder that has these services started and stopped."""
-        program, place = folder / "systemctl", str(self._house.home / "services")
+        program, place = folder / "systemctl", str(self.house.home / "services")
         program.write_text(SYSTEMCTL.format(python=sys.executable, door=place))
         program.chmod(0o755)
         with socket.socket(socket.AF_UNIX) as door:
@@ -95,6 +95,7 @@ class Services:
             yield
             door.shutdown(socket.SHUT_RDWR)
             thread.join(10.0)
+        Path(place).unlink()
 
     def _admit(self, door: socket.socket) -> None:
         while True:
@@ -126,41 +127,6 @@ def typed(house: House, page: str, folder: Path, services: Services) -> str:
         done = subprocess.run(script, cwd=work, env=environment, stdout=stream, stderr=stream, check=False)
     assert done.returncode == 0, f"{page}: {said.read_text()[-4000:]}\n{house.story()}"
     return said.read_text()
-
-
-@pytest.fixture
-def services(house: House) -> Services:
-    """A control plane with an agent that holds a target."""
-    house.home.chmod(0o700)
-    found = Services(house)
-    found.do("start", "headroom-api")
-    with house.client() as client:
-        seed(client)
-    house.start_agent("node-a", f"{DEVICES},{DEVICES}")
-    found.do("start", "headroom-planner")
-    house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, "node-a"))
-    return found
-
-
-def test_backup_and_restore(house: House, services: Services, tmp_path: Path) -> None:
-    said = typed(house, "backup.md", tmp_path, services)
-    assert "epoch 1 is over" in said
-    _goes_on(house)
-
-
-def test_key_rotation(house: House, services: Services, tmp_path: Path) -> None:
-    before = house.admin
-    said = typed(house, "keys.md", tmp_path, services)
-    assert "administrator, next year" in said
-    with house.client(before) as client:
-        assert client.call("GET", "/v1/health").status == 200
-    ended = house.rows("SELECT name FROM tokens WHERE revoked_at IS NOT NULL")
-    assert ended == [("test-admin",)]
-    assert (tmp_path / "work" / "gpu-9.token").read_text().startswith("hr_")
-
-
-def test_capacity_planning(house: House, services: Services, tmp_path: Path) -> None:
-    assert "device_samples" in typed(house, "capacity.md", tmp_path, services)
 
 
 RECORDED = ROOT / "tests" / "upgrade"
@@ -240,6 +206,43 @@ def _say_again(house: House, recorded: list[dict[str, Any]]) -> None:
 
 def _observed(item: dict[str, Any]) -> bool:
     return isinstance(item["body"], dict) and "observed_at_s" in item["body"]
+
+
+@pytest.fixture(scope="module")
+def services(postgres: Postgres) -> Iterator[Services]:
+    """A control plane with an agent that holds a target, for those pages that go on from one."""
+    with closing(House(postgres)) as house:
+        house.home.chmod(0o700)
+        found = Services(house)
+        found.do("start", "headroom-api")
+        with house.client() as client:
+            seed(client)
+        house.start_agent("node-a", f"{DEVICES},{DEVICES}")
+        found.do("start", "headroom-planner")
+        house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, "node-a"))
+        yield found
+
+
+def test_capacity_planning(services: Services, tmp_path: Path) -> None:
+    assert "device_samples" in typed(services.house, "capacity.md", tmp_path, services)
+
+
+def test_backup_and_restore(services: Services, tmp_path: Path) -> None:
+    said = typed(services.house, "backup.md", tmp_path, services)
+    assert "epoch 1 is over" in said
+    _goes_on(services.house)
+
+
+def test_key_rotation(services: Services, tmp_path: Path) -> None:
+    """Last, for it ends what the house was opened with."""
+    house, before = services.house, services.house.admin
+    said = typed(house, "keys.md", tmp_path, services)
+    assert "administrator, next year" in said
+    with house.client(before) as client:
+        assert client.call("GET", "/v1/health").status == 200
+    ended = house.rows("SELECT name FROM tokens WHERE revoked_at IS NOT NULL")
+    assert ended == [("test-admin",)]
+    assert (tmp_path / "work" / "gpu-9.token").read_text().startswith("hr_")
 
 
 def _goes_on(house: House) -> None:
