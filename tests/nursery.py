@@ -289,6 +289,7 @@ def main() -> None:
     module = sys.argv.pop(1)
     if module == "app":
         _plan_in_forked()
+    sys.modules.pop(f"{module}.__main__", None)  # it is about to run, and says so where it was imported before
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from agents.servers import Servers
+from tests import nursery
 from tests.integration.agents.control_plane import JOIN_TOKEN, NODE_TOKEN, ControlPlane
 from tests.waiting import wait_until
 
@@ -33,13 +34,15 @@ class AgentProcess:
         self.plane = plane
         self.state = folder / "state"
         self.log = folder / "agent.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: nursery.Running | None = None
 
-    def start(self, *options: str, token: str = JOIN_TOKEN) -> None:
-        command = [sys.executable, "-m", "agents", "--server", self.plane.url, "--node", "node-1"]
+    def start(self, *options: str, token: str = JOIN_TOKEN, inherits: bool = False) -> None:
+        """`inherits`: a child of this process, with its limits; others are forked from one that has loaded agents."""
+        command = [sys.executable, *(["-u"] if inherits else []), "-m", "agents", "--node", "node-1"]
+        command += ["--server", self.plane.url]
         command += ["--devices", "fake:T4,V100", "--state-dir", str(self.state), "--time-factor", "20", *options]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, env={**os.environ, "HEADROOM_TOKEN": token})
+            self.process = nursery.start(command, {**os.environ, "HEADROOM_TOKEN": token}, log)
 
     def end(self, how: signal.Signals) -> int:
         assert self.process is not None
@@ -258,7 +261,7 @@ def test_where_nothing_can_be_written_it_joins_and_works_all_the_same(plane: Con
     bound = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, bound[1]))
     try:
-        agent.start()
+        agent.start(inherits=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, bound)
     plane.wait_for(lambda: len(plane.reports) >= 3)

@@ -27,6 +27,7 @@ from app.client.connection import read_connection
 from app.demo.home import Home
 from app.store.embedded import embedded_url
 from headroom_client import ApiError, Client, UnreachableError
+from tests import nursery
 from tests.ports import free_port
 from tests.standins import servers
 from tests.standins.hosts import HostStandIn
@@ -75,13 +76,10 @@ class WholeHost:
     # -- as a user -----------------------------------------------------------------------------------------------------
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command of the user, to its end."""
-        command = [sys.executable, "-m", "app", *arguments]
+        """A command of the user, to its end; what it starts begins from nothing."""
         environment = {**_own_environment(), **QUICK}
         environment |= {"HEADROOM_HOME": str(self.home), "HEADROOM_PORT": str(self.port)}
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=False
-        )
+        return nursery.run(("app", *arguments), environment, limit_s=COMMAND_S_MAX)
 
     def do(self, *arguments: str) -> str:
         """A command that must succeed; what it printed."""
