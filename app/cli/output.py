@@ -334,7 +334,7 @@ def word(cell: object) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, float):
         return number(cell)
-    return str(cell)
+    return json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | dict) else str(cell)
 
 
 def number(amount: float) -> str:

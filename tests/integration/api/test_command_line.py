@@ -140,6 +140,8 @@ def test_documents_of_one_file_may_name_each_other(world: World, headroom: Headr
     file.write_text(project.replace("latency_ms: 100", "latency_ms: 2e2"))
     status, out, _ = headroom("diff", "-f", str(file))
     assert (status, out.splitlines()[1].split()) == (1, ["service/fresh/one", "/slo/latency_ms", "100", "200"])
+    file.write_text(f"{project}labels: {{team: a}}\n")
+    assert '[{"key": "team", "value": "a"}]' in headroom("diff", "-f", str(file))[1]
 
 
 def test_more_than_can_be_checked_is_not_sent(world: World, headroom: Headroom, tmp_path: Path) -> None:
