@@ -1,5 +1,5 @@
-"""The whole demo, as a newcomer meets it: up, a first plan that nodes have applied, the three commands; every panel of
-the dashboards; then the five published systems, one after the other under its traffic; down.
+"""The whole demo, as a newcomer meets it: up, a first plan that nodes have applied, the three commands; then the five
+published systems, one after the other under its traffic; every panel of the dashboards, which looked on; down.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from solvers.cycle.record import CycleRecord
 from solvers.domain.codec import from_plain
 from tests.integration.demo.conftest import Machine, machine_at
 from tests.integration.demo.hour import arena_hour
-from tests.integration.demo.watcher import DASHBOARDS, queries, watching
+from tests.integration.demo.watcher import DASHBOARDS, Watcher, queries, watching
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -79,38 +79,20 @@ def client(machine: Machine) -> Iterator[Client]:
         yield opened
 
 
-@pytest.mark.usefixtures("client")
-def test_prometheus_sees_the_fleet_and_every_panel_has_data(machine: Machine, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def prometheus(
+    machine: Machine, client: Client, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Watcher, int]]:
+    """It looks on while systems take over, at so many processes."""
+    del client  # without the newcomer's services, which nobody asks anything
     nodes = json.loads(machine.do("nodes", "-o", "json"))
     targets = {
         "headroom-api": [f"127.0.0.1:{machine.port}"],
         "headroom-planner": [f"127.0.0.1:{machine.environment[PLANNER_METRICS]}"],
         "headroom-agent": [node["endpoint"].removeprefix("http://") for node in nodes],
     }
-    with watching(tmp_path, targets) as prometheus:
-        assert {path.stem for path in DASHBOARDS} == {"fleet", "services", "planner"}
-        empty = {query: path.name for path in DASHBOARDS for query in queries(path)}
-
-        def full() -> bool:
-            for query in [*empty]:
-                if prometheus.series(query):
-                    del empty[query]
-            return not empty
-
-        reached = sum(map(len, targets.values()))
-        wait_until(
-            lambda: prometheus.is_up(reached) and full(), lambda: f"data for {empty}\n{machine.logs()}", 150.0, 1.0
-        )
-        assert (len(nodes), prometheus.series("headroom_agent_device_power_watts")) == (4, 12)
-        assert prometheus.series("count by (service) (headroom_service_info)") == 8
-        rules = [rule for group in prometheus.ask("/api/v1/rules")["groups"] for rule in group["rules"]]
-        assert len(rules) >= 30
-        assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] == "err"} == {}
-        alerts = prometheus.ask("/api/v1/alerts")["alerts"]
-        firing = {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
-        assert firing.isdisjoint(
-            {"HeadroomApiDown", "HeadroomDatabaseDown", "HeadroomAgentSilent", "HeadroomPowerOverCap"}
-        )
+    with watching(tmp_path_factory.mktemp("prometheus"), targets) as found:
+        yield found, sum(map(len, targets.values()))
 
 
 def counts(machine: Machine) -> Counter[str]:
@@ -154,6 +136,7 @@ LONG = pytest.mark.claims
 """What these do hangs on the crowds that come meanwhile: `make claims` judges them, and who looks at a failure."""
 
 
+@pytest.mark.usefixtures("prometheus")
 @pytest.mark.parametrize(
     "system",
     ["hetsev", "inss", *(pytest.param(name, marks=LONG) for name in ("oltunes", "mudi", "morak"))],
@@ -185,6 +168,28 @@ def test_a_published_system_takes_over_under_traffic(machine: Machine, client: C
     assert (1 - COST_PART) * least <= record.plan.objective.cost_usd_per_h <= (1 + COST_PART) * most
     assert record.transition.process_starts <= (1 + STARTS_PART) * arena.starts + STARTS_MORE
     assert arena.failed_pct <= FAILED_PCT_MOST
+
+
+def test_prometheus_sees_the_fleet_and_every_panel_has_data(machine: Machine, prometheus: tuple[Watcher, int]) -> None:
+    watcher, reached = prometheus
+    assert {path.stem for path in DASHBOARDS} == {"fleet", "services", "planner"}
+    empty = {query: path.name for path in DASHBOARDS for query in queries(path)}
+
+    def full() -> bool:
+        for query in [*empty]:
+            if watcher.series(query):
+                del empty[query]
+        return not empty
+
+    wait_until(lambda: watcher.is_up(reached) and full(), lambda: f"data for {empty}\n{machine.logs()}", 150.0, 1.0)
+    assert (reached, watcher.series("headroom_agent_device_power_watts")) == (2 + 4, 12)
+    assert watcher.series("count by (service) (headroom_service_info)") == 8
+    rules = [rule for group in watcher.ask("/api/v1/rules")["groups"] for rule in group["rules"]]
+    assert len(rules) >= 30
+    assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] == "err"} == {}
+    alerts = watcher.ask("/api/v1/alerts")["alerts"]
+    firing = {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+    assert firing.isdisjoint({"HeadroomApiDown", "HeadroomDatabaseDown", "HeadroomAgentSilent", "HeadroomPowerOverCap"})
 
 
 def test_the_demo_stops_and_keeps_its_data(machine: Machine) -> None:
