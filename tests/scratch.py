@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -38,11 +37,9 @@ def put_into_memory() -> None:
 
 def make_own() -> Path:
     """Put this process's temporary files, and its children's, into a folder of their own; pytest's stay where it keeps
-    those of this checkout's last runs: each that begins shuts the folder above to servers that run as somebody else.
+    those of the last runs.
     """
-    kept = Path(tempfile.gettempdir(), f"headroom-{zlib.crc32(os.fsencode(Path(__file__).parent)):08x}")
-    kept.mkdir(mode=0o711, exist_ok=True)
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(kept))
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = Path(tempfile.mkdtemp(prefix="run-"))
     folder.chmod(0o711)  # servers may run as somebody else
     os.environ["TMPDIR"] = str(folder)
