@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 from app import kinds
 from app.store import plans
@@ -23,7 +23,7 @@ from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.provider import CLIENT, ROLES, SECRET, Provider
 from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, build_world
 from tests.integration.api.writing import Written, writing
-from tests.integration.console.visitor import Entrance, Visitor
+from tests.integration.console.visitor import Entrance
 from tests.integration.faults.house import House, Postgres
 
 WORK = (f"{OWN}/{builders.job().name}", f"{FOREIGN}/{builders.task().name}")
@@ -114,13 +114,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, Visitor]:
+def known() -> dict[str, BrowserContext]:
     """Who is signed in, by token."""
     return {}
 
 
 @pytest.fixture
-def entrance(browser: Browser, served: Served, known: dict[str, Visitor]) -> Iterator[Entrance]:
+def entrance(browser: Browser, served: Served, known: dict[str, BrowserContext]) -> Iterator[Entrance]:
     """Windows to the console; nothing may go wrong in any of them."""
     opened = Entrance(browser, served.house.address, known)
     yield opened

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import islice
 from pathlib import Path
@@ -62,13 +61,12 @@ def viewer(entrance: Entrance, served: Served) -> Visitor:
 
 
 @pytest.fixture(params=LOOKS, ids=lambda look: f"{look[0]}-{look[1]}")
-def operator(request: pytest.FixtureRequest, entrance: Entrance, served: Served) -> Iterator[Visitor]:
+def operator(request: pytest.FixtureRequest, entrance: Entrance, served: Served) -> Visitor:
     """Somebody who decides: on every screen, in the light and in the dark."""
     scheme, width = request.param
     visitor = entrance.signed_in(served.tokens["operator"], width=width)
     visitor.page.emulate_media(color_scheme=scheme)
-    yield visitor
-    visitor.page.emulate_media(color_scheme="light")
+    return visitor
 
 
 # -- the door ---------------------------------------------------------------------------------------------------------

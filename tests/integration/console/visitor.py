@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, Response, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, Response, expect
 
 SIGN_IN = "Sign in"
 SIGN_OUT = "Sign out"
@@ -217,7 +217,7 @@ class Visitor:
 class Entrance:
     """Opens windows of one browser to one console, and looks after all of them."""
 
-    def __init__(self, browser: Browser, address: str, known: dict[str, Visitor] | None = None) -> None:
+    def __init__(self, browser: Browser, address: str, known: dict[str, BrowserContext] | None = None) -> None:
         self._browser = browser
         self._address = address
         self._visitors: list[Visitor] = []
@@ -234,23 +234,24 @@ class Entrance:
         return visitor
 
     def signed_in(self, token: str, *, width: int = 1280) -> Visitor:
-        """A window that others use before and after."""
-        if token not in self._known:
-            self._known[token] = self.window()
+        """A new page of a window that others use, too: one page for all of them hung in some orders of tests."""
+        if token in self._known:
+            visitor = Visitor(self._known[token].new_page(), self._address)
+        else:
+            visitor = self.window()
             self._visitors.pop()
-            self._known[token].sign_in(token)
-        visitor = self._known[token]
+            visitor.sign_in(token)
+            self._known[token] = visitor.page.context
         visitor.page.set_viewport_size({"width": width, "height": 900})
         self._seen.append(visitor)
         return visitor
 
     def close(self) -> None:
-        """Close every window, or leave it empty. Raises AssertionError with what went wrong in any of them."""
+        """Close every window, or its page. Raises AssertionError with what went wrong in any of them."""
         wrong = []
         for visitor in self._seen:
-            visitor.page.goto("about:blank")
+            visitor.page.close()
             wrong += visitor.wrong
-            visitor.wrong = []
         for visitor in self._visitors:
             wrong += visitor.wrong
             try:
