@@ -20,7 +20,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from app.api.console import catalogue, machines, money, overview, plans, reference, workloads
-from app.api.console.door import COOKIE
+from app.api.console.door import COOKIE, PLACES
 from app.store.tokens import Role
 from headroom_client import Client
 from tests.integration.api.world import DEVICE, NODE, OWN
@@ -100,12 +100,25 @@ def test_a_token_opens_the_console_until_one_signs_out(entrance: Entrance, serve
 
 
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
-def test_whoever_signs_in_sees_the_overview(entrance: Entrance, served: Served, scheme: Any, width: int) -> None:
+def test_whoever_signs_in_goes_everywhere_by_clicks(
+    entrance: Entrance, served: Served, scheme: Any, width: int
+) -> None:
     visitor = entrance.window(color_scheme=scheme, width=width)
     visitor.open()
-    visitor.page.get_by_label("Token").fill(served.tokens["viewer"])
+    visitor.page.get_by_label("Token").fill(served.tokens["operator"])
     visitor.page.get_by_role("button", name=SIGN_IN).click()
-    expect(visitor.page.get_by_role("heading", level=1)).to_contain_text("Overview")
+    heading = visitor.page.get_by_role("heading", level=1)
+    expect(heading).to_contain_text("Overview")
+    menu = "Menu" if width == WIDTHS[-1] else "Pages"
+    links = visitor.page.locator(f"nav[aria-label='{menu}'] a")
+    paths = links.evaluate_all("(all) => all.map((link) => link.getAttribute('href'))")
+    assert paths == [place.path for place in PLACES]
+    for path in paths:
+        if menu == "Menu":
+            visitor.page.get_by_text(menu, exact=True).click()
+        visitor.page.locator(f"nav[aria-label='{menu}'] a[href='{path}']").click()
+        expect(visitor.page).to_have_url(f"{visitor.address}{path}")
+        expect(heading).to_be_visible()
     visitor.page.get_by_role("button", name=SIGN_OUT).click()
     expect(visitor.page.get_by_label("Token")).to_be_visible()
 
