@@ -280,8 +280,21 @@ def _born(asked: dict[str, Any], streams: Sequence[int]) -> list[str]:
 
 def _plan_in_forked() -> None:
     """What plans for a process of the application is forked from it, as where plans are made without a server."""
+    os.register_at_fork(after_in_child=_hang_up)
     bootstrap = importlib.import_module("app.bootstrap")
     bootstrap.SolvePool = functools.partial(bootstrap.SolvePool, start="fork")  # type: ignore[attr-defined]
+
+
+def _hang_up() -> None:
+    """Connections and what listens are the parent's: nobody would hear that one has ended for as long as this process
+    had it, too. Its line to the parent is a pair of sockets without names.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as held:
+            if held.family in (socket.AF_INET, socket.AF_INET6) or held.getsockname() or held.getpeername():
+                os.dup2(nothing, number)
+    os.close(nothing)
 
 
 def main() -> None:

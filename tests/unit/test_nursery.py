@@ -72,3 +72,32 @@ def test_what_it_spent_is_known() -> None:
     before = nursery.spent_s()
     nursery.run(("app", "version"), SHOWN)
     assert nursery.spent_s() > before
+
+
+HEARD = """
+import os, signal, socket
+from tests import nursery
+nursery._plan_in_forked()
+listening = socket.create_server(("127.0.0.1", 0))
+here = socket.create_connection(listening.getsockname())
+there, _ = listening.accept()
+line, other = socket.socketpair()
+forked = os.fork()
+if not forked:
+    other.send(b"forked")
+    signal.pause()
+try:
+    print(line.recv(9).decode())
+    there.close()
+    here.settimeout(20.0)
+    print(here.recv(9))
+finally:
+    os.kill(forked, signal.SIGKILL)
+"""
+
+
+def test_what_plans_holds_nobody_on_the_line() -> None:
+    """Chromium's next request went where nobody read, for the forked process had kept a connection that was ended."""
+    command = [sys.executable, "-u", "-c", HEARD]
+    said = subprocess.run(command, check=False, cwd=nursery.ROOT, capture_output=True, text=True)
+    assert said.stdout == "forked\nb''\n", said.stderr
