@@ -290,7 +290,7 @@ def _hang_up() -> None:
     had it, too. Its line to the parent is a pair of sockets without names.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in map(int, os.listdir("/proc/self/fd")):
+    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as held:
             if held.family in (socket.AF_INET, socket.AF_INET6) or held.getsockname() or held.getpeername():
                 os.dup2(nothing, number)
