@@ -134,7 +134,14 @@ class TurnQueue:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting[turn] = size
         self._bytes += size
-        await asyncio.wait((turn, gone), timeout=WAIT_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait((turn, gone), timeout=WAIT_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if turn in self.waiting:
+                self._leave(turn)
+            else:
+                self._pass_on()
+            raise
         if turn in self.waiting:
             self._leave(turn)
             raise ClientDisconnect if gone.done() else self.refuse()

@@ -289,6 +289,26 @@ def test_nothing_is_done_for_who_has_hung_up() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("has_turn", [False, True], ids=["waiting", "about to begin"])
+def test_who_is_ended_leaves_no_turn_behind(has_turn: bool) -> None:
+    async def run() -> None:
+        work = Work(TurnQueue(1, 10, AFTER_S))
+        tasks = [work.ask("at work"), work.ask("ended"), work.ask("stays")]
+        await settled()
+        while has_turn and len(work.lane.waiting) > 1:
+            work.may_end.set()
+            await asyncio.sleep(0)
+        tasks[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks.pop(1)
+        work.may_end.set()
+        await asyncio.wait_for(asyncio.gather(*tasks, work.ask("later")), 5)
+        assert work.begun == ["at work", "stays", "later"]
+        assert work.lane.waiting == {}
+
+    asyncio.run(run())
+
+
 def test_a_failure_gives_its_turn_back() -> None:
     async def run() -> None:
         lane = TurnQueue(1, 10, AFTER_S)
