@@ -3,8 +3,8 @@
     python -m benchmarks.mutants [--only hetsev,inss] [--match TEXT] [--jobs 2] [--json FILE] [--again FILE]
 
 A run of tests is a fork of a process that has loaded what the product needs of others, so that a mutant costs what its
-tests do. Before any fault the tests must pass in the copy. A mutant that makes its tests run for longer than the limit
-is noticed, too. Ends with status 1 where a fault stays unnoticed.
+tests do. Its tests run in the order of its entry up to the first red one; each must pass without a fault, too. A mutant
+that makes a test run for longer than the limit is noticed. Ends with status 1 where a fault stays unnoticed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.mutants.listing import Seeded, seeded
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = (
     "pytest", "hypothesis", "numpy", "scipy.optimize", "scipy.sparse", "scipy.stats", "pydantic", "yaml", "pyarrow",
-    "ortools.sat.python.cp_model", "highspy", "pulp", "typer", "rich.table",
+    "ortools.sat.python.cp_model", "highspy", "pulp", "typer", "rich.table", "anyio.pytest_plugin",
 )  # fmt: skip
 HOUSE = ("app", "agents", "solvers", "lab", "tests", "benchmarks")
 LIMIT_S = 900.0
@@ -101,16 +101,24 @@ def judged(chosen: Sequence[Seeded], jobs: int) -> list[str]:
 def _answers(folder: Path, chosen: Sequence[Seeded], numbers: Sequence[int]) -> Iterator[tuple[int, str, float]]:
     sound: dict[str, bool] = {}
     for number in numbers:
-        each = chosen[number]
-        for test in each.tests:
-            if test not in sound:
-                sound[test] = passes(folder, [test])
         begun_s = _spent_s()
-        answer = noticed(folder, each, number) if all(sound[test] for test in each.tests) else BROKEN
+        answer = _answer(folder, chosen[number], number, sound)
         yield number, answer, _spent_s() - begun_s
 
 
-def noticed(folder: Path, mutant: Seeded, number: int) -> str:
+def _answer(folder: Path, each: Seeded, number: int, sound: dict[str, bool]) -> str:
+    """One test after the other in the order of its entry, each tried without the fault before it is first believed."""
+    for test in each.tests:
+        if test not in sound:
+            sound[test] = passes(folder, [test])
+        if not sound[test]:
+            return BROKEN
+        if noticed(folder, each, number, test):
+            return NOTICED
+    return MISSED
+
+
+def noticed(folder: Path, mutant: Seeded, number: int, test: str) -> bool:
     """Apply, run, and put back."""
     path = folder / mutant.file
     source, when = path.read_text(encoding="utf-8"), path.stat().st_mtime
@@ -118,7 +126,7 @@ def noticed(folder: Path, mutant: Seeded, number: int) -> str:
         path.write_text(mutant.applied(source), encoding="utf-8")
         # Compiled modules are told apart by the second and the size of their source.
         os.utime(path, (when + 10.0 + number, when + 10.0 + number))
-        return MISSED if passes(folder, mutant.tests) else NOTICED
+        return not passes(folder, [test])
     finally:
         path.write_text(source, encoding="utf-8")
         os.utime(path, (when, when))
@@ -144,6 +152,8 @@ def passes(folder: Path, tests: Sequence[str]) -> bool:
 def _run(folder: Path, tests: Sequence[str]) -> None:
     """The life of a child: the copy's modules in place of ours."""
     os.chdir(folder)
+    # Compiled once for all of the copy's runs, whatever the caller's environment says of compiled files.
+    sys.pycache_prefix, sys.dont_write_bytecode = str(folder / "compiled"), False
     own = str(ROOT)
     sys.path[:] = [str(folder), *(each for each in sys.path if each not in ("", own))]
     for name in [each for each in sys.modules if each.partition(".")[0] in HOUSE]:
@@ -154,7 +164,11 @@ def _run(folder: Path, tests: Sequence[str]) -> None:
     status = 1
     try:
         import pytest
+        from hypothesis import Phase, settings
 
+        # What the tests' own profile builds on: the first example that fails is enough, no smaller one is looked for.
+        settings.register_profile("first red", phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("first red")
         known = "ignore::pytest.PytestAssertRewriteWarning"
         status = int(pytest.main(["-x", "-q", "-W", known, "-p", "no:cacheprovider", *tests]))
     except Exception:  # noqa: BLE001 - whatever it is, the child ends here
