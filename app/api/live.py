@@ -26,8 +26,8 @@ from solvers.errors import TransientError
 STREAMS_MAX = 512
 KEPT_MAX = 2_000
 READ_EVERY_S = 1.0
-LEISURE, FRESH_LEISURE = 29.0, 99.0
-"""What is dear to read is read so much more rarely: a thirtieth of a core at most, whoever watches; and in between a
+LEISURE, FRESH_LEISURE = 39.0, 99.0
+"""What is dear to read is read so much more rarely: a fortieth of a core at most, whoever watches; and in between a
 hundredth for what is cheap and waited for.
 """
 LOOK_EVERY_S = 0.1
