@@ -58,6 +58,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage from here on, but only among what tests make."""
+    """Look for garbage from here on, but only among what tests make, and as seldom as the servers do."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     gc.enable()

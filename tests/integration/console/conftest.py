@@ -29,6 +29,15 @@ from tests.integration.faults.house import House, Postgres
 WORK = (f"{OWN}/{builders.job().name}", f"{FOREIGN}/{builders.task().name}")
 REPLICAS = {OWN_REPLICA: "service", FOREIGN_REPLICA: "service", f"{WORK[0]}#0": "job", f"{WORK[1]}#0": "task"}
 LONG = "recommendations-for-customers-who-come-back-2"
+UNUSED = (
+    # What Playwright switches off, for there is one such list.
+    *("AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync"),
+    *("DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay"),
+    *("MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding", "PreconnectToSearch"),
+    "ThirdPartyStoragePartitioning",
+    # Two pages of the browser's own address bar behind every window: a third of what it costs.
+    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,8 @@ def browser() -> Iterator[Browser]:
         pytest.fail("no chromium on the path: run `apt-get install chromium`, for the console is tested by it", False)
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, timeout=120_000)
+        terms = [f"--disable-features={','.join(UNUSED)}"]
+        opened = playwright.chromium.launch(executable_path=program, timeout=120_000, args=terms)
         yield opened
         opened.close()
 
