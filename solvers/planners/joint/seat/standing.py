@@ -16,11 +16,11 @@ from itertools import count
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.grouping import grouped
 from solvers.planners.joint.seat.seats import (
     DUST,
     DUST_USD,
     DUST_W,
+    NO_DOMAIN,
     Floor,
     Held,
     Move,
@@ -31,6 +31,9 @@ from solvers.planners.joint.seat.seats import (
 )
 from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Pattern
+
+PAIRS_MAX = 400
+"""Changes of place that are looked at two by two."""
 
 
 def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
@@ -225,11 +228,11 @@ def _less(floor: Floor, before: Pattern, workload: int) -> Iterator[Pattern | No
 def within_power(seats: Seats) -> None:
     """Change places, clocks and at last contents until no domain is exceeded."""
     for domain in np.flatnonzero(seats.left_w < -DUST_W).tolist():
-        inside = np.flatnonzero((seats.floor.domain_of == domain).any(axis=1)).tolist()
-        while seats.left_w[domain] < -DUST_W and _swap(seats, domain, inside):
-            pass
+        inside = np.flatnonzero((seats.floor.domain_of == domain).any(axis=1))
         while seats.left_w[domain] < -DUST_W:
-            relief = _best(item for device in inside for item in _lighter(seats, device))
+            if _swap(seats, domain, inside):
+                continue
+            relief = _best(item for device in inside.tolist() for item in _lighter(seats, device))
             if relief is None:
                 break
             seats.put(relief.move.device, relief.move.after)
@@ -259,41 +262,41 @@ def _slower_or_fewer(floor: Floor, before: Pattern) -> Iterator[Pattern | None]:
     yield from (item for item in fewer if item is not None)
 
 
-def _swap(seats: Seats, domain: int, inside: list[int]) -> bool:
-    """Change one device of the domain with a lighter one outside; just enough if that is possible, else the most."""
+def _swap(seats: Seats, domain: int, inside: Whole) -> bool:
+    """Change a device of the domain with a lighter one outside, or two; just enough if that is possible, else most."""
     floor, over_w = seats.floor, -float(seats.left_w[domain])
-    best: tuple[tuple[float, ...], int, int] | None = None
-    used = (device for device in inside if seats.patterns[device] is not None)
-    for pool, mine in sorted(grouped(used, lambda device: int(floor.pool_of[device])).items()):
-        others = np.array([item for item in floor.devices(pool) if domain not in floor.domain_of[item]], dtype=np.int64)
-        if not len(others):
-            continue
-        draws = np.array([seats.dynamic_w(item) for item in others])
-        for device in mine:
-            relief = seats.dynamic_w(device) - draws
-            spare = _spare_w(seats, device, others)
-            able = np.flatnonzero((relief > DUST_W) & (relief <= spare + DUST_W))
-            if not len(able):
-                continue
-            enough = able[relief[able] >= over_w]
-            pick = enough[np.argmin(relief[enough])] if len(enough) else able[np.argmax(relief[able])]
-            other = int(others[pick])
-            moved = float(device in floor.held) + float(other in floor.held)
-            key = (-min(over_w, float(relief[pick])), moved, float(relief[pick]), float(device))
-            if best is None or key < best[0]:
-                best = key, device, other
-    if best is None:
-        return False
-    _, device, other = best
-    here, there = seats.patterns[device], seats.patterns[other]
-    seats.put(device, there)
-    seats.put(other, here)
-    return True
+    outside = np.flatnonzero(np.isin(floor.pool_of, floor.pool_of[inside]) & (floor.domain_of != domain).all(axis=1))
+    mine, other = np.nonzero(floor.pool_of[inside][:, None] == floor.pool_of[outside])
+    here, there = inside[mine], outside[other]
+    ours, theirs = (np.array([*map(seats.dynamic_w, some.tolist())]) for some in (inside, outside))
+    relief = ours[mine] - theirs[other]
+    able = np.flatnonzero((relief > DUST_W) & (relief <= _spare_w(seats, here, there) + DUST_W))
+    here, there, relief = here[able], there[able], relief[able]
+    moved = np.isin([here, there], list(floor.held)).sum(axis=0)
+    chosen = np.lexsort((there, here, relief, moved, -np.minimum(relief, over_w)))[:1]
+    if len(able) and relief[chosen[0]] < over_w:
+        near = np.argsort(np.abs(relief - over_w / 2), kind="stable")[:PAIRS_MAX]
+        two = _two(seats, here[near], there[near], relief[near], over_w)
+        chosen = near[two] if len(two) else chosen
+    for device, partner in zip(here[chosen].tolist(), there[chosen].tolist(), strict=True):
+        for at, pattern in ((device, seats.patterns[partner]), (partner, seats.patterns[device])):
+            seats.put(at, pattern)
+    return len(chosen) > 0
 
 
-def _spare_w(seats: Seats, device: int, others: Whole) -> Floats:
-    """What the others' domains leave, those aside that the device shares with them."""
+def _two(seats: Seats, here: Whole, there: Whole, relief: Floats, over_w: float) -> Whole:
+    """Which two changes together are just enough; none where no two are."""
+    spare, domains, total = _spare_w(seats, here, there), seats.floor.domain_of[there], relief[:, None] + relief
+    apart = ((domains[:, None] != domains) | (domains == NO_DOMAIN)).all(axis=2)
+    able = (total >= over_w) & (here[:, None] != here) & (there[:, None] != there)
+    able &= apart | (total <= np.minimum(spare[:, None], spare) + DUST_W)
+    best = np.unravel_index(int(np.argmin(np.where(able, total, np.inf))), able.shape)
+    return np.array(best) if able[best] else np.zeros(0, dtype=np.int64)
+
+
+def _spare_w(seats: Seats, devices: Whole, others: Whole) -> Floats:
+    """What the others' domains leave, those aside that each shares with its device."""
     left = np.append(seats.left_w, np.inf)
     domains = seats.floor.domain_of
-    shared = domains[others] == domains[device][None, :]
+    shared = domains[others] == domains[devices]
     return np.asarray(np.where(shared, np.inf, left[domains[others]]).min(axis=1))

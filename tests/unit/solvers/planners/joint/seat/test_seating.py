@@ -64,6 +64,20 @@ class TestPower:
         moved = [device for device in range(4) if contents(seats, device)[0][0] != stands[device][0].variant]
         assert len(moved) == 2
 
+    def test_where_no_one_change_is_enough_two_are_made(self) -> None:
+        # 40 W too much on the first node, as much left on the other: the widest change, of 30 W, would leave 10.
+        draws = (80, 60, 80, 60, 80, 50)
+        works = tuple(workload(number, float(draw)) for number, draw in enumerate(draws))
+        made = problem(6, devices=(2, 2, 2), workloads=works)
+        of = floor(made, {device: [held(device, draw)] for device, draw in enumerate(draws)}, nodes=(1, 0.0))
+        of.domain_of[:, 0] = (0, 1, 0, 1, 0, 1)
+        of.room_w[:2] = 200.0, 210.0
+        each = (pattern(made, (at, draw), kind=at // 2 * 2 + 1) for at, draw in enumerate(draws))
+        seats = seat(of, layout(*each), terms())
+        self.check(seats)
+        assert seats.served_rps == pytest.approx(draws)
+        assert [contents(seats, device)[0][0] for device in range(6)] == [1, 0, 3, 2, 4, 5]
+
     def test_where_nothing_can_change_places_a_clock_falls(self) -> None:
         made = problem(2, devices=(2,), workloads=(workload(0, 70.0), workload(1, 70.0)))
         seats = seat(floor(made, nodes=(2, 150.0)), layout(pattern(made, (0, 100)), pattern(made, (1, 100))), terms())
