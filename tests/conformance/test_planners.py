@@ -35,7 +35,7 @@ OWN = f"{Path(__file__).parents[2]}/examples/my_policy.py:MyPlanner"
 """A policy of one's own keeps the same contract."""
 NAMES = (*registry.names(), OWN)
 ANSWERS = {ProposalStatus.OPTIMAL, ProposalStatus.FEASIBLE}
-WORK_UNITS = 150
+WORK_UNITS = 60
 TRAINED = "inss_rl"
 """No actor was trained for the pictures here."""
 CHOOSY = {"oracle", TRAINED}

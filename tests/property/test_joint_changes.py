@@ -71,7 +71,7 @@ def earned_usd(picture: Snapshot, workload: WorkloadId, plan: Plan) -> float:
     return sum(worth.earned_usd(int(fleet.class_of[fleet.index[item.device]]), item.share_pct_sm) for item in mine)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_device_runs_for_jobs_that_are_not_worth_it(seed: int) -> None:
     picture = with_jobs(family_snapshot(8, 5, seed), 0.0, 0.02, 0.3, 1.0, 8.0)
     plan, jobs = planned(picture), job_ids(picture)
@@ -121,7 +121,7 @@ def stands(picture: Snapshot) -> Objective:
     return worth_of(picture, movable, picture.target.assignments, picture.target.settings).objective
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_bad_plan_does_not_stand_for_long(seed: int) -> None:
     fresh = replace(family_snapshot(16, 4, seed), policy=replace(family_snapshot(16, 4, seed).policy, gain_pct_min=1.0))
     afresh = planned(fresh).objective

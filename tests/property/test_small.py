@@ -12,11 +12,13 @@ pytestmark = pytest.mark.no_cover
 # One of every rule: of some that were drawn, those whose optimum takes least time to prove.
 SEEDS = (19, 20, 59, 22, 23, 43, 25, 45, 46, 28, 29, 30, 31, 51, 52, 34, 35, 55, 56)
 GAP_POINTS = 2.0
+UNITS = 300
+"""Less than `benchmarks.door.small` allows: what is near after this is near after more."""
 
 
 def test_small_plans_are_best_and_say_so() -> None:
     assert {rule_of(seed) for seed in SEEDS} == set(RULES)
-    found = [item for seed in SEEDS if (item := held(seed)) is not None]
+    found = [item for seed in SEEDS if (item := held(seed, UNITS)) is not None]
     known = [item for item in found if item.proven]
     assert len(known) >= len(SEEDS) - 2
     assert [item for item in found if item.refused] == []

@@ -17,6 +17,7 @@ from solvers.domain.ids import CycleId, Generation, ModelName
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
 from solvers.engines.deadline import Deadline
+from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.attempt import remember
 from solvers.planners.joint.change import FULL_EVERY_S, JointSearch, question_of, restless_of, scope_of, solved
 from solvers.planners.joint.reading.formulation import Reading, read
@@ -30,12 +31,17 @@ FULL_AT_S = 1_000_000.0
 QUIET_S = FULL_AT_S + FULL_EVERY_S - 1.0
 
 
+def asked(picture: Snapshot) -> PlanRequest:
+    """With little work, by which what little there is here is planned as well as by more."""
+    return replace(builders.request(picture), budget=Budget(deadline_s=600.0, work_units=200))
+
+
 @cache
 def served(count: int = 10) -> Snapshot:
     """Ten services, served by a plan of our own."""
     services = [builders.service(f"s{number}", rate_rps_declared=60.0) for number in range(count)]
     picture = builders.lab(services)
-    plan = propose("joint", builders.request(picture)).plan
+    plan = propose("joint", asked(picture)).plan
     assert plan is not None
     target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
     return replace(picture, target=target, taken_at_s=QUIET_S)
@@ -120,7 +126,7 @@ def test_who_needs_more_is_opened() -> None:
 def test_who_could_do_with_fewer_is_opened() -> None:
     services = [builders.service(f"s{number}", rate_rps_declared=60.0) for number in range(9)]
     picture = builders.lab([*services, builders.service("much", rate_rps_declared=1800.0)])
-    plan = propose("joint", builders.request(picture)).plan
+    plan = propose("joint", asked(picture)).plan
     assert plan is not None
     assert sum(item.workload == "demo/much" for item in plan.assignments) > 1
     target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
@@ -135,7 +141,7 @@ def test_who_can_always_use_more_rests_with_plenty() -> None:
     picture = builders.lab([*services, builders.service("much", rate_rps_declared=1500.0, slo=slo)])
     others = tuple(builders.demand(item.id, 60.0) for item in services)
     picture = replace(picture, demands=others)
-    plan = propose("joint", builders.request(picture)).plan
+    plan = propose("joint", asked(picture)).plan
     assert plan is not None
     target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
     fewer = tuple(replace(item, rate_rps_declared=50.0) if item.name == "much" else item for item in picture.services)
@@ -147,7 +153,7 @@ def test_who_can_always_use_more_rests_with_plenty() -> None:
 
 def test_who_could_do_with_much_less_share_is_opened() -> None:
     picture = builders.lab([builders.service("much", rate_rps_declared=150.0)])
-    plan = propose("joint", builders.request(picture)).plan
+    plan = propose("joint", asked(picture)).plan
     assert plan is not None
     assert len(plan.assignments) == 1
     target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
