@@ -10,7 +10,7 @@ from benchmarks.instances.small import RULES, rule_of
 pytestmark = pytest.mark.no_cover
 
 # One of every rule: of some that were drawn, those whose optimum takes least time to prove.
-SEEDS = (19, 20, 59, 22, 23, 43, 25, 45, 46, 28, 29, 30, 31, 51, 52, 34, 35, 55, 56)
+SEEDS = (38, 20, 59, 22, 23, 43, 25, 45, 46, 28, 29, 30, 31, 51, 52, 34, 35, 55, 94)
 GAP_POINTS = 2.0
 UNITS = 300
 """Less than `benchmarks.door.small` allows: what is near after this is near after more."""

@@ -103,7 +103,7 @@ class Postgres:
         self.start()
         self._count += 1
         name = f"faults_{self._count}"
-        self._run(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        self._run(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
         return self.of(name)
 
     def drop(self, url: str) -> None:
