@@ -61,7 +61,7 @@ def test_fresh_plans_verify_whatever_they_hold() -> None:
 
 
 @given(worlds_with_target())
-@settings(max_examples=60, phases=PHASES)
+@settings(max_examples=40, phases=PHASES)
 def test_a_plan_around_a_standing_target_verifies(world: Snapshot) -> None:
     for movable in (builders.everything_movable(world), movable_workloads(world, Lane.ACT)):
         assert fatal(world, plan_of(world, movable), movable) == []
@@ -72,7 +72,7 @@ ROUNDS_MAX = 4
 
 
 @given(worlds())
-@settings(max_examples=45, phases=PHASES)
+@settings(max_examples=30, phases=PHASES)
 def test_planning_again_comes_to_rest_and_never_serves_less(world: Snapshot) -> None:
     plan = plan_of(world)
     for generation in range(1, ROUNDS_MAX + 1):

@@ -44,7 +44,7 @@ def served(plan: Plan) -> Counter[str]:
 def test_no_bound_is_above_what_others_cost_that_serve_as_much(name: str) -> None:
     seed = PICTURES[name]
     picture = family_snapshot(8, 5, 22) if seed is None else small(seed)
-    afresh, greedy = thought(picture, b"", 700), propose("greedy", request(picture, 200)).plan
+    afresh, greedy = thought(picture, b"", 300), propose("greedy", request(picture, 200)).plan
     assert greedy is not None
     known, stated, state = [greedy, afresh.proposal.plan], list[Plan](), afresh.state or b""
     for generation in (1, 2):
