@@ -193,7 +193,10 @@ def test_a_service_grows_beside_the_job_that_comes_and_where_it_cannot_the_job_w
         before = host.placed.option
         # The other devices have jobs enough: it must come here.
         slack.jobs_on[[at for at in range(len(DEVICES)) if at != device]] = slack.parameters.jobs_per_device
-        made = slack.place(need, slack.draft.case.snapshot.jobs[0])
+        job = slack.draft.case.snapshot.jobs[0]
+        believed_ms = slack._tried(device, [(need, job)])
+        made = slack.place(need, job)
+        assert (believed_ms is None) == (made is None)
         if made is None:
             came.add("waits")
             assert slack.hosts[device][0].placed.option == before
@@ -203,6 +206,8 @@ def test_a_service_grows_beside_the_job_that_comes_and_where_it_cannot_the_job_w
         assert after is not None
         assert made.device == device
         assert slack.coordinator.needed(made.hosts[0], slack.company(device), 100.0) == after
+        # What the exact selector believes before: the job has all that the service leaves once it has grown.
+        assert believed_ms == pytest.approx(job.iteration_ms_reference * 100.0 / (100.0 - after.share_pct))
         came.add("grows" if after.share_pct > before.share_pct else "stays")
     assert {"grows", "waits"} <= came
 
