@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-EXAMPLES, EXAMPLES_BODILESS = 6, 3
+EXAMPLES, EXAMPLES_BODILESS = 8, 4
 """Drawing a request takes three times as long as answering it, and whoever has no body is about a few short texts.
 `make contract` asks each operation many times more, in every phase.
 """
