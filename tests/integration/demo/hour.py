@@ -1,5 +1,5 @@
 """The arena's run of an hour on the fleet of a live picture: the same GPUs, services, profiles, policy, standing target
-and rates, in the simulated world that contenders are compared in.
+and rates that plans are made for, in the simulated world that contenders are compared in.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ArenaHour:
 
 def arena_hour(picture: Snapshot, system: str) -> ArenaHour:
     """An hour under a system from what stood in a picture, judged as production judges."""
-    rates = {item.service: item.rate_rps_mean for item in picture.demands}
+    # The highest of the lookback: a crowd is planned for as long as it is remembered.
+    rates = {item.service: item.rate_rps_upper for item in picture.demands}
     scenario = WorldScenario(
         about=About(name="live", title="Live", kind="world", goal="cost_usd", better=Better.LOWER),
         level=Level.FLUID,
