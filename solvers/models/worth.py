@@ -264,7 +264,7 @@ def _imbalance(assignments: tuple[Assignment, ...]) -> float:
 
 # --- Whether a plan is worth its changes
 
-STOPOVER_S, SAVING_S = 60.0, 3600.0
+STOPOVER_S, SAVING_S = 60.0, 1800.0
 """How long a plan that makes room stands beside the policy's cooldown, and over how long what follows has to pay it."""
 
 

@@ -361,10 +361,12 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
 
 
 def _by_way(attempt: Attempt, found: Found, plan: Plan) -> tuple[Plan, Toward]:
-    """This plan, or room for what was found, if that is cheaper and nothing leads there at once without a break."""
+    """This plan, or room for what was found, if nothing leads there at once without a break, and it saves more yet than
+    this plan does: what is to be had at once comes first, for from there room may not be needed, or elsewhere.
+    """
     request, layout, floor = attempt.request, found.solved.found, attempt.floor
     standing = attempt.reading.standing_patterns
-    if not (found.solved.searched and standing) or attempt.first_by != STANDING:
+    if not (found.solved.searched and standing and attempt.first) or attempt.first_by != STANDING:
         return plan, ()
     toward = seat(floor, layout, attempt.terms)
     then = attempt.written(toward)
@@ -380,7 +382,9 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan) -> tuple[Plan, Toward]:
         assignments=then.assignments, settings=then.settings, unplaced=then.unplaced, objective=then.objective
     )
     way = replace(attempt.written(seats), toward=to)
-    if not better(request.snapshot, request.movable, (plan, way)):
+    at_once = attempt.first.objective.net_usd_per_h - plan.objective.net_usd_per_h
+    besides = plan.objective.net_usd_per_h - aim_of(request.snapshot.policy, way).net_usd_per_h
+    if besides < at_once or not better(request.snapshot, request.movable, (plan, way)):
         return plan, ()
     return way, tuple((floor.names[at], item) for at, item in enumerate(toward.patterns) if item)
 
@@ -441,7 +445,8 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
     as_good = rivals.plans[own].objective.key(terms) == rivals.plan.objective.key(terms)
     if not (as_good or target.assignments):
         return rivals
-    changed = _fill(attempt, seats)
+    stood, _ = match(attempt.floor, layout_of(attempt.reading.standing_patterns))
+    changed = fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), stood)
     filled = attempt.written(seats) if changed else rivals.plans[own]
     nothing_moves = filled.objective.churn == 0 and len(filled.assignments) == len(target.assignments)
     mine, other = filled.objective, rivals.plan.objective
@@ -453,8 +458,3 @@ def _filled(attempt: Attempt, seats: Seats, found: Found, rivals: Rivals, first:
     if not stays and first is not None and target.assignments and mine.key(terms) >= first.objective.key(terms):
         return replace(rivals, chosen=next(iter(rivals.plans)))
     return Rivals(plans={**rivals.plans, own: bounded(found, filled)}, chosen=own)
-
-
-def _fill(attempt: Attempt, seats: Seats) -> bool:
-    stood, _ = match(attempt.floor, layout_of(attempt.reading.standing_patterns))
-    return fill(seats, attempt.reading.open_ended, attempt.spare_deadline(), stood)

@@ -393,8 +393,9 @@ class TestRoom:
         assert made.plan is not None
         assert held(gate(replace(made, plan=replace(made.plan, toward=None)))) == (HoldReason.SMALL_GAIN,)
 
-    def test_what_it_costs_meanwhile_counts(self) -> None:
-        assert held(gate(self.dearer(0.5, cooldown_s=900.0))) == (HoldReason.SMALL_GAIN,)
+    def test_what_it_costs_meanwhile_has_to_be_saved_within_half_an_hour(self) -> None:
+        assert gate(self.dearer(0.5, cooldown_s=240.0)).promote
+        assert held(gate(self.dearer(0.5, cooldown_s=360.0))) == (HoldReason.SMALL_GAIN,)
 
     def test_who_is_short_on_the_way_is_short(self) -> None:
         made = self.dearer(0.5)

@@ -138,11 +138,14 @@ def test_however_little_is_short_it_counts_more_than_devices() -> None:
     assert sum(count for (_, network), count in contents(made, found(made)).items() if network == 0) == 2
 
 
-def standing_apart(**policy: object) -> Snapshot:
-    """One service on a T4 and one on an A100; the first may go to a V100, and the second would then cost less there."""
+def standing_apart(*, besides: bool = False, **policy: object) -> Snapshot:
+    """One service on a T4 and one on an A100; the first may go to a V100, and the second would then cost less there.
+    Besides, a third may go from an A100 to an L4 at once.
+    """
     alone = Affinity(dedicated=True)
-    fleet = [builders.device(name, 0, kind) for name, kind in (("a", "t4"), ("b", "v100"), ("c", "a100"))]
-    kinds = {"s0": ("t4",), "s1": ("a100",)}
+    nodes = (("a", "t4"), ("b", "v100"), ("c", "a100"), ("d", "a100"), ("e", "l4"))[: 5 if besides else 3]
+    fleet = [builders.device(name, 0, kind) for name, kind in nodes]
+    kinds = {"s0": ("t4",), "s1": ("a100",), **({"s2": ("a100",)} if besides else {})}
     services = [
         builders.service(name, rate_rps_declared=50.0, affinity=alone, gpu_types_allowed=allowed)
         for name, allowed in kinds.items()
@@ -151,7 +154,7 @@ def standing_apart(**policy: object) -> Snapshot:
     first = builders.snapshot(fleet, services, policy=made)
     plan = Joint().propose(builders.request(first), b"", SilentReporter()).plan
     assert plan is not None
-    wider = (("t4", "v100"), ("t4", "a100"))
+    wider = (("t4", "v100"), ("t4", "a100"), ("l4", "a100"))[: len(services)]
     freed = [
         replace(item, gpu_types_allowed=tuple(map(GpuTypeName, names)))
         for item, names in zip(services, wider, strict=True)
@@ -198,6 +201,20 @@ def test_money_makes_room_first_and_interrupts_nobody() -> None:
     assert later.proposal.plan is not None
     assert where(later.proposal.plan.assignments) == MOVED
     assert later.proposal.plan.toward is None
+
+
+def test_what_is_had_at_once_comes_before_room() -> None:
+    picture = standing_apart(besides=True, interruption_over_s=60.0)
+    thought = asked(picture)
+    plan = thought.proposal.plan
+    assert plan is not None
+    assert plan.toward is None
+    assert where(plan.assignments) == APART | {("s2", "e")}
+    target = builders.target(plan.assignments, settings=plan.settings, generation=Generation(2))
+    later = asked(replace(picture, target=target, taken_at_s=picture.taken_at_s + 100.0), thought.state).proposal.plan
+    assert later is not None
+    assert later.toward is not None
+    assert where(later.toward.assignments) == MOVED | {("s2", "e")}
 
 
 def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
