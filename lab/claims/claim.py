@@ -9,6 +9,7 @@ cannot be judged then.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from app.demo.fleet import examples_path
 from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of
@@ -214,3 +215,13 @@ def mean_metric(some: Sequence[RunOutcome], name: str) -> float:
     if len(known) != len(numbers) or not known:
         raise EngineError(f"{some[0].scenario} has no metric {name}")
     return fmean(known)
+
+
+T = TypeVar("T")
+
+
+def timed(run: Callable[[], T]) -> tuple[float, T]:
+    """Processor milliseconds, so that others on the machine do not count; and what came of it."""
+    begun = time.process_time()
+    found = run()
+    return 1000.0 * (time.process_time() - begun), found

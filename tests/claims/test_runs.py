@@ -1,12 +1,14 @@
-"""Runs that claims are judged by: kept where the effort says, and none left out."""
+"""Runs that claims are judged by: kept where the effort says, and none left out; and times, which are a processor's."""
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lab.claims.claim import Effort, mean_metric, outcomes, run_kept, scenarios
+from lab.claims.claim import Effort, mean_metric, outcomes, run_kept, scenarios, timed
 from solvers.errors import EngineError, InputError
 from tests.unit.lab.arena.fake import LOADER, scenario
 
@@ -40,3 +42,11 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     found = run_kept(scenario(tmp_path, "one"), ("hetsev",), Effort(seeds=1), LOADER)["hetsev"]
     with pytest.raises(EngineError, match="no metric nothing"):
         mean_metric(found, "nothing")
+
+
+def test_what_others_do_meanwhile_takes_no_time() -> None:
+    waited_ms, _ = timed(partial(time.sleep, 0.2))
+    worked_ms, found = timed(lambda: sum(range(2_000_000)))
+    assert waited_ms < 100.0
+    assert worked_ms > 1.0
+    assert found == 1_999_999_000_000

@@ -10,7 +10,6 @@ placement can earn, and one decision for eight networks on four GPUs is timed in
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,7 +19,18 @@ from statistics import fmean
 import numpy as np
 
 from lab.arena.contenders import PlannersOf
-from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, listed, mean_metric, outcomes, varied, world_of
+from lab.claims.claim import (
+    ClaimEvidence,
+    Effort,
+    Outcomes,
+    figure,
+    listed,
+    mean_metric,
+    outcomes,
+    timed,
+    varied,
+    world_of,
+)
 from lab.claims.planned import request_of
 from lab.learning.evaluating import Score, evaluate
 from lab.learning.settings import setting
@@ -148,12 +158,7 @@ def times(request: PlanRequest) -> DecisionTimes:
 
 
 def _quickest_ms(work: Callable[[], object]) -> float:
-    found = []
-    for _ in range(REPEATS):
-        begun = time.process_time()
-        work()
-        found.append(1000.0 * (time.process_time() - begun))
-    return min(found)
+    return min(timed(work)[0] for _ in range(REPEATS))
 
 
 def decision_times(_effort: Effort) -> ClaimEvidence:

@@ -7,17 +7,15 @@ without the part that it is owed to.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
 
 from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of, tuned_entries
 from lab.arena.loads import scaled
-from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, listed, mean_metric, outcomes, world_of
+from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, listed, mean_metric, outcomes, timed, world_of
 from lab.claims.planned import request_of
 from lab.outcome import Bench, JobOutcome, RunOutcome
 from lab.world.targets import next_target
@@ -113,8 +111,6 @@ STANDING = 1.5
 """Jobs for each device that are there already, where as many come."""
 COMING = 40
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deciding:
@@ -143,12 +139,12 @@ def deciding(scenario: str) -> Deciding:
     picture = replace(picture, target=target, jobs=tuple(sorted((*standing, *coming), key=lambda job: job.id)))
     state = thought.state or planner.first_state()
     request = request_of(picture, SEED)
-    plan_ms, _ = _timed(lambda: planner.think(request, state, SilentReporter()))
+    plan_ms, _ = timed(lambda: planner.think(request, state, SilentReporter()))
     slack, needs = _opened(request, state, {str(job.id) for job in coming})
     decisions, evaluations = list[float](), 0
     for job in coming:
         need = needs[WorkloadId(job.id)]
-        took_ms, tried = _timed(partial(_placed, slack, need, job))
+        took_ms, tried = timed(partial(_placed, slack, need, job))
         if tried is not None:
             decisions.append(took_ms)
             evaluations = max(evaluations, tried)
@@ -192,13 +188,6 @@ def _placed(slack: Slack, need: Need, job: TrainingJob) -> int | None:
             tuned = sizer.size(host.need, option.device_class, host.replicas, option.batch, company)
             most = max(most, 0 if tuned is None else tuned.evaluations)
     return most
-
-
-def _timed(run: Callable[[], T]) -> tuple[float, T]:
-    """Processor milliseconds, so that others on the machine do not count."""
-    begun = time.process_time()
-    found = run()
-    return 1000.0 * (time.process_time() - begun), found
 
 
 SMALL_PCT, LARGE_PCT, TIMES_FEWER = 0.5, 1.2, 6.0
