@@ -311,7 +311,8 @@ def _steepened(
         np.stack([100.0 * shares, *[rest_pct] * len(company)], axis=1).reshape(-1),
     )
     groups = Groups(members=queries, group=np.repeat(np.arange(len(shares), dtype=np.int64), count))
-    slowed = np.clip(slopes.slowdown(groups, np.ones(len(groups)))[::count], 1.0, slopes.worst).reshape(-1, 3)
+    asked = np.arange(0, len(groups), count)
+    slowed = np.clip(slopes.slowed(groups, asked), 1.0, slopes.worst).reshape(-1, 3)
     found = {}
     for (batch, each), factors in zip(curves.items(), slowed, strict=True):
         low, knee, whole = each(np.array([LOW_PART * each.knee, each.knee, WHOLE])) * factors

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Groups, ModelSpec, Quantity, Queries
 from solvers.models.parts.curves import CurveModel, Fits, Ridge, Rows, fits, not_negative
@@ -144,24 +144,23 @@ class BatchCurves:
 
     def parts(self, batch: Floats) -> tuple[Floats, Floats]:
         """Parts (by row) and knee of the curve at every batch."""
-        held = np.clip(batch, self.batches[0], self.batches[-1])
-
-        def part(value: Callable[[Piecewise], float]) -> Floats:
-            return self.mixed(held, lambda curve: np.full(len(held), value(curve)))
-
-        whole = part(lambda curve: curve.l0 + curve.k2 * (1.0 - curve.knee))
-        steep = part(lambda curve: curve.k2 - curve.k1)
-        return np.stack([whole, part(lambda curve: -curve.k2), steep], axis=1), part(lambda curve: curve.knee)
+        known = [(each.l0 + each.k2 * (1 - each.knee), -each.k2, each.k2 - each.k1, each.knee) for each in self.curves]
+        weights = self.weights(np.clip(batch, self.batches[0], self.batches[-1]))
+        found = np.sum(weights[:, :, None] * np.array(known), axis=1)
+        return found[:, :3], found[:, 3]
 
     def mixed(self, batch: Floats, value: Callable[[Piecewise], Floats]) -> Floats:
         """What the curves of the two neighbouring batches say, mixed by where the batch lies between them."""
-        place = np.interp(batch, self.batches, np.arange(len(self.batches), dtype=np.float64))
         total = np.zeros(len(batch))
-        for index, curve in enumerate(self.curves):
-            weight = np.maximum(1.0 - np.abs(place - index), 0.0)
+        for weight, curve in zip(self.weights(batch).T, self.curves, strict=True):
             if weight.any():
                 total += weight * value(curve)
         return total
+
+    def weights(self, batch: Floats) -> Floats:
+        """Of every curve, by row."""
+        numbers = np.arange(len(self.batches), dtype=np.float64)
+        return np.maximum(1.0 - np.abs(np.interp(batch, self.batches, numbers)[:, None] - numbers), 0.0)
 
 
 def learn_alone(rows: Rows) -> BatchCurves:
@@ -269,20 +268,24 @@ class MudiSlopes:
     """The largest slowdown that was learned from."""
 
     def slowdown(self, groups: Groups, _alone_ms: Floats) -> Floats:
-        if self.ridge is None:
-            return np.full(len(groups), USUAL)
-        return np.asarray(1.0 + self.ridge(self.design(groups)))
+        return self.slowed(groups, np.arange(len(groups)))
 
-    def design(self, groups: Groups) -> Floats:
-        """Every part's weight in the latency alone times every feature, then the services."""
-        weights = part_weights(groups.members, self.curves)
-        features = self.architecture.features(groups)
-        own = np.zeros((len(groups), len(self.services)))
-        for key, rows in groups.members.keys().items():
+    def slowed(self, groups: Groups, asked: Whole) -> Floats:
+        """The slowdown of these members alone."""
+        if self.ridge is None:
+            return np.full(len(asked), USUAL)
+        return np.asarray(1.0 + self.ridge(self.design(groups, asked)))
+
+    def design(self, groups: Groups, asked: Whole) -> Floats:
+        """Of these members every part's weight in the latency alone times every feature, then the services."""
+        members = groups.members.take(asked)
+        weights, features = part_weights(members, self.curves), self.architecture.features(groups)[asked]
+        own = np.zeros((len(asked), len(self.services)))
+        for key, rows in members.keys().items():
             if key in self.services:
                 own[rows, self.services.index(key)] = 1.0
         crossed = weights[:, :, None] * features[:, None, :]
-        return np.concatenate([crossed.reshape(len(groups), -1), own], axis=1)
+        return np.concatenate([crossed.reshape(len(asked), -1), own], axis=1)
 
 
 def part_weights(members: Queries, curves: Fits) -> Floats:
@@ -322,7 +325,7 @@ def learn_slopes(company: Company | None, facts: Facts, curves: Fits) -> MudiSlo
         architecture=Architecture.of(tuple(sorted({members.models[index] for index in members.model})), facts),
         services=tuple(seen.keys()),
     )
-    ridge = Ridge.of(blank.design(company.groups)[rows], company.slowdown[rows] - 1.0)
+    ridge = Ridge.of(blank.design(company.groups, np.flatnonzero(rows)), company.slowdown[rows] - 1.0)
     return replace(blank, ridge=ridge, worst=float(company.slowdown[rows].max()))
 
 
