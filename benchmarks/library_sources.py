@@ -20,13 +20,11 @@ from lab.measured import read_rapp
 from solvers.domain.arrays import Floats, Parallel
 from solvers.models.base import Samples
 from solvers.models.belief.forms import (
-    Search,
+    LATENCY,
     ShapeFit,
     ShapePrior,
     fit_parameters,
-    host_bound,
     joint_covariance,
-    log_latency,
     population,
     weak_prior,
 )
@@ -53,7 +51,7 @@ class Cells(Parallel):
 def fit_shape(cells: Cells, prior: ShapePrior) -> ShapeFit:
     """The most probable parameters of latency's shape given the cells."""
     at, target = (cells.batch, cells.share, cells.slowness), np.log(cells.latency_ms)
-    return fit_parameters(log_latency, at, target, prior, Search(starts=(host_bound(at, target, prior.mean),)))
+    return fit_parameters(LATENCY, at, target, prior)
 
 
 @dataclass(frozen=True)

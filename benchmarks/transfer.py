@@ -20,7 +20,7 @@ from benchmarks.library_sources import Measured, entry, fitted, measured
 from benchmarks.sources.rows import SourceMissingError, data_folder
 from solvers.models.base import Facts, Origin
 from solvers.models.belief import forms
-from solvers.models.belief.forms import ShapePrior, sensitivity
+from solvers.models.belief.forms import LATENCY, ShapePrior
 from solvers.models.belief.transfer import Scaling
 from solvers.models.library import Library, LibraryEntry, spelled
 
@@ -44,7 +44,7 @@ def score(item: Measured, prior: ShapePrior) -> Score:
     """Compare a belief with what was measured."""
     cells = item.cells
     at = (cells.batch, cells.share, cells.slowness)
-    slopes = sensitivity(forms.log_latency, prior.mean, at)
+    slopes = LATENCY.evaluate(prior.mean, *at).slope
     error = forms.log_latency(prior.mean, *at) - np.log(cells.latency_ms)
     std = np.sqrt(np.einsum("ij,jk,ik->i", slopes, prior.covariance, slopes) + NOISE**2)
     return Score(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Parallel
-from solvers.models.belief.forms import Form, Search, ShapePrior, fit_parameters
+from solvers.models.belief.forms import Form, ShapePrior, fit_parameters
 from solvers.models.belief.intake import Points
 
 BATCH, SHARE, CLOCK, BUSY, STEP, STEP_SCALE, FLAT, NOISE_BUSY, NOISE_FLAT = range(9)
@@ -55,18 +55,39 @@ def places(at: tuple[Floats, Floats, Floats], weight: Floats) -> Places:
     return Places(log_batch=logs[0], log_share=logs[1], log_slowness=logs[2], share=at[1], weight=weight)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearness:
+    """Of some places with others: squared distances over batch, share and clock in the kernel's scales, their root,
+    and how far apart shares are in the scale of steps.
+    """
+
+    squares: tuple[Floats, Floats, Floats]
+    distance: Floats
+    steps: Floats
+
+    @staticmethod
+    def of(kernel: Floats, one: Places, two: Places) -> Nearness:
+        scale = np.exp(kernel)
+        batch = np.square(np.subtract.outer(one.log_batch, two.log_batch) / scale[BATCH])
+        share = np.square(np.subtract.outer(one.log_share, two.log_share) / scale[SHARE])
+        clock = np.square(np.subtract.outer(one.log_slowness, two.log_slowness) / scale[CLOCK])
+        return Nearness(
+            squares=(batch, share, clock),
+            distance=np.sqrt(3 * (batch + share + clock)),
+            steps=10 * np.abs(np.subtract.outer(one.share, two.share)) / scale[STEP_SCALE],
+        )
+
+    def covariance(self, kernel: Floats, one: Floats, two: Floats) -> Floats:
+        """Of the residuals at places with these weights; sets of weights may be stacked."""
+        scale, smooth = np.exp(kernel), (1 + self.distance) * np.exp(-self.distance)
+        busy = (one * scale[BUSY] ** 2)[..., :, None] * two[..., None, :] * smooth
+        flat = (1 - one)[..., :, None] * (1 - two)[..., None, :]
+        return np.asarray(busy + flat * (scale[STEP] ** 2 * np.exp(-self.steps) + scale[FLAT] ** 2 * smooth))
+
+
 def covariance(kernel: Floats, one: Places, two: Places) -> Floats:
     """Covariance of the residuals of every place of `one` with every place of `two`."""
-    scale = np.exp(kernel)
-    apart = np.square(np.subtract.outer(one.log_batch, two.log_batch) / scale[BATCH])
-    apart += np.square(np.subtract.outer(one.log_share, two.log_share) / scale[SHARE])
-    apart += np.square(np.subtract.outer(one.log_slowness, two.log_slowness) / scale[CLOCK])
-    distance = np.sqrt(3 * apart)
-    smooth = (1 + distance) * np.exp(-distance)
-    steps = np.exp(-10 * np.abs(np.subtract.outer(one.share, two.share)) / scale[STEP_SCALE])
-    busy = np.multiply.outer(one.weight * scale[BUSY] ** 2, two.weight) * smooth
-    flat = np.multiply.outer(1 - one.weight, 1 - two.weight)
-    return np.asarray(busy + flat * (scale[STEP] ** 2 * steps + scale[FLAT] ** 2 * smooth))
+    return Nearness.of(kernel, one, two).covariance(kernel, one.weight, two.weight)
 
 
 def variance(kernel: Floats, weight: Floats) -> Floats:
@@ -136,22 +157,33 @@ class Task:
     extra: Floats
 
 
-def log_evidence(total: Floats, error: Floats) -> float:
-    """Logarithm of the density of `error` under a zero-mean Gaussian of this covariance (constant left out)."""
-    try:
-        root = np.linalg.cholesky(total)
-    except np.linalg.LinAlgError:
-        return -1e9
-    from scipy.linalg import solve_triangular
+_ENDLESS, _NO_EVIDENCE = 1e300, -1e9
 
-    white = solve_triangular(root, error, lower=True)
-    return float(-0.5 * white @ white - np.log(np.diag(root)).sum())
+
+def log_evidence(total: Floats, error: Floats) -> Floats:
+    """Logarithm of the density of `error` under zero-mean Gaussians of these covariances (constant left out)."""
+    # The last row of this root is the whitened error.
+    whole = np.empty((*total.shape[:-2], len(error) + 1, len(error) + 1))
+    whole[..., :-1, :-1], whole[..., -1, :-1], whole[..., -1, -1] = total, error, _ENDLESS
+    try:
+        root = np.linalg.cholesky(whole)
+    except np.linalg.LinAlgError:
+        return np.full((), _NO_EVIDENCE) if total.ndim == 2 else np.stack([log_evidence(one, error) for one in total])
+    return np.asarray(
+        -0.5 * (root[..., -1, :-1] ** 2).sum(axis=-1)
+        - np.log(np.diagonal(root, axis1=-2, axis2=-1)[..., :-1]).sum(axis=-1)
+    )
 
 
 def total_covariance(kernel: Floats, task: Task) -> Floats:
     """Of the errors: the form's doubt, the residual, the scatter."""
-    scatter = scattered(noise(kernel, task.at.weight), task.count) + task.extra
-    return np.asarray(task.explained + covariance(kernel, task.at, task.at) + np.diag(scatter))
+    return _total(kernel, task, Nearness.of(kernel, task.at, task.at))
+
+
+def _total(kernel: Floats, task: Task, near: Nearness) -> Floats:
+    weight = task.at.weight
+    scatter = scattered(noise(kernel, weight), task.count) + task.extra
+    return np.asarray(task.explained + near.covariance(kernel, weight, weight) + np.diag(scatter))
 
 
 def learned_kernel(tasks: Sequence[Task], start: Floats = KERNEL_USUAL) -> Floats:
@@ -160,12 +192,46 @@ def learned_kernel(tasks: Sequence[Task], start: Floats = KERNEL_USUAL) -> Float
         return start
     from scipy.optimize import minimize
 
-    def cost(kernel: Floats) -> float:
-        held = 0.5 * float((((kernel - KERNEL_USUAL) / KERNEL_SPREAD) ** 2).sum())
-        return held - sum(log_evidence(total_covariance(kernel, task), task.error) for task in tasks)
+    def cost(kernel: Floats) -> tuple[float, Floats]:
+        unusual = (kernel - KERNEL_USUAL) / KERNEL_SPREAD
+        total, slope = 0.5 * float((unusual**2).sum()), unusual / KERNEL_SPREAD
+        for task in tasks:
+            evidence, its_slope = evidence_under(kernel, task)
+            total, slope = total - evidence, slope - its_slope
+        return total, slope
 
-    found = minimize(cost, start, method="L-BFGS-B", bounds=_BOUNDS, options={"maxiter": 15})
+    found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options={"maxiter": 15})
     return np.asarray(found.x)
+
+
+def evidence_under(kernel: Floats, task: Task) -> tuple[float, Floats]:
+    """`log_evidence` of a task under a kernel, and its derivatives by the kernel."""
+    near = Nearness.of(kernel, task.at, task.at)
+    total = _total(kernel, task, near)
+    evidence = float(log_evidence(total, task.error))
+    if evidence <= _NO_EVIDENCE:
+        return evidence, np.zeros(len(kernel))
+    inverse, scale, weight = np.linalg.inv(total), np.exp(kernel), task.at.weight
+    drawn = inverse @ task.error
+    # How much the evidence gains with each covariance.
+    gain = 0.5 * (np.multiply.outer(drawn, drawn) - inverse)
+    fading = np.exp(-near.distance)
+    busy = gain * scale[BUSY] ** 2 * np.multiply.outer(weight, weight)
+    flat = gain * np.multiply.outer(1 - weight, 1 - weight)
+    still, stepping = flat * scale[FLAT] ** 2, flat * scale[STEP] ** 2 * np.exp(-near.steps)
+    slope = np.empty(len(kernel))
+    for axis, square in zip((BATCH, SHARE, CLOCK), near.squares, strict=True):
+        slope[axis] = ((busy + still) * 3 * square * fading).sum()
+    smooth = 2 * (1 + near.distance) * fading
+    slope[BUSY], slope[FLAT] = (busy * smooth).sum(), (still * smooth).sum()
+    slope[STEP], slope[STEP_SCALE] = 2 * stepping.sum(), (stepping * near.steps).sum()
+    # Of `scattered`, by the variance of single measurements.
+    scatter = noise(kernel, weight)
+    by_scatter = (_LASTING**4 + (scatter**2 + 2 * scatter * _LASTING**2) / task.count) / (scatter + _LASTING**2) ** 2
+    by_noise = 2 * np.diag(gain) * by_scatter
+    slope[NOISE_BUSY] = (by_noise * weight).sum() * scale[NOISE_BUSY] ** 2
+    slope[NOISE_FLAT] = (by_noise * (1 - weight)).sum() * scale[NOISE_FLAT] ** 2
+    return evidence, slope
 
 
 def own_kernel(kernel: Floats, task: Task) -> Floats:
@@ -174,15 +240,16 @@ def own_kernel(kernel: Floats, task: Task) -> Floats:
     scatter = np.diag(scattered(noise(kernel, task.at.weight), task.count))
     unusual = task.explained + np.diag(task.extra)
 
-    def cost(shift: tuple[float, float]) -> float:
-        total = unusual + np.exp(2 * shift[0]) * signal + np.exp(2 * shift[1]) * scatter
-        held = 0.5 * sum((part / spread) ** 2 for part, spread in zip(shift, _OWN_SPREAD, strict=True))
-        return held - log_evidence(total, task.error)
+    def cheapest(amplitudes: Floats, noises: Floats) -> int:
+        shifts = amplitudes[:, None, None], noises[:, None, None]
+        total = unusual + np.exp(2 * shifts[0]) * signal + np.exp(2 * shifts[1]) * scatter
+        held = 0.5 * ((amplitudes / _OWN_SPREAD[0]) ** 2 + (noises / _OWN_SPREAD[1]) ** 2)
+        return int(np.argmin(held - log_evidence(total, task.error)))
 
-    best = (0.0, 0.0)
+    best = np.zeros(2)
     for _ in range(2):
-        best = (min(_OWN_STEPS[0], key=lambda step: cost((step, best[1]))), best[1])
-        best = (best[0], min(_OWN_STEPS[1], key=lambda step: cost((best[0], step))))
+        best[0] = _OWN_STEPS[0][cheapest(_OWN_STEPS[0], np.full(len(_OWN_STEPS[0]), best[1]))]
+        best[1] = _OWN_STEPS[1][cheapest(np.full(len(_OWN_STEPS[1]), best[0]), _OWN_STEPS[1])]
     found = kernel.copy()
     found[list(_AMPLITUDES)] += best[0]
     found[list(_NOISES)] += best[1]
@@ -199,6 +266,7 @@ _FREEDOM = 4.0
 _CAUTION = 1.5
 """A first search trusts measurements less, lest scatter among few of them pass for physics."""
 _STEPS_MAX, _GAIN_MIN = 4, 0.1
+_PARTS = (1.0, 0.3, 0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,17 +307,18 @@ class Sight(Parallel):
 
 def sight(curve: Curve, at: tuple[Floats, Floats, Floats]) -> Sight:
     """How a curve's prior sees configurations (batch, share, slowness)."""
-    slope = curve.form.sensitivity(curve.parameters, at)
-    root = np.linalg.cholesky(curve.prior.covariance + 1e-9 * np.eye(len(curve.prior.mean)))
-    weight = curve.form.elasticity(curve.parameters, at)
-    value = curve.form.log_value(curve.parameters, *at)
+    found = curve.form.evaluate(curve.parameters, *at)
     return Sight(
-        value=value,
-        mean=value + slope @ (curve.prior.mean - curve.parameters),
-        doubt=slope @ root,
-        places=places(at, weight),
-        scatter=noise(curve.kernel, weight),
+        value=found.value,
+        mean=found.value + found.slope @ (curve.prior.mean - curve.parameters),
+        doubt=found.slope @ _root(curve.prior),
+        places=places(at, found.elasticity),
+        scatter=noise(curve.kernel, found.elasticity),
     )
+
+
+def _root(prior: ShapePrior) -> Floats:
+    return np.asarray(np.linalg.cholesky(prior.covariance + 1e-9 * np.eye(len(prior.mean))), dtype=np.float64)
 
 
 def prior_curve(form: Form, prior: ShapePrior, kernel: Floats) -> Curve:
@@ -261,8 +330,7 @@ def prior_curve(form: Form, prior: ShapePrior, kernel: Floats) -> Curve:
 def draft(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curve:
     """A curve with the form fitted alone; the kernel is taken as it is."""
     kept = points.merged().spread_out(POINTS_MAX)
-    search = Search(starts=form.starts(kept.at, kept.log_value, prior.mean), noise=_CAUTION * typical(kernel))
-    found = fit_parameters(form.log_value, kept.at, kept.log_value, prior, search)
+    found = fit_parameters(form, kept.at, kept.log_value, prior, _CAUTION * typical(kernel))
     return Curve(
         form=form,
         prior=prior,
@@ -276,7 +344,10 @@ def draft(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curv
 
 def task(curve: Curve) -> Task:
     """The curve's points as the learning of kernels takes them."""
-    seen = sight(curve, curve.points.at)
+    return _task(curve, sight(curve, curve.points.at))
+
+
+def _task(curve: Curve, seen: Sight) -> Task:
     return Task(
         error=curve.points.log_value - seen.mean,
         explained=seen.doubt @ seen.doubt.T,
@@ -291,37 +362,46 @@ def evidence(curve: Curve) -> float:
 
     The form enters here as it is, not linearised: far from the points a straight line promises too much.
     """
-    here = sight(curve, curve.points.at)
-    scatter = scattered(here.scatter, curve.points.count) + curve.extra
-    unexplained = covariance(curve.kernel, here.places, here.places) + np.diag(scatter)
-    error = curve.points.log_value - here.value
-    moved = curve.parameters - curve.prior.mean
-    return float(
-        -0.5 * error @ np.linalg.solve(unexplained, error)
-        - 0.5 * moved @ np.linalg.solve(curve.prior.covariance, moved)
-        - 0.5 * np.linalg.slogdet(unexplained + here.doubt @ here.doubt.T)[1]
-    )
+    return float(_evidences(curve, curve.parameters[None])[0])
+
+
+def _evidences(curve: Curve, parameters: Floats) -> Floats:
+    """The curve's `evidence` at other parameters, a row each."""
+    points, kernel = curve.points, curve.kernel
+    found = curve.form.evaluate(parameters[:, None], *points.at)
+    weight, here = found.elasticity, places(points.at, found.elasticity)
+    unexplained = Nearness.of(kernel, here, here).covariance(kernel, weight, weight)
+    own = np.arange(len(points))
+    unexplained[:, own, own] += scattered(noise(kernel, weight), points.count) + curve.extra
+    error, moved = points.log_value - found.value, parameters - curve.prior.mean
+    doubt = found.slope @ _root(curve.prior)
+    drawn = np.linalg.solve(unexplained, error[..., None])[..., 0]
+    held = np.linalg.solve(curve.prior.covariance, moved.T).T
+    volume = np.linalg.slogdet(unexplained + doubt @ doubt.transpose(0, 2, 1))[1]
+    return np.asarray(-0.5 * ((error * drawn).sum(axis=1) + (moved * held).sum(axis=1) + volume))
 
 
 def settle(curve: Curve) -> Curve:
     """The same curve with parameters and residual found together: steps of Gauss and Newton while they help."""
     best = evidence(curve)
     for _ in range(_STEPS_MAX):
-        step = _newton_step(curve)
-        tried = [replace(curve, parameters=curve.parameters + part * step) for part in (1.0, 0.3, 0.1)]
-        scores = [evidence(one) for one in tried]
+        tried = curve.parameters + np.multiply.outer(_PARTS, _newton_step(curve))
+        # A wild step leads out of what can be computed.
+        with np.errstate(all="ignore"):
+            scores = _evidences(curve, tried)
+        scores[~np.isfinite(scores)] = -np.inf
         chosen = int(np.argmax(scores))
         if scores[chosen] < best + _GAIN_MIN:
             break
-        curve, best = tried[chosen], scores[chosen]
+        curve, best = replace(curve, parameters=tried[chosen]), scores[chosen]
     return curve
 
 
 def _newton_step(curve: Curve) -> Floats:
-    this = task(curve)
+    seen = sight(curve, curve.points.at)
+    this = _task(curve, seen)
     weights = np.linalg.solve(total_covariance(curve.kernel, this), this.error)
-    slope = curve.form.sensitivity(curve.parameters, curve.points.at)
-    return curve.prior.mean + curve.prior.covariance @ slope.T @ weights - curve.parameters
+    return curve.prior.mean + _root(curve.prior) @ (seen.doubt.T @ weights) - curve.parameters
 
 
 def discount(curve: Curve, wild: float = _WILD) -> Curve:
@@ -329,8 +409,9 @@ def discount(curve: Curve, wild: float = _WILD) -> Curve:
     scatter would.
     """
     this = replace(task(curve), extra=np.zeros(len(curve.points)))
+    usually = total_covariance(curve.kernel, this)
     for _ in range(3):
-        inverse = np.linalg.inv(total_covariance(curve.kernel, this))
+        inverse = np.linalg.inv(usually + np.diag(this.extra))
         spread = 1 / np.diag(inverse)
         # Leaving a point out: its error and its variance follow from the inverse of all.
         usual = np.maximum(spread - this.extra, 1e-12)
@@ -341,9 +422,14 @@ def discount(curve: Curve, wild: float = _WILD) -> Curve:
 
 def fit(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curve:
     """The curve of these points; amplitudes of the kernel are the curve's own, within what `kernel` says of others."""
-    curve = settle(draft(form, points, prior, kernel))
+    return completed(settle(draft(form, points, prior, kernel)))
+
+
+def completed(curve: Curve) -> Curve:
+    """A settled curve with what is its own."""
+    kernel = curve.kernel
     if not len(curve.points):
-        return prior_curve(form, prior, kernel)
+        return prior_curve(curve.form, curve.prior, kernel)
     # What is grossly wrong must not pass for a lively residual.
     curve = discount(curve, _GROSS)
     curve = replace(curve, kernel=repeated(own_kernel(kernel, task(curve)), curve.points))

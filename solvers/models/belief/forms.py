@@ -55,31 +55,84 @@ def natural(parameters: Sequence[float] | Floats) -> Floats:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Logarithm of a quantity, its derivatives by the parameters (last axis), and how much of it follows the share: 0
+    none, 1 all of it.
+    """
+
+    value: Floats
+    slope: Floats
+    elasticity: Floats
+
+
+Evaluate = Callable[[Floats, Floats, Floats, Floats], Evaluated]
+"""(parameters, batch, share, slowness) -> a quantity there; the parameters' last axis runs over their names and what
+comes before it broadcasts.
+"""
+
+
 def log_latency(parameters: Floats, batch: ArrayLike, share: ArrayLike, slowness: ArrayLike = 1.0) -> Floats:
     """Logarithm of latency in ms. `parameters` are on the learned scale, the last axis runs over `NAMES`; what comes
     before it broadcasts against the other arguments. `share` is a fraction, `slowness` highest clock over clock.
     """
-    host, launch, per_input, work, weights, fill, growth, sharpness, floor, clock = np.moveaxis(
-        natural(np.asarray(parameters)), -1, 0
+    at = (np.asarray(axis, dtype=np.float64) for axis in (batch, share, slowness))
+    return _latency(np.asarray(parameters), *at).value
+
+
+def _latency(parameters: Floats, inputs: Floats, share: Floats, slowness: Floats) -> Evaluated:
+    values = natural(parameters)
+    host, launch, per_input, work, weights, fill, growth, sharpness, floor, clock = (
+        values[..., number] for number in range(COUNT)
     )
-    inputs, part = np.asarray(batch, dtype=np.float64), np.asarray(share, dtype=np.float64)
-    log_width = np.log(fill) + growth * np.log(inputs)
-    log_narrow = np.logaddexp(-sharpness * np.log(part), -sharpness * log_width) / sharpness
-    busy = (work * inputs * np.exp(log_narrow) + weights / part) * np.asarray(slowness, dtype=np.float64) ** clock
+    log_inputs, log_share = np.log(inputs), np.log(share)
+    log_width = np.log(fill) + growth * log_inputs
+    log_narrow = np.logaddexp(-sharpness * log_share, -sharpness * log_width) / sharpness
+    pace = slowness**clock
+    compute, read = work * inputs * np.exp(log_narrow), weights / share
+    busy = (compute + read) * pace
     device = launch + per_input * inputs + busy
-    return np.asarray(np.logaddexp(floor * np.log(host), floor * np.log(device)) / floor)
+    log_host, log_device = np.log(host), np.log(device)
+    value = np.asarray(np.logaddexp(floor * log_host, floor * log_device) / floor)
+    # What each side of both soft bounds has in them: share and width, host and device.
+    of_share, of_device = np.exp(-sharpness * (log_share + log_narrow)), np.exp(floor * (log_device - value))
+    of_width, of_host = 1 - of_share, 1 - of_device
+    per_ms = of_device / device
+    computing, reading = per_ms * compute * pace, per_ms * read * pace
+    slopes = (
+        of_host,
+        per_ms * launch,
+        per_ms * per_input * inputs,
+        computing,
+        reading,
+        -computing * of_width,
+        -computing * of_width * log_inputs * growth * (1 - growth),
+        -computing * (log_narrow + of_share * log_share + of_width * log_width),
+        of_host * log_host + of_device * log_device - value,
+        per_ms * busy * np.log(slowness) * clock,
+    )
+    elasticity = np.minimum(computing * of_share + reading, 1.0)
+    return Evaluated(value=value, slope=_stacked(value, slopes), elasticity=elasticity)
+
+
+def _stacked(value: Floats, slopes: Sequence[Floats]) -> Floats:
+    found = np.empty((*value.shape, len(slopes)))
+    for number, slope in enumerate(slopes):
+        found[..., number] = slope
+    return found
 
 
 # --- Priors, and how measurements change them
 
 
-LogValue = Callable[[Floats, Floats, Floats, Floats], Floats]
-"""(parameters, batch, share, slowness) -> logarithm of a quantity; the parameters' last axis runs over their names and
-what comes before it broadcasts.
-"""
-
-_DIFFERENCE = 1e-4
 _FAR = 2.0
+_LOOKS_MAX = 100
+_DAMPING, _DAMPING_LESS = 0.1, 0.03
+"""Of a search: at first, where 1 makes steps about as long as the way to the prior's mean, and by how much at most a
+good step lessens it.
+"""
+_ENOUGH = 1e-6
+"""A step that gains less than such a part of the misfit is the last."""
 _NOISE = 0.03
 """Standard deviation of the logarithm about a form, for the search only, where nothing better is known; residuals are
 learned later.
@@ -109,17 +162,6 @@ class ShapeFit:
     noise: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """Where to search for parameters beside the prior's mean, and what the form leaves of a measured logarithm."""
-
-    starts: Sequence[Floats] = ()
-    noise: float = _NOISE
-
-
-WIDE = Search()
-
-
 # Of any network on any GPU, times relative to one batch's typical latency: weak, but enough to fit a single cell.
 _WEAK_MEAN = np.array([-0.9, -1.3, -3.4, -1.5, -2.6, -0.7, 0.2, 1.2, 2.2, -0.22])
 _NO_SPREAD = np.zeros(COUNT)
@@ -141,52 +183,66 @@ def weak_prior(latency_ms_typical: float, scale_spread: float = 1.0) -> ShapePri
     return ShapePrior(mean=mean, covariance=covariance, origin=Origin.SCALED, source="any model")
 
 
-def sensitivity(log_value: LogValue, parameters: Floats, at: tuple[Floats, Floats, Floats]) -> Floats:
-    """Derivatives of the logarithm by the parameters, one row per configuration (batch, share, slowness)."""
-    steps = _DIFFERENCE * np.eye(len(parameters))
-    around = (parameters + np.concatenate([steps, -steps]))[:, None, :]
-    values = log_value(around, *at)
-    return np.asarray((values[: len(parameters)] - values[len(parameters) :]).T / (2 * _DIFFERENCE))
-
-
 def fit_parameters(
-    log_value: LogValue, at: tuple[Floats, Floats, Floats], target: Floats, prior: ShapePrior, search: Search = WIDE
+    form: Form, at: tuple[Floats, Floats, Floats], target: Floats, prior: ShapePrior, noise: float = _NOISE
 ) -> ShapeFit:
     """The most probable parameters of any form given logarithms measured at configurations, robust against single wild
-    ones.
+    ones. `noise` is what the form leaves of a measured logarithm, for the search.
     """
-    from scipy.optimize import least_squares
+    root = np.linalg.cholesky(prior.covariance + 1e-9 * np.eye(len(prior.mean)))
 
-    count, noise = len(prior.mean), search.noise
-    root = np.linalg.cholesky(prior.covariance + 1e-9 * np.eye(count))
-
-    def misfit(step: Floats) -> Floats:
-        error = (log_value(prior.mean + root @ step, *at) - target) / noise
+    def misfit(steps: Floats) -> tuple[Floats, Floats, Floats]:
+        found = form.evaluate((prior.mean + steps @ root.T)[:, None], *at)
+        error = (found.value - target) / noise
+        size, slope = np.abs(error), found.slope @ root / noise
         # Beyond some deviations a cell pulls ever less (Huber), the prior keeps its full weight.
-        far = np.abs(error) > _FAR
-        bent = np.sign(error) * np.sqrt(np.maximum(2 * _FAR * np.abs(error) - _FAR**2, 0.0))
-        return np.concatenate([np.where(far, bent, error), step])
+        weight = _FAR / np.maximum(size, _FAR)
+        cost = np.where(size > _FAR, 2 * _FAR * size - _FAR**2, size**2).sum(axis=1) + (steps**2).sum(axis=1)
+        pull = ((weight * error)[:, None] @ slope)[:, 0] + steps
+        return cost, pull, slope.transpose(0, 2, 1) @ (weight[..., None] * slope) + np.eye(len(root))
 
-    def slope(step: Floats) -> Floats:
-        parameters = prior.mean + root @ step
-        error = np.abs(log_value(parameters, *at) - target) / noise
-        weight = np.where(error > _FAR, _FAR / np.sqrt(np.maximum(2 * _FAR * error - _FAR**2, _FAR**2)), 1.0)
-        return np.concatenate(
-            [(weight / noise)[:, None] * sensitivity(log_value, parameters, at) @ root, np.eye(count)]
-        )
-
-    searches = (np.linalg.solve(root, start - prior.mean) for start in (prior.mean, *search.starts))
-    tries = [least_squares(misfit, search, jac=slope, max_nfev=60) for search in searches]
-    found = min(tries, key=lambda one: float(one.cost))
-    mean = prior.mean + root @ found.x
-    spread = root @ np.linalg.inv(found.jac.T @ found.jac) @ root.T
-    residual = target - log_value(mean, *at)
+    starts = np.stack([prior.mean, *form.starts(at, target, prior.mean)]) - prior.mean
+    mean = prior.mean + root @ _least(misfit, np.linalg.solve(root, starts.T).T)
+    found = form.evaluate(mean, *at)
+    residual = target - found.value
+    size = np.maximum(np.abs(residual) / noise, _FAR)
+    slope = (_FAR / np.sqrt(2 * _FAR * size - _FAR**2) / noise)[:, None] * found.slope @ root
+    spread = root @ np.linalg.inv(slope.T @ slope + np.eye(len(root))) @ root.T
     return ShapeFit(
         mean=mean,
         covariance=(spread + spread.T) / 2,
         residual=residual,
         noise=float(np.sqrt(np.mean(residual**2))) if len(residual) else noise,
     )
+
+
+Misfit = Callable[[Floats], tuple[Floats, Floats, Floats]]
+"""Steps, a row for each search -> what it costs there, and half of the cost's first and second derivatives."""
+
+
+def _least(misfit: Misfit, starts: Floats) -> Floats:
+    """The step that costs least, searched from all starts at once (Levenberg and Marquardt, damping after Nielsen)."""
+    steps, one = starts.copy(), np.eye(starts.shape[1])
+    rise = np.full(len(steps), 2.0)
+    with np.errstate(all="ignore"):
+        cost, pull, curvature = misfit(steps)
+        damping = _DAMPING * np.linalg.norm(pull, axis=1) / np.maximum(np.linalg.norm(steps, axis=1), 1.0)
+        going = np.isfinite(cost)
+        for _ in range(_LOOKS_MAX):
+            move = -np.linalg.solve(curvature + damping[:, None, None] * one, pull[..., None])[..., 0]
+            promised = (move * (damping[:, None] * move - pull)).sum(axis=1)
+            looked = misfit(steps + move)
+            gain = (cost - looked[0]) / np.maximum(promised, 1e-300)
+            better = going & (gain > 0)
+            going &= ~((promised < _ENOUGH * cost) | (better & (cost - looked[0] < _ENOUGH * cost) & (gain > 0.25)))
+            steps[better] += move[better]
+            for kept, found in zip((cost, pull, curvature), looked, strict=True):
+                kept[better] = found[better]
+            less = np.maximum(_DAMPING_LESS, 1 - (2 * np.minimum(gain, 1.0) - 1) ** 3)
+            damping, rise = damping * np.where(better, less, rise), np.where(better, 2.0, 2 * rise)
+            if not going.any():
+                break
+    return np.asarray(steps[np.argmin(np.where(np.isfinite(cost), cost, np.inf))])
 
 
 def host_bound(at: tuple[Floats, Floats, Floats], log_latency: Floats, mean: Floats) -> Floats:
@@ -220,20 +276,17 @@ def population(fits: Sequence[ShapeFit], weak: ShapePrior, weight: float = 3.0) 
 Start = Callable[[tuple[Floats, Floats, Floats], Floats, Floats], Floats]
 """(configurations, logarithms there, the prior's mean) -> parameters."""
 
-_STEP = 1e-4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """`rises` says for batch, share and slowness whether the quantity may only rise (1) or only fall (-1) with it,
-    or does not depend on it (0).
+    or does not depend on it (0). Where more share changes nothing, a quantity scatters in its own way; one whose
+    elasticity is 1 everywhere has no such regions.
     """
 
     name: str
-    log_value: LogValue
+    evaluate: Evaluate
     rises: tuple[int, int, int]
-    has_floor: bool = False
-    """Whether there are regions that more share does not change, which scatter in their own way."""
     second_start: Start | None = None
     """Where else a search for the parameters should start."""
 
@@ -241,36 +294,30 @@ class Form:
         """Where a search starts beside the prior's mean."""
         return (self.second_start(at, target, mean),) if self.second_start and len(target) else ()
 
-    def sensitivity(self, parameters: Floats, at: tuple[Floats, Floats, Floats]) -> Floats:
-        """Derivatives of the logarithm by the parameters, one row per configuration."""
-        return sensitivity(self.log_value, parameters, at)
 
-    def elasticity(self, parameters: Floats, at: tuple[Floats, Floats, Floats]) -> Floats:
-        """How much of the quantity follows the share: 0 none, 1 all of it."""
-        batch, share, slowness = at
-        if not self.has_floor:
-            return np.ones(np.broadcast(batch, share).shape)
-        more = self.log_value(parameters, batch, share * np.exp(_STEP), slowness)
-        less = self.log_value(parameters, batch, share * np.exp(-_STEP), slowness)
-        return np.asarray(np.clip(np.abs(less - more) / (2 * _STEP), 0.0, 1.0))
-
-
-def _log_power(parameters: Floats, batch: Floats, share: Floats, slowness: Floats) -> Floats:
-    still, reach, fill, growth, clock = np.moveaxis(parameters, -1, 0)
-    exponent = 1 / (1 + np.exp(-growth))
-    width = fill + exponent * np.log(batch)
+def _power(parameters: Floats, batch: Floats, share: Floats, slowness: Floats) -> Evaluated:
+    still, reach, fill, growth, clock = (parameters[..., number] for number in range(5))
+    exponent, log_batch, slower = 1 / (1 + np.exp(-growth)), np.log(batch), np.exp(clock) * np.log(slowness)
+    width = fill + exponent * log_batch
     busy = -np.logaddexp(-2 * np.log(share), -2 * width) / 2
-    return np.asarray(np.logaddexp(still, reach + busy - np.exp(clock) * np.log(slowness)))
+    moving = reach + busy - slower
+    value = np.asarray(np.logaddexp(still, moving))
+    of_moving = np.exp(moving - value)
+    of_width = of_moving * np.exp(2 * (busy - width))
+    slopes = (1 - of_moving, of_moving, of_width, of_width * log_batch * exponent * (1 - exponent), -of_moving * slower)
+    return Evaluated(value=value, slope=_stacked(value, slopes), elasticity=np.ones(value.shape))
 
 
-def _log_memory(parameters: Floats, batch: Floats, share: Floats, slowness: Floats) -> Floats:
-    weights, per_input = np.moveaxis(parameters, -1, 0)
-    return np.asarray(np.logaddexp(weights, per_input + np.log(batch)) + 0.0 * share * slowness)
+def _memory(parameters: Floats, batch: Floats, share: Floats, slowness: Floats) -> Evaluated:
+    weights, per_input = parameters[..., 0], parameters[..., 1]
+    value = np.asarray(np.logaddexp(weights, per_input + np.log(batch)) + 0.0 * share * slowness)
+    of_weights = np.exp(weights - value)
+    return Evaluated(value=value, slope=_stacked(value, (of_weights, 1 - of_weights)), elasticity=np.ones(value.shape))
 
 
-LATENCY = Form(name="latency", log_value=log_latency, rises=(1, -1, 1), has_floor=True, second_start=host_bound)
-POWER = Form(name="power", log_value=_log_power, rises=(1, 1, -1))
-MEMORY = Form(name="memory", log_value=_log_memory, rises=(1, 0, 0))
+LATENCY = Form(name="latency", evaluate=_latency, rises=(1, -1, 1), second_start=host_bound)
+POWER = Form(name="power", evaluate=_power, rises=(1, 1, -1))
+MEMORY = Form(name="memory", evaluate=_memory, rises=(1, 0, 0))
 
 
 def _independent(mean: list[float], spread: list[float], source: str) -> ShapePrior:

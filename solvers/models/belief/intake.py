@@ -64,8 +64,10 @@ class Points(Parallel):
         keys, which = np.unique(rows, axis=0, return_inverse=True)
         which = which.ravel()
         order = np.lexsort((self.log_value, which))
-        groups = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
-        middle = np.array([_weighted_median(self.log_value[group], self.count[group]) for group in groups])
+        middle = self.log_value[order]
+        if len(keys) < len(order):
+            groups = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
+            middle = np.array([_weighted_median(self.log_value[group], self.count[group]) for group in groups])
         count = np.bincount(which, weights=self.count)
         within = (self.count - 1.0) * self.spread + self.count * (self.log_value - middle[which]) ** 2
         return Points(

@@ -229,7 +229,7 @@ def library_population(facts: Facts) -> ShapePrior | None:
 def posterior(curve: Curve) -> ShapePrior:
     """What a curve says of its parameters, as a prior for elsewhere."""
     task = curves.task(curve)
-    slope = curve.form.sensitivity(curve.parameters, curve.points.at) @ curve.prior.covariance
+    slope = curve.form.evaluate(curve.parameters, *curve.points.at).slope @ curve.prior.covariance
     total = curves.total_covariance(curve.kernel, task)
     covariance = curve.prior.covariance - slope.T @ np.linalg.solve(total, slope)
     return ShapePrior(

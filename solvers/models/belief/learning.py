@@ -21,7 +21,7 @@ from solvers.domain.arrays import Flags, Floats
 from solvers.models.belief import curve as curves
 from solvers.models.belief import intake, transfer
 from solvers.models.belief.curve import Curve
-from solvers.models.belief.forms import Form, Search, ShapeFit, ShapePrior, fit_parameters, population
+from solvers.models.belief.forms import Form, ShapeFit, ShapePrior, fit_parameters, population
 from solvers.models.belief.intake import Points
 from solvers.models.belief.surface import compiled, lookup
 from solvers.models.belief.transfer import STRANGER, Sibling, Told
@@ -99,7 +99,9 @@ def _surprises(example: Curve, kept: Flags, kernel: Floats) -> tuple[Floats, Fla
     clocked = bool(np.any(example.points.slowness != 1.0))
     found = lookup(compiled(newcomer, (1.0, 1.0), clocked=clocked), rest.at)
     # Of several measurements the middle surprises less than the next one will.
-    passing = curves.passing(curves.noise(newcomer.kernel, newcomer.form.elasticity(newcomer.parameters, rest.at)))
+    passing = curves.passing(
+        curves.noise(newcomer.kernel, newcomer.form.evaluate(newcomer.parameters, *rest.at).elasticity)
+    )
     calm = found[:, 0] ** 2 * passing * (1.0 - 1.0 / rest.count)
     std = np.sqrt(np.maximum(found[:, 1] ** 2 - calm, (_CALM * found[:, 1]) ** 2))
     return np.abs(np.exp(rest.log_value) - found[:, 0]) / std, intake.within(rest.at, newcomer.points)
@@ -193,7 +195,7 @@ def best(form: Form, points: Points, priors: Sequence[ShapePrior], kernel: Float
     tried = [curves.settle(curves.draft(form, points, prior, kernel)) for prior in priors]
     scores = [curves.evidence(one) for one in tried]
     scores[0] += lead
-    return curves.fit(form, points, priors[int(np.argmax(scores))], kernel)
+    return curves.completed(tried[int(np.argmax(scores))])
 
 
 def _first_fits(form: Form, lessons: Mapping[str, Lesson]) -> dict[str, ShapeFit]:
@@ -202,9 +204,7 @@ def _first_fits(form: Form, lessons: Mapping[str, Lesson]) -> dict[str, ShapeFit
         points = lesson.points.merged().spread_out(curves.POINTS_MAX)
         if len(points) < _TELLING:
             continue
-        prior = lesson.priors[-1]
-        starts = form.starts(points.at, points.log_value, prior.mean)
-        fits[name] = fit_parameters(form.log_value, points.at, points.log_value, prior, Search(starts=starts))
+        fits[name] = fit_parameters(form, points.at, points.log_value, lesson.priors[-1])
     return fits
 
 

@@ -6,12 +6,14 @@ The shape of latency: worked cells, both scales, and physics whatever the parame
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.library_sources import Cells, fit_shape
+from solvers.domain.arrays import Floats
 from solvers.models.belief import forms
-from solvers.models.belief.forms import fit_parameters, population, sensitivity, weak_prior
+from solvers.models.belief.forms import LATENCY, MEMORY, POWER, Form, fit_parameters, population, weak_prior
 from tests.unit.solvers.models.belief.alone import NATURAL, grid, learned, parameters, truth
 
 WILD = st.lists(st.floats(-6, 6), min_size=forms.COUNT, max_size=forms.COUNT).map(
@@ -85,13 +87,47 @@ def test_one_cell_is_enough_to_start() -> None:
     assert np.abs(found.residual).max() < 0.05
 
 
-def test_derivatives_are_those_of_the_shape() -> None:
-    at = (np.array([3.0]), np.array([0.3]), np.array([1.2]))
-    slope = sensitivity(forms.log_latency, parameters(), at)
-    moved = parameters()
-    moved[forms.WORK] += 1e-3
-    step = forms.log_latency(moved, *at) - forms.log_latency(parameters(), *at)
-    np.testing.assert_allclose(slope[0, forms.WORK], step / 1e-3, rtol=1e-2)
+@pytest.mark.parametrize(
+    ("form", "middle"),
+    [(LATENCY, parameters()), (POWER, np.array([2.0, 3.5, -0.7, 0.0, 0.4])), (MEMORY, np.array([6.5, 3.0]))],
+)
+def test_derivatives_are_those_of_the_form(form: Form, middle: Floats) -> None:
+    at = tuple(axis.ravel() for axis in np.meshgrid([1.0, 3.0, 40.0], [0.05, 0.3, 1.0], [1.0, 1.7]))
+    steps = 1e-5 * np.eye(len(middle))
+    for start in (middle, middle - 0.6, middle + 0.4):
+        found = form.evaluate(start, *at)
+        more, less = (form.evaluate((start + way * steps)[:, None], *at).value for way in (1, -1))
+        np.testing.assert_allclose(found.slope, (more - less).T / 2e-5, rtol=1e-5, atol=1e-8)
+
+
+def test_elasticity_is_how_latency_falls_with_the_share() -> None:
+    batch, share = np.array([1.0, 3.0, 40.0]), np.array([0.9, 0.3, 0.05])
+    more, less = (forms.log_latency(parameters(), batch, share * (1 + way * 1e-5)) for way in (1, -1))
+    found = LATENCY.evaluate(parameters(), batch, share, np.ones(3)).elasticity
+    np.testing.assert_allclose(found, (less - more) / 2e-5, rtol=1e-4)
+    assert found[0] < 0.1
+    assert found[2] > 0.9
+
+
+def test_a_search_from_a_prior_that_is_far_off_arrives() -> None:
+    told = cells(0)
+    at, target = (told.batch, told.share, told.slowness), np.log(told.latency_ms)
+    found = fit_parameters(LATENCY, at, target, weak_prior(5000.0, 3.0))
+    assert np.abs(found.residual).max() < 0.02
+    # Nowhere beside does it cost less.
+    best, root = cost_of(found.mean, at, target), np.linalg.cholesky(found.covariance)
+    for way in np.concatenate([root.T, -root.T]):
+        assert cost_of(found.mean + 0.05 * way, at, target) > best
+
+
+def cost_of(mean: Floats, at: tuple[Floats, ...], target: Floats) -> float:
+    """Of these parameters under the prior of `test_a_search_from_a_prior_that_is_far_off_arrives`."""
+    prior, error = weak_prior(5000.0, 3.0), (forms.log_latency(mean, *at) - target) / 0.03
+    apart = mean - prior.mean
+    return float(
+        np.where(np.abs(error) > 2, 4 * np.abs(error) - 4, error**2).sum()
+        + apart @ np.linalg.solve(prior.covariance, apart)
+    )
 
 
 def test_a_population_is_nearer_to_its_members_than_what_holds_of_any_model() -> None:
@@ -104,7 +140,7 @@ def test_a_population_is_nearer_to_its_members_than_what_holds_of_any_model() ->
     some = tuple(column[few] for column in at)
     target = np.log(newcomer.latency_ms)
     errors = [
-        np.abs(forms.log_latency(fit_parameters(forms.log_latency, some, target[few], prior).mean, *at) - target).mean()
+        np.abs(forms.log_latency(fit_parameters(LATENCY, some, target[few], prior).mean, *at) - target).mean()
         for prior in (common, weak)
     ]
     assert errors[0] < errors[1]

@@ -101,6 +101,30 @@ def told_by(surface: Surface, batch: float, share: float) -> tuple[float, float]
     return float(value), float(std)
 
 
+def test_derivatives_of_the_evidence_for_a_kernel() -> None:
+    told, rng = measured(0.02), np.random.default_rng(3)
+    points = replace(told, slowness=rng.choice([1.0, 1.5, 3.0], 30), count=rng.choice([1.0, 4.0], 30))
+    task = curves.task(curves.draft(LATENCY, points, weak_prior(5.0), curves.KERNEL_USUAL))
+    kernel = curves.KERNEL_USUAL + rng.normal(0.0, 0.3, 9)
+    total, slope = curves.evidence_under(kernel, task)
+    assert total == curves.log_evidence(curves.total_covariance(kernel, task), task.error)
+    steps = 1e-5 * np.eye(9)
+    moved = [[curves.evidence_under(kernel + way * step, task)[0] for step in steps] for way in (1, -1)]
+    np.testing.assert_allclose(slope, np.subtract(*moved) / 2e-5, rtol=1e-4, atol=1e-6)
+    assert (np.abs(slope) > 1e-3).all()
+
+
+def test_evidence_is_the_density_of_the_error() -> None:
+    rng = np.random.default_rng(4)
+    root, error = rng.normal(size=(3, 5, 8)), rng.normal(size=5)
+    total = root @ root.transpose(0, 2, 1)
+    density = [-0.5 * (error @ np.linalg.inv(one) @ error + np.log(np.linalg.det(one))) for one in total]
+    np.testing.assert_allclose(curves.log_evidence(total, error), density)
+    # What is no covariance is told of alone.
+    total[1] = -total[1]
+    np.testing.assert_allclose(curves.log_evidence(total, error), [density[0], -1e9, density[2]])
+
+
 def test_measured_cells_come_back_nearly_as_measured() -> None:
     points = measured()
     found = lookup(compiled(fitted(points), (1.0, 1.0), clocked=False), points.at)

@@ -16,7 +16,7 @@ from solvers.domain.arrays import Floats
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.models.base import Facts, Origin
 from solvers.models.belief import forms, transfer
-from solvers.models.belief.forms import ShapePrior, sensitivity
+from solvers.models.belief.forms import LATENCY, ShapePrior
 from solvers.models.belief.transfer import Scaling, Sibling, Told, entry_prior, joined, moved_entry, size_law, voices
 from solvers.models.library import LibraryEntry
 from tests import builders
@@ -38,7 +38,7 @@ def latency(prior: ShapePrior | None, batch: float, share: float = 1.0) -> float
 def doubt(prior: ShapePrior | None, batch: float = 8.0) -> float:
     """Standard deviation of log latency, in the middle of the usual shares."""
     assert prior is not None
-    slope: Floats = sensitivity(forms.log_latency, prior.mean, (np.array([batch]), np.array([0.5]), np.ones(1)))
+    slope: Floats = LATENCY.evaluate(prior.mean, *(np.array([batch]), np.array([0.5]), np.ones(1))).slope
     return float(np.sqrt(slope @ prior.covariance @ slope.T)[0, 0])
 
 
