@@ -566,10 +566,13 @@ static void relieve(Walk *w)
     w->used += d->n > 0;
 }
 
-/* Close a device, and have less in its place; where anybody is short, by turns, have one more. */
+/* Close a device, and have less in its place; where anybody is short, by turns, have one more. Where all are in use and
+ * somebody is short they all stay: to serve with the same ones comes first. */
 static void disturb(Walk *w, Device *gone)
 {
-    if (w->shorts_n && below(w, 2)) {
+    int64_t spare = 0;
+    for (int64_t pool = 0; pool < w->p->pools; pool++) spare += w->spare[pool];
+    if (w->shorts_n && (spare < 1 || below(w, 2))) {
         relieve(w);
         count_up(w);
         return;

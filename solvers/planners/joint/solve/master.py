@@ -17,6 +17,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.base import Program
 from solvers.engines.contents import ItemPrices
+from solvers.engines.deadline import Deadline, ProgrammeWork, programme_answer
 from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import Floors, JointProblem
@@ -32,6 +33,8 @@ CUTS = (1, 2, 3, 4, 6)
 CUT_EPS = 0.01
 CUT_LEAST = 0.01
 """How much of a step must be missing for a cut to be worth a row."""
+NUMBERS_PATTERNS, NUMBERS_WORK = 200, ProgrammeWork(part=0.5, first_units=30, node_units=2, gap=5e-4)
+"""Of how many patterns devices are counted, and what that may take."""
 
 
 class Rows:
@@ -434,3 +437,17 @@ class Master:
         if len(reduced) <= most:
             return np.arange(len(reduced))
         return np.sort(np.argpartition(reduced, most - 1)[:most])
+
+    def numbers(self, relaxed: Relaxed, times: float, deadline: Deadline) -> Whole | None:
+        """How many devices of each pool serve so many times all rates at least cost, if only devices are whole."""
+        problem, rows, kept = self.problem, self.rows, self.promising(relaxed, NUMBERS_PATTERNS)
+        usd, number = problem.idle_usd, np.arange(len(problem.pools))
+        some = self.columns.take(np.append(np.arange(self.slacks), self.slacks + kept))
+        some.cost[self.slacks :] -= usd[problem.kind_pool[self.judged.rows.kind[kept]]]
+        most, lower, upper = problem.pool_devices.astype(np.float64), rows.lower.copy(), rows.upper.copy()
+        device = Columns.of(usd, column=number, row=rows.pool_at + number, value=-np.ones(len(usd)), upper=most)
+        lower[: rows.pool_at], upper[rows.pool_at : rows.cap_at] = times * lower[: rows.pool_at], 0.0
+        whole = np.arange(len(some) + len(usd)) >= len(some)
+        program = programme_of(Columns.joined([some, device]), whole, lower, upper)
+        answer = programme_answer(program, NUMBERS_WORK, deadline)
+        return None if answer is None or answer.values is None else np.rint(answer.values[whole]).astype(np.int64)

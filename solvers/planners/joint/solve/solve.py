@@ -24,6 +24,7 @@ from solvers.planners.joint.solve.generate import (
     COARSE_PCT,
     CUT_ROUNDS,
     DIVE_PCT,
+    MARGIN,
     REPEATS_MAX,
     Bound,
     Depth,
@@ -35,7 +36,7 @@ from solvers.planners.joint.solve.generate import (
     singles,
 )
 from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
-from solvers.planners.joint.solve.improve import improved, improved_at_once, with_fewer
+from solvers.planners.joint.solve.improve import improved, improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
@@ -50,14 +51,12 @@ SERVE_UNTIL = 0.08
 FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
 FIRST_PATTERNS_MAX = 2000
 """Of a first layout that is improved at once."""
-DEVICES_FEW, EARLY_PART = 32.0, 0.2
-"""Of what is left: so long few devices are exchanged from the first answer on, before anything else."""
-IMPROVE_PART, IMPROVE_FEW_PART = 0.97, 0.7
-"""Of what is left; where devices are few."""
 TURN_UNITS, TURN_UNITS_PER_SIZE, SIZE_POWER = 30, 2.85, 1.3
 """Of the first turn, and of workloads by this power of their number."""
 TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
 """Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
+IMPROVE_PART, ALONE_PART, MARGIN_FIRST, MARGIN_RISES, MARGIN_FALLS = 0.97, 0.7, 0.01, 1.5, 0.5
+"""Of what is left, also for counted devices alone; and of all rates, for how much more these are counted."""
 COMPLETE_ROUNDS, URGENT_DEVICES, COLUMNS_KEPT = 25, 1e5, 400
 WORKLOADS_MAX = 700
 """Solved whole."""
@@ -128,6 +127,8 @@ class Phases:
     depth: Depth | None = None
     """None, of a turn alone: as deep as there is time for, and some is kept for the bound but where a pace is given."""
     master: Master | None = None
+    margin: float = 0.0
+    """Devices are counted for so much more than all rates before they are whole; 0: they are not."""
     pace: Pace | None = None
     """Of the first programme; None: to the end."""
     facts: dict[str, float] = field(default_factory=partial(defaultdict[str, float], float))
@@ -165,25 +166,42 @@ class Phases:
         return self.found
 
     def _search(self, begin: Generation, depth: Depth) -> None:
-        """Where devices are few the best so far is exchanged before anything dives, and at last with fewer of them."""
-        few = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW
+        """A dive, and exchange from whatever is best."""
         prices, judge, seed = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge, self.order.seed
-        if few:
-            self._within("improve_s", EARLY_PART, partial(improved, judge, self.found, prices, seed=seed))
-        dived = self._within("dive_s", 1.0, Dive(begin, depth).run)
-        if self.found.missing(self.problem)[self.problem.must_serve].any():
-            self._within("complete_s", 1.0, partial(completed, judge, self.found))
+        dived, counted = self._within("dive_s", 1.0, partial(self._dived, begin, depth)), self.margin > 0.0
+        short = dived if counted else self.found
+        if short.missing(self.problem)[self.problem.must_serve].any():
+            done = self._within("complete_s", 1.0, partial(completed, judge, short))
+            dived = done if counted else dived
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
             return
-        bases = [self.found, dived]
-        if not few:  # what a dive leaves a little short exchanging makes up: it counts for what serving it costs
-            bases.sort(key=lambda item: item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd))
+        bases = [self.found, dived]  # what is left a little short counts for what serving it costs
+        bases.sort(key=lambda item: item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd))
         for base in bases:
             # The second one where the search from the first has ended by itself.
-            part = IMPROVE_FEW_PART if few else IMPROVE_PART
-            self._within("improve_s", part, partial(improved, judge, base, prices, seed=seed))
-        if few:
-            self._within("fewer_s", 1.0, partial(with_fewer, judge, self.found, seed=seed))
+            self._within("improve_s", IMPROVE_PART, partial(improved, judge, base, prices, seed=seed))
+
+    def _dived(self, begin: Generation, depth: Depth, deadline: Deadline) -> Layout:
+        """Whole devices; with a margin as many of each pool as a programme counts for so much more, exchanged until
+        these alone serve everybody: if they do the next turn asks for less, if not for more."""
+        problem, master, rows = self.problem, begin.master, begin.master.rows
+        numbers = master.numbers(begin.relaxed, 1 + self.margin, deadline) if self.margin else None
+        if numbers is None:
+            return Dive(begin, depth).run(deadline)
+        taken = np.zeros(rows.base)
+        taken[: rows.pool_at], taken[rows.pool_at : rows.cap_at] = -MARGIN, problem.pool_devices - numbers
+        rest = Master(problem, master.judge, taken)
+        rest.adopt(master.judged.take(master.promising(begin.relaxed, WARM_MAX)))
+        found = generate(rest, deadline, Pace(rounds=FIRST_ROUNDS, finest_pct=DIVE_PCT))
+        if found is None:
+            return self.found
+        dived = Dive(Generation(master=rest, relaxed=found.best), depth, taken).run(deadline)
+        pools = (replace(pool, devices=count) for pool, count in zip(problem.pools, numbers.tolist(), strict=True))
+        within, judge = portion(deadline, ALONE_PART), Judge(replace(problem, pools=tuple(pools)))
+        layout = improved(judge, dived, rest.rows.prices(found.best.row_duals), within, self.order.seed)
+        charge(deadline, within)
+        self.margin *= MARGIN_RISES if layout.missing(problem)[problem.must_serve].any() else MARGIN_FALLS
+        return layout
 
     def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
         """A phase with a part of what is left to itself: what it made, which is kept where it is better."""
@@ -312,15 +330,16 @@ def _turns(problem: JointProblem, deadline: Deadline) -> Iterator[Deadline]:
 
 def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline, master: Master) -> Layout:
     """Turns, each from the best so far with the patterns of those before; then the bound."""
-    turns, phases, facts = [first], None, defaultdict[str, float](float)
+    margin, turns, phases, facts = MARGIN_FIRST, [first], None, defaultdict[str, float](float)
     for turn, within in enumerate(_turns(problem, deadline)):
         seed = order.seed + SEEDS_APART * turn
         phases = Phases(problem, replace(order, seed=seed), within, turns[-1], master=master, facts=facts)
         if len(problem.workloads) <= TURNS_WORKLOADS_MAX:
-            phases.depth, phases.master = DEPTHS[turn % len(DEPTHS)], None
+            phases.depth, phases.margin, phases.master = DEPTHS[turn % len(DEPTHS)], margin, None
         if (layout := phases.run()) is not turns[-1]:
             turns.append(layout)
         charge(deadline, within)
+        margin = phases.margin
         order = replace(order, warm=(*phases.columns, *order.warm)[:WARM_MAX])
         bound_usd = -np.inf if phases.bound is None else phases.bound.usd_per_h
         if phases.search is None or worth_of(problem, order, layout)[1] <= bound_usd * (1 + order.gap):

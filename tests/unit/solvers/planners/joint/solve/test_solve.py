@@ -122,4 +122,9 @@ def test_demand_nobody_can_serve_stays_unserved() -> None:
 
 def test_a_dozen_devices_are_not_left_where_the_first_dives_lead() -> None:
     # Dives alone end at 9.455, with 1,000 units too.
-    assert _solved(family_problem(12, 8, 21), units=400).usd_per_h < 9.2
+    assert _solved(family_problem(12, 8, 21), units=1000).usd_per_h < 9.2
+
+
+def test_devices_are_counted_before_they_are_whole() -> None:
+    # Dives on whatever devices they come to, with exchange after them, end at 6.20 here: two A10s where one does.
+    assert _solved(family_problem(8, 5, 4), units=500).usd_per_h < 6.1
