@@ -55,8 +55,8 @@ TURN_UNITS, TURN_UNITS_PER_SIZE, SIZE_POWER = 30, 2.85, 1.3
 """Of the first turn, and of workloads by this power of their number."""
 TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
 """Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
-IMPROVE_PART, ALONE_PART, MARGIN_FIRST, MARGIN_RISES, MARGIN_FALLS = 0.97, 0.7, 0.01, 1.5, 0.5
-"""Of what is left, also for counted devices alone; and of all rates, for how much more these are counted."""
+DEVICES_FEW, EARLY_PART, IMPROVE_PART, ALONE_PART, MARGIN_FIRST, RISES, FALLS = 32, 0.2, 0.97, 0.7, 0.01, 1.5, 0.5
+"""Of what is left: before a dive of few, at last, and for counted devices alone; of all rates, how much more counts."""
 COMPLETE_ROUNDS, URGENT_DEVICES, COLUMNS_KEPT = 25, 1e5, 400
 WORKLOADS_MAX = 700
 """Solved whole."""
@@ -166,19 +166,19 @@ class Phases:
         return self.found
 
     def _search(self, begin: Generation, depth: Depth) -> None:
-        """A dive, and exchange from whatever is best."""
+        """A dive, and exchange from whatever is best; where devices are few, before the dive, too."""
         prices, judge, seed = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge, self.order.seed
+        if float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW:
+            self._within("improve_s", EARLY_PART, partial(improved, judge, self.found, prices, seed=seed))
         dived, counted = self._within("dive_s", 1.0, partial(self._dived, begin, depth)), self.margin > 0.0
         short = dived if counted else self.found
         if short.missing(self.problem)[self.problem.must_serve].any():
-            done = self._within("complete_s", 1.0, partial(completed, judge, short))
-            dived = done if counted else dived
+            dived = self._within("complete_s", 1.0, partial(completed, judge, short))
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
             return
         bases = [self.found, dived]  # what is left a little short counts for what serving it costs
         bases.sort(key=lambda item: item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd))
-        for base in bases:
-            # The second one where the search from the first has ended by itself.
+        for base in bases:  # the second one where the search from the first has ended by itself
             self._within("improve_s", IMPROVE_PART, partial(improved, judge, base, prices, seed=seed))
 
     def _dived(self, begin: Generation, depth: Depth, deadline: Deadline) -> Layout:
@@ -200,7 +200,7 @@ class Phases:
         within, judge = portion(deadline, ALONE_PART), Judge(replace(problem, pools=tuple(pools)))
         layout = improved(judge, dived, rest.rows.prices(found.best.row_duals), within, self.order.seed)
         charge(deadline, within)
-        self.margin *= MARGIN_RISES if layout.missing(problem)[problem.must_serve].any() else MARGIN_FALLS
+        self.margin *= RISES if layout.missing(problem)[problem.must_serve].any() else FALLS
         return layout
 
     def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
@@ -335,11 +335,11 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
         seed = order.seed + SEEDS_APART * turn
         phases = Phases(problem, replace(order, seed=seed), within, turns[-1], master=master, facts=facts)
         if len(problem.workloads) <= TURNS_WORKLOADS_MAX:
-            phases.depth, phases.margin, phases.master = DEPTHS[turn % len(DEPTHS)], margin, None
+            phases.depth, phases.margin, phases.master = DEPTHS[turn % len(DEPTHS)], margin * (turn > 0), None
         if (layout := phases.run()) is not turns[-1]:
             turns.append(layout)
         charge(deadline, within)
-        margin = phases.margin
+        margin = phases.margin or margin
         order = replace(order, warm=(*phases.columns, *order.warm)[:WARM_MAX])
         bound_usd = -np.inf if phases.bound is None else phases.bound.usd_per_h
         if phases.search is None or worth_of(problem, order, layout)[1] <= bound_usd * (1 + order.gap):
