@@ -32,7 +32,8 @@ or moves what stands on lost devices is urgent. Any other only saves: it must sa
 what it touches costs now (the bill of the workloads, or by the device basis the cost of the devices) and as what its
 launches are worth; or, where a term of which more is better decides, grow by the policy's part. The churn budget counts
 starts and stops of replicas, but for those on lost devices and for new replicas that serve more. A plan that only makes
-room for another one is judged by that one, and by what it costs more meanwhile, spread over an hour of saving.
+room for another one is judged by that one, and by what it costs more meanwhile, spread over as long as what stands has
+stood.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from solvers.domain.device import Device, DeviceMode
 from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
-from solvers.domain.policy import DUST, RISING, CostBasis, Objective, Policy, Term
+from solvers.domain.policy import DUST, RISING, CostBasis, Objective, Term
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
@@ -264,17 +265,20 @@ def _imbalance(assignments: tuple[Assignment, ...]) -> float:
 
 # --- Whether a plan is worth its changes
 
-STOPOVER_S, SAVING_S = 60.0, 1800.0
-"""How long a plan that makes room stands beside the policy's cooldown, and over how long what follows has to pay it."""
+STOPOVER_S, SAVING_S = 60.0, (1800.0, 14400.0)
+"""How long a plan that makes room stands beside the policy's cooldown, and over how long what follows has to pay it, at
+least and at most: as long as what stands has stood, for so long may the next.
+"""
 
 
-def aim_of(policy: Policy, plan: Plan) -> Objective:
+def aim_of(snapshot: Snapshot, plan: Plan) -> Objective:
     """What a plan is judged by: where it leads to, with what it costs more on the way; as short as either is."""
     now = plan.objective
     if plan.toward is None:
         return now
-    then = plan.toward.objective
-    more_usd = max(0.0, now.net_usd_per_h - then.net_usd_per_h) * (policy.cooldown_s + STOPOVER_S) / SAVING_S
+    then, (least_s, most_s) = plan.toward.objective, SAVING_S
+    saving_s = min(max(least_s, snapshot.taken_at_s - snapshot.target.promoted_at_s), most_s)
+    more_usd = max(0.0, now.net_usd_per_h - then.net_usd_per_h) * (snapshot.policy.cooldown_s + STOPOVER_S) / saving_s
     return replace(
         then,
         unserved=max(now.unserved, then.unserved),
@@ -302,7 +306,7 @@ class Step:
     @cached_property
     def aim(self) -> Objective:
         """What the plan is judged by."""
-        return aim_of(self.snapshot.policy, self.plan)
+        return aim_of(self.snapshot, self.plan)
 
     @cached_property
     def ahead(self) -> tuple[Change, ...]:

@@ -383,7 +383,7 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan) -> tuple[Plan, Toward]:
     )
     way = replace(attempt.written(seats), toward=to)
     at_once = attempt.first.objective.net_usd_per_h - plan.objective.net_usd_per_h
-    besides = plan.objective.net_usd_per_h - aim_of(request.snapshot.policy, way).net_usd_per_h
+    besides = plan.objective.net_usd_per_h - aim_of(request.snapshot, way).net_usd_per_h
     if besides < at_once or not better(request.snapshot, request.movable, (plan, way)):
         return plan, ()
     return way, tuple((floor.names[at], item) for at, item in enumerate(toward.patterns) if item)
@@ -395,7 +395,7 @@ def better(
     """Index of the plan to propose; the first one sets the mark. `interrupted`: what counts as unserved of each as
     well, where it is known.
     """
-    terms, aims = snapshot.policy.terms, [aim_of(snapshot.policy, plan) for plan in plans]
+    terms, aims = snapshot.policy.terms, [aim_of(snapshot, plan) for plan in plans]
     more = interrupted or [0.0] * len(plans)
     keys = [replace(aim, unserved=aim.unserved + part).key(terms) for aim, part in zip(aims, more, strict=True)]
     able = [index for index, key in enumerate(keys) if key <= keys[0]]

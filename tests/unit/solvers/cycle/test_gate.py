@@ -376,13 +376,14 @@ class TestRoom:
     """A plan that only makes room for another one."""
 
     @staticmethod
-    def dearer(then_usd: float, cooldown_s: float = 60.0) -> GateCase:
-        """Three dollars for a while, then so many; one stands."""
+    def dearer(then_usd: float, cooldown_s: float = 60.0, stood_s: float = 1000.0) -> GateCase:
+        """Three dollars for a while, then so many; one stands, and has for so long."""
         made = plan(cost_usd_per_h=3.0)
         objective = replace(made.objective, cost_usd_per_h=then_usd)
         to = Destination(assignments=made.assignments, settings=(), unplaced=(), objective=objective)
         picture = lab()
-        picture = replace(picture, policy=replace(picture.policy, cooldown_s=cooldown_s))
+        target = replace(picture.target, promoted_at_s=picture.taken_at_s - stood_s)
+        picture = replace(picture, target=target, policy=replace(picture.policy, cooldown_s=cooldown_s))
         return case(snapshot=picture, plan=replace(made, toward=to))
 
     def test_it_is_made_where_what_follows_pays_for_it(self) -> None:
@@ -393,9 +394,17 @@ class TestRoom:
         assert made.plan is not None
         assert held(gate(replace(made, plan=replace(made.plan, toward=None)))) == (HoldReason.SMALL_GAIN,)
 
-    def test_what_it_costs_meanwhile_has_to_be_saved_within_half_an_hour(self) -> None:
-        assert gate(self.dearer(0.5, cooldown_s=240.0)).promote
-        assert held(gate(self.dearer(0.5, cooldown_s=360.0))) == (HoldReason.SMALL_GAIN,)
+    @pytest.mark.parametrize(
+        ("stood_s", "cooldown_s"), [(1000.0, 240.0), (1800.0, 240.0), (3600.0, 480.0), (14400.0, 2400.0), (1e6, 2400.0)]
+    )
+    def test_what_it_costs_meanwhile_is_saved_in_as_long_as_what_stands_has_stood(
+        self, stood_s: float, cooldown_s: float
+    ) -> None:
+        """Half an hour at least, four hours at most."""
+        assert gate(self.dearer(0.5, cooldown_s, max(stood_s, cooldown_s))).promote
+        assert held(gate(self.dearer(0.5, cooldown_s * 1.5, max(stood_s, cooldown_s * 1.5)))) == (
+            HoldReason.SMALL_GAIN,
+        )
 
     def test_who_is_short_on_the_way_is_short(self) -> None:
         made = self.dearer(0.5)

@@ -236,9 +236,14 @@ def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(monkey
 
 
 def test_what_would_have_to_stand_dear_for_too_long_is_left() -> None:
-    plan = asked(standing_apart(interruption_over_s=60.0, cooldown_s=3600.0)).proposal.plan
+    picture = standing_apart(interruption_over_s=60.0, cooldown_s=3600.0)
+    young = replace(picture, target=replace(picture.target, promoted_at_s=picture.taken_at_s - 600.0))
+    plan = asked(young).proposal.plan
     assert plan is not None
     assert where(plan.assignments) == APART
+    old = asked(picture).proposal.plan
+    assert old is not None
+    assert old.toward is not None
 
 
 def test_room_beyond_an_owners_bound_is_none() -> None:
