@@ -567,12 +567,13 @@ static void relieve(Walk *w)
 }
 
 /* Close a device, and have less in its place; where anybody is short, by turns, have one more. Where all are in use and
- * somebody is short they all stay: to serve with the same ones comes first. */
+ * somebody who must be served is short they all stay: to serve with the same ones comes first. */
 static void disturb(Walk *w, Device *gone)
 {
-    int64_t spare = 0;
+    int64_t spare = 0, must = 0;
     for (int64_t pool = 0; pool < w->p->pools; pool++) spare += w->spare[pool];
-    if (w->shorts_n && (spare < 1 || below(w, 2))) {
+    for (int64_t at = 0; at < w->shorts_n; at++) must += w->t->missed[w->shorts[at]] > 0;
+    if (w->shorts_n && ((must && spare < 1) || below(w, 2))) {
         relieve(w);
         count_up(w);
         return;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -126,6 +127,7 @@ def test_the_load_would_notice_a_lost_request(tmp_path: Path, worker: Worker) ->
     with running_haproxy(tmp_path, backends([routes(("127.0.0.1", worker.port, 100))], STYLE), BACKEND) as gateway:
         load = Load(gateway.port, 4, 100)
         try:
+            worker.process.send_signal(signal.SIGSTOP)  # what it has now it never answers
             await_true(lambda: slots(gateway)["slot1"].used > 0, "the first requests")
             worker.process.kill()
             worker.process.wait()
