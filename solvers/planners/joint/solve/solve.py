@@ -36,7 +36,7 @@ from solvers.planners.joint.solve.generate import (
     singles,
 )
 from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
-from solvers.planners.joint.solve.improve import improved, improved_at_once
+from solvers.planners.joint.solve.improve import improved, improved_at_once, with_fewer
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
@@ -55,6 +55,7 @@ TURN_UNITS, TURN_UNITS_PER_SIZE, SIZE_POWER = 30, 2.85, 1.3
 """Of the first turn, and of workloads by this power of their number."""
 TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
 """Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
+IMPROVE_FEW_PART = 0.7
 DEVICES_FEW, EARLY_PART, IMPROVE_PART, ALONE_PART, MARGIN_FIRST, RISES, FALLS = 32, 0.2, 0.97, 0.7, 0.01, 1.5, 0.5
 """Of what is left: before a dive of few, at last, and for counted devices alone; of all rates, how much more counts."""
 COMPLETE_ROUNDS, URGENT_DEVICES, COLUMNS_KEPT = 25, 1e5, 400
@@ -168,7 +169,8 @@ class Phases:
     def _search(self, begin: Generation, depth: Depth) -> None:
         """A dive, and exchange from whatever is best; where devices are few, before the dive, too."""
         prices, judge, seed = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge, self.order.seed
-        if float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW:
+        few = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW
+        if few:
             self._within("improve_s", EARLY_PART, partial(improved, judge, self.found, prices, seed=seed))
         dived, counted = self._within("dive_s", 1.0, partial(self._dived, begin, depth)), self.margin > 0.0
         short = dived if counted else self.found
@@ -179,7 +181,10 @@ class Phases:
         bases = [self.found, dived]  # what is left a little short counts for what serving it costs
         bases.sort(key=lambda item: item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd))
         for base in bases:  # the second one where the search from the first has ended by itself
-            self._within("improve_s", IMPROVE_PART, partial(improved, judge, base, prices, seed=seed))
+            part = IMPROVE_FEW_PART if few else IMPROVE_PART
+            self._within("improve_s", part, partial(improved, judge, base, prices, seed=seed))
+        if few:
+            self._within("fewer_s", 1.0, partial(with_fewer, judge, self.found, seed=seed))
 
     def _dived(self, begin: Generation, depth: Depth, deadline: Deadline) -> Layout:
         """Whole devices; with a margin as many of each pool as a programme counts for so much more, exchanged until
