@@ -272,8 +272,7 @@ class Attempt:
     clock: Deadline
     """Runs since the request came."""
     first: Plan | None = None
-    """What sets the mark, as ours: what stands, where that serves everybody; else another planner's, if there was time.
-    """
+    """What sets the mark, as ours: what stands, where that serves everybody; else another planner's, if any."""
     first_by: str = ""
     """Its name among the contenders."""
 
@@ -310,23 +309,21 @@ class Attempt:
             units = round(worth) if worth * SOLVE_S_PER_UNIT * self.clock.crowding < left_s else None
         return Deadline(left_s, units)
 
-    def spare_deadline(self) -> Deadline:
+    def spare_deadline(self, units: int | None = None) -> Deadline:
         """What giving spare capacity away may take, with enough kept back for writing and explaining."""
-        return Deadline(self.clock.left_s - self._write_s() - self._explain_s())
+        return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
 
     def certificate(self, prices: Prices | None) -> Certificate:
         """What prices of this solve, or of an earlier one, prove of whatever plan."""
         units = PROOF_UNITS_LEAST + PROOF_UNITS_PER_WORKLOAD * len(self.reading.problem.workloads)
-        deadline = Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
         loose = loosened(self.request.snapshot, self.request.movable, self.reading)
         if prices is not None and loose.problem is not self.reading.problem:
             prices = prices_of(loose.problem, named(self.reading.problem, prices))
-        return Certificate.of(loose, prices, deadline)
+        return Certificate.of(loose, prices, self.spare_deadline(units))
 
     def closer_deadline(self) -> Deadline:
         """What branching may take for a nearer bound of the plan."""
-        units = min(CLOSER_UNITS, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS))
-        return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
+        return self.spare_deadline(min(CLOSER_UNITS, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS)))
 
     def explained_most(self) -> int | None:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""
@@ -375,9 +372,7 @@ def reach_terms(policy: Policy) -> ReachTerms:
 
 
 def affords_first(request: PlanRequest, urged: bool = False) -> bool:
-    """Whether the first planner is done in a small part of the time, or where it is `urged` in a moment, by the size
-    of the fleet alone.
-    """
+    """Whether the first planner is done in a small part of the time, or where it is `urged` in a moment, by size."""
     snapshot = request.snapshot
     devices = len(snapshot.devices) + sum(offer.count_max for offer in snapshot.offers)
     seconds = FIRST_S_PER_WORKLOAD * len(request.movable) + FIRST_S_PER_PAIR * len(request.movable) * devices

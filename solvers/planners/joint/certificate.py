@@ -34,10 +34,11 @@ from solvers.planners.joint.solve.branch import NEAR, Tree, few_devices
 from solvers.planners.joint.solve.generate import (
     Bound,
     Generation,
+    Look,
     Pace,
+    Pricing,
     generate,
     lagrangian,
-    proven_at,
     singles,
 )
 from solvers.planners.joint.solve.judge import Judge
@@ -96,6 +97,8 @@ def loosened(snapshot: Snapshot, movable: tuple[WorkloadId, ...], reading: Readi
 
 
 DUST = 1e-6
+PART_PROVEN = 0.005
+"""Of what devices cost: where duals are not the best ones, to look closer is worth nothing."""
 SINGLES_MAX = 30_000
 """Replicas looked at one by one at every percent; of more, at shares that are"""
 FAR = 0.5
@@ -145,8 +148,9 @@ class Certificate:
         if prices is not None:
             duals, worth = rows.duals(prices), prices.worth_usd
             if worth is None and problem.problem.kinds and not deadline.over:
-                worth = proven_at(rows, judge, duals, deadline, 0.0)
-            proof = None if worth is None else Bound.of(rows, duals, worth)
+                look = Look(part=PART_PROVEN, step_pct=max(1, rows.problem.share_step_pct))
+                worth = Pricing(judge, rows, judge.width).price(duals, look, deadline, 0.0).ceilings
+            proof = None if worth is None or not np.isfinite(worth).all() else Bound.of(rows, duals, worth)
         return Certificate(problem=problem, rows=rows, judge=judge, proof=proof)
 
     @cached_property
@@ -184,8 +188,12 @@ class Certificate:
         outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
         if not (few_devices(loose.problem) and bound < cost * (1 - NEAR)):
             return plan, known
-        served = _served_rps(plan)
-        asked = {item.id: _asked_rps(item, served[item.id]) for item in loose.problem.workloads}
+        served = served_rps(plan)
+        # All of its rate, where it is served as far as it must be: what lacks is headroom.
+        asked = {
+            work.id: work.rate_rps if 0 < work.rate_least_rps <= served[work.id] * (1 + DUST) else served[work.id]
+            for work in loose.problem.workloads
+        }
         less = any(served[name] < rate for name, rate in asked.items())
         shown = self._shown(asked, cost - outside_usd, known, deadline)
         if less and shown.usd_per_h > cost - outside_usd + loose.problem.dearest_usd:
@@ -216,7 +224,7 @@ class Certificate:
     def _served(self, plan: Plan) -> Rows:
         """The rows, asking for no more than the plan gives."""
         problem = self.problem.problem
-        served, replicas = _served_rps(plan), Counter(item.workload for item in plan.assignments)
+        served, replicas = served_rps(plan), Counter(item.workload for item in plan.assignments)
         least, found = copy(self.rows), self.rows.lower.copy()
         for number, work in enumerate(problem.workloads):
             part = served[work.id] / work.rate_rps if replicas[work.id] else 0.0
@@ -227,13 +235,8 @@ class Certificate:
         return least
 
 
-def _served_rps(plan: Plan) -> Mapping[WorkloadId, float]:
+def served_rps(plan: Plan) -> Mapping[WorkloadId, float]:
     return summed(plan.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
-
-
-def _asked_rps(work: Workload, served_rps: float) -> float:
-    """All of its rate, where it is served as far as it must be: what lacks is headroom."""
-    return work.rate_rps if 0 < work.rate_least_rps <= served_rps * (1 + DUST) else served_rps
 
 
 def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> JointProblem:

@@ -21,7 +21,7 @@ from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.attempt import NOTHING, Kept, reach_terms, recall
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.reach import GROUPS_MAX, Reached, reached
+from solvers.planners.joint.solve.reach import DUST, GROUPS_MAX, Reached, reached
 from solvers.planners.joint.solve.solve import SolveOrder, layout_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern
@@ -34,7 +34,6 @@ SURPLUS = 1.5
 """What serves so many times what it is sized for could be smaller."""
 RATE_STEPS = 50
 """For each e-fold: rates that are as near as that are the same."""
-DUST = 1e-6
 REACH_PART = 0.2
 """Of the deadline, where something stands."""
 NEAR_UNITS = 100

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
-from solvers.domain.grouping import summed
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Destination, Plan, PlannerEnding, Proposal, ProposalStatus
 from solvers.domain.policy import Term
@@ -29,18 +28,18 @@ from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
 from solvers.planners.joint.attempt import SPEC, Attempt, affords_first, reach_terms, remember
-from solvers.planners.joint.certificate import Certificate
+from solvers.planners.joint.certificate import Certificate, served_rps
 from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import match, seat
-from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.seats import DUST, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps
 from solvers.planners.joint.seat.stopover import seated_as, stopover
 from solvers.planners.joint.solve.reach import SHORT_LEAST
 from solvers.planners.joint.solve.solve import layout_of, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
-from solvers.planners.joint.whole_devices import Counted, counted
+from solvers.planners.joint.whole_devices import counted
 from solvers.problems.patterns import EMPTY, Layout, Pattern
 
 GAP_PROVEN_PCT = 1e-4
@@ -55,7 +54,6 @@ passed as that takes, or it is cheaper by a leap.
 """
 WAY_UNITS = 100
 """What it may take to find room for what cannot be had at once."""
-DUST = 1e-6
 Toward = tuple[tuple[DeviceId, Pattern], ...]
 STANDING, CAPACITY = "standing", "capacity"
 """Contenders where capacity is pursued: what stands, and what carries most."""
@@ -275,7 +273,7 @@ class Found:
     """What the solve found, and what counting did where that is all there is to it."""
 
     solved: Solved
-    counted: Counted | None
+    counted: Layout | None
     certificate: Certificate
     mended: Seats | None = None
     """What stands, with a little more beside it."""
@@ -283,10 +281,9 @@ class Found:
 
 def seats_of(attempt: Attempt, found: Found) -> Seats:
     """The layout that is worth most with its launches and interruptions, seated; to be short counts most."""
-    policy, reached, whole = attempt.request.snapshot.policy, found.solved.reached, found.counted
+    policy, reached = attempt.request.snapshot.policy, found.solved.reached
     period_s = policy.interruption_over_s if reached is None else reached.period_s
-    others = (None if reached is None else reached.layout, None if whole is None else whole.layout)
-    layouts = [item for item in others if item is not None]
+    layouts = [item for item in (reached.layout if reached else None, found.counted) if item is not None]
     if found.solved.searched or not (layouts or found.mended):
         layouts += [found.solved.found, *found.solved.found.before[::-1]]
     seated = [seat(attempt.floor, layout, attempt.terms) for layout in layouts]
@@ -315,7 +312,7 @@ def bounded(found: Found, plan: Plan) -> Plan:
     works, short = loose.problem.workloads, {item.workload for item in plan.unplaced}
     proven = [item.bound_usd_per_h or 0.0 for item in (found.solved.found, found.counted) if item is not None]
     if any(proven) and not loose.pinned and short.isdisjoint(item.id for item in works if not item.may_wait):
-        served = summed(plan.assignments, lambda item: item.workload, lambda item: item.capacity_rps)
+        served = served_rps(plan)
         if all(item.may_wait or served[item.id] >= item.rate_rps * (1 - DUST) for item in works):
             parts = ((item, min(1.0, served[item.id] / item.rate_rps)) for item in works if item.may_wait)
             waiting_usd = sum((item.unserved_usd * (1 - part) for item, part in parts), start=0.0)

@@ -97,9 +97,7 @@ def _all_of(problem: JointProblem, pattern: Pattern | None, mine: Collection[int
 
 
 def _contents(judge_all: Judge, pool: int, mine: Sequence[int], deadline: Deadline) -> Contents:
-    """Few replicas first, in as many partings of the device as there is time for, at the highest clock that power and
-    promises bear.
-    """
+    """Few replicas first, in as many partings as there is time for, at the highest clock that is borne."""
     problem, made = judge_all.problem, [judge_all.judge(Patterns.none(MEMBERS_MAX))]
     variants = np.flatnonzero(problem.allowed[pool] & np.isin(problem.variant_workload, mine)).tolist()
     clocks = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
@@ -263,9 +261,7 @@ def pursues(reading: Reading) -> bool:
 
 
 def pursued(reading: Reading, cheapest: Layout, deadline: Deadline) -> Layout | None:
-    """What carries most, the cheapest layout for a beginning; None when none was found in time. Raises EngineError when
-    the engine fails.
-    """
+    """What carries most, the cheapest layout for a beginning; None: not in time. Raises EngineError as engines do."""
     if deadline.over:
         return None
     problem, standing = reading.problem, reading.standing_patterns

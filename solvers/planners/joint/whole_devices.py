@@ -7,8 +7,6 @@ all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from solvers.engines.base import create
@@ -25,16 +23,8 @@ WORKLOADS_COUNTED_MAX = 60
 DUST = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """A layout, and what serving every workload costs at least."""
-
-    layout: Layout
-    bound_usd_per_h: float | None
-
-
-def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | None:
-    """None where it is no matter of counting."""
+def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Layout | None:
+    """With what serving every workload costs at least; None where it is no matter of counting."""
     single = all(work.replicas_min <= 1 and work.rate_least_rps for work in problem.workloads)
     apart = single and problem.only_whole and not (problem.coupled or problem.by_replica)
     if not apart or (deadline.work_units is not None and len(problem.workloads) > WORKLOADS_COUNTED_MAX):
@@ -57,10 +47,10 @@ def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | 
     if (replicas > [work.replicas_max for work in problem.workloads]).any():
         return None
     used = np.flatnonzero(found.counts)
-    layout = Layout(patterns=tuple(options[at] for at in used), counts=tuple(found.counts[used].tolist()))
+    patterns, counts = tuple(options[at] for at in used), tuple(found.counts[used].tolist())
     spared = _energy_spared(problem, options)
     proven = found.bound - spared if np.isfinite(found.bound) and not found.unserved_least else None
-    return Counted(layout=layout, bound_usd_per_h=proven)
+    return Layout(patterns=patterns, counts=counts, bound_usd_per_h=proven)
 
 
 def options_of(problem: JointProblem) -> list[Pattern]:

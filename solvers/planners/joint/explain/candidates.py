@@ -47,9 +47,7 @@ class _Cost:
 
 
 class _Terms:
-    """What a part of a device is worth, by list and at the prices of a solve; without duals both agree, since nothing
-    is scarce.
-    """
+    """What a part of a device is worth, by list and at the prices of a solve; without duals both agree."""
 
     def __init__(self, problem: JointProblem, prices: Prices | None) -> None:
         pools, works = len(problem.pools), problem.workloads
@@ -131,9 +129,7 @@ class _Grid:
 
 
 def _looked_at(problem: JointProblem, numbers: list[int]) -> _Grid:
-    """All, else fewer shares, else the highest clocks, else fewer
-    workloads.
-    """
+    """All, else fewer shares, else the highest clocks, else fewer workloads."""
     variants = np.bincount(problem.variant_workload, minlength=len(problem.workloads))
     # What others leave is no choice of its own: there is too little of it.
     whole = ~np.array([pool.rest for pool in problem.pools], dtype=bool)[problem.kind_pool]

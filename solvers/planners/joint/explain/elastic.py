@@ -177,9 +177,7 @@ class _ElasticProgramme:
 
 
 def configs_of(judge: Judge, number: int) -> Configs:
-    """Configurations of one workload worth choosing from: on each pool those that no other beats in rate, watts and
-    share at once.
-    """
+    """One workload's configurations: on each pool those that no other beats in rate, watts and share at once."""
     problem = judge.problem
     mine = np.flatnonzero(problem.variant_workload == number)
     judged = judge.judge(Patterns.singles(np.arange(problem.kinds), mine, problem.shares_pct))

@@ -61,9 +61,7 @@ _EVERYTHING = frozenset(
 
 
 def explained(reading: Reading, layout: Layout, plan: Plan, most: int = SHORT_MAX) -> Insight:
-    """Prices, candidates and relaxations of a plan, of so many short workloads at most; contenders are the planner's
-    own.
-    """
+    """Prices, candidates and relaxations of a plan, of so many short workloads at most."""
     problem = reading.problem
     candidates, left_out = candidates_of(reading, plan, layout.prices)
     facts = []
@@ -126,8 +124,8 @@ def _of_latency(problem: JointProblem, layout: Layout, prices: Prices) -> Iterat
         problem,
         workloads=tuple(replace(work, limit_ms=work.limit_ms * (1 + LOOSER_PART)) for work in problem.workloads),
     )
-    gained = _gained(problem, looser, layout, prices)
-    by_workload = np.bincount(gained.workload, weights=gained.usd, minlength=len(problem.workloads))
+    _, workload, gained_usd = _gained(problem, looser, layout, prices)
+    by_workload = np.bincount(workload, weights=gained_usd, minlength=len(problem.workloads))
     for number, work in enumerate(problem.workloads):
         if math.isfinite(work.limit_ms) and not work.limit_fixed:
             usd = min(float(by_workload[number]), float(prices.demand_usd[number]))
@@ -139,24 +137,17 @@ def _of_memory(problem: JointProblem, layout: Layout, prices: Prices) -> Iterato
     larger = replace(
         problem, pools=tuple(replace(pool, memory_mib=pool.memory_mib + MIB_PER_GIB) for pool in problem.pools)
     )
-    gained = _gained(problem, larger, layout, prices)
-    by_pattern = np.bincount(gained.pattern, weights=gained.usd, minlength=len(layout.patterns))
+    pattern, _, gained_usd = _gained(problem, larger, layout, prices)
+    by_pattern = np.bincount(pattern, weights=gained_usd, minlength=len(layout.patterns))
     types = [problem.pools[int(problem.kind_pool[item.kind])].gpu_type for item in layout.patterns]
     for name, total in summed(range(len(types)), types.__getitem__, lambda at: float(by_pattern[at])).items():
         yield _price(Resource.MEMORY_GIB, name, total)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gained:
-    """What workloads on devices of a pattern would be served more, at what demand is worth."""
-
-    pattern: Whole
-    workload: Whole
-    usd: Floats
-
-
-def _gained(before: JointProblem, after: JointProblem, layout: Layout, prices: Prices) -> _Gained:
-    """One device never counts for more than a whole rate, as in the programme that the duals are from."""
+def _gained(before: JointProblem, after: JointProblem, layout: Layout, prices: Prices) -> tuple[Whole, Whole, Floats]:
+    """Pattern, workload and $/h: what would be served more, at what demand is worth. One device never counts for more
+    than a whole rate, as in the programme that the duals are from.
+    """
     judge = Judge(before)
     rows = Patterns.of(layout.patterns, judge.width)
     now, then = judge.judge(rows), Judge(after).judge(rows)
@@ -170,7 +161,7 @@ def _gained(before: JointProblem, after: JointProblem, layout: Layout, prices: P
     )
     counts = np.array(layout.counts, dtype=np.float64)[pairs[:, 0]]
     usd = np.maximum(part_then - part_now, 0.0) * counts * prices.demand_usd[pairs[:, 1]]
-    return _Gained(pattern=pairs[:, 0], workload=pairs[:, 1], usd=np.asarray(usd))
+    return pairs[:, 0], pairs[:, 1], np.asarray(usd)
 
 
 def _price(resource: Resource, subject: str, usd_per_h: float) -> ShadowPrice:

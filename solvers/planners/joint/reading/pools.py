@@ -248,9 +248,7 @@ class _Found:
 def with_rests(
     picture: Snapshot, appraisal: Appraisal, pools: Pools, stays: Sequence[Assignment], needs: Sequence[Need]
 ) -> Pools:
-    """Pools with those of rests behind them. `appraisal`: of what stays, on a fleet with it on its books; `needs`: of
-    what may move.
-    """
+    """Also those of rests. `appraisal`: of what stays, on a fleet with it on its books; `needs`: of what may move."""
     found, fleet = _rests(picture, appraisal, stays, needs), appraisal.fleet
     if not found:
         return pools

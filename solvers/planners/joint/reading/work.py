@@ -181,9 +181,7 @@ class Alone:
 def alone_of(
     arrays: Arrays, workloads: tuple[Workload, ...], variants: tuple[Variant, ...], table: Whole, room_mib: Floats
 ) -> Alone:
-    """`table`: of each pool at its highest clock; `room_mib`: the memory of its devices. A job takes what its owner
-    bounds.
-    """
+    """`table`: of each pool, highest clock; `room_mib`: its devices' memory. A job takes what its owner allows."""
     promises = promises_of([workloads[item.workload] for item in variants]).take(np.arange(len(variants)))
     mean, tail = (np.min(cells, axis=2) for cells in (arrays.mean_ms, arrays.tail_ms))
     batch = arrays.batches.astype(np.float64)

@@ -127,9 +127,7 @@ def saved_s(pattern: Pattern, networks: Sequence[int], held: Sequence[Held]) -> 
 
 
 def place(seats: Seats, loose: Mapping[Pattern, int]) -> None:
-    """Seat what may go anywhere where most power is left, where nothing stands first; what finds no device is left
-    out.
-    """
+    """Seat what may go anywhere where most power is left, first where nothing stands; the rest is left out."""
     floor = seats.floor
     each = [pattern for pattern, count in loose.items() for _ in range(count)]
     each.sort(key=lambda item: (-floor.dynamic_w(item), item.key))

@@ -57,18 +57,11 @@ def _counts(problem: JointProblem) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
-    """Of every row of a master."""
+class Node:
+    """Part of all layouts, between two sides of every row of a master."""
 
     lower: Floats
     upper: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """Part of all layouts, between two sides of every row."""
-
-    sides: Sides
     bound: float = -np.inf
     totals: Floats | None = None
     """By row, what its relaxed optimum has."""
@@ -110,9 +103,9 @@ class Tree:
         if (solved := master.programme.solve()) is None:
             return -np.inf
         master.tighten(solved)
-        root = Node(sides=Sides(lower=master.rows.lower, upper=master.rows.upper))
+        root = Node(lower=master.rows.lower, upper=master.rows.upper)
         self._keep([self._relaxed(root)])
-        while not self._over and self._open and not self._close(self._open[0][0]):
+        while not self.deadline.over and self._open and not self._close(self._open[0][0]):
             self._least, _, node = heappop(self._open)
             self._keep(self._expanded(node))
         return min([self._closed_usd, *(bound for bound, _, _ in self._open)])
@@ -133,10 +126,6 @@ class Tree:
             self._keep([replace(node, leaf=True)])
         return [self._relaxed(half) for half in halves]
 
-    @property
-    def _over(self) -> bool:
-        return self.deadline.over
-
     def _close(self, bound: float) -> bool:
         return bound >= self.usd - NEAR * abs(self.usd)
 
@@ -147,7 +136,8 @@ class Tree:
         master, look = self._master, LOOK
         rows, programme = master.rows, master.programme
         self.nodes += 1
-        self._narrow(node)
+        for row in (*range(rows.pool_at, rows.cap_at), *range(rows.floor_at, rows.base)):
+            programme.bound_row(row, float(node.lower[row]), float(node.upper[row]))
         units, most = self.deadline.units_until(0.0), NODE_UNITS * (CLOSELY if closely else 1)
         deadline = Deadline(self.deadline.time_left_s, ceil(units if self.nodes == 1 else min(units, most)))
         for turn in range(ROUNDS_MAX):
@@ -171,11 +161,6 @@ class Tree:
         charge(self.deadline, deadline)
         return node
 
-    def _narrow(self, node: Node) -> None:
-        rows, sides = self._master.rows, node.sides
-        for row in (*range(rows.pool_at, rows.cap_at), *range(rows.floor_at, rows.base)):
-            self._master.programme.bound_row(row, float(sides.lower[row]), float(sides.upper[row]))
-
     def _totals(self, values: Floats) -> Floats:
         columns = self._master.columns
         weights = columns.value * values[columns.number]
@@ -191,7 +176,7 @@ class Tree:
         part = np.abs(node.totals - np.rint(node.totals))
         pools, floors = slice(rows.pool_at, rows.cap_at), slice(rows.floor_at, rows.base)
         usd = np.array([pool.usd_per_h for pool in problem.pools])
-        free = usd * (node.sides.upper - np.maximum(node.sides.lower, 0.0))[pools]
+        free = usd * (node.upper - np.maximum(node.lower, 0.0))[pools]
         replicas = part[floors] * self._each_usd
         if part[pools].max() > WHOLE:
             row = rows.pool_at + int(np.argmax(np.where(part[pools] > WHOLE, part[pools] * usd + WHOLE, 0.0)))
@@ -202,10 +187,10 @@ class Tree:
         else:
             return []
         at = np.floor(node.totals[row] + WHOLE)
-        at -= at >= node.sides.upper[row]
-        lower, upper = node.sides.lower.copy(), node.sides.upper.copy()
+        at -= at >= node.upper[row]
+        lower, upper = node.lower.copy(), node.upper.copy()
         lower[row], upper[row] = at + 1, at
-        return [replace(node, sides=replace(node.sides, **side)) for side in ({"upper": upper}, {"lower": lower})]
+        return [replace(node, upper=upper), replace(node, lower=lower)]
 
     def _replicas_usd(self) -> Floats:
         """By floor of one pool what serving its workload there takes of devices, $/h, at least: what a part of a
@@ -229,6 +214,6 @@ def _proven(node: Node, duals: Floats, worth: Floats, pool_at: int) -> float:
     """What no layout of a node costs less than: see `lagrangian`."""
     if not np.isfinite(worth).all():
         return -np.inf
-    side = np.where(duals > 0, node.sides.lower, node.sides.upper)
+    side = np.where(duals > 0, node.lower, node.upper)
     sides = float(duals @ np.where(np.isfinite(side), side, 0.0))
-    return sides - float(node.sides.upper[pool_at : pool_at + len(worth)] @ np.maximum(0.0, worth))
+    return sides - float(node.upper[pool_at : pool_at + len(worth)] @ np.maximum(0.0, worth))

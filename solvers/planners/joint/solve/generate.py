@@ -28,9 +28,6 @@ from solvers.planners.joint.solve.master import PART_LEAST, Master, Rows
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Patterns
 
-PART_PROVEN = 0.005
-"""Of what devices cost: where duals are not the best ones, to look closer is worth nothing."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
@@ -99,13 +96,6 @@ def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
     total = rows.sides(duals) + pools
     scales = [1.0, *(float(c / (c + w)) for c, w in zip(cost, worth, strict=True) if c > 0 and w > 0)]
     return max(t * total - float((devices * np.maximum(0.0, t * worth - (1 - t) * cost)).sum()) for t in scales)
-
-
-def proven_at(rows: Rows, judge: Judge, duals: Floats, deadline: Deadline, until_part: float) -> Floats | None:
-    """By pool what no pattern is worth above its device's price at these duals; None where there was no time to see."""
-    look = Look(part=PART_PROVEN, step_pct=max(1, rows.problem.share_step_pct))
-    ceilings = Pricing(judge, rows, judge.width).price(duals, look, deadline, until_part).ceilings
-    return ceilings if np.isfinite(ceilings).all() else None
 
 
 SMOOTH = 0.5

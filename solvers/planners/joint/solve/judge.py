@@ -36,17 +36,13 @@ class Judge:
         self.contents = Contents(problem)
 
     def judge(self, rows: Patterns) -> Judged:
-        """Judge every row. Members may stand in any place; the answer's rows are in order. A device without members
-        is lawful.
-        """
+        """Every row. Members may stand in any place; the answer's rows are in order. An empty device is lawful."""
         starts = range(0, max(1, len(rows)), _CHUNK)
         parts = (ordered(rows.take(np.s_[at : at + _CHUNK])) for at in starts)
         return Judged.chained([self.contents.judge(part, None, eager=self.eager) for part in parts])
 
     def one(self, kind: int, members: Sequence[Member]) -> Pattern | None:
-        """A device with these members, in any order; None where a rule, a promise, memory or power forbids it, or where
-        there is none.
-        """
+        """A device with these members, in any order; None where there is none, or anything forbids it."""
         if not 0 < len(members) <= self.width:
             return None
         judged = self.judge(Patterns.listed([kind], [members], self.width))

@@ -42,9 +42,7 @@ SERVED = 1e-7
 def solved_whole(
     problem: JointProblem, standing: Sequence[Standing], launch_usd_per_s: float, deadline: Deadline
 ) -> Layout | None:
-    """The best layout found in a part of what is left, with its bound, and whether it is proven;
-    None without any.
-    """
+    """The best layout found in a part of what is left, with its bound and whether it is proven; None without any."""
     master = Master(problem, Judge(problem))
     list_patterns(master, deadline)
     master.keep_standing(tuple(standing), launch_usd_per_s)

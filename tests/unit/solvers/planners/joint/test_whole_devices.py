@@ -74,11 +74,11 @@ def test_counting_is_as_good_as_trying_everything(rates: tuple[float, ...]) -> N
     problem = problem_of(world(*rates))
     found = counted(problem, Deadline(10.0, 100), 1e-6)
     assert found is not None
-    assert (found.layout.served_rps(problem) >= problem.rate_rps * (1 - 1e-6)).all()
-    assert found.layout.usd_per_h == pytest.approx(best_usd(problem))
+    assert (found.served_rps(problem) >= problem.rate_rps * (1 - 1e-6)).all()
+    assert found.usd_per_h == pytest.approx(best_usd(problem))
     assert found.bound_usd_per_h is not None
     assert 0.9 * best_usd(problem) <= found.bound_usd_per_h <= best_usd(problem) * (1 + 1e-9)
-    assert (found.layout.devices(problem) <= problem.pool_devices).all()
+    assert (found.devices(problem) <= problem.pool_devices).all()
 
 
 def test_the_plan_is_the_counted_one_with_its_proof() -> None:
@@ -102,7 +102,7 @@ def test_energy_that_smaller_batches_spare_is_taken_off_the_bound() -> None:
     found = counted(problem, Deadline(10.0, 100), 1e-6)
     assert found is not None
     assert found.bound_usd_per_h is not None
-    assert found.bound_usd_per_h < found.layout.usd_per_h
+    assert found.bound_usd_per_h < found.usd_per_h
 
 
 def test_what_is_short_is_not_proven() -> None:
@@ -131,7 +131,7 @@ def test_replicas_that_nobody_allows_are_no_answer() -> None:
     strict = replace(picture, services=tuple(replace(item, replicas_max=1) for item in picture.services))
     assert counted(problem_of(picture), Deadline(10.0, 100), 1e-4) is not None
     found = counted(problem_of(strict), Deadline(10.0, 100), 1e-4)
-    assert found is None or found.layout.counts in ((), (1,))
+    assert found is None or found.counts in ((), (1,))
 
 
 def test_where_power_is_capped_it_is_no_matter_of_counting() -> None:

@@ -64,9 +64,8 @@ def test_replicas_are_asked_about_when_devices_are_settled(monkeypatch: pytest.M
     def noted(tree: Tree, node: Node, *, closely: bool = False) -> Node:
         rows = tree._master.rows
         pools, floors = slice(rows.pool_at, rows.cap_at), slice(rows.floor_at, rows.base)
-        sides = node.sides
-        of_replicas = bool((sides.lower[floors] > rows.lower[floors]).any() or np.isfinite(sides.upper[floors]).any())
-        settled = bool((np.maximum(sides.lower, 0.0)[pools] == sides.upper[pools]).all())
+        of_replicas = bool((node.lower[floors] > rows.lower[floors]).any() or np.isfinite(node.upper[floors]).any())
+        settled = bool((np.maximum(node.lower, 0.0)[pools] == node.upper[pools]).all())
         before = tree.deadline.units_until(0.0)
         found = relaxed(tree, node, closely=closely)
         seen.append((of_replicas, settled, 0 if closely else round(before - tree.deadline.units_until(0.0))))
