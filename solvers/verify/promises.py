@@ -162,8 +162,10 @@ def _finite_work(picture: Picture, proven: dict[WorkloadId, float]) -> Iterator[
         items = picture.of_workload.get(workload, [])
         if len(items) > 1:
             yield about(picture, FindingCode.REPLICAS_OUT_OF_RANGE, job.id, items, replicas=float(len(items)))
-        elif workload in picture.movable and not items and done.get(workload, 0) < job.iterations_total:
-            yield shortage(picture, FindingCode.REPLICAS_OUT_OF_RANGE, workload, replicas=0.0)
+        # To wait is no fault of a plan that says so.
+        silent = workload in picture.movable and not items and workload not in picture.short_rps
+        if silent and done.get(workload, 0) < job.iterations_total:
+            yield fatal(FindingCode.REPLICAS_OUT_OF_RANGE, workload, replicas=0.0)
 
 
 def _quotas(picture: Picture) -> Iterator[Finding]:

@@ -66,6 +66,16 @@ def test_ways_out_are_told_where_demand_is_short(files: Path, headroom: Headroom
     assert "demo/big: 1 more t4 (1 now)" in told.out
 
 
+def test_a_job_that_waits_is_told_as_waiting_and_not_as_a_fault(files: Path, headroom: Headroom) -> None:
+    jobs = (builders.job("here"), builders.job("later", memory_mib=1_000_000))
+    waits = builders.snapshot([builders.device("a", 0, "v100")], jobs=jobs, policy=JOINT)
+    (files / "waits.json").write_text(canonical_json(waits))
+    said = headroom("plan", "--snapshot", f"{files}/waits.json", "-q", *BY_COUNT)
+    (line,) = [line for line in said.out.splitlines() if "demo/later" in line]
+    assert "memory" in line
+    assert "out_of_range" not in said.out.replace(" ", "_")
+
+
 def test_why_not_says_how_much_dearer_and_proves_it(files: Path, headroom: Headroom) -> None:
     said = headroom("plan", "-q", "--snapshot", f"{files}/s.json", "--why-not", "fast:a100", *BY_COUNT)
     assert said.status == Exit.OK, said.err

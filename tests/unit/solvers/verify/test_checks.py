@@ -64,6 +64,15 @@ def test_findings_come_in_a_fixed_order_and_once() -> None:
     assert len({item.code for item in findings}) > 2
 
 
+def test_a_job_may_wait_where_the_plan_says_so() -> None:
+    picture = builders.lab(jobs=(builders.job(memory_mib=1_000_000),))
+    plan = plan_of(picture)
+    assert [item.workload for item in plan.unplaced] == ["demo/train"]
+    assert verify(picture, plan) == ()
+    silent = verify(picture, replace(plan, unplaced=()))
+    assert severities(silent, FindingCode.REPLICAS_OUT_OF_RANGE) == {Severity.FATAL}
+
+
 class TestPinned:
     """What may not move cannot be held against the plan."""
 
