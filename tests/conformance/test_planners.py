@@ -37,9 +37,7 @@ NAMES = (*registry.names(), OWN)
 ANSWERS = {ProposalStatus.OPTIMAL, ProposalStatus.FEASIBLE}
 WORK_UNITS = 60
 TRAINED = "inss_rl"
-"""No actor was trained for the pictures here."""
-CHOOSY = {"oracle", TRAINED}
-"""Those that may say that a picture is too large for them, or not what they were trained for."""
+"""No actor was trained for the pictures here, and it alone may say so."""
 
 
 def shown(name: str) -> str:
@@ -95,9 +93,9 @@ def shown_answer(name: str, view: str) -> Proposal:
 
 
 def plan_of(name: str, proposal: Proposal) -> Plan | None:
-    """The plan, which only those that are not for all pictures may refuse to make, and not without a reason."""
+    """The plan, which only who is not for all pictures may refuse to make, and not without a reason."""
     if proposal.plan is None:
-        assert name in CHOOSY
+        assert name == TRAINED
         assert proposal.status is ProposalStatus.NOT_APPLICABLE
         assert proposal.reasons
     return proposal.plan

@@ -105,7 +105,7 @@ class PlacedTask:
 
 @value
 class TaskSeat:
-    """A GPU, or a MIG slice of one, as a scheduler sees it."""
+    """A GPU as a scheduler sees it."""
 
     id: Annotated[DeviceId, text(128)]
     gpu_type: GpuTypeName
@@ -114,34 +114,18 @@ class TaskSeat:
     utilisation_pct: Annotated[float, within(0.0, 100.0)] = 0.0
     """Of the SMs, as last measured."""
     running: tuple[PlacedTask, ...] = ()
-    sm_part: Annotated[float, within(0.01, 1.0)] = 1.0
-    """Of the whole GPU's SMs: below 1 for a slice."""
 
     def __post_init__(self) -> None:
         if self.memory_mib_free > self.memory_mib_total:
             raise FieldError("memory_mib_free", "memory_mib_free is more than there is")
 
-    @property
-    def share_pct_total(self) -> float:
-        """In percent of the whole GPU."""
-        return 100.0 * self.sm_part
-
-
-@value
-class SliceWish:
-    """A MIG partition asked for: what the group keeps; the rest of the GPU is to become a seat of its own."""
-
-    share_pct: int
-    memory_mib: float
-
 
 @value
 class Launch:
-    """A group of tasks for a seat, to be deployed at once or not at all. `wish` may be ignored."""
+    """A group of tasks for a seat, to be deployed at once or not at all."""
 
     seat: DeviceId
     group: tuple[PlacedTask, ...]
-    wish: SliceWish | None = None
 
     def __post_init__(self) -> None:
         if not self.group:

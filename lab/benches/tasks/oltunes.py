@@ -22,7 +22,6 @@ from lab.benches.tasks.contract import (
     OltunesBeliefs,
     PlacedTask,
     SchedulerParameters,
-    SliceWish,
     TaskChoice,
     TaskScheduler,
     TaskSeat,
@@ -31,7 +30,7 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.value import value
 from solvers.policies.oltunes.memory import PendingLessons, SeenOutcome
 from solvers.policies.oltunes.queues import Grouping, Queues, WindowPace
-from solvers.policies.oltunes.scores import Character, Record, character_of, urgency, worth_a_slice
+from solvers.policies.oltunes.scores import Character, Record, character_of, urgency
 
 
 @value
@@ -121,9 +120,8 @@ class SeatBooks(Grouping[WaitingTask, TaskSeat, SeatedTask]):
         return range(len(task.on(place.gpu_type)))
 
     def fitting(self, task: WaitingTask, place: TaskSeat) -> Sequence[int]:
-        room_mib, share_pct = self.spare_mib(place), place.share_pct_total
-        configs = enumerate(task.on(place.gpu_type))
-        return [row for row, each in configs if each.memory_mib < room_mib and each.share_pct <= share_pct]
+        room_mib = self.spare_mib(place)
+        return [row for row, each in enumerate(task.on(place.gpu_type)) if each.memory_mib < room_mib]
 
     def size(self, task: WaitingTask, place: TaskSeat) -> int:  # noqa: ARG002 - everybody counts
         return len(place.running) + len(self.formed.get(place.id, ()))
@@ -149,21 +147,9 @@ class SeatBooks(Grouping[WaitingTask, TaskSeat, SeatedTask]):
     def exchange(self, member: SeatedTask, choice: int) -> bool:
         wanted, seat = member.waiting.on(member.seat.gpu_type)[choice], member.seat
         fits = wanted.memory_mib <= member.config.memory_mib + self.spare_mib(seat)
-        if fits and wanted.share_pct <= seat.share_pct_total:
+        if fits:
             member.config = wanted
-            return True
-        return False
-
-    def slice_wish(self, seat: TaskSeat) -> SliceWish | None:
-        """What the group of an empty GPU keeps, where the rest is worth a slice."""
-        spare_mib, share_pct = self.spare_mib(seat), sum(each.config.share_pct for each in self.formed[seat.id])
-        if (
-            seat.running
-            or seat.sm_part < 1.0
-            or not worth_a_slice(share_pct, spare_mib, self.parameters.slice_spare_mib)
-        ):
-            return None
-        return SliceWish(share_pct=share_pct, memory_mib=seat.memory_mib_free - spare_mib)
+        return fits
 
 
 @value
@@ -281,9 +267,9 @@ class OltunesScheduler(TaskScheduler[Flying]):
             characters=self._characters,
         )
         groups = ((seat, books.launch(self._queues, seat)) for seat in offered(seats, self.parameters))
-        return tuple(self._launch(members, books.slice_wish(seat)) for seat, members in groups if members)
+        return tuple(self._launch(members) for _, members in groups if members)
 
-    def _launch(self, members: Sequence[SeatedTask], wish: SliceWish | None) -> Launch:
+    def _launch(self, members: Sequence[SeatedTask]) -> Launch:
         for each in members:
             self._waiting.discard(each.waiting.name)
             self._flying[each.waiting.name] = Flying(
@@ -295,7 +281,7 @@ class OltunesScheduler(TaskScheduler[Flying]):
             )
         self._book = replace(self._book, groups=self._book.groups + 1)
         placed = tuple(PlacedTask(task=each.waiting.task, config=each.config) for each in members)
-        return Launch(seat=members[0].seat.id, group=placed, wish=wish)
+        return Launch(seat=members[0].seat.id, group=placed)
 
     def _done(self, each: Flying, batch_ms: float | None) -> None:
         if all(other.group != each.group for other in self._flying.values()):

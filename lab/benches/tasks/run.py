@@ -1,8 +1,8 @@
 """One run of a task scheduler on simulated GPUs, event by event.
 
 Owns the order of events (endings, deployments, arrivals, then the scheduler's tick), delays and failures of deploying,
-MIG partitions where a scheduler wishes for them, and the log of every task; how fast every task on a GPU, or a MIG
-slice of one, advances beside its neighbours and what the device draws meanwhile, in stretches in which nothing changes.
+and the log of every task; how fast every task on a GPU advances beside its neighbours and what the device draws
+meanwhile, in stretches in which nothing changes.
 A task executes its batches back to back; while it is deployed it holds memory and does nothing else. The scheduler
 hears what a cluster would tell it and nothing of the truth.
 """
@@ -25,12 +25,10 @@ from lab.benches.tasks.contract import (
     InferenceTask,
     Launch,
     PlacedTask,
-    SliceWish,
     TaskScheduler,
     TaskSeat,
 )
 from lab.benches.tasks.work import Coming
-from lab.world.truth import mig_truth
 from solvers.domain.arrays import Streams
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.domain.value import NOT_NEGATIVE, POSITIVE, value, within
@@ -104,12 +102,11 @@ class Live:
 
 @dataclass(slots=True)
 class TaskBoard:
-    """A device with its residents. `parent` is the GPU that a slice was cut from."""
+    """A device with its residents."""
 
     id: DeviceId
     gpu_type: GpuTypeName
     gpu: GpuTruth
-    sm_part: float = 1.0
     live: dict[str, Live] = field(default_factory=dict)
     at_s: float = 0.0
     version: int = 0
@@ -183,12 +180,6 @@ class TaskBoard:
         return mirrored(TaskSeat, self, memory_mib_total=total_mib, utilisation_pct=utilised_pct, running=running)
 
 
-def resident_on(gpu_sm_part: float, task: InferenceTask, config: Config) -> Resident:
-    """A process as the truth knows it: its share is of the device it sees."""
-    share = min(100, max(1, round(config.share_pct / gpu_sm_part)))
-    return Resident(model=task.model, share_pct_sm=share, batch=config.batch)
-
-
 def batches_of(gpu: GpuTruth, resident: Resident, inputs: int) -> float:
     """Batches of a task in times of a full one."""
     full, rest = divmod(inputs, resident.batch)
@@ -200,8 +191,6 @@ def batches_of(gpu: GpuTruth, resident: Resident, inputs: int) -> float:
 
 
 END, BEGIN, ARRIVE, TICK = range(4)
-SLICES = 7
-"""Parts that a GPU can be cut into."""
 _LATE = 1e-9
 
 
@@ -215,7 +204,6 @@ class Conduct:
     monitor_s: Annotated[float, POSITIVE] = 2.0
     report_s: Annotated[float, POSITIVE] = 0.05
     unfinished_after_s: Annotated[float, POSITIVE] = 600.0
-    mig: bool = False
 
 
 @dataclass(slots=True)
@@ -236,11 +224,9 @@ class Entry:
 class TaskLog:
     entries: dict[str, Entry]
     boards: list[TaskBoard]
-    """Those that are there at the end; a GPU's slices have been put together again in it."""
     until_s: float = 0.0
     groups: int = 0
     failed: int = 0
-    sliced: int = 0
 
 
 @dataclass(slots=True)
@@ -264,8 +250,6 @@ class TaskRun:
     _count: itertools.count[int] = field(default_factory=itertools.count)
     _armed_s: float = math.inf
     _ticked_s: float = -math.inf
-    _whole: dict[DeviceId, TaskBoard] = field(default_factory=dict)
-    """GPUs that are cut into slices at the moment."""
 
     def __post_init__(self) -> None:
         self.log = TaskLog(entries={each.task.id: Entry(each) for each in self.tasks}, boards=[])
@@ -323,8 +307,6 @@ class TaskRun:
             raise EngineError(f"{self.scheduler.name} launches on {launch.seat}, which is not there")
         board = self.boards[launch.seat]
         board.advance(self.now_s, self.conduct.monitor_s)
-        if launch.wish is not None and self.conduct.mig:
-            board = self._cut(board, launch.wish)
         group = _Group(board, self.log.groups, tuple(each.task.id for each in launch.group))
         self.log.groups += 1
         group.fails = launch.memory_mib > board.memory_mib_free + _LATE or self._unlucky(group)
@@ -346,10 +328,11 @@ class TaskRun:
         self._push(self.now_s + self.conduct.deploy_s + swap_s(board.gpu, weights_mib), BEGIN, group)
 
     def _live(self, board: TaskBoard, entry: Entry, group: int, placed: PlacedTask) -> Live:
-        resident = resident_on(board.sm_part, placed.task, placed.config)
+        config = placed.config
+        resident = Resident(model=placed.task.model, share_pct_sm=config.share_pct, batch=config.batch)
         return Live(
             task=placed.task,
-            config=placed.config,
+            config=config,
             group=group,
             resident=resident,
             batches=batches_of(board.gpu, resident, placed.task.inputs),
@@ -369,7 +352,6 @@ class TaskRun:
             self.log.failed += 1
             for name in group.names:
                 self.log.entries[name].launched_s = None
-            self._mend(group.board)
             self.scheduler.ended(Ended(tasks=group.names, ending=Ending.FAILED), self.now_s)
             return
         board = group.board
@@ -396,7 +378,6 @@ class TaskRun:
         self._foresee(board)
         for each in finished:
             self._note(board, each)
-        self._mend(board)
         return len(finished)
 
     def _note(self, board: TaskBoard, each: Live) -> None:
@@ -407,61 +388,12 @@ class TaskRun:
         batch_ms = max(1e-6, 1000.0 * (self.now_s - begun_s) / each.batches)
         self.scheduler.ended(Ended(tasks=(each.task.id,), batch_ms=batch_ms), self.now_s)
 
-    def _cut(self, board: TaskBoard, wish: SliceWish) -> TaskBoard:
-        """The slice for a group; the other slice is a seat of its own from the next tick on."""
-        if board.live or board.sm_part < 1.0:
-            return board
-        by_memory = math.ceil(SLICES * wish.memory_mib / board.gpu.memory_mib)
-        parts = max(1, math.ceil(SLICES * wish.share_pct / 100.0), by_memory)
-        if parts >= SLICES:
-            return board
-        self._whole[board.id] = self.boards.pop(board.id)
-        self.log.sliced += 1
-        for name, size in (("a", parts), ("b", SLICES - parts)):
-            whole, unit = board.gpu, board.gpu.sm_granularity
-            sms = max(1, int(whole.sm_count * (size / SLICES)) // unit) * unit
-            gpu = mig_truth(whole, sms, int(whole.memory_mib * (size / SLICES)))
-            made = TaskBoard(
-                id=DeviceId(f"{board.id}/{name}"),
-                gpu_type=board.gpu_type,
-                gpu=gpu,
-                sm_part=gpu.sm_count / board.gpu.sm_count,
-                at_s=self.now_s,
-                recent=board.recent,
-            )
-            self.boards[made.id] = made
-        return self.boards[DeviceId(f"{board.id}/a")]
-
-    def _mend(self, board: TaskBoard) -> None:
-        """Slices of which none is used become their GPU again."""
-        parent = DeviceId(board.id.rpartition("/")[0])
-        if parent not in self._whole:
-            return
-        slices = [self.boards[DeviceId(f"{parent}/{name}")] for name in ("a", "b")]
-        if any(each.live for each in slices):
-            return
-        self._join(parent, slices)
-
-    def _join(self, parent: DeviceId, slices: Sequence[TaskBoard]) -> None:
-        whole = self._whole.pop(parent)
-        for each in slices:
-            each.advance(self.now_s, self.conduct.monitor_s)
-            whole.utilised_s += each.utilised_s * each.sm_part
-            whole.energy_j += each.energy_j
-            del self.boards[each.id]
-        whole.held_s += max(each.held_s for each in slices)
-        whole.recent = sum(each.recent * each.sm_part for each in slices)
-        whole.at_s = self.now_s
-        self.boards[parent] = whole
-
     def _close(self, last_s: float) -> None:
         ends = [each.ended_s for each in self.log.entries.values()]
         done = [at_s for at_s in ends if at_s is not None]
         self.now_s = max(done, default=last_s) if len(done) == len(ends) else last_s
-        for board in list(self.boards.values()):
+        for board in self.boards.values():
             board.advance(self.now_s, self.conduct.monitor_s)
-        for parent in list(self._whole):
-            self._join(parent, [self.boards[DeviceId(f"{parent}/{name}")] for name in ("a", "b")])
         self.log.boards = list(self.boards.values())
         self.log.until_s = self.now_s
 

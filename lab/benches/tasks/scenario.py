@@ -86,7 +86,6 @@ def _service(log: TaskLog, entries: Sequence[Entry], kinds: Sequence[TaskKindFor
         metric("tasks_unfinished", float((~done).sum()), lower),
         metric("groups_failed", float(log.failed), neither),
         metric("tasks_per_group", attempts / log.groups if log.groups else 0.0, neither),
-        metric("slices_cut", float(log.sliced), neither),
     )
 
 
@@ -203,8 +202,6 @@ class TaskConductForm(ScenarioForm):
     """How old what monitors tell may be; what a scheduler itself changed it knows at once."""
     unfinished_after: Annotated[Duration, Field(gt=0)] = 600.0
     """After the last arrival a run is broken off."""
-    mig: bool = False
-    """Whether wishes for MIG slices are granted."""
 
 
 class TaskingForm(Heading):

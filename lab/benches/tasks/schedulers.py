@@ -73,7 +73,6 @@ class SeatColumns:
     types: tuple[GpuTypeName, ...]
     type: Whole
     """Of each seat, where in `types`."""
-    sm_part: Floats
     demand: Floats
     lives: Floats
     left_s: Floats
@@ -140,7 +139,6 @@ class AddedLatency(ArrivalLine):
             seats=seats,
             types=types,
             type=np.array([number[seat.gpu_type] for seat in seats], dtype=np.int64),
-            sm_part=np.array([seat.sm_part for seat in seats]),
             demand=np.array(demands, dtype=np.float64),
             lives=np.array([float(len(some)) for some in left]),
             left_s=np.array([sum(some) for some in left], dtype=np.float64),
@@ -176,14 +174,14 @@ class AddedLatency(ArrivalLine):
         """For each seat: whether the task fits, its time there alone, what part of the SMs it wants."""
         found = [asks.get(gpu_type) for gpu_type in floor.types]
         run_s = np.array([np.inf if ask is None else ask.run_s for ask in found])[floor.type]
-        demand = np.array([1.0 if ask is None else ask.demand for ask in found])[floor.type] / floor.sm_part
+        demand = np.array([1.0 if ask is None else ask.demand for ask in found])[floor.type]
         memory = np.array([np.inf if ask is None else ask.config.memory_mib for ask in found])[floor.type]
         able = (memory <= floor.memory_mib) & (floor.lives < LIVES_MAX)
         return able, run_s, demand
 
     def _put(self, arrival: Arrival, ask: TaskAsk, place: int, floor: SeatColumns) -> None:
         gpu_type = floor.seats[place].gpu_type
-        floor.demand[place] += ask.demand / floor.seats[place].sm_part
+        floor.demand[place] += ask.demand
         floor.lives[place] += 1.0
         slower = float(_slower(floor.demand[place : place + 1], floor.lives[place : place + 1])[0])
         floor.soonest_s[place] = min(floor.soonest_s[place], ask.run_s) if floor.lives[place] > 1.0 else ask.run_s
@@ -279,7 +277,6 @@ _MAKERS: Mapping[str, Maker] = {
     "oltunes_fixed_window": partial(_oltunes, plain=replace(_PLAIN, window_ms_step=0.0)),
     "oltunes_no_tuning": partial(_oltunes, plain=replace(_PLAIN, with_tuning=False)),
     "oltunes_alone": partial(_oltunes, plain=replace(_PLAIN, group_max=1)),
-    "oltunes_mig": partial(_oltunes, plain=replace(_PLAIN, slice_spare_mib=8192.0)),
     "added_latency": partial(_untuned, make=AddedLatency, plain=SchedulerParameters(share_step_pct=HALF_PCT)),
     "orion": partial(_untuned, make=lambda beliefs: FirstCome(OrionRule(beliefs.facts), beliefs), plain=_PLAIN),
     "mlaas": partial(_untuned, make=lambda beliefs: FirstCome(ReserveAndPack(beliefs.facts), beliefs), plain=_PLAIN),

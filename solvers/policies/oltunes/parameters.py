@@ -28,9 +28,6 @@ class Shared:
     group_max: Annotated[int, Tune("tasks that share a device at most", 1, 16)] = 4
     threshold_affinity: Annotated[float, Tune("affinity from which work may join a group", 0, 100)] = 70.0
     idle_w: Annotated[float, Tune("P_base of estimated power", 0, 1000)] = 60.0
-    slice_spare_mib: Annotated[
-        float, Tune("spare memory of a device from which a MIG slice of the rest is asked for; 0: never", 0, 1e6)
-    ] = 0.0
 
     def __post_init__(self) -> None:
         check_tuned(self)
@@ -42,6 +39,9 @@ class Shared:
 class OltunesParameters(Shared):
     """As a planner, once per cycle."""
 
+    slice_spare_mib: Annotated[
+        float, Tune("spare memory of a device from which a MIG slice of the rest is asked for; 0: never", 0, 1e6)
+    ] = 0.0
     cycle_ms: Annotated[
         float, Tune("a window that is no longer than this is over: before the next cycle nothing can start", 1, 600_000)
     ] = 15_000.0

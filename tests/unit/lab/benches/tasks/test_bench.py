@@ -20,7 +20,6 @@ from lab.benches.tasks.contract import (
     InferenceTask,
     Launch,
     PlacedTask,
-    SliceWish,
     TaskScheduler,
     TaskSeat,
 )
@@ -101,11 +100,9 @@ class Scripted(TaskScheduler[Any]):
         self.heard.append((now_s, outcome))
 
 
-def launch(tasks: Sequence[Coming], seat: str = "g0001", wish: SliceWish | None = None, mib: float = 4096.0) -> Launch:
-    config = Config(batch=8, share_pct=100 if wish is None else 40, memory_mib=mib, latency_ms=5.0, throughput_rps=1.0)
-    return Launch(
-        seat=DeviceId(seat), group=tuple(PlacedTask(task=each.task, config=config) for each in tasks), wish=wish
-    )
+def launch(tasks: Sequence[Coming], seat: str = "g0001", mib: float = 4096.0) -> Launch:
+    config = Config(batch=8, share_pct=100, memory_mib=mib, latency_ms=5.0, throughput_rps=1.0)
+    return Launch(seat=DeviceId(seat), group=tuple(PlacedTask(task=each.task, config=config) for each in tasks))
 
 
 def work(count: int) -> tuple[Coming, ...]:
@@ -163,21 +160,6 @@ def test_launches_that_cannot_be_are_refused() -> None:
         under(Scripted((0.0, launch(tasks, "g9"))), tasks)
     with pytest.raises(EngineError, match="does not wait"):
         under(Scripted((0.0, launch(tasks)), (0.05, launch(tasks))), tasks)
-
-
-def test_a_wished_slice_leaves_a_seat_and_becomes_whole_again() -> None:
-    tasks = work(2)
-    wish = SliceWish(share_pct=40, memory_mib=5000.0)
-    rest = launch(tasks[1:], "g0001/b", SliceWish(share_pct=40, memory_mib=5000.0))
-    late = Scripted((0.0, launch(tasks[:1], wish=wish)), (0.05, rest), (9.0, launch(work(3)[2:])))
-    log = under(late, work(3), replace(CALM, mig=True))
-    assert [each.id for each in late.seen[1]] == ["g0001/a", "g0001/b"]
-    assert late.seen[1][1].sm_part == pytest.approx(4 / 7, abs=0.03)
-    assert [each.id for each in late.seen[-1]] == ["g0001"]
-    assert log.sliced == 1
-    assert all(each.ended_s is not None for each in log.entries.values())
-    ignored = Scripted((0.0, launch(tasks[:1], wish=wish)))
-    assert under(ignored, tasks[:1]).sliced == 0
 
 
 @pytest.mark.parametrize("name", ["added_latency", "oltunes", "orion", "mlaas"])

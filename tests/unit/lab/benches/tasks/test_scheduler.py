@@ -182,14 +182,6 @@ def test_spare_memory_tunes_one_task_patient_ones_first_and_only_for_the_better(
     assert formed(books(careless), seat(free=7000.0), urgent, patient) == {"u": plain, "p": plain}, "it must fit"
     assert formed(books(replace(careless, with_tuning=False)), seat(), patient) == {"p": plain}
     assert formed(books(), seat(), urgent) == {"u": better}, "64 inputs are done sooner"
-    slicing, worse = books(replace(PLAIN, slice_spare_mib=8192.0)), waiting("w", better, plain, weight=0.3)
-    assert formed(slicing, seat(), worse) == {"w": better}
-    wish = slicing.slice_wish(seat())
-    assert wish is not None
-    assert (wish.share_pct, wish.memory_mib) == (50, 8192.0 + 512.0)
-    whole = books()
-    assert formed(whole, seat(), worse)
-    assert whole.slice_wish(seat()) is None
 
 
 def test_a_task_after_a_quiet_time_goes_at_once_and_others_wait_for_the_window() -> None:

@@ -1,19 +1,16 @@
-"""The oracle against every plan there is, and against what the joint planner proves."""
+"""Plans of small pictures against every plan there is, put up replica by replica and read by the verifier."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import ReplicaId
-from solvers.domain.plan import Assignment, Envelope, Plan, ProposalStatus
-from solvers.domain.policy import Term
+from solvers.domain.plan import Assignment, Envelope, Plan
 from solvers.domain.profile import Interference, ProfileOrigin
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of
@@ -92,77 +89,17 @@ def fits(picture: Snapshot, plan: Plan) -> bool:
     return all(item.code.value in about_claims for item in found if is_fatal((item,)))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_no_plan_of_all_is_better(seed: int) -> None:
+@pytest.mark.parametrize("seed", [0, 3, 7])
+def test_no_plan_of_all_is_better_and_that_is_proven(seed: int) -> None:
     picture = picture_of(seed)
     movable = builders.everything_movable(picture)
-    ours = plan_of("oracle", picture)
-    key = ours.objective.key()[:3]
+    found = registry.propose("joint", builders.request(picture)).plan
+    assert found is not None
     worths = [
-        (worth_of(picture, movable, plan.assignments, ours.settings).objective.key()[:3], plan)
-        for plan in all_plans(picture, ours)
+        (worth_of(picture, movable, plan.assignments, found.settings).objective.key()[:3], number, plan)
+        for number, plan in enumerate(all_plans(picture, found))
     ]
-    better = [plan for other, plan in worths if other < key and fits(picture, plan)]
-    assert not better
-    # The same three numbers are among them, so the two count alike.
-    assert any(other == pytest.approx(key, abs=1e-4) for other, _ in worths)
     assert len(worths) > 300
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_it_lies_between_what_the_joint_planner_proves_and_finds(seed: int) -> None:
-    """At one clock, with watts for nothing: shares between the measured ones, which joint alone takes, save those."""
-    picture = picture_of(10 + seed, devices=3)
-    picture = replace(picture, policy=replace(picture.policy, energy_usd_per_kwh=0.0))
-    ours, joint = plan_of("oracle", picture), plan_of("joint", picture)
-    assert ours.objective.unserved == pytest.approx(joint.objective.unserved, abs=1e-3)
-    assert ours.objective.cost_usd_per_h <= joint.objective.cost_usd_per_h + 1e-4
-    assert joint.bound_usd_per_h is not None
-    assert joint.bound_usd_per_h <= ours.objective.cost_usd_per_h + 1e-4
-    for name in ("greedy", "best_single_type", "gpulet", "igniter"):
-        assert plan_of(name, picture).objective.key()[:2] >= ours.objective.key()[:2]
-
-
-def test_optimal_is_said_and_the_verifier_agrees() -> None:
-    picture = picture_of(3, devices=3)
-    proposal = registry.propose("oracle", builders.request(picture))
-    assert proposal.status is ProposalStatus.OPTIMAL
-    assert proposal.plan is not None
-    assert not is_fatal(verify(picture, proposal.plan, builders.everything_movable(picture)))
-
-
-def test_ceilings_on_replicas_are_kept() -> None:
-    picture = picture_of(1, devices=4)
-    services = tuple(replace(item, replicas_max=1, rate_rps_declared=900.0) for item in picture.services)
-    plan = plan_of("oracle", replace(picture, services=services))
-    names = [item.workload for item in plan.assignments]
-    assert sorted(names) == sorted(set(names))
-    assert len(plan.unplaced) == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"jobs": (builders.job(),)}, "training jobs"),
-        ({"policy": builders.policy(objective=(Term.COST,))}, "an objective of another order"),
-    ],
-)
-def test_what_it_does_not_search_is_said(changes: dict[str, Any], said: str) -> None:
-    proposal = registry.propose("oracle", builders.request(replace(picture_of(1), **changes)))
-    assert (proposal.status, proposal.plan) == (ProposalStatus.NOT_APPLICABLE, None)
-    assert proposal.reasons[0].facts[0].value == said
-
-
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        ({"devices_max": 1}, "more than 1 devices"),
-        ({"fillings_max": 3}, "too many"),
-        ({"partial_plans_max": 1}, "too many"),
-    ],
-)
-def test_what_is_too_large_is_said(limits: dict[str, int], said: str) -> None:
-    request = builders.request(picture_of(1))
-    proposal = registry.create("oracle", limits).propose(request, b"", SilentReporter())
-    assert proposal.status is ProposalStatus.NOT_APPLICABLE
-    assert said in str(proposal.reasons[0].facts[0].value)
+    best = next(key for key, _, plan in sorted(worths, key=lambda each: each[:2]) if fits(picture, plan))
+    assert found.objective.key()[:3] == pytest.approx(best, abs=1e-4)
+    assert found.bound_usd_per_h == pytest.approx(best[2], abs=1e-4)
