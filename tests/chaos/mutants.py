@@ -25,6 +25,7 @@ MUTANTS = (
     Mutant("the old plan stays", "app.store.plans", "plans.c.state == PlanState.PROMOTED, _PROP", "_PROP"),
     Mutant("an answer is not kept", "app.store.idempotency", "if found is None:", "if True:"),
     Mutant("all may be reported", "app.services.seen.telemetry", "return own and bool", "return True or bool"),
+    Mutant("epochs are not heard of", "agents.loop.uplink", "not in (None, epoch)", "in ()"),
     Mutant("two at once under a key", "app.store.idempotency", "func.pg_try_advisory_xact_lock(name)", "func.now()"),
     Mutant("reports are taken twice", "app.store.ingest", "if wanted else set()", "if False else set()"),
     Mutant("documents are not locked", "app.store.documents", "lock=True", "lock=False"),
@@ -33,7 +34,6 @@ MUTANTS = (
     Mutant("names are anybody's", "app.services.declared.fleet", "if heard_s < ALIVE_S:", "if False:"),
     Mutant("reports die with their agent", "agents.loop.collect", "self._file.append(made, self._reports)", "pass"),
     Mutant("what waits is forgotten", "agents.loop.unsent", "if waiting else", "if False else"),
-    Mutant("epochs are not heard of", "agents.loop.uplink", "not in (None, epoch)", "in ()"),
 )
 
 

@@ -135,13 +135,17 @@ class RealNode(Rememberer):
         self.applied: dict[tuple[str, int | None], int] = {}
         """The newest generation it said to hold, by life and epoch."""
         self._kept = 0
+        self._is_kept = False
+        """A backup knows this life, and no later one."""
+        self._lives_on = False
         self._begin()
 
     def wish(self, stream: random.Random) -> Wish:
         for _ in range(stream.randint(0, 2)):
             self._cut(stream)
-        # Death likes to come in the midst of something: while much is said and not all is answered.
-        if stream.random() < (0.5 if self._wire.broke else 0.2):
+        # Death likes to come in the midst of something: while much is said and not all is answered, or between a backup
+        # and its return. Then the host lives on: only an agent that goes on can be one that its server forgot.
+        if stream.random() < (0.0 if self._lives_on else 0.5 if self._wire.broke or self._is_kept else 0.2):
             self._begin()
         calls_left, arrives = stream.choice((0, 0, 1, 2, 3)), stream.random() < 0.5
         return Wish(
@@ -159,9 +163,10 @@ class RealNode(Rememberer):
         return len(self._mailbox.reports) > 0 or not self._uplink.joined.is_set() or not self._heard
 
     def back_up(self) -> None:
-        self._kept = len(self.acknowledged)
+        self._kept, self._is_kept = len(self.acknowledged), True
 
     def restore(self, stream: random.Random) -> None:
+        self._is_kept, self._lives_on = False, stream.random() < 0.5
         self._void |= set(self.acknowledged[self._kept :])
         del self.acknowledged[self._kept :]
         self._heard = False
@@ -185,6 +190,7 @@ class RealNode(Rememberer):
         """A new life after a death, with what the files hold."""
         self._boots += 1
         self._sequence = 0
+        self._is_kept = False
         self._heard = False
         """Whether something of this life was acknowledged, in this history of the database."""
         self._boot_id = f"boot-{NODE}-{self._boots}"

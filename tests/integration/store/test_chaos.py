@@ -21,7 +21,7 @@ STORY, DAWDLES, DAWDLE_S = 20015, 0.1, 0.03
 """A history with waits for locks and a restore; the part of all moments at which its second telling dawdles, and for
 how long.
 """
-QUICK, MISSED_WITHIN = 4, 20
+QUICK, MISSED_WITHIN = 5, 20
 """Mutants that are told soon, and histories in which they must be; the others take minutes."""
 BEGIN = {"two at once under a key": 8}
 """The first of these histories, where it is not the first of all."""
