@@ -44,6 +44,8 @@ class WorkerRules:
     """Below which files lie that they may have as variables; `{project}` stands for theirs."""
     secret_env: tuple[str, ...] = ()
     """This process's variables that they may have: `NAME`, or `PROJECT:NAME` for one project alone."""
+    secret_command: str | None = None
+    """The program that is asked for what they may have of a store of secrets, with their project."""
     log_bytes_max: int = LOG_MIB * 2**20
     workers_as_agent: bool = False
     """They are the agent's own user's, whatever they run."""
@@ -220,6 +222,7 @@ def _add_nvidia(group: argparse._ArgumentGroup) -> None:
         help="files below may be secrets of workers, {project} for theirs; default: none",
     )
     add("--secret-env", metavar="NAME,…", help="variables that are; PROJECT:NAME: one project's alone; default: none")
+    add("--secret-command", metavar="PATH", help="a program that is asked: PATH PROJECT REFERENCE; default: none")
     add("--route-grace-s", type=float, default=ROUTE_GRACE_S, metavar="S", help="time routers need to forget a worker")
     add("--log-mib", type=int, default=LOG_MIB, metavar="MIB", help="kept of each worker's output")
 
@@ -236,6 +239,8 @@ def _trust(found: argparse.Namespace) -> Trust:
 def _nvidia(found: argparse.Namespace) -> NvidiaConfig:
     if found.log_mib < 1:
         raise ConfigError("--log-mib must be at least 1")
+    if found.secret_command is not None and not found.secret_command.startswith("/"):
+        raise ConfigError(f"--secret-command {found.secret_command!r}: expected an absolute path")
     return mirrored(
         NvidiaConfig,
         found,

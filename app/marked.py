@@ -63,7 +63,7 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(_UNREAD[1], re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 # YAML 1.1 reads 1e-3 as text, for want of a point.
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
 )
 
 

@@ -20,7 +20,7 @@ from string import Formatter
 
 from agents.config import WorkerRules
 from agents.crew.member import CrewBench, CrewMember, Phase, member_from_plain, safe_name
-from agents.crew.secrets import of_file, of_variable
+from agents.crew.secrets import of_command, of_file, of_variable
 from agents.crew.users import WorkerUser, refusal_of
 from agents.devices.parts import CrewOrder
 from agents.errors import AgentError, DeviceError, NotSupportedError, OutOfRangeError, StateFileError, WorkerError
@@ -90,8 +90,8 @@ def invocation(
     refused = refusal_of(rules, has_user=user is not None)
     if refused:
         raise NotSupportedError(f"{target.command[0][:80]!r} is not started: {refused}")
-    files, variables = target.from_files or (), target.from_environment or ()
-    for name, _ in (*target.environment, *files, *variables):
+    files, variables, commands = target.from_files or (), target.from_environment or (), target.from_commands or ()
+    for name, _ in (*target.environment, *files, *variables, *commands):
         if not _VARIABLE.fullmatch(name) or name.startswith(RESERVED):
             raise OutOfRangeError(f"{name[:128]!r} cannot be set by a workload")
         if steers(name) and name not in rules.environment:
@@ -99,6 +99,7 @@ def invocation(
     own = {name: fill(text, values) for name, text in target.environment}
     own |= {name: of_file(name, path, order.spec.project, rules) for name, path in files}
     own |= {name: of_variable(name, variable, order.spec.project, rules) for name, variable in variables}
+    own |= {name: of_command(name, asked, order.spec.project, rules) for name, asked in commands}
     base = {"PATH": _PATH_DEFAULT} | {name: os.environ[name] for name in INHERITED if name in os.environ}
     if user is not None:
         base = {name: text for name, text in base.items() if name != "XDG_CACHE_HOME"} | user.environment

@@ -251,8 +251,7 @@ class Rounds:
     def fail(self, member: CrewMember, why: str) -> None:
         """It failed; its last words go with the reason."""
         # What it printed is told to every viewer, and may be what it was told in confidence.
-        silent = member.target.from_files or member.target.from_environment
-        tail = "" if silent else self._bench.logs.tail(safe_name(member.name))
+        tail = "" if member.target.has_secrets else self._bench.logs.tail(safe_name(member.name))
         member.problem = f"{why}; last lines: {tail}" if tail else why
         member.enter(Phase.FAILED, self._bench.now_s())
         self._bench.save(member)

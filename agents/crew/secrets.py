@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 from agents.config import WorkerRules
 from agents.errors import NotSupportedError, WorkerError
 
 SECRET_BYTES_MAX = 65_536
+COMMAND_S = 5.0
+"""So long other workers of the host wait meanwhile, at most."""
 
 
 def of_variable(name: str, variable: str, project: str, rules: WorkerRules) -> str:
@@ -43,6 +46,31 @@ def of_file(name: str, path: str, project: str, rules: WorkerRules) -> str:
             return _text(file.read(SECRET_BYTES_MAX + 1).removesuffix(b"\n"), told)
     except OSError as error:
         raise WorkerError(f"{told} cannot be read: {error.strerror}") from None
+
+
+def of_command(name: str, asked: str, project: str, rules: WorkerRules) -> str:
+    """What the owner's program answers when it is called with the project and what it is asked for, without the end of
+    its last line. Raises NotSupportedError where there is none, WorkerError.
+    """
+    told = f"{name}: what the command answers to {asked}"
+    if rules.secret_command is None:
+        raise NotSupportedError(f"{told} is not open to project {project} (--secret-command)")
+    try:
+        done = subprocess.run(
+            (rules.secret_command, project, asked),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+            timeout=COMMAND_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise WorkerError(f"{told} took longer than {COMMAND_S:g} s") from None
+    except subprocess.CalledProcessError as error:
+        raise WorkerError(f"{told} is not to be had: it ended with status {error.returncode}") from None
+    except OSError as error:
+        raise WorkerError(f"{told} is not to be had: {error.strerror}") from None
+    return _text(done.stdout.removesuffix(b"\n") or None, told)
 
 
 def _text(content: bytes | None, told: str) -> str:

@@ -22,6 +22,7 @@ PLACEHOLDERS = frozenset(
 ).union(PORTS_BEHIND)
 """`memory_fraction` is the memory limit over the device's memory, for servers that size themselves by the total."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"(?!-)[!-~]{1,1024}")
 _RESERVED = ("CUDA_MPS_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
 TEXT_MAX = 4096
 
@@ -54,19 +55,22 @@ class EnvironmentVariable:
     value: str | None = None
     from_file: str | None = late(None)
     from_environment: str | None = late(None)
+    from_command: str | None = late(None)
 
     def _rules(self) -> Iterator[FieldError]:
         if not _VARIABLE.fullmatch(self.name) or len(self.name) > 128:
             yield FieldError("name", f"{self.name[:128]!r} is no name of an environment variable")
         if self.name.startswith(_RESERVED):
             yield FieldError("name", f"{self.name} is set by the agent")
-        if [self.value, self.from_file, self.from_environment].count(None) != 2:
-            yield FieldError("value", "a variable has one of value, from_file and from_environment")
+        if [self.value, self.from_file, self.from_environment, self.from_command].count(None) != 3:
+            yield FieldError("value", "a variable has one of value, from_file, from_environment and from_command")
         yield from refusals(check_template, "value", self.value or "")
         if self.from_file is not None and not re.fullmatch(r"/[^\0-\x1f]{1,4095}", self.from_file):
             yield FieldError("from_file", "a file is given from the root on, in printable characters")
         if self.from_environment is not None and not _VARIABLE.fullmatch(self.from_environment):
             yield FieldError("from_environment", f"{self.from_environment[:128]!r} is no name of a variable")
+        if self.from_command is not None and not _REFERENCE.fullmatch(self.from_command):
+            yield FieldError("from_command", "what a command is asked for is printable, without blanks or a leading dash")
 
 
 @value

@@ -35,12 +35,19 @@ def test_a_reader_that_breaks_is_told() -> None:
     assert any(defect_of(target, mutated(target.seeds, stream)) for _ in range(INPUTS))
 
 
-def test_a_long_row_of_digits_is_refused_at_once() -> None:
+OF_A_TABLE = (
+    "from app.services.profiles.profiles import read_csv\n"
+    "cell = 130_000 * b'9' + b'x'\n"
+    "print(read_csv(b'model,gpu_type,batch,share_pct_sm,latency_ms\\nm,t4,1,50,' + cell)({'t4': 1590}).faults)"
+)
+OF_A_DOCUMENT = (
+    "from app.marked import read_marked\n"
+    "print(len(read_marked('name: ' + 500_000 * '9' + 'x', '-')[0].plain['name']), 'is not a number')"
+)
+
+
+@pytest.mark.parametrize("code", [OF_A_TABLE, OF_A_DOCUMENT])
+def test_a_long_row_of_digits_is_read_at_once(code: str) -> None:
     """Read in two ways, its places would be tried squared: for hours."""
-    code = (
-        "from app.services.profiles.profiles import read_csv\n"
-        "cell = 130_000 * b'9' + b'x'\n"
-        "print(read_csv(b'model,gpu_type,batch,share_pct_sm,latency_ms\\nm,t4,1,50,' + cell)({'t4': 1590}).faults)"
-    )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=100)
     assert "is not a number" in done.stdout, done.stderr

@@ -46,6 +46,7 @@ def worker_target(worker: WorkerCommand) -> WorkerTarget:
         from_files=tuple((item.name, item.from_file) for item in worker.environment if item.from_file) or None,
         from_environment=tuple((one.name, one.from_environment) for one in worker.environment if one.from_environment)
         or None,
+        from_commands=tuple((item.name, item.from_command) for item in worker.environment if item.from_command) or None,
         adapter=worker.adapter.value,
         batch_change=None if worker.batch_change is None else worker.batch_change.value,
         warm_up=None if warm_up is None else record_of(WarmUpTarget, warm_up),

@@ -16,7 +16,7 @@ from tests.integration.agents.test_gpu_host import GpuHost, gpu, library
 
 pytestmark = pytest.mark.integration
 __all__ = ["gpu", "library"]
-OF_FILE, OF_VARIABLE = "value-of-a-file-9f3b", "value-of-a-variable-77ac"
+OF_FILE, OF_VARIABLE, OF_COMMAND = "value-of-a-file-9f3b", "value-of-a-variable-77ac", "value-of-a-command-51d0"
 
 
 @pytest.fixture
@@ -26,12 +26,16 @@ def host(gpu: GpuHost) -> Iterator[GpuHost]:
         folder = gpu.folder / "secrets" / project
         folder.mkdir(parents=True)
         (folder / "token").write_text(OF_FILE + "\n", encoding="utf-8")
+    program = gpu.folder / "ask"
+    program.write_text(f'#!/bin/sh\nset -e\n[ "$1 $2" = "team kv/db" ]\necho {OF_COMMAND}\n', encoding="utf-8")
+    program.chmod(0o700)
     gpu.variables = {"HF_TOKEN": OF_VARIABLE}
     return gpu
 
 
 def opened(host: GpuHost) -> tuple[str, ...]:
-    return ("--secret-dir", str(host.folder / "secrets" / "{project}"), "--secret-env", "team:HF_TOKEN")
+    opened = ("--secret-dir", str(host.folder / "secrets" / "{project}"), "--secret-env", "team:HF_TOKEN")
+    return (*opened, "--secret-command", str(host.folder / "ask"))
 
 
 def files(host: GpuHost, project: str = "team") -> list[list[str]]:
@@ -56,11 +60,15 @@ def shown(host: GpuHost) -> dict[str, str]:
 
 def test_workers_have_them_and_nobody_else_sees_them(host: GpuHost) -> None:
     host.start(*opened(host))
-    host.described = {"from_files": files(host), "from_environment": [["HUB_TOKEN", "HF_TOKEN"]]}
+    host.described = {
+        "from_files": files(host),
+        "from_environment": [["HUB_TOKEN", "HF_TOKEN"]],
+        "from_commands": [["DB_KEY", "kv/db"]],
+    }
     host.hold(30)
     (worker,) = host.host.pids(host.uuid)
     held = environment_of(worker) or {}
-    assert (held["API_KEY"], held["HUB_TOKEN"]) == (OF_FILE, OF_VARIABLE)
+    assert (held["API_KEY"], held["HUB_TOKEN"], held["DB_KEY"]) == (OF_FILE, OF_VARIABLE, OF_COMMAND)
     assert "HF_TOKEN" not in held
     told = shown(host)
     assert any("workers" in name for name in told)
@@ -68,7 +76,9 @@ def test_workers_have_them_and_nobody_else_sees_them(host: GpuHost) -> None:
     options = host.command("--dry-run", *opened(host))
     rehearsal = subprocess.run(options, env=host.environment(), capture_output=True, text=True, timeout=60, check=True)
     told |= {"rehearsal": rehearsal.stdout + rehearsal.stderr}
-    assert [name for name, text in told.items() if OF_FILE in text or OF_VARIABLE in text] == []
+    told.pop(str(host.folder / "ask"), None)
+    values = (OF_FILE, OF_VARIABLE, OF_COMMAND)
+    assert [name for name, text in told.items() if any(value in text for value in values)] == []
     # Where the values are is no secret: the target that is kept says it.
     assert "HF_TOKEN" in told[str(host.host.state_dir / "target.json")]
 

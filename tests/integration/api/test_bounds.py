@@ -226,6 +226,7 @@ def test_secrets_are_kept_as_references_alone(world: World) -> None:
     variables = (
         {"name": "API_KEY", "from_file": "/run/secrets/demo/key"},
         {"name": "HF_TOKEN", "from_environment": "TEAM_HF_TOKEN"},
+        {"name": "DB_KEY", "from_command": "kv/demo#db"},
     )
     written = world.call("PUT", VISION, TENANT, plain=with_worker(*variables))
     assert written.status_code == 201, written.text
@@ -246,6 +247,9 @@ def test_secrets_are_kept_as_references_alone(world: World) -> None:
         ({"name": "KEY", "from_file": "/with\nlines"}, "from_file"),
         ({"name": "KEY", "from_file": "/" + 5000 * "x"}, "from_file"),
         ({"name": "KEY", "from_environment": "no name"}, "from_environment"),
+        ({"name": "KEY", "from_environment": "A", "from_command": "a"}, "value"),
+        ({"name": "KEY", "from_command": "-field=key"}, "from_command"),
+        ({"name": "KEY", "from_command": "two words"}, "from_command"),
         ({"name": "CUDA_VISIBLE_DEVICES", "from_environment": "A"}, "name"),
     ],
 )

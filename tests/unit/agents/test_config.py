@@ -68,6 +68,7 @@ class TestRealGpus:
         assert (config.nvidia.ports, config.nvidia.worker_host) == (range(21000, 22000), "127.0.0.1")
         assert (config.nvidia.helper, config.nvidia.mps_pipes, config.nvidia.executables) == (None, None, None)
         assert (config.nvidia.environment, config.nvidia.secret_dirs, config.nvidia.secret_env) == ((), (), ())
+        assert config.nvidia.secret_command is None
         assert (config.nvidia.workers_as_agent, config.nvidia.worker_uids) == (False, None)
         assert (config.nvidia.mps_protocol, config.route_grace_s) == ("auto", 5.0)
         assert (config.alone_after_s, config.governed, config.dry_run) == (600.0, True, False)
@@ -80,6 +81,7 @@ class TestRealGpus:
         options += ["--route-grace-s", "0", "--alone-after", "30", "--governor", "off", "--dry-run"]
         options += ["--worker-host", "10.0.0.7", "--listen", "0.0.0.0:9000"]
         options += ["--secret-dir", "/run/secrets/{project},/etc/shared", "--secret-env", "HF_TOKEN,shop:API_KEY"]
+        options += ["--secret-command", "/opt/ask-vault"]
         options += ["--environment", "PYTHONPATH,HOME", "--worker-uids", "200000-265535", "--worker-homes", "/srv/w"]
         config = read_config(["--server", "http://api", *options], {})
         found = config.nvidia
@@ -92,6 +94,7 @@ class TestRealGpus:
         assert (found.mps_protocol, found.mps_pipes, found.executables) == ("2", Path("/run/p"), ("/bin/a", "/bin/b"))
         assert (found.environment, found.secret_env) == (("PYTHONPATH", "HOME"), ("HF_TOKEN", "shop:API_KEY"))
         assert (found.worker_uids, found.worker_homes) == (range(200_000, 265_536), Path("/srv/w"))
+        assert found.secret_command == "/opt/ask-vault"
         assert found.secret_dirs == ("/run/secrets/{project}", "/etc/shared")
         assert (config.route_grace_s, found.log_bytes_max, found.worker_host) == (0.0, 2 * 2**20, "10.0.0.7")
         assert (config.restore_on_exit, config.alone_after_s, config.governed, config.dry_run) == (
@@ -112,6 +115,7 @@ class TestRealGpus:
             (["--secret-dir", "secrets"], "secret-dir"),
             (["--secret-dir", "/"], "secret-dir"),
             (["--secret-env", "HF_TOKEN,no name"], "secret-env"),
+            (["--secret-command", "ask-vault"], "secret-command"),
             (["--environment", "LD_*"], "environment"),
             (["--route-grace-s", "-1"], "route-grace"),
             (["--alone-after", "nan"], "alone-after"),

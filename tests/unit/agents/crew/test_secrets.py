@@ -11,7 +11,8 @@ import pytest
 
 from agents.crew.launching import invocation, placed
 from agents.crew.member import CrewOptions
-from agents.crew.secrets import SECRET_BYTES_MAX, of_file, of_variable
+from agents.crew import secrets
+from agents.crew.secrets import SECRET_BYTES_MAX, of_command, of_file, of_variable
 from agents.errors import AgentError, NotSupportedError, WorkerError
 from agents.wire import encode
 from tests.unit.agents.crew.doubles import order, target
@@ -29,6 +30,10 @@ def file(path: Path | str, project: str = PROJECT) -> Reading:
 
 def variable(name: str) -> Reading:
     return lambda options: of_variable("TOKEN", name, PROJECT, options)
+
+
+def command(asked: str) -> Reading:
+    return lambda options: of_command("TOKEN", asked, PROJECT, options)
 
 
 @pytest.fixture
@@ -60,6 +65,7 @@ def test_nothing_is_open_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     closed = CrewOptions(state_dir=tmp_path)
     refused(file(tmp_path / "token"), closed, str(tmp_path / "token"), "--secret-dir")
     refused(variable("SHARED"), closed, "SHARED", "--secret-env")
+    refused(command("kv/shop#key"), closed, "kv/shop#key", "--secret-command")
 
 
 def test_a_file_is_read_without_the_end_of_its_line(options: CrewOptions, tmp_path: Path) -> None:
@@ -125,6 +131,44 @@ def test_variables_are_open_by_name_to_all_or_to_one_project(
     refused(variable("FOREIGN"), options, "FOREIGN")
     refused(variable("HEADROOM_TOKEN"), options)
     refused(variable("other:FOREIGN"), options, how=WorkerError)
+
+
+def asking(options: CrewOptions, tmp_path: Path, script: str) -> CrewOptions:
+    program = tmp_path / "ask"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o700)
+    return replace(options, secret_command=str(program))
+
+
+def test_a_store_is_asked_by_the_owners_program_which_is_told_whose_it_is(
+    options: CrewOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_ADDRESS", "https://store")
+    asked = asking(options, tmp_path, 'echo "$#/$1/$2 at $STORE_ADDRESS"; echo noise >&2')
+    assert command("kv/key;$(id)")(asked) == f"2/{PROJECT}/kv/key;$(id) at https://store"
+    files = (("TOKEN", "kv/key"),)
+    made = order(worker=replace(target(command=("/bin/true",)), from_commands=files))
+    started = invocation(made, placed(made, "h", 1), "m/1", asking(options, tmp_path, f"echo {VALUE}"))
+    assert started.environment["TOKEN"] == VALUE
+    assert made.spec.worker is not None
+    assert made.spec.worker.has_secrets
+
+
+def test_a_store_that_does_not_answer_is_told_by_name(
+    options: CrewOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "COMMAND_S", 0.2)
+    for script, said in (
+        (f"echo {VALUE}; exit 3", "status 3"),
+        (f"echo {VALUE}; kill -9 $$", "status -9"),
+        (f"echo {VALUE}; exec tail -f /dev/null", "longer than"),
+        ("true", "missing"),
+        (f"printf '{VALUE}\\000'", "no text"),
+        (f"head -c {SECRET_BYTES_MAX + 2} /dev/zero | tr '\\0' x", "longer than"),
+    ):
+        refused(command("kv/key"), asking(options, tmp_path, script), "kv/key", said, how=WorkerError)
+    absent = replace(options, secret_command=str(tmp_path / "nobody"))
+    refused(command("kv/key"), absent, "kv/key", "No such file", how=WorkerError)
 
 
 def test_a_process_gets_the_value_and_nothing_else_shows_it(options: CrewOptions, tmp_path: Path) -> None:

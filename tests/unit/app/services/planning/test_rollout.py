@@ -138,12 +138,14 @@ def test_nodes_are_told_where_secrets_are_and_older_agents_nothing_new() -> None
     plain = EnvironmentVariable(name="BATCH", value="{batch}")
     file = EnvironmentVariable(name="API_KEY", from_file="/run/secrets/key")
     variable = EnvironmentVariable(name="HF_TOKEN", from_environment="TEAM_TOKEN")
-    told = worker_target(WorkerCommand(command=("serve",), environment=(variable, plain, file)))
+    asked = EnvironmentVariable(name="DB_KEY", from_command="kv/vision#db")
+    told = worker_target(WorkerCommand(command=("serve",), environment=(variable, plain, asked, file)))
     assert told.environment == (("BATCH", "{batch}"),)
-    assert (told.from_files, told.from_environment) == (
+    assert (told.from_files, told.from_environment, told.from_commands) == (
         (("API_KEY", "/run/secrets/key"),),
         (("HF_TOKEN", "TEAM_TOKEN"),),
+        (("DB_KEY", "kv/vision#db"),),
     )
     assert decode(WorkerTarget, json.loads(json.dumps(encode(told)))) == told
     before = encode(worker_target(WorkerCommand(command=("serve",), environment=(plain,))))
-    assert not {"from_files", "from_environment"} & before.keys()
+    assert not {"from_files", "from_environment", "from_commands"} & before.keys()
