@@ -75,9 +75,7 @@ class WorkerTarget:
     from_files: tuple[tuple[str, str], ...] | None = None
     from_environment: tuple[tuple[str, str], ...] | None = None
     from_commands: tuple[tuple[str, str], ...] | None = None
-    """More variables; the node alone knows what its files hold, what its agent's own variables are, and what its owner's
-    program answers.
-    """
+    """More variables; the node alone knows what files hold, its agent's variables are, a program answers."""
 
     @property
     def has_secrets(self) -> bool:
@@ -413,7 +411,9 @@ def _told(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return {name: value for name, value in pairs if name not in _ADDED or value is not None}
 
 
-_ADDED = frozenset({"governor", "worker_host", "cluster_id", "epoch", "from_environment", "from_files", "from_commands", "csr"})
+_ADDED = frozenset(
+    {"governor", "worker_host", "cluster_id", "epoch", "from_environment", "from_files", "from_commands", "csr"}
+)
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 

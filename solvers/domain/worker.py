@@ -70,7 +70,7 @@ class EnvironmentVariable:
         if self.from_environment is not None and not _VARIABLE.fullmatch(self.from_environment):
             yield FieldError("from_environment", f"{self.from_environment[:128]!r} is no name of a variable")
         if self.from_command is not None and not _REFERENCE.fullmatch(self.from_command):
-            yield FieldError("from_command", "what a command is asked for is printable, without blanks or a leading dash")
+            yield FieldError("from_command", "what is asked for is printable, without blanks or a leading dash")
 
 
 @value

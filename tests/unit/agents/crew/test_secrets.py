@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from agents.crew import secrets
 from agents.crew.launching import invocation, placed
 from agents.crew.member import CrewOptions
-from agents.crew import secrets
 from agents.crew.secrets import SECRET_BYTES_MAX, of_command, of_file, of_variable
 from agents.errors import AgentError, NotSupportedError, WorkerError
 from agents.wire import encode
