@@ -55,9 +55,7 @@ class WarmUpTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTarget:
-    """The process of a replica, as its workload describes it (`solvers.domain.worker`). None leaves it to the
-    adapter.
-    """
+    """The process of a replica, as its workload describes it (`solvers.domain.worker`). None: as the adapter does."""
 
     command: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
@@ -76,10 +74,6 @@ class WorkerTarget:
     from_environment: tuple[tuple[str, str], ...] | None = None
     from_commands: tuple[tuple[str, str], ...] | None = None
     """More variables; the node alone knows what files hold, its agent's variables are, a program answers."""
-
-    @property
-    def has_secrets(self) -> bool:
-        return any((self.from_files, self.from_environment, self.from_commands))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,9 +405,7 @@ def _told(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return {name: value for name, value in pairs if name not in _ADDED or value is not None}
 
 
-_ADDED = frozenset(
-    {"governor", "worker_host", "cluster_id", "epoch", "from_environment", "from_files", "from_commands", "csr"}
-)
+_ADDED = {"governor", "worker_host", "cluster_id", "epoch", "from_environment", "from_files", "from_commands", "csr"}
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 

@@ -251,7 +251,9 @@ class Rounds:
     def fail(self, member: CrewMember, why: str) -> None:
         """It failed; its last words go with the reason."""
         # What it printed is told to every viewer, and may be what it was told in confidence.
-        tail = "" if member.target.has_secrets else self._bench.logs.tail(safe_name(member.name))
+        held = member.target
+        silent = held.from_files or held.from_environment or held.from_commands
+        tail = "" if silent else self._bench.logs.tail(safe_name(member.name))
         member.problem = f"{why}; last lines: {tail}" if tail else why
         member.enter(Phase.FAILED, self._bench.now_s())
         self._bench.save(member)

@@ -152,7 +152,12 @@ def test_what_a_worker_prints_of_its_secrets_stays_on_the_node(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "value-of-a-variable")
     options = CrewOptions(
-        state_dir=place.folder, ports=own_ports(), route_grace_s=0.1, workers_as_agent=True, secret_env=("HF_TOKEN",)
+        state_dir=place.folder,
+        ports=own_ports(),
+        route_grace_s=0.1,
+        workers_as_agent=True,
+        secret_env=("HF_TOKEN",),
+        secret_command=script(tmp_path, "#!/bin/sh\necho $HF_TOKEN\n"),
     )
     crew = open_crew(options, time.monotonic)
     place.crews.append(crew)
@@ -161,12 +166,13 @@ def test_what_a_worker_prints_of_its_secrets_stays_on_the_node(
     for name, target, told in (
         ("open", WorkerTarget(command=command, environment=(("TOKEN", "value-of-a-variable"),)), True),
         ("secret", hidden, False),
+        ("asked", WorkerTarget(command=command, from_commands=(("TOKEN", "kv/token"),)), False),
     ):
         problem = _failed(crew, replace(order(name, uuid=f"GPU-{name}"), spec=replace(order().spec, worker=target)))
         assert ("TOKEN=value-of-a-variable" in problem) is told, problem
         assert "3" in problem
     logged = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.log"))
-    assert logged.count("value-of-a-variable") == 2
+    assert logged.count("value-of-a-variable") == 3
 
 
 def _failed(crew: HostCrew, asked: CrewOrder) -> str:

@@ -150,8 +150,6 @@ def test_a_store_is_asked_by_the_owners_program_which_is_told_whose_it_is(
     made = order(worker=replace(target(command=("/bin/true",)), from_commands=files))
     started = invocation(made, placed(made, "h", 1), "m/1", asking(options, tmp_path, f"echo {VALUE}"))
     assert started.environment["TOKEN"] == VALUE
-    assert made.spec.worker is not None
-    assert made.spec.worker.has_secrets
 
 
 def test_a_store_that_does_not_answer_is_told_by_name(
