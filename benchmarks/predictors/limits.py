@@ -1,4 +1,4 @@
-"""A wall-clock limit on one step, so that one slow predictor does not keep the others from being shown."""
+"""A limit on the processor time of one step, so that one slow predictor does not keep the others from being shown."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ class TooSlowError(BaseException):
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise TooSlowError inside after so many seconds. Main thread only."""
+    """Raise TooSlowError inside after so many seconds of this process's own work, however busy the machine is. Main
+    thread only.
+    """
 
     def ring(_signal: int, _frame: FrameType | None) -> None:
-        raise TooSlowError(f"took longer than {seconds:g} s")
+        raise TooSlowError(f"took more than {seconds:g} s of a processor")
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)

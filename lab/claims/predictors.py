@@ -246,7 +246,7 @@ def _profiled(pairs: GroupSamples) -> Whole:
 
 def pairs_predicted(effort: Effort) -> ClaimEvidence:
     """On iGniter's table; where it is missed, with everything measured alone known."""
-    if not _has_pairs(effort.data):
+    if not (effort.data / IGNITER).is_dir():
         return _without(effort.data)
     seen = pair_errors(effort.data)
 
@@ -259,10 +259,6 @@ def pairs_predicted(effort: Effort) -> ClaimEvidence:
         )
 
     return figure(seen.told, reached=seen.met, why=why)
-
-
-def _has_pairs(data: Path) -> bool:
-    return (data / IGNITER).is_dir()
 
 
 def _without(data: Path) -> ClaimEvidence:
@@ -324,7 +320,7 @@ def _choices(pairs: GroupSamples) -> list[tuple[int, int]]:
 
 def curves_fit(effort: Effort) -> ClaimEvidence:
     """Fits and ranking."""
-    if not _has_pairs(effort.data):
+    if not (effort.data / IGNITER).is_dir():
         return _without(effort.data)
     errors, orders = fit_errors_pct(effort.data), orders_kept_pct(effort.data)
     told = ", ".join(f"{error:.2f} % over {count} points of {name}" for name, (error, count) in errors.items())

@@ -448,12 +448,13 @@ def _gain(told: Summary | None) -> str:
 
 
 def _line(row: Row, metrics: Sequence[str], compared: Comparison) -> list[object]:
+    goal = row.cell(compared.about.goal)
     rank = row.rank if row.rank is not None else "failed" if row.failed else GUARDS.get(row.guard.value, "left out")
     return [
         rank,
         row.contender,
         *(_figure(row.cell(name)) for name in metrics),
-        _relative(row.cell(compared.about.goal)),
+        _gain(goal.versus.relative_pct if goal is not None and goal.versus is not None else None),
     ]
 
 
@@ -461,10 +462,6 @@ def _figure(cell: MetricCell | None) -> str:
     if cell is None:
         return "-"
     return f"{_mean(cell.summary)}{'*' if cell.versus is not None and cell.versus.distinct else ''}"
-
-
-def _relative(cell: MetricCell | None) -> str:
-    return _gain(cell.versus.relative_pct if cell is not None and cell.versus is not None else None)
 
 
 def _rule(about: About) -> str:

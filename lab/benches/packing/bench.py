@@ -395,7 +395,12 @@ class PodPacking:
     def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:  # noqa: ARG002
         """All pods, to the end. Raises EngineError for a name that is no rule here."""
         streams = Streams(seed)
-        decide = self._decider(contender.planners[0] if contender.planners else "", streams)
+        name = contender.planners[0] if contender.planners else ""
+        if name not in _DECIDERS:
+            raise EngineError(f"{name or 'nothing'} places no pods; known are {', '.join(RULES)}", planner=name)
+        counts = np.bincount(self.pods, minlength=len(self.asks))
+        inputs = PackingInputs(asks=self.asks, hosts=list(self.hosts), counts=counts, streams=streams)
+        decide = _DECIDERS[name](inputs)
         need, capacity_milli = self.asks.need_milli, 1000 * sum(host.gpus for host in self.hosts)
         pods = self._arrivals(streams, capacity_milli)
         seen: dict[int, list[float]] = {}
@@ -427,12 +432,6 @@ class PodPacking:
                 return np.array(pods, dtype=np.int64)
             total += int(need[ask])
             pods.append(ask)
-
-    def _decider(self, name: str, streams: Streams) -> Decide:
-        if name not in _DECIDERS:
-            raise EngineError(f"{name or 'nothing'} places no pods; known are {', '.join(RULES)}", planner=name)
-        counts = np.bincount(self.pods, minlength=len(self.asks))
-        return _DECIDERS[name](PackingInputs(asks=self.asks, hosts=list(self.hosts), counts=counts, streams=streams))
 
 
 def _metrics(seen: dict[int, list[float]], lost: int) -> tuple[Metric, ...]:

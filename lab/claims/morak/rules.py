@@ -306,12 +306,6 @@ def in_worlds(scenario: str, metric: str, effort: Effort, contenders: Sequence[s
     return {name: mean_metric(some, metric) for name, some in runs.items()}
 
 
-def over_cap_pct(effort: Effort) -> dict[str, float]:
-    """The worst of all scenarios: how much of the time of devices was above their caps, by contender."""
-    every = [in_worlds(scenario, "power_over_cap_pct", effort) for scenario in CAPS_AND_LIMITS]
-    return {name: max(found[name] for found in every) for name in every[0]}
-
-
 GAINS_PCT = {"clipper_l": 130.9, "clipper_p": 110.3, "dfs": 67.7, "batchdvfs": 70.5}
 """The paper gives four figures and no names; they are read in the order in which it introduces the baselines."""
 SAVED_PCT_LEAST, SAVED_PCT_MOST = 22.2, 50.2
@@ -404,7 +398,8 @@ def limits_kept(effort: Effort) -> ClaimEvidence:
                 broken.append(f"{cut} {cap_w} W {limit_ms} ms {100 * mine.kept_part:.1f} %")
         for name, theirs in _baselines(limits, effort, SWEEP_PERIODS).items():
             hot[name], late[name] = max(hot[name], theirs.hot_part), max(late[name], theirs.late_part)
-    over = over_cap_pct(effort)
+    every = [in_worlds(scenario, "power_over_cap_pct", effort) for scenario in CAPS_AND_LIMITS]
+    over = {name: max(found[name] for found in every) for name in every[0]}
     if over["morak"] > 100.0 * (1.0 - KEPT_PART):
         broken.append(f"in the world {over['morak']:.1f} % of the time above the cap")
     contrast = min(hot["clipper_l"], over["clipper_l"]) > 0.0 and all(

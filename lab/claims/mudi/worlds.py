@@ -7,7 +7,7 @@ without the part that it is owed to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -94,16 +94,6 @@ def load_borne(run: RunOutcome, span_s: float) -> float:
         if len(some) == MINUTES and sum(violated[m] for m in some) > LATE_MOST * sum(asked[m] for m in some):
             return 1.0 + (RISES_TO - 1.0) * 60.0 * first / span_s
     return RISES_TO
-
-
-def loads_borne(effort: Effort) -> dict[str, float]:
-    """Means over seeds, by contender."""
-    span_s, _ = _jobs_of(RISING)
-    return {name: fmean(load_borne(run, span_s) for run in some) for name, some in measured(RISING, effort).items()}
-
-
-def selectors(scenario: str, effort: Effort, names: Sequence[str]) -> Outcomes:
-    return outcomes(scenario, tuple(selecting(name) for name in names), effort, SIX)
 
 
 SEED = 1000
@@ -243,7 +233,7 @@ def completion(effort: Effort) -> ClaimEvidence:
 def optimality(effort: Effort) -> ClaimEvidence:
     parts, missed = [], []
     for scenario in LOADS:
-        runs = selectors(scenario, effort, ("optimal", "spread", "slope", "random"))
+        runs = outcomes(scenario, tuple(map(selecting, ("optimal", "spread", "slope", "random"))), effort, SIX)
         took, late = completion_s(runs, scenario), violation_pct(runs)
         short = {label.partition('"')[2].rstrip('")'): label for label in runs}
         best, mine = short["optimal"], short["spread"]
@@ -268,7 +258,9 @@ def utilisation(effort: Effort) -> ClaimEvidence:
         parts.append(f"{metric} {listed(found, '{:.1f}')}: {gains[metric]:+.0f} % over the mean")
         if gains[metric] < wanted_pct:
             missed.append(f"{metric} {gains[metric]:+.0f} % instead of {wanted_pct:+.0f} %")
-    borne = loads_borne(effort)
+    span_s, _ = _jobs_of(RISING)
+    rising = measured(RISING, effort)
+    borne = {name: fmean(load_borne(run, span_s) for run in some) for name, some in rising.items()}
     more_pct = 100.0 * (borne["mudi"] / min(borne[name] for name in BASELINES) - 1.0)
     parts.append(f"load borne on {RISING}, in first loads: {listed(borne, '{:.2f}')}: up to {more_pct:+.0f} %")
     if more_pct < LOAD_MORE_PCT:

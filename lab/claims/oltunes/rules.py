@@ -32,10 +32,9 @@ from solvers.domain.workload import QualityClass
 from solvers.models.base import Queries, Samples
 from solvers.policies.oltunes.learned import LearnedSolo, predictor
 from solvers.policies.oltunes.parameters import FM_FTRL, OltunesParameters
-from solvers.policies.oltunes.scores import Character, PowerTerms, affinity, character_of, epc_score, welcome
+from solvers.policies.oltunes.scores import IDLE_W, Character, PowerTerms, affinity, character_of, epc_score, welcome
 
 EXACT = 1e-9
-IDLE_W = 60.0
 POWERS: Mapping[str, tuple[float, float, float, float, float]] = {
     "task 1 on A": (300.0, 0.7, 8 / 16, 12.0, 1068.0),
     "task 1 on B": (200.0, 0.7, 6 / 12, 19.0, 991.0),
@@ -199,7 +198,10 @@ class Chance:
         self.ticks += 1
         for launch in launches:
             self._check_launch(launch, before.group_max)
-            self._sit(launch)
+            names = tuple(each.task.id for each in launch.group)
+            self.groups.append(names)
+            self.flying.update(dict.fromkeys(names, launch.seat))
+            self._seat(launch.seat, launch.group, ())
         urgent, patient = self.scheduler.queued
         shrinks = urgent + patient > 0 and urgent / (urgent + patient) > PLAIN.rho_lc
         step = 0.0 if urgent + patient == 0 else -PLAIN.window_ms_step if shrinks else PLAIN.window_ms_step
@@ -223,12 +225,6 @@ class Chance:
         for each in launch.group:
             if each.task.id in self.flying or each.task.id in self.done or each.task.id not in self.arrived:
                 self.wrong.append(f"{each.task.id} is launched, but does not wait")
-
-    def _sit(self, launch: Launch) -> None:
-        names = tuple(each.task.id for each in launch.group)
-        self.groups.append(names)
-        self.flying.update(dict.fromkeys(names, launch.seat))
-        self._seat(launch.seat, launch.group, ())
 
     def _seat(self, name: DeviceId, more: tuple[PlacedTask, ...], less: Sequence[str]) -> None:
         made = []

@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from lab.claims.claim import ClaimEvidence, Effort, Outcomes, figure, mean_metric, outcomes
+from solvers.policies.oltunes.scores import IDLE_W
 
 OURS, BASELINES = "oltunes", ("orion", "mlaas")
 PATTERNS = ("uniform", "poisson", "real")
@@ -24,7 +25,6 @@ PARTS = {
 }
 LATENCY, TAIL, THROUGHPUT = "latency_ms_mean", "latency_ms_p99", "throughput_inputs_per_s"
 VIOLATION, UTILISATION, EPC = "violation_pct", "utilisation_pct_mean", "epc_score"
-IDLE_W = 60.0
 
 
 def _found(pattern: str, contenders: tuple[str, ...], effort: Effort) -> Outcomes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 import pytest
 
+from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import (
     FewShot,
@@ -138,3 +140,14 @@ def test_the_denominator_is_the_measured_cell_and_nothing_else() -> None:
 @pytest.mark.parametrize("column", [np.array([1.0, 1.0, 2.0]), np.array([np.nan, np.nan])])
 def test_a_column_with_too_few_values_has_no_split(column: np.ndarray) -> None:
     assert list(value_out("clock", column, 2, 1)) == []
+
+
+def test_a_predictor_is_cut_by_its_own_work_and_not_by_waiting() -> None:
+    def work() -> None:
+        while True:
+            pass
+
+    with at_most(0.05):
+        time.sleep(0.1)
+    with pytest.raises(TooSlowError), at_most(0.05):
+        work()
