@@ -28,8 +28,9 @@ from typing import Any
 import psycopg
 
 from app import kinds
-from app.services.declared.fleet import Fleet
+from app.services.declared.fleet import Fleet, Gate
 from app.services.declared.fleet import join as join_node
+from app.services.declared.identity import NodeTls
 from app.services.declared.tokens import Actor, Deed
 from app.settings import Settings
 from app.store import documents, ingest, profiles
@@ -79,12 +80,13 @@ class Site:
                 documents.put(session, kind, plain(value))
             profiles.put_points(session, profile())
         actor = Actor(token_id="benchmark", role=Role.AGENT, purpose=Purpose.JOIN)
+        gate = Gate(cluster=Settings().cluster, tls=NodeTls())
         names = [f"node-{number:04d}" for number in range(nodes)]
         for start in range(0, nodes, 100):
             with self.database.transaction() as session:
                 for name in names[start : start + 100]:
                     said = join_of(name)
-                    join_node(session, replace(said, devices=said.devices[:gpus]), actor, Deed(actor="b"), "default")
+                    join_node(session, replace(said, devices=said.devices[:gpus]), actor, Deed(actor="b"), gate)
             with self.database.raw() as connection:
                 said_all = [report_of(name, 1, time.time()) for name in names[start : start + 100]]
                 ingest.ingest(connection, [replace(r, devices=r.devices[:gpus], replicas=()) for r in said_all])

@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import os
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -287,4 +286,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

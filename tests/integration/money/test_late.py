@@ -105,3 +105,26 @@ def test_the_minute_at_midnight_belongs_to_both_days(session: Session, fleet: Fl
     assert parts == ["ledger_p20260302", "ledger_p20260303"]
     answered = session.execute(text("SELECT sum(completed) FROM service_minutes")).scalar_one()
     assert answered == pytest.approx(250 - 10 * 0.3)
+
+
+def samples_read(session: Session) -> int:
+    """By this transaction so far, by an index or without one."""
+    told = text("""
+        SELECT sum(coalesce(idx_tup_fetch, 0) + seq_tup_read) FROM pg_stat_xact_user_tables
+        WHERE relname ~ '^replica_samples'""")
+    return int(session.execute(told).scalar_one())
+
+
+def test_a_bill_is_split_by_what_was_heard_however_much_came_since(session: Session, fleet: Fleet) -> None:
+    """Of so few rows the database would rather read all."""
+    session.execute(text("SET LOCAL enable_seqscan = off"))
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1")
+    report_minutes(fleet, 30, [FULL])
+    account(session, after(1825))
+    before, was = samples_read(session), ledger(session, after(60))
+    session.execute(text("SELECT headroom_write_ledger(:start, :end)"), {"start": after(60), "end": after(120)})
+    # Thirteen reports are of that minute, the last one partly.
+    assert 0 < samples_read(session) - before < 20
+    assert ledger(session, after(60)) == was
