@@ -21,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Self
@@ -340,7 +341,10 @@ def _checked(planner: str, request: PlanRequest, text: str) -> Proposal:
 
 
 def load_planners() -> None:
-    """Import the planners that are asked first, so that no deadline pays for it."""
+    """Import the planners that are asked first, and what numpy looks for when it first needs it, so that no deadline
+    pays for it.
+    """
+    import_module("numpy.ma")
     for name in PLANNERS_FIRST:
         create(name)
 

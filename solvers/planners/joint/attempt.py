@@ -313,17 +313,21 @@ class Attempt:
         """What giving spare capacity away may take, with enough kept back for writing and explaining."""
         return Deadline(self.clock.left_s - self._write_s() - self._explain_s(), units)
 
-    def certificate(self, prices: Prices | None) -> Certificate:
+    def certificate(self, kept: Kept) -> Certificate:
         """What prices of this solve, or of an earlier one, prove of whatever plan."""
         units = PROOF_UNITS_LEAST + PROOF_UNITS_PER_WORKLOAD * len(self.reading.problem.workloads)
         loose = loosened(self.request.snapshot, self.request.movable, self.reading)
-        if prices is not None and loose.problem is not self.reading.problem:
+        prices, same = kept.prices, loose.problem is self.reading.problem
+        if prices is not None and not same:
             prices = prices_of(loose.problem, named(self.reading.problem, prices))
-        return Certificate.of(loose, prices, self.spare_deadline(units))
+        return Certificate.of(loose, prices, self.spare_deadline(units), kept.patterns if same else ())
 
     def closer_deadline(self) -> Deadline:
-        """What branching may take for a nearer bound of the plan."""
-        return self.spare_deadline(min(CLOSER_UNITS, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS)))
+        """What branching may take for a nearer bound of the plan: no more work than there is time for, since its parts
+        are parts of that.
+        """
+        units = min(CLOSER_UNITS, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS))
+        return self.spare_deadline(max(1, int(self.spare_deadline(units).units_until(0.0))))
 
     def explained_most(self) -> int | None:
         """Of how many short workloads there is time to tell what would have to give; None: no time for anything."""

@@ -46,7 +46,7 @@ from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import WHOLE_PCT, JointProblem, Workload
 from solvers.problems.needs import needs_of
-from solvers.problems.patterns import Judged, Patterns, Prices
+from solvers.problems.patterns import Judged, Pattern, Patterns, Prices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +111,8 @@ MORE, NEAR_ENOUGH = 1.02, 0.005
 """What was shown is looked at anew where so much more is served and it is not so near the cost."""
 SURELY_DEVICES = 1e4
 """So many of the dearest everything counts that is served."""
-PRICING_UNTIL, GAP = 0.7, 0.005
-"""Of the work, and of the relaxed optimum: as far as that is proven before branching."""
+PRICING_UNTIL, GAP, WARM_MAX = 0.9, 0.005, 600
+"""Of the work, and of the relaxed optimum: as far as that is proven before branching; and patterns to begin with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +141,11 @@ class Certificate:
     judge: Judge
     proof: Bound | None
     """At a solve's prices, where they are known and there was time to find out what contents are worth at them."""
+    warm: tuple[Pattern, ...] = ()
+    """What branching begins with: contents that a solve found, in these numbers."""
 
     @staticmethod
-    def of(problem: Loosened, prices: Prices | None, deadline: Deadline) -> Certificate:
+    def of(problem: Loosened, prices: Prices | None, deadline: Deadline, warm: tuple[Pattern, ...] = ()) -> Certificate:
         rows, judge, proof = Rows(problem.problem), Judge(problem.problem), None
         if prices is not None:
             duals, worth = rows.duals(prices), prices.worth_usd
@@ -151,7 +153,7 @@ class Certificate:
                 look = Look(part=PART_PROVEN, step_pct=max(1, rows.problem.share_step_pct))
                 worth = Pricing(judge, rows, judge.width).price(duals, look, deadline, 0.0).ceilings
             proof = None if worth is None or not np.isfinite(worth).all() else Bound.of(rows, duals, worth)
-        return Certificate(problem=problem, rows=rows, judge=judge, proof=proof)
+        return Certificate(problem=problem, rows=rows, judge=judge, proof=proof, warm=warm[:WARM_MAX])
 
     @cached_property
     def at_a_glance(self) -> Bound | None:
@@ -212,7 +214,9 @@ class Certificate:
         if not known.far(problem, usd):
             return known
         found = {item.id: item.rate_rps for item in problem.workloads}
-        return Shown(fleet=fleet, rates=found, usd_per_h=max(branched(problem, usd, deadline), known.usd_per_h))
+        return Shown(
+            fleet=fleet, rates=found, usd_per_h=max(branched(problem, usd, deadline, self.warm), known.usd_per_h)
+        )
 
     def _outside_usd(self, plan: Plan) -> float:
         """What those cost that the problem leaves out."""
@@ -252,10 +256,11 @@ def serving(problem: JointProblem, served_rps: Mapping[WorkloadId, float]) -> Jo
     return replace(problem, workloads=tuple(works))
 
 
-def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline) -> float:
+def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline, warm: tuple[Pattern, ...] = ()) -> float:
     """What serving every rate costs at least, as far as branching proves that where so much is enough."""
     master = Master(problem, Judge(problem))
     master.offer(singles(problem, master.width))
+    master.offer(master.of_patterns(warm))
     found = generate(master, deadline, Pace.of(problem, PRICING_UNTIL, GAP))
     if found is None:
         return 0.0

@@ -27,7 +27,7 @@ from solvers.errors import EngineError
 from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import SPEC, Attempt, affords_first, reach_terms, remember
+from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, reach_terms, remember
 from solvers.planners.joint.certificate import Certificate, served_rps
 from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
@@ -127,7 +127,7 @@ class Joint(Recalling):
             # There is no time to write another one: what was handed over is the answer.
             by = attempt.first_by if advance.best is attempt.first and attempt.first_by != STANDING else None
             return Thought(proposal=replace(_bare(advance.best, by), ending=PlannerEnding.DEADLINE))
-        ending, certificate = ending_of(deadline), attempt.certificate(answer.kept.prices)
+        ending, certificate = ending_of(deadline), attempt.certificate(answer.kept)
         found = Found(solved=answer, counted=whole, certificate=certificate, mended=advance.patch)
         layout = answer.found
         rivals = rivals_of(attempt, seats_of(attempt, found), found)
@@ -150,7 +150,7 @@ class Joint(Recalling):
         return Thought(proposal=proposal, state=kept)
 
     def _fallen_back(self, attempt: Attempt, first: Plan, *reasons: Reason) -> Proposal:
-        bound = attempt.certificate(None).bound(first)
+        bound = attempt.certificate(NOTHING).bound(first)
         rivals = Rivals(plans={attempt.first_by: replace(first, bound_usd_per_h=bound)}, chosen=attempt.first_by)
         proposal = _proposal(attempt, rivals, EMPTY, reasons=reasons)
         return replace(proposal, by=None if attempt.first_by == STANDING else attempt.first_by)
