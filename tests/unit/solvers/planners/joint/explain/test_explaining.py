@@ -18,8 +18,9 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.joint.attempt import CLOSER_UNITS, Attempt
 from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, SHORT_MAX, explained, prices_of
-from solvers.planners.joint.planner import Attempt, Joint
+from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.solve import SolveOrder, solve
 from solvers.problems.joint import JointProblem
@@ -376,6 +377,9 @@ def test_it_takes_no_time_that_is_not_there() -> None:
     assert attempt(0.06).explained_most() == 0
     assert attempt(60.0).explained_most() == SHORT_MAX
     assert attempt(1.0).solve_deadline().left_s < 0.9
+    # Parts of work that there is no time for are more than all the time.
+    assert 1 <= (attempt(0.4).closer_deadline().work_units or 0) < 400
+    assert attempt(60.0).closer_deadline().work_units == CLOSER_UNITS
 
 
 def test_equal_requests_are_told_alike(insight: Insight) -> None:
