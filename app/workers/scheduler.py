@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -319,7 +320,9 @@ class PlannerWorker:
             self._turn.release()
 
     def _watch_now(self) -> None:
-        self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))
+        # A lease may still come to who ends: its loops are gone then, and it is given back.
+        with suppress(JobLookupError):
+            self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))
 
     def _add(self, name: str, loop: Callable[[Leader], None], interval_s: float) -> None:
         self._scheduler.add_job(self._guarded, "interval", (name, loop), seconds=interval_s, id=name)
