@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from apscheduler.executors.pool import ThreadPoolExecutor
-from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -240,6 +240,8 @@ class PlannerWorker:
     def __init__(self, parts: WorkerParts) -> None:
         self._parts = parts
         self._ending = threading.Event()
+        self._calling = threading.Lock()
+        """Of the scheduler: who has it run a loop at once, and who is about to end it, take turns."""
         # One cycle at a time, whichever loop asks for it.
         self._turn = threading.Lock()
         self._memory = NOTHING_YET
@@ -286,14 +288,15 @@ class PlannerWorker:
         soon = datetime.now(UTC) + timedelta(seconds=WATCH_INTERVAL_S)
         each_s = settings.place_interval_s
         self._scheduler.add_job(self._rehearse, "interval", seconds=each_s, id="rehearse", next_run_time=soon)
-        # At once, not after a first interval: the newcomer's first plan.
-        self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))
+        # Not after a first interval: the newcomer's first plan.
+        self._at_once("watch")
         self._scheduler.start()
-        self._parts.keeper.when_acquired = self._watch_now
+        self._parts.keeper.when_acquired = partial(self._at_once, "watch")
 
     def stop(self) -> None:
         """Let running loops finish, end the child, give the lease back, close the connections. Twice is once."""
-        self._ending.set()
+        with self._calling:
+            self._ending.set()
         parts = self._parts
         with ExitStack() as ends:  # in reverse order, each whatever became of the others
             ends.callback(parts.database.dispose)
@@ -319,10 +322,13 @@ class PlannerWorker:
         finally:
             self._turn.release()
 
-    def _watch_now(self) -> None:
-        # A lease may still come to who ends: its loops are gone then, and it is given back.
-        with suppress(JobLookupError):
-            self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))
+    def _at_once(self, name: str) -> None:
+        """Run this loop now. Once the end has begun it is gone, or about to: who ends it waits with the scheduler's
+        lock until it is over, so whoever asked from within it, or keeps the lease meanwhile, would wait as well.
+        """
+        with self._calling:
+            if not self._ending.is_set():
+                self._scheduler.modify_job(name, next_run_time=datetime.now(UTC))
 
     def _add(self, name: str, loop: Callable[[Leader], None], interval_s: float) -> None:
         self._scheduler.add_job(self._guarded, "interval", (name, loop), seconds=interval_s, id=name)
@@ -356,7 +362,7 @@ class PlannerWorker:
         if leader.fencing != self._term:
             # Partitions as soon as we lead: whoever restarts us often would never see a first interval pass.
             self._term = leader.fencing
-            self._scheduler.modify_job("retain", next_run_time=datetime.now(UTC))
+            self._at_once("retain")
         sight = self._look()
         cause = cause_of(sight, self._memory, self._parts.clock.now_s())
         if cause is not None:
