@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,17 +32,42 @@ class LateKeeper:
         self.told.append("stop")
 
 
-def test_a_lease_that_comes_while_the_process_ends_is_given_back_without_a_word() -> None:
-    def idle(*_: Any) -> None:
-        """As every other part does here."""
+def idle(*_: Any) -> None:
+    """As every other part does here."""
 
+
+def _begun(keeper: LateKeeper) -> PlannerWorker:
     part = SimpleNamespace(warm=idle, close=idle, learn=idle, account=idle, retain=idle, look=idle, dispose=idle)
-    keeper = LateKeeper()
     parts = SimpleNamespace(
         settings=Settings(planner_metrics_port=0), keeper=keeper, pool=part, learning=part, housekeeping=part,
         told=part, webhooks=part, database=part,
     )  # fmt: skip
     worker = PlannerWorker(cast("WorkerParts", parts))
     worker.start()
+    return worker
+
+
+def test_a_lease_that_comes_while_the_process_ends_is_given_back_without_a_word() -> None:
+    keeper = LateKeeper()
+    worker = _begun(keeper)
     worker.stop()
     assert keeper.told == ["start", "stop"]
+
+
+def test_a_loop_that_asks_for_another_while_the_process_ends_is_waited_for_and_does_not_wait() -> None:
+    worker, begun = _begun(LateKeeper()), threading.Event()
+    held = worker._scheduler._jobstores_lock
+
+    def asks() -> None:
+        begun.set()
+        while held.acquire(blocking=False):  # until the scheduler ends
+            held.release()
+            time.sleep(0.001)
+        worker._at_once("retain")
+
+    worker._scheduler.add_job(asks)
+    assert begun.wait(60)
+    ending = threading.Thread(target=worker.stop, daemon=True)
+    ending.start()
+    ending.join(60)
+    assert not ending.is_alive()
