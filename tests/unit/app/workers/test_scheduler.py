@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -62,7 +61,6 @@ def test_a_loop_that_asks_for_another_while_the_process_ends_is_waited_for_and_d
         begun.set()
         while held.acquire(blocking=False):  # until the scheduler ends
             held.release()
-            time.sleep(0.001)
         worker._at_once("retain")
 
     worker._scheduler.add_job(asks)
