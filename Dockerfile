@@ -5,8 +5,8 @@ WORKDIR /src
 # Compiles what plans with; nothing of it is in the images.
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null
 COPY requirements.lock requirements-server.lock ./
-RUN python -m venv /opt/server && /opt/server/bin/pip install --quiet --require-hashes -r requirements-server.lock
-RUN python -m venv /opt/agent && /opt/agent/bin/pip install --quiet --require-hashes -r requirements.lock
+RUN python -m venv /opt/server && /opt/server/bin/pip install --quiet --no-deps --require-hashes -r requirements-server.lock
+RUN python -m venv /opt/agent && /opt/agent/bin/pip install --quiet --no-deps --require-hashes -r requirements.lock
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY app app
 COPY headroom_client headroom_client

@@ -21,7 +21,8 @@ ALONE = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 # Environments of containers often forbid it; then every process compiles every source and test that it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-# uv is taken when it is there; plain pip does the same from the same locks.
+# uv is taken when it is there; plain pip does the same from the same locks. Locks are whole, so nothing is resolved (--no-deps): a pip
+# that resolves looks for the newest of a package that another wants with an extra, and refuses it, though its version is pinned.
 ifneq ($(shell command -v uv 2>/dev/null),)
 INSTALL := uv pip install --python $(BIN)/python --quiet
 else
@@ -49,12 +50,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.server-stamp: requirements-server.lock pyproject.toml lab/pyproject.toml hatch_build.py | $(BIN)/python
-	$(INSTALL) --require-hashes -r requirements-server.lock
+	$(INSTALL) --no-deps --require-hashes -r requirements-server.lock
 	$(INSTALL) --no-build-isolation --no-deps --no-index -e . -e ./lab
+	@$(BIN)/python -m pip --disable-pip-version-check check >/dev/null || $(BIN)/python -m pip --disable-pip-version-check check
 	@touch $@
 
 $(VENV)/.dev-stamp: requirements-dev.lock pyproject.toml lab/pyproject.toml hatch_build.py | $(BIN)/python
-	$(INSTALL) --require-hashes -r requirements-dev.lock
+	$(INSTALL) --no-deps --require-hashes -r requirements-dev.lock
 	$(INSTALL) --no-build-isolation --no-deps --no-index -e . -e ./lab
 	@$(BIN)/python -m pip --disable-pip-version-check check
 	@touch $(VENV)/.server-stamp $@
@@ -182,7 +184,7 @@ library: $(VENV)/.dev-stamp ## Write the built-in library anew from the public m
 
 $(VENV)-rl/.stamp: requirements-dev.lock requirements-rl.lock pyproject.toml lab/pyproject.toml hatch_build.py
 	$(MAKE) VENV=$(VENV)-rl $(VENV)-rl/.dev-stamp
-	$(VENV)-rl/bin/python -m pip --disable-pip-version-check install --quiet --no-input --only-binary :all: --require-hashes -r requirements-rl.lock
+	$(VENV)-rl/bin/python -m pip --disable-pip-version-check install --quiet --no-input --only-binary :all: --no-deps --require-hashes -r requirements-rl.lock
 	@touch $@
 
 test-rl: $(VENV)-rl/.stamp ## Test what needs torch, in an environment of its own (several GB)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("requirements.lock", "requirements-server.lock", "requirements-dev.lock")
@@ -88,6 +90,47 @@ def test_each_lock_covers_what_the_project_asks_for() -> None:
     for lock, extras in zip(LOCKS, [(), ("server", "build"), ("server", "convex", "build", "dev")], strict=True):
         names = {name.split("[")[0].lower() for name in pins(lock)}
         assert wanted(*extras) <= names
+
+
+def lacking(lock: str, extras: tuple[str, ...]) -> set[str]:
+    """What the project's and all pinned packages need, by what they say of themselves, and the lock does not pin."""
+    pinned = {name.split("[")[0] for name in pins(lock)}
+    left, met, missed = [("headroom-gpu", extra) for extra in ("", *extras)], set(), set()
+    while left:
+        name, extra = asked = left.pop()
+        if asked in met:
+            continue
+        met.add(asked)
+        for line in requires(name) or ():
+            needed = Requirement(line)
+            if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+                continue
+            key = re.sub(r"[-_.]+", "-", needed.name).lower()
+            if key == "headroom-gpu" or key in pinned:
+                left += [(key, further) for further in ("", *needed.extras)]
+            else:
+                missed.add(key)
+    return missed
+
+
+@pytest.mark.parametrize(
+    ("lock", "extras"),
+    list(zip(LOCKS, [(), ("server", "build"), ("server", "convex", "build", "dev")], strict=True)),
+)
+def test_a_lock_is_whole_for_nothing_is_resolved_when_it_is_installed(lock: str, extras: tuple[str, ...]) -> None:
+    assert lacking(lock, extras) == set()
+
+
+def test_what_installs_a_lock_looks_for_nothing_beside_it() -> None:
+    installs = [
+        line
+        for file in ("Makefile", "Dockerfile")
+        for line in (ROOT / file).read_text(encoding="utf-8").splitlines()
+        if "--require-hashes" in line
+    ]
+
+    assert len(installs) == 5
+    assert all("--no-deps" in line for line in installs)
 
 
 def test_a_server_carries_nothing_of_the_laboratory() -> None:
