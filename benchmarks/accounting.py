@@ -2,7 +2,8 @@
 
 Fills a database of its own with reports every 5 s (written by SQL, not measured), minute after minute, and accounts
 each when the next has come, as a planner finds it: with half an hour of reports behind it. Prints seconds of the wall
-and of PostgreSQL's processor. Run: `python -m benchmarks.accounting --devices 1000`.
+and of PostgreSQL's processor. Run: `python -m benchmarks.accounting --devices 1000`; with `--revision 0049` the functions of
+then.
 """
 
 from __future__ import annotations
@@ -119,12 +120,13 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--replicas", type=int, default=4, help="per device")
     parser.add_argument("--minutes", type=int, default=20)
+    parser.add_argument("--revision", default="head", help="of the schema, whose functions are measured")
     parser.add_argument("--url", help="an empty PostgreSQL database; default: an embedded server made for this run")
     options = parser.parse_args()
     rows = options.devices * (1 + options.replicas) * REPORTS_PER_MINUTE
     reports = -(-options.devices // DEVICES_PER_NODE) * REPORTS_PER_MINUTE
     with _server(options.url) as url:
-        migrate.upgrade(url)
+        migrate.upgrade(url, options.revision)
         database = Database(url)
         print(f"{options.devices} devices x {options.replicas} replicas, {rows} telemetry rows a minute")
         _begin(database, options.devices)

@@ -64,8 +64,9 @@ WITH newest AS (
     FROM report_heads
     WHERE source LIKE 'node/%' AND received_at > now() - make_interval(secs => :silent_s)
 )
-SELECT workload, count(*) AS replicas FROM newest JOIN replica_samples USING (node_id, boot_id, sequence, received_at)
-WHERE state = 'ready' GROUP BY workload
+SELECT workload, count(*) AS replicas
+FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
+WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND state = 'ready' GROUP BY workload
 
 -- name: metered_energy
 -- Energy of every device that was reported between two looks.

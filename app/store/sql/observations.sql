@@ -33,7 +33,7 @@ ORDER BY means.service
 
 -- name: newest_of_devices
 -- The newest reading of each device. Every report carries its node's devices, so the newest report of a node is the
--- newest one with device rows.
+-- newest one with device rows. Samples are bounded by themselves, too, or those of all hours would be read.
 WITH newest AS (
     SELECT DISTINCT ON (node_id) node_id, boot_id, sequence, received_at
     FROM device_samples
@@ -44,6 +44,7 @@ WITH newest AS (
 SELECT uuid, power_w, utilisation_pct, memory_mib_used, clock_mhz_sm, temperature_c, healthy,
        extract(epoch FROM now() - sample.received_at)::float8 AS age_s
 FROM newest JOIN device_samples AS sample USING (node_id, boot_id, sequence, received_at)
+WHERE sample.received_at > now() - make_interval(secs => :silent_s)
 ORDER BY uuid
 
 -- name: newest_of_replicas
@@ -60,7 +61,8 @@ SELECT replica, kind, workload, model, uuid, state, share_pct_sm, memory_mib_lim
        completed, violated, dropped, queue_length, batch_mean, latency_ms_p50, latency_ms_p99,
        extract(epoch FROM now() - sample.received_at)::float8 AS age_s
 FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
-WHERE NOT (state = 'draining' AND memory_mib_used = 0)
+WHERE sample.received_at > now() - make_interval(secs => :silent_s)
+    AND NOT (state = 'draining' AND memory_mib_used = 0)
 ORDER BY replica, uuid
 
 -- name: progress

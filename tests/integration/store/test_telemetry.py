@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.store import ingest, nodes, telemetry
 from app.store.engine import Database
+from app.store.sql import driven, named
 from app.store.telemetry import TelemetryWindow
 from solvers.errors import FieldError
 from tests.integration.store.samples import device_report, edge_report, put_node, replica_report, report
@@ -167,6 +168,36 @@ def test_windows_that_make_no_sense_are_refused(seconds: float, step_s: float) -
     since = datetime(2026, 1, 1, tzinfo=UTC)
     with pytest.raises(FieldError):
         TelemetryWindow(since=since, until=since + timedelta(seconds=seconds), step_s=step_s)
+
+
+LONG_AGO = """
+CREATE TABLE {parent}_p2020010100 PARTITION OF {parent}
+FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-01 03:00+00')
+"""
+
+
+@pytest.mark.parametrize("name", ["newest_of_devices", "newest_of_replicas", "metered_ready", "fleet_counts"])
+def test_what_is_newest_is_not_looked_for_in_samples_of_hours_ago(database: Database, name: str) -> None:
+    with database.raw() as connection, connection.transaction(force_rollback=True):
+        for parent in ("device_samples", "replica_samples"):
+            connection.execute(LONG_AGO.format(parent=parent).encode())
+        found = connection.execute(b"EXPLAIN " + driven(named(name)), {"silent_s": 60.0, "cluster": "main"}).fetchall()
+    plan = "\n".join(line for (line,) in found)
+    assert "_samples" in plan
+    assert "_p2020010100" not in plan, plan
+
+
+def test_autovacuum_reads_no_telemetry_that_goes_with_its_partition(database: Database) -> None:
+    with database.reading() as session:
+        read = session.execute(
+            text(
+                "SELECT part::text FROM unnest(CAST(:parents AS text[])) AS parent, headroom_partitions(parent)"
+                " JOIN pg_class ON pg_class.oid = part"
+                " WHERE NOT coalesce(reloptions, '{}') @> '{autovacuum_vacuum_insert_threshold=-1}'"
+            ),
+            {"parents": list(PARENTS)},
+        ).scalars()
+        assert list(read) == []
 
 
 def test_planning_sees_only_each_nodes_newest_report(database: Database) -> None:
