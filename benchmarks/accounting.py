@@ -1,9 +1,9 @@
 """How fast the ledger is: roll up and account minutes of a large fleet, as the accounting loop does.
 
 Fills a database of its own with reports every 5 s (written by SQL, not measured), minute after minute, and accounts
-each when the next has come, as a planner finds it: with half an hour of reports behind it. Prints seconds of the wall
-and of PostgreSQL's processor. Run: `python -m benchmarks.accounting --devices 1000`; with `--revision 0049` the functions of
-then.
+each when the next has come, as a planner finds it: with a log of twenty minutes behind it. Prints seconds of the wall
+and of PostgreSQL's processor. Run: `python -m benchmarks.accounting --devices 1000`; with `--revision 0049` it is the
+functions of then that are measured.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def main() -> None:
         database.dispose()
     walls, spent = (statistics.median(column) for column in zip(*times, strict=True))
     print(
-        f"one minute: median {walls:.2f} s, worst {max(wall for wall, _ in times):.2f} s; {rows / walls:,.0f} telemetry "
-        f"rows/s; {spent:.2f} s of processor, {1000 * spent / reports:.3f} ms a report"
+        f"one minute: median {walls:.2f} s, worst {max(wall for wall, _ in times):.2f} s; {rows / walls:,.0f} telemetry"
+        f" rows/s; {spent:.2f} s of processor, {1000 * spent / reports:.3f} ms a report"
     )
     print(f"ledger rows written: {ledger}; hours whose ledger differs from the bill: {wrong}")
 

@@ -25,8 +25,9 @@ from app.store.sql import named, records
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-CHUNK = 5 * MINUTE
-"""Minutes per SQL statement, far below the statement timeout."""
+CHUNK_MINUTES, CHUNK_DEVICE_MINUTES = 5, 20_000
+"""What one SQL statement accounts at most, but a minute at least: some ten seconds of a processor, far below the
+statement timeout."""
 SETTLES_AFTER = timedelta(seconds=20)
 """So long after its end a minute is accounted."""
 CLOSES_AFTER = timedelta(minutes=15)
@@ -230,7 +231,8 @@ def account(session: Session, now: datetime, *, minutes_max: int = 30) -> Accoun
 
 def _account_span(session: Session, span: MinuteSpan) -> int:
     rows = 0
-    for chunk in _chunks(span):
+    devices = max(1, session.execute(named("devices_billed")).scalar_one())
+    for chunk in _chunks(span, min(CHUNK_MINUTES, max(1, CHUNK_DEVICE_MINUTES // devices)) * MINUTE):
         roll_minutes(session, chunk.start, chunk.end)
         rows += session.execute(named("account_minutes"), {"start": chunk.start, "end": chunk.end}).scalar_one()
     if span.start < span.end:
@@ -238,10 +240,10 @@ def _account_span(session: Session, span: MinuteSpan) -> int:
     return rows
 
 
-def _chunks(span: MinuteSpan) -> Iterator[MinuteSpan]:
+def _chunks(span: MinuteSpan, step: timedelta) -> Iterator[MinuteSpan]:
     start = span.start
     while start < span.end:
-        end = min(start + CHUNK, span.end)
+        end = min(start + step, span.end)
         yield MinuteSpan(start=start, end=end)
         start = end
 

@@ -31,6 +31,10 @@ SELECT headroom_roll_minutes(:start, :end)
 -- Makes hours again from their minutes; answers the number of rows.
 SELECT headroom_roll_hours(:start, :end)
 
+-- name: devices_billed
+-- How many devices are billed now.
+SELECT count(*) FROM devices WHERE billed_until IS NULL
+
 -- name: account_minutes
 -- Bills minutes and splits the bills; answers the number of ledger rows.
 SELECT headroom_account_minutes(:start, :end)

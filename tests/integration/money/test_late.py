@@ -6,10 +6,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.store import ledger as books
 from app.store.ledger import account
 from tests.integration.money.books import FULL, assert_sums, ledger, only, price, report_minutes
 from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after
@@ -111,11 +112,14 @@ def samples_read(session: Session) -> int:
     """By this transaction so far, by an index or without one."""
     told = text("""
         SELECT sum(coalesce(idx_tup_fetch, 0) + seq_tup_read) FROM pg_stat_xact_user_tables
-        WHERE relname ~ '^replica_samples'""")
+        WHERE relname ~ '^(device|replica)_samples'""")
     return int(session.execute(told).scalar_one())
 
 
-def test_a_bill_is_split_by_what_was_heard_however_much_came_since(session: Session, fleet: Fleet) -> None:
+@pytest.mark.parametrize("function", ["headroom_write_ledger", "headroom_roll_minutes"])
+def test_a_minute_is_made_of_what_was_heard_however_much_came_since(
+    session: Session, fleet: Fleet, function: str
+) -> None:
     """Of so few rows the database would rather read all."""
     session.execute(text("SET LOCAL enable_seqscan = off"))
     fleet.gpu_type("t4", 16384, price(3.6))
@@ -123,8 +127,50 @@ def test_a_bill_is_split_by_what_was_heard_however_much_came_since(session: Sess
     fleet.device("g1")
     report_minutes(fleet, 30, [FULL])
     account(session, after(1825))
-    before, was = samples_read(session), ledger(session, after(60))
-    session.execute(text("SELECT headroom_write_ledger(:start, :end)"), {"start": after(60), "end": after(120)})
-    # Thirteen reports are of that minute, the last one partly.
-    assert 0 < samples_read(session) - before < 20
-    assert ledger(session, after(60)) == was
+    before, was = samples_read(session), _everything(session)
+    session.execute(text(f"SELECT {function}(:start, :end)"), {"start": after(60), "end": after(120)})
+    # Thirteen reports are of that minute, the last one partly, with a sample of the device and one of the replica.
+    assert 0 < samples_read(session) - before < 40
+    assert _everything(session) == was
+
+
+def test_a_clock_is_judged_by_this_minute_and_fifteen_before(session: Session, fleet: Fleet) -> None:
+    """The first report came at once, all others two seconds late, like those of a host whose clock is slow."""
+    for nth in range(1, 12 * 17 + 1):
+        fleet.report("n1", after(5 * nth - 1), {}, observed_at=after(5 * nth - (1 if nth == 1 else 3)))
+    fleet.write()
+    behind = text("""
+        SELECT date_trunc('minute', h.received_at) AS minute, min(h.end_at - l.observed_at),
+            max(h.end_at - l.observed_at)
+        FROM headroom_heard(:start, :end) h JOIN report_log l USING (source, boot_id, sequence, received_at)
+        GROUP BY 1 ORDER BY 1""")
+    found = session.execute(behind, {"start": after(14 * 60), "end": after(17 * 60)}).all()
+    in_step, late = timedelta(0), timedelta(seconds=2)
+    assert [tuple(row) for row in found] == [
+        (after(14 * 60), in_step, in_step), (after(15 * 60), in_step, in_step), (after(16 * 60), late, late),
+    ]  # fmt: skip
+    # Whoever asks for less of it is told the same.
+    again = session.execute(behind, {"start": after(15 * 60 + 7), "end": after(17 * 60)}).all()
+    assert [tuple(row) for row in again] == [(after(15 * 60), in_step, in_step), (after(16 * 60), late, late)]
+
+
+def test_a_large_fleet_catches_up_in_statements_that_end_in_time(
+    session: Session, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books, "CHUNK_DEVICE_MINUTES", 4)
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    for uuid in ("g1", "g2"):
+        fleet.device(uuid)
+    report_minutes(fleet, 5, [FULL])
+    spans: list[timedelta] = []
+
+    def note(_connection: object, _cursor: object, statement: str, told: dict[str, datetime], *_: object) -> None:
+        if "headroom_account_minutes" in statement:
+            spans.append(told["end"] - told["start"])
+
+    event.listen(session.connection(), "before_cursor_execute", note)
+    done = account(session, after(325))
+    assert (done.minutes_new, done.behind) == (6, False)
+    assert [span.total_seconds() for span in spans] == [120, 120, 120]
+    assert_sums(session)
