@@ -46,6 +46,7 @@ typedef struct {
     double heat, cold; /* $/h that a move may lose, at the beginning and at the end of an attempt */
     int64_t work, each, patience, seed; /* in all, of an attempt at first; attempts in vain after which it ends */
     int64_t closes; /* whether the first attempt begins by closing a device */
+    int64_t serves; /* whether it ends when everybody who must be is served */
 } Plan;
 
 typedef struct {
@@ -67,6 +68,7 @@ typedef struct {
     uint64_t random;
     int64_t work;
     double worth;
+    int64_t serves;
     Judged judged;
     Between at[WHOLE + 1];
     const double *speed, *pace; /* `contents.c` */
@@ -207,6 +209,7 @@ static double lack(const Walk *w, int64_t work, double served)
 
 static double missed_usd(const Walk *w, int64_t work, double part)
 {
+    if (w->serves) return w->t->price[work] * part;
     return part > 0 ? w->t->unserved_usd[work] * part + w->t->missed[work] : 0;
 }
 
@@ -566,14 +569,21 @@ static void relieve(Walk *w)
     w->used += d->n > 0;
 }
 
+/* How many are short who must be served. */
+static int64_t owed(const Walk *w)
+{
+    int64_t must = 0;
+    for (int64_t at = 0; at < w->shorts_n; at++) must += w->t->missed[w->shorts[at]] > 0;
+    return must;
+}
+
 /* Close a device, and have less in its place; where anybody is short, by turns, have one more. Where all are in use and
  * somebody who must be served is short they all stay: to serve with the same ones comes first. */
 static void disturb(Walk *w, Device *gone)
 {
-    int64_t spare = 0, must = 0;
+    int64_t spare = 0;
     for (int64_t pool = 0; pool < w->p->pools; pool++) spare += w->spare[pool];
-    for (int64_t at = 0; at < w->shorts_n; at++) must += w->t->missed[w->shorts[at]] > 0;
-    if (w->shorts_n && ((must && spare < 1) || below(w, 2))) {
+    if (w->shorts_n && (w->serves || (spare < 1 && owed(w)) || below(w, 2))) {
         relieve(w);
         count_up(w);
         return;
@@ -621,6 +631,7 @@ static int attempt(Walk *w, const Plan *plan, double each, Device *best, int64_t
             *best_worth = w->worth, *best_used = w->used;
             for (int64_t i = 0; i < w->used; i++) copy(&best[i], &w->device[i]);
             w->work += w->used * DEVICE_STEPS / 16;
+            if (plan->serves && !owed(w)) return 1;
         }
         if (*best_worth < begun_worth - plan->heat) return 1;
     }
@@ -660,7 +671,7 @@ int64_t exchange(const Problem *p, const Limits *t, const Plan *plan, int64_t ro
     w.seen = to, w.shorts = to += works, w.short_at = to += works, w.mine_start = to += works;
     w.spare = to += works + 1, w.able_start = to += p->pools, w.mine = to += p->pools + 1, w.able = to += p->variants;
     w.touched = calloc((size_t)works + 1, 1);
-    w.speed = t->speed, w.pace = t->pace;
+    w.speed = t->speed, w.pace = t->pace, w.serves = plan->serves;
     for (int64_t pct = 0; pct <= WHOLE; pct++) w.at[pct] = place(p, pct);
     for (int64_t k = 0; k < works; k++) w.short_at[k] = -1;
     for (int64_t i = 0, n = 0; i < p->pools; w.able_start[++i] = n)
@@ -681,18 +692,18 @@ int64_t exchange(const Problem *p, const Limits *t, const Plan *plan, int64_t ro
     double best_worth = w.worth, each = (double)plan->each;
     best_used = w.used;
     for (int64_t i = 0; i < w.used; i++) copy(&best[i], &w.device[i]);
-    int64_t attempts = 0, vain = 0;
-    while (w.work < plan->work && w.used > 1 && vain < plan->patience) {
+    int64_t attempts = 0, vain = 0, served = plan->serves && !owed(&w);
+    while (!served && w.work < plan->work && w.used > 1 && vain < plan->patience) {
         int64_t kicks = attempts++ || plan->closes ? 1 + below(&w, 1 + vain / KICK) : 0;
         for (int64_t turn = 0; turn < kicks && w.used > 1; turn++) disturb(&w, &all[2 * room + 2]);
         if (w.used && attempt(&w, plan, each, best, &best_used, &best_worth)) {
-            vain = 0;
+            vain = 0, served = plan->serves && !owed(&w);
             continue;
         }
         put_back(&w, best, best_used);
         if (++vain % FAILS == 0) each *= LONGER;
     }
-    told[0] = best_worth, told[1] = (double)w.work, told[2] = (double)attempts, told[3] = each, told[4] = (double)vain;
+    told[0] = best_worth, told[1] = (double)w.work, told[2] = (double)attempts, told[3] = each, told[4] = (double)served;
     for (int64_t row = 0; row < best_used; row++) {
         kind[row] = best[row].kind;
         for (int64_t i = 0; i < width; i++) {

@@ -41,7 +41,8 @@ class Rooms:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
     """How to search: $/h that a move may lose at first and at last; milliseconds of work of each walk, and of an
-    attempt at first; how many attempts in vain end it; whether it begins by closing a device.
+    attempt at first; how many attempts in vain end it; whether it begins by closing a device, and whether it ends when
+    everybody who must be is served.
     """
 
     heat_usd: float
@@ -51,6 +52,7 @@ class Walk:
     patience: int
     seed: int
     closes: bool
+    serves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Exchanged:
     usd_per_h: float
     units: float
     attempt_units: float
+    served: bool
+    """Whether it ended because everybody is."""
 
 
 @cache
@@ -110,7 +114,7 @@ class Exchange:
         plan = Record(
             float(walk.heat_usd), float(walk.cold_usd), int(walk.units * STEPS_PER_UNIT),
             max(1, int(walk.attempt_units * STEPS_PER_UNIT)), walk.patience, 1 + WALKS * walk.seed + number,
-            int(walk.closes),
+            int(walk.closes), int(walk.serves),
         )  # fmt: skip
         best = _library().exchange(
             self._contents.record.pointer, self._limits.pointer, plan.pointer, ctypes.c_int64(count),
@@ -121,4 +125,5 @@ class Exchange:
             usd_per_h=float(told[0]),
             units=float(told[1]) / STEPS_PER_UNIT,
             attempt_units=float(told[3]) / STEPS_PER_UNIT,
+            served=bool(told[4]),
         )

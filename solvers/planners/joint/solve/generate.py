@@ -222,8 +222,8 @@ class Pace:
         )
 
 
-def generate(master: Master, deadline: Deadline, pace: Pace) -> Relaxation | None:
-    """Price until the pace ends it; None when not even the first programme could be solved."""
+def generate(master: Master, deadline: Deadline, pace: Pace, begun: Relaxation | None = None) -> Relaxation | None:
+    """Price until the pace ends it; None when not even the first programme could be solved; `begun` goes on."""
     primal = master.programme.begun or len(master.problem.workloads) <= CUT_WORKLOADS_MAX
     solved, pricing = master.programme.solve(primal=primal), Pricing(master.judge, master.rows, master.width)
     if solved is None:
@@ -231,6 +231,9 @@ def generate(master: Master, deadline: Deadline, pace: Pace) -> Relaxation | Non
     step = max(1, master.problem.share_step_pct)
     first_pct = step * max(1, pace.first_pct // step)
     state = Relaxation(best=solved, centre=solved.row_duals, step_pct=first_pct, part=pace.first_part)
+    if begun is not None:
+        state = replace(begun, best=solved, centre=fitted(begun.centre, master.rows.count), part=LOOK_FIRST, rounds=0)
+        state.refine(begun.step_pct)
     if pace.proven is not None:
         state.centre, state.proven, state.bound = pace.proven.duals, pace.proven.usd_per_h, pace.proven
     elif pace.prior is not None:
@@ -247,7 +250,8 @@ def generate(master: Master, deadline: Deadline, pace: Pace) -> Relaxation | Non
         _round(master, pricing, deadline, replace(pace, until_part=PROVEN_PART * pace.until_part), state)
         state.best = master.programme.solve(max(0.1, deadline.left_s)) or state.best
     state.plain = state.best
-    if pace.cut_rounds and deadline.left_part > pace.until_part and master.tighten(state.best):
+    near = pace.gap is None or (state.bound is not None and state.gap <= pace.gap)
+    if pace.cut_rounds and near and deadline.left_part > pace.until_part and master.tighten(state.best):
         answer = master.programme.solve(max(0.1, deadline.left_s), primal=False)
         if answer is not None:
             state.best, state.part = answer, LOOK_LOOSE

@@ -38,8 +38,10 @@ PRICE_LEAST = 0.01
 """Of a device: so much any rate is worth at least, for what is free may be short, too."""
 
 
-def improved(judge: Judge, layout: Layout, prices: Prices | None, deadline: Deadline, seed: int) -> Layout:
-    """A layout worth at least as much, with no more left short."""
+def improved(
+    judge: Judge, layout: Layout, prices: Prices | None, deadline: Deadline, seed: int, *, serves: bool = False
+) -> Layout:
+    """A layout worth at least as much, with no more left short; `serves`: the first that serves everybody."""
     begun = _judged(judge, layout)
     rows = _each(judge, begun)
     mean_usd = begun.usd_per_h / max(1, len(rows))
@@ -59,13 +61,16 @@ def improved(judge: Judge, layout: Layout, prices: Prices | None, deadline: Dead
             attempt_units=attempt,
             patience=PATIENCE,
             seed=seed * 10_000 + turn,
-            closes=turn > 0,
+            closes=turn > 0 and not serves,
+            serves=serves,
         )
         answer = exchange.run(rows, walk)
         deadline.spend(max(1, round(answer.units)))
         if answer.usd_per_h < best_usd - GAIN_LEAST * mean_usd:
             best_usd, gained = answer.usd_per_h, spent + answer.units
         rows, attempt, spent, turn = answer.rows, answer.attempt_units, spent + answer.units, turn + 1
+        if answer.served:
+            break
     return _better(judge, begun, rows) or layout
 
 
@@ -95,6 +100,8 @@ def with_fewer(judge: Judge, layout: Layout, deadline: Deadline, seed: int) -> L
     first, and again from whatever is better. To close a device alone leaves the way open to take it back.
     """
     problem = judge.problem
+    if deadline.over:
+        return layout
     alike, tried = Alike.of(problem).pool, set[tuple[int, ...]]()
     usd, going = layout.judged_usd(problem), True
     while going:

@@ -10,6 +10,7 @@ Symbols: y are duals (change of the cost when a side rises by one); pi the duals
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -111,6 +112,15 @@ class Rows:
         """Which of the problem's caps each is."""
         devices = np.maximum(1.0, self.cap_pools @ problem.pool_devices)
         self.cap_unit = np.maximum(1.0, self.cap_room / devices)
+
+    def alone(self) -> JointProblem:
+        """The problem with no device that is alone in its pool drawing more than a cap leaves it: parts of it may."""
+        pools = list(self.problem.pools)
+        for number, pool in enumerate(pools):
+            room_w = float(self.cap_room[self.cap_pools[:, number] > 0].min(initial=np.inf))
+            if pool.devices == 1 and pool.idle_w + room_w < pool.limit_w:
+                pools[number] = replace(pool, limit_w=pool.idle_w + room_w, capped=True)
+        return replace(self.problem, pools=tuple(pools)) if pools != [*self.problem.pools] else self.problem
 
     def slack(self) -> Columns:
         """What may stay undone, at its price: demand, and replicas below the floor. Cuts do not ask for what is not
@@ -438,16 +448,42 @@ class Master:
             return np.arange(len(reduced))
         return np.sort(np.argpartition(reduced, most - 1)[:most])
 
-    def numbers(self, relaxed: Relaxed, times: float, deadline: Deadline) -> Whole | None:
-        """How many devices of each pool serve so many times all rates at least cost, if only devices are whole."""
-        problem, rows, kept = self.problem, self.rows, self.promising(relaxed, NUMBERS_PATTERNS)
-        usd, number = problem.idle_usd, np.arange(len(problem.pools))
-        some = self.columns.take(np.append(np.arange(self.slacks), self.slacks + kept))
-        some.cost[self.slacks :] -= usd[problem.kind_pool[self.judged.rows.kind[kept]]]
-        most, lower, upper = problem.pool_devices.astype(np.float64), rows.lower.copy(), rows.upper.copy()
+    def counted(self, relaxed: Relaxed, times: float, deadline: Deadline) -> tuple[Whole, Layout | None, float] | None:
+        """How many devices of each pool serve so many times all rates at least cost, if only devices are whole; its
+        contents on so many, whole parts and of the rest the largest, where that breaks no rule; and that cost, $/h.
+        """
+        problem, rows, kept = self.problem, copy(self.rows), self.promising(relaxed, NUMBERS_PATTERNS)
+        usd, number, judged = problem.idle_usd, np.arange(len(problem.pools)), self.judged.take(kept)
+        rows.rate = times * rows.rate
+        known = self.columns.take(np.append(np.arange(self.slacks), self.slacks + kept))
+        some = Columns.joined([known.take(np.arange(self.slacks)), rows.columns(judged)])
+        some = replace(some, cost=known.cost, upper=known.upper)
+        some.cost[self.slacks :] -= usd[problem.kind_pool[judged.rows.kind]]
+        most, upper = problem.pool_devices.astype(np.float64), rows.upper.copy()
         device = Columns.of(usd, column=number, row=rows.pool_at + number, value=-np.ones(len(usd)), upper=most)
-        lower[: rows.pool_at], upper[rows.pool_at : rows.cap_at] = times * lower[: rows.pool_at], 0.0
+        upper[rows.pool_at : rows.cap_at] = 0.0
         whole = np.arange(len(some) + len(usd)) >= len(some)
-        program = programme_of(Columns.joined([some, device]), whole, lower, upper)
+        program = programme_of(Columns.joined([some, device]), whole, rows.lower, upper)
         answer = programme_answer(program, NUMBERS_WORK, deadline)
-        return None if answer is None or answer.values is None else np.rint(answer.values[whole]).astype(np.int64)
+        if answer is None or answer.values is None:
+            return None
+        numbers = np.rint(answer.values[whole]).astype(np.int64)
+        counts, parts = np.zeros(self.size, dtype=np.int64), np.zeros(self.size)
+        parts[kept] = answer.values[self.slacks : len(some)]
+        counts[kept] = np.floor(parts[kept] + PART_LEAST)
+        room = rows.upper - self.activity(counts)
+        room[rows.pool_at : rows.cap_at] += numbers - problem.pool_devices
+        pool = problem.kind_pool[self.judged.rows.kind]
+        likely = np.argsort(counts - parts, kind="stable")[: np.count_nonzero(parts > counts + PART_LEAST)]
+        for column in likely.tolist():
+            if room[rows.pool_at + pool[column]] < 1:
+                continue
+            span = slice(*self.columns.start[self.slacks + column :][:2].tolist())
+            row, value = self.columns.row[span], self.columns.value[span]
+            fixed = (row >= rows.pool_at) & (row < rows.base)
+            if bool((value[fixed] <= room[row[fixed]] + PART_LEAST).all()):
+                counts[column] += 1
+                room[row[fixed]] -= value[fixed]
+        used, full = np.flatnonzero(counts), room[rows.pool_at : rows.cap_at].max() < 1
+        start = self.judge.layout(self.judged.rows.take(used), counts[used]) if full else None
+        return numbers, start, answer.objective

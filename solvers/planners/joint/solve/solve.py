@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from solvers.domain.arrays import Whole
 from solvers.engines.contents import PROCESSORS
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.joint.solve.branch import few_devices
@@ -31,6 +32,7 @@ from solvers.planners.joint.solve.generate import (
     Dive,
     Generation,
     Pace,
+    Relaxation,
     fitted,
     generate,
     singles,
@@ -44,8 +46,9 @@ from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL = 0.7
-DIVE_UNTIL, DIVE_ALONE_UNTIL, DIVE_PART, DIVE_ROUNDS = 0.7, 0.3, 0.3, 6.5
-"""Of what is left, a dive alone may take; and how many rounds of generation one of its own takes, in all its stages."""
+DIVE_PART, DIVE_ROUNDS = 0.3, 6.5
+"""Of what is left, a dive may take; and how many rounds of generation one of its own takes, in all its stages."""
+DEEP = Depth(rounds=6, group_part=0.4, up_part=0.5, until_part=0.3)
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
 FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
@@ -56,8 +59,15 @@ TURN_UNITS, TURN_UNITS_PER_SIZE, SIZE_POWER = 30, 2.85, 1.3
 TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
 """Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
 IMPROVE_FEW_PART = 0.7
-DEVICES_FEW, EARLY_PART, IMPROVE_PART, ALONE_PART, MARGIN_FIRST, RISES, FALLS = 32, 0.2, 0.97, 0.7, 0.01, 1.5, 0.5
-"""Of what is left: before a dive of few, at last, and for counted devices alone; of all rates, how much more counts."""
+DEVICES_FEW, EARLY_PART, IMPROVE_PART = 32, 0.2, 0.97
+"""Of what is left: before anything else of few, and at last."""
+COUNTED_UNTIL, COUNTED_PART, COUNTED_GAIN = 0.15, 0.7, 5e-4
+"""Of a turn, kept from counted devices; of what is left, for an attempt; and of the cost, what is worth one."""
+MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.01, 0.1
+MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
+"""Of all rates, for how much more devices are counted: at first so many devices' worth, between these two; how little
+and how near to what was too little is not asked; and what is asked next where all was too little, or nothing.
+"""
 COMPLETE_ROUNDS, URGENT_DEVICES, COLUMNS_KEPT = 25, 1e5, 400
 WORKLOADS_MAX = 700
 """Solved whole."""
@@ -104,109 +114,143 @@ class SolveOrder:
     """Told of every complete layout that is better than those before."""
 
 
-DEPTHS = (
-    Depth(rounds=6, group_part=0.4, up_part=0.5, until_part=DIVE_UNTIL),
-    Depth(rounds=3, group_part=0.1, up_part=0.1, until_part=DIVE_UNTIL),
-    Depth(rounds=3, group_part=0.2, up_part=0.25, until_part=DIVE_UNTIL),
-    Depth(rounds=6, group_part=1.0, up_part=0.25, until_part=DIVE_UNTIL),
-)
-"""Of the turns' dives, again and again: a device more or less decides, so many ways are luckier than one."""
-
-
 def layout_of(standing: Sequence[Standing]) -> Layout:
     return Layout(patterns=tuple(item.pattern for item in standing), counts=tuple(item.devices for item in standing))
 
 
 @dataclass(slots=True)
 class Phases:
-    """One turn. `found` is the answer so far, the one to begin with at first; `facts` are told."""
+    """A search in turns, each from the best so far: `found`, the one to begin with at first. `facts` are told."""
 
     problem: JointProblem
     order: SolveOrder
-    deadline: Deadline
     found: Layout
-    depth: Depth | None = None
-    """None, of a turn alone: as deep as there is time for, and some is kept for the bound but where a pace is given."""
-    master: Master | None = None
-    margin: float = 0.0
-    """Devices are counted for so much more than all rates before they are whole; 0: they are not."""
+    master: Master
     pace: Pace | None = None
-    """Of the first programme; None: to the end."""
+    """Of the first programme; None: to the end, and some is kept for the bound."""
+    margin: float = 0.0
+    """Devices are counted for so much more than all rates next; 0: nothing was counted yet."""
     facts: dict[str, float] = field(default_factory=partial(defaultdict[str, float], float))
     columns: tuple[Pattern, ...] = ()
+    relaxation: Relaxation | None = None
+    begin: Generation | None = None
+    """The relaxed optimum, with cuts where there are few workloads."""
     search: Generation | None = None
+    """That without cuts."""
     bound: Bound | None = None
+    deadline: Deadline = field(init=False)
+    """Of the turn."""
 
-    def run(self) -> Layout:
-        """All phases, as far as the deadline lets them."""
-        problem, whole, begun_s = self.problem, self.deadline, self.deadline.elapsed_s
-        master = self.master or Master(problem, Judge(problem))
-        master.offer(singles(problem, master.width))
-        if problem.few_patterns:
-            list_patterns(master, self.deadline)
-        master.offer(master.of_patterns((*self.found.patterns, *self.order.warm)))
-        master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
-        relaxation = generate(master, self.deadline, self.pace or Pace.of(problem, GENERATE_UNTIL, GAP))
-        self.facts |= {"columns": master.size, "generate_s": self.deadline.elapsed_s - begun_s}
-        if relaxation is not None:
-            begin = Generation(master=master, relaxed=relaxation.best)
-            self.search, self.bound = replace(begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
-            self.facts |= {"rounds": relaxation.rounds, "relaxed_usd_per_h": self.search.relaxed.value}
-            depth = self.depth
-            if depth is None:
-                usd, rate = self.search.relaxed.value, relaxation.rounds / max(1 - whole.left_part, 1e-9)
-                rounds = np.clip(DIVE_PART * whole.left_part * rate / DIVE_ROUNDS, 1, DEPTHS[0].rounds)
-                far = self.bound is None or usd - self.bound.usd_per_h > GAP * abs(usd)
-                self.deadline = portion(whole, 1 - (PROOF_FAR_PART if far else PROOF_PART) * (self.pace is None))
-                depth = replace(DEPTHS[0], rounds=int(rounds), until_part=DIVE_ALONE_UNTIL)
-            self._search(begin, depth)
-            if self.deadline is not whole:
-                charge(whole, self.deadline)
+    def turn(self, deadline: Deadline, seed: int, *, counts: bool) -> Layout:
+        """All phases, as far as the deadline lets them; `counts`: devices are counted before they are whole."""
+        problem, self.deadline, begun_s, rounds = self.problem, deadline, deadline.elapsed_s, 0
+        if self.relaxation is None or not self.converged:
+            master = self.master
+            if self.relaxation is None:
+                master.offer(singles(problem, master.width))
+                if problem.few_patterns:
+                    list_patterns(master, deadline)
+                master.offer(master.of_patterns((*self.found.patterns, *self.order.warm)))
+                master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
+            pace = self.pace or Pace.of(problem, GENERATE_UNTIL, GAP)
+            relaxation = generate(master, deadline, pace, self.relaxation)
+            self.facts |= {
+                "columns": master.size,
+                "generate_s": self.facts["generate_s"] + deadline.elapsed_s - begun_s,
+            }
+            if relaxation is None:
+                return self.found
+            rounds, self.relaxation = relaxation.rounds, relaxation
+            self.begin = Generation(master=master, relaxed=relaxation.best)
+            self.search, self.bound = replace(self.begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
+            self.facts |= {"rounds": rounds, "relaxed_usd_per_h": self.search.relaxed.value}
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
+        depth = None
+        if not counts:
+            rate = rounds / max(1 - deadline.left_part, 1e-9)
+            rounds = int(np.clip(DIVE_PART * deadline.left_part * rate / DIVE_ROUNDS, 1, DEEP.rounds))
+            part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
+            self.deadline, depth = portion(deadline, 1 - part), replace(DEEP, rounds=rounds)
+        if self.begin is not None:
+            self._search(self.begin, depth, seed)
+        if self.deadline is not deadline:
+            charge(deadline, self.deadline)
         return self.found
 
-    def _search(self, begin: Generation, depth: Depth) -> None:
-        """A dive, and exchange from whatever is best; where devices are few, before the dive, too."""
-        prices, judge, seed = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge, self.order.seed
-        few = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW
-        if few:
+    @property
+    def converged(self) -> bool:
+        """Whether pricing has little left to find."""
+        usd = 0.0 if self.search is None else self.search.relaxed.value
+        return self.bound is not None and usd - self.bound.usd_per_h <= GAP * abs(usd)
+
+    def _search(self, begin: Generation, depth: Depth | None, seed: int) -> None:
+        """Counted devices or a dive, and exchange from whatever is best; where devices are few, before, too."""
+        prices, judge = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge
+        few, bases = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW, list[Layout]()
+        if few and not self.margin:
             self._within("improve_s", EARLY_PART, partial(improved, judge, self.found, prices, seed=seed))
-        dived, counted = self._within("dive_s", 1.0, partial(self._dived, begin, depth)), self.margin > 0.0
-        short = dived if counted else self.found
-        if short.missing(self.problem)[self.problem.must_serve].any():
-            dived = self._within("complete_s", 1.0, partial(completed, judge, short))
+        if depth is None:
+            bases = self._counted(begin, seed)
+        else:
+            bases = [self._within("dive_s", 1.0, Dive(begin, depth).run)]
+            if self.found.missing(self.problem)[self.problem.must_serve].any():
+                bases = [self._within("complete_s", 1.0, partial(completed, judge, self.found))]
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
             return
-        bases = [self.found, dived]  # what is left a little short counts for what serving it costs
-        bases.sort(key=lambda item: item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd))
+        # What is left a little short counts for what serving it costs.
+        usd = {id(item): item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd) for item in bases}
+        bases = [self.found, *sorted(bases, key=lambda item: usd[id(item)])[:1]]
+        bases.sort(key=lambda item: usd.get(id(item), item.usd_per_h))
         for base in bases:  # the second one where the search from the first has ended by itself
             part = IMPROVE_FEW_PART if few else IMPROVE_PART
             self._within("improve_s", part, partial(improved, judge, base, prices, seed=seed))
         if few:
             self._within("fewer_s", 1.0, partial(with_fewer, judge, self.found, seed=seed))
 
-    def _dived(self, begin: Generation, depth: Depth, deadline: Deadline) -> Layout:
-        """Whole devices; with a margin as many of each pool as a programme counts for so much more, exchanged until
-        these alone serve everybody: if they do the next turn asks for less, if not for more."""
-        problem, master, rows = self.problem, begin.master, begin.master.rows
-        numbers = master.numbers(begin.relaxed, 1 + self.margin, deadline) if self.margin else None
-        if numbers is None:
-            return Dive(begin, depth).run(deadline)
+    def _counted(self, begin: Generation, seed: int) -> list[Layout]:
+        """As many devices of each pool as a programme counts for a little more than all rates, exchanged until these
+        alone serve everybody: if they do less is asked for, if not more. No numbers are tried twice. What
+        leaves somebody short.
+        """
+        problem, master, serve = self.problem, begin.master, dict[bytes, bool]()
+        prices, devices = master.rows.prices(begin.relaxed.row_duals), begin.relaxed.values[master.slacks :].sum()
+        self.margin = self.margin or float(np.clip(MARGIN_DEVICES / max(devices, 1.0), MARGIN_FIRST, MARGIN_MOST))
+        least, most, margin, short = 0.0, np.inf, self.margin, list[Layout]()
+        while self.deadline.left_part > COUNTED_UNTIL and margin > MARGIN_LEAST and most > NARROW * least:
+            if (counted := master.counted(begin.relaxed, 1 + margin, self.deadline)) is None:
+                break
+            numbers, start, usd = counted
+            name = numbers.tobytes()
+            if usd >= self.found.judged_usd(problem) * (1 - COUNTED_GAIN):
+                serve[name] = True
+            if name not in serve:
+                if start is None:
+                    start = self._within("dive_s", COUNTED_PART, partial(self._dived, begin, numbers))
+                pools = zip(problem.pools, numbers.tolist(), strict=True)
+                alone = Judge(replace(problem, pools=tuple(replace(pool, devices=count) for pool, count in pools)))
+                attempt = partial(improved, alone, start, prices, seed=seed, serves=True)
+                found = self._within("count_s", COUNTED_PART, attempt)
+                serve[name] = not found.missing(problem)[problem.must_serve].any()
+                short += [] if serve[name] else [found]
+            least, most = (least, margin) if serve[name] else (margin, most)
+            margin = RISES * least if most == np.inf else FALLS * most if least == 0.0 else math.sqrt(least * most)
+        if most < np.inf:
+            # The next turn, with more to search, begins with what was too little for this one.
+            self.margin = max(least or FALLS * most, MARGIN_LEAST)
+        return short
+
+    def _dived(self, begin: Generation, numbers: Whole, deadline: Deadline) -> Layout:
+        """So many devices of each pool, decided one after the other."""
+        problem, rows = self.problem, begin.master.rows
         taken = np.zeros(rows.base)
         taken[: rows.pool_at], taken[rows.pool_at : rows.cap_at] = -MARGIN, problem.pool_devices - numbers
-        rest = Master(problem, master.judge, taken)
-        rest.adopt(master.judged.take(master.promising(begin.relaxed, WARM_MAX)))
+        rest = Master(problem, begin.master.judge, taken)
+        rest.adopt(begin.master.judged.take(begin.master.promising(begin.relaxed, WARM_MAX)))
         found = generate(rest, deadline, Pace(rounds=FIRST_ROUNDS, finest_pct=DIVE_PCT))
         if found is None:
             return self.found
-        dived = Dive(Generation(master=rest, relaxed=found.best), depth, taken).run(deadline)
-        pools = (replace(pool, devices=count) for pool, count in zip(problem.pools, numbers.tolist(), strict=True))
-        within, judge = portion(deadline, ALONE_PART), Judge(replace(problem, pools=tuple(pools)))
-        layout = improved(judge, dived, rest.rows.prices(found.best.row_duals), within, self.order.seed)
-        charge(deadline, within)
-        self.margin *= RISES if layout.missing(problem)[problem.must_serve].any() else FALLS
-        return layout
+        return Dive(Generation(master=rest, relaxed=found.best), DEEP, taken).run(deadline)
 
     def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
         """A phase with a part of what is left to itself: what it made, which is kept where it is better."""
@@ -321,43 +365,53 @@ def _first_turn(workloads: int) -> float:
 
 
 def _turns(problem: JointProblem, deadline: Deadline) -> Iterator[Deadline]:
-    """What each turn may take. Of counted work each has more than the one before, by what the problem is and not by how
-    much there is in all: so whoever has more repeats what others do, and goes on from there: never to a dearer layout.
+    """What each turn may take. Each has more than the one before, by what the problem is and not by how much there is
+    in all: so whoever has more work repeats what others do, and goes on from there: never to a dearer layout. Where
+    time alone ends it, as many as there is time for by what the last took, and what is left at last if that is much.
     """
-    units = _first_turn(len(problem.workloads))
-    if deadline.work_units is None or len(problem.workloads) > TURNS_WORKLOADS_MAX:
-        yield portion(deadline, 1.0 if len(problem.workloads) > TURNS_WORKLOADS_MAX else 1.0 - PROOF_PART)
+    units, turns = _first_turn(len(problem.workloads)), 0
+    if len(problem.workloads) > TURNS_WORKLOADS_MAX:
+        yield portion(deadline, 1.0)
         return
-    while units <= (deadline.left_part - TURNS_UNTIL) * deadline.work_units and not deadline.late:
-        yield Deadline(deadline.time_left_s, int(units))
-        units *= TURNS_GROW
+    if deadline.work_units is not None:
+        while units <= (deadline.left_part - TURNS_UNTIL) * deadline.work_units and not deadline.late:
+            yield Deadline(deadline.time_left_s, int(units))
+            units *= TURNS_GROW
+        return
+    unit_s, kept_s = deadline.crowding / 1000, 0.0 if few_devices(problem) else PROOF_PART * deadline.seconds
+    while not deadline.late:
+        left = (deadline.time_left_s - kept_s) / unit_s
+        if turns and left < units / TURNS_GROW:
+            return
+        units, begun_s = max(1.0, min(units, max(left, units / TURNS_GROW))), deadline.elapsed_s
+        yield Deadline(deadline.time_left_s, math.ceil(units))
+        unit_s, units, turns = (deadline.elapsed_s - begun_s) / units, units * TURNS_GROW, turns + 1
 
 
 def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline, master: Master) -> Layout:
-    """Turns, each from the best so far with the patterns of those before; then the bound."""
-    margin, turns, phases, facts = MARGIN_FIRST, [first], None, defaultdict[str, float](float)
+    """Turns, then the bound. Where devices are few, and so branched on, none may draw more than a cap leaves to one."""
+    given = problem
+    if few_devices(problem) and (alone := master.rows.alone()) is not problem:
+        problem, master = alone, Master(alone, Judge(alone))
+    counts = len(problem.workloads) <= TURNS_WORKLOADS_MAX
+    phases, turns = Phases(problem, order, first, master), [first]
     for turn, within in enumerate(_turns(problem, deadline)):
-        seed = order.seed + SEEDS_APART * turn
-        phases = Phases(problem, replace(order, seed=seed), within, turns[-1], master=master, facts=facts)
-        if len(problem.workloads) <= TURNS_WORKLOADS_MAX:
-            phases.depth, phases.margin, phases.master = DEPTHS[turn % len(DEPTHS)], margin * (turn > 0), None
-        if (layout := phases.run()) is not turns[-1]:
+        if (layout := phases.turn(within, order.seed + SEEDS_APART * turn, counts=counts)) is not turns[-1]:
             turns.append(layout)
         charge(deadline, within)
-        margin = phases.margin or margin
-        order = replace(order, warm=(*phases.columns, *order.warm)[:WARM_MAX])
         bound_usd = -np.inf if phases.bound is None else phases.bound.usd_per_h
-        if phases.search is None or worth_of(problem, order, layout)[1] <= bound_usd * (1 + order.gap):
+        if phases.search is None or phases.worth(layout)[1] <= bound_usd * (1 + order.gap):
             break
-    layout = turns[-1]
-    if phases is None or phases.search is None:
+    layout, facts = turns[-1], phases.facts
+    if phases.search is None:
         return layout
     bound, begun_s, relaxed = phases.bound, deadline.elapsed_s, phases.search.relaxed
     near = bound is not None and relaxed.value - bound.usd_per_h <= GAP_LAST * abs(relaxed.value)
-    if not near and not few_devices(problem):  # of few the chosen plan is branched on
+    if not near and (deadline.work_units is not None or not few_devices(problem)):
         bound = _proven(phases, phases.search, deadline)
     rows = Rows(problem)
-    prices = rows.prices(relaxed.row_duals) if bound is None else rows.prices(bound.duals, bound.worth)
+    duals, worth = (relaxed.row_duals, None) if bound is None else (bound.duals, bound.worth)
+    prices = rows.prices(duals, worth if problem is given else None)
     facts["bound_s"] = deadline.elapsed_s - begun_s
     usd = None if bound is None else bound.usd_per_h
     return replace(
@@ -409,8 +463,9 @@ def _alone(order: SolveOrder, deadline: Deadline, groups: int, place: int, item:
         return item
     inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm), better=None)
     within = portion(deadline, part)
-    phases = Phases(problem=group.problem, order=inside, deadline=within, found=item.layout, pace=GROUP_PACE)
-    layout = replace(phases.run(), columns=phases.columns, facts=phases.facts)
+    phases = Phases(group.problem, inside, item.layout, Master(group.problem, Judge(group.problem)), GROUP_PACE)
+    found = phases.turn(within, order.seed, counts=False)
+    layout = replace(found, columns=phases.columns, facts=phases.facts)
     if phases.search is None:
         return replace(item, layout=layout, deadline=within)
     master, relaxed = phases.search.master, phases.search.relaxed

@@ -60,9 +60,9 @@ def test_a_few_devices_are_proven() -> None:
 @pytest.mark.parametrize(("seed", "usd_per_h"), [(1, 6.542), (3, 4.44)])
 def test_what_a_solve_found_lets_little_work_prove_more(seed: int, usd_per_h: float) -> None:
     problem = family_problem(8, 5, seed)
-    found = solve(problem, SolveOrder(), Deadline(600.0, 100))
-    warm = branched(problem, usd_per_h, Deadline(600.0, 60), (*found.patterns, *found.columns))
-    assert branched(problem, usd_per_h, Deadline(600.0, 60)) < warm <= usd_per_h
+    found = solve(problem, SolveOrder(), Deadline(600.0, 250))
+    warm = branched(problem, usd_per_h, Deadline(600.0, 120), (*found.patterns, *found.columns))
+    assert branched(problem, usd_per_h, Deadline(600.0, 120)) < warm <= usd_per_h
 
 
 def test_replicas_are_asked_about_when_devices_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:

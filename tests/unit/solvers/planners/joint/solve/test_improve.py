@@ -14,7 +14,7 @@ from solvers.engines.contents import Contents
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved, improved_at_once, with_fewer, worth
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.solve import first_layout
+from solvers.planners.joint.solve.solve import SolveOrder, first_layout, solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Patterns
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
@@ -86,7 +86,7 @@ def test_who_is_short_on_all_devices_that_there_are_is_served_by_these(seed: int
 def test_it_ends_by_itself_where_nothing_is_gained_and_sooner_with_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(_: object, rows: Patterns, walk: exchange.Walk) -> exchange.Exchanged:
         units = exchange.WALKS * walk.units
-        return exchange.Exchanged(rows=rows, usd_per_h=1.0, units=units, attempt_units=walk.attempt_units)
+        return exchange.Exchanged(rows=rows, usd_per_h=1.0, units=units, attempt_units=walk.attempt_units, served=False)
 
     monkeypatch.setattr(exchange.Exchange, "run", nothing)
     problem, spent = scene(1, devices=20), list[int]()
@@ -152,3 +152,12 @@ def test_no_time_changes_nothing() -> None:
     problem = scene(2)
     layout = first_layout(problem)
     assert improved(Judge(problem), layout, None, Deadline(0.0), 1) is layout
+
+
+def test_who_asks_to_serve_is_answered_as_soon_as_everybody_is_served() -> None:
+    problem = scene(1, devices=20)
+    judge, whole = Judge(problem), solve(problem, SolveOrder(), Deadline(600.0, 300))
+    assert not whole.missing(problem).any()
+    ended = Deadline(600.0, 2000)
+    assert improved(judge, whole, None, ended, seed=1, serves=True) == whole
+    assert ended.left_part > 0.99

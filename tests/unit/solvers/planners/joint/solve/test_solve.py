@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.instances.family import family_problem
+from solvers.engines import deadline as deadline_module
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve import solve as solving
 from solvers.planners.joint.solve.generate import Depth, Dive, Generation
 from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.master import Rows
 from solvers.planners.joint.solve.solve import TURNS_WORTH, SolveOrder, _turns, first_layout, solve, worth_units
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
@@ -34,7 +36,7 @@ def test_every_rule_is_kept_and_the_first_answer_is_beaten(seed: int) -> None:
     assert layout.bound_usd_per_h <= layout.value(problem) + 1e-6
     assert layout.prices is not None
     assert (layout.prices.demand_usd >= -1e-9).all()
-    assert {"columns", "rounds", "relaxed_usd_per_h", "first_s", "generate_s", "dive_s"} <= set(layout.facts)
+    assert {"columns", "rounds", "relaxed_usd_per_h", "first_s", "generate_s", "improve_s"} <= set(layout.facts)
 
 
 @pytest.mark.parametrize(("seed", "basis"), [(0, "device"), (1, "device"), (3, "device"), (0, "memory"), (3, "memory")])
@@ -125,6 +127,39 @@ def test_a_dozen_devices_are_not_left_where_the_first_dives_lead() -> None:
     assert _solved(family_problem(12, 8, 21), units=1000).usd_per_h < 9.2
 
 
-def test_devices_are_counted_before_they_are_whole() -> None:
-    # Dives on whatever devices they come to, with exchange after them, end at 6.20 here: two A10s where one does.
-    assert _solved(family_problem(8, 5, 4), units=500).usd_per_h < 6.1
+@pytest.mark.parametrize(
+    ("drawn", "units", "usd_per_h"),
+    [((8, 5, 4), 1000, 6.1), ((12, 8, 1), 1000, 12.3), ((16, 10, 24), 1000, 17.6), ((24, 12, 1), 1500, 19.7)],
+)
+def test_devices_are_counted_before_they_are_whole(drawn: tuple[int, int, int], units: int, usd_per_h: float) -> None:
+    # Dives on whatever devices they come to, with exchange after them, end at 6.20, 12.85, 18.24 and 20.75.
+    assert _solved(family_problem(*drawn), units=units).usd_per_h < usd_per_h
+
+
+def test_a_device_alone_in_its_pool_draws_no_more_than_its_cap_leaves() -> None:
+    problem = family_problem(12, 8, 1)
+    pools = zip(problem.pools, Rows(problem).alone().pools, strict=True)
+    less = {pool.name: alone.limit_w for pool, alone in pools if alone != pool}
+    caps = {cap.devices: cap.limit_w for cap in problem.caps}
+    single = {
+        pool.name: next(limit for devices, limit in caps.items() if devices[at])
+        for at, pool in enumerate(problem.pools)
+        if pool.devices == 1
+    }
+    assert less == pytest.approx(single)
+    assert less
+    uncapped = replace(problem, caps=())
+    assert Rows(uncapped).alone() is uncapped
+
+
+def test_of_time_alone_as_many_turns_are_taken_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, now_s, units = family_problem(8, 5, 1), [0.0], list[int | None]()
+    monkeypatch.setattr(deadline_module.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(deadline_module.time, "process_time", lambda: now_s[0])
+    within = Deadline(1.0, _begun_s=0.0, _begun_cpu_s=0.0)
+    for turn in _turns(problem, within):
+        assert turn.work_units is not None
+        units.append(turn.work_units)
+        now_s[0] += 0.002 * turn.work_units  # twice as long as a unit should take
+    # The fourth would be half as long again as what is left.
+    assert units == [54, 107, 213]
