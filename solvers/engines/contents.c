@@ -17,6 +17,7 @@
 #define NEVER -1e30
 #define TURNS 6 /* moves of the multipliers of one node */
 #define HUGE_RATE 1e200
+#define LANES 8 /* sums at a time */
 #define NARROW 1e-6 /* pressures nearer than that are the same */
 #if defined(__x86_64__) && defined(__gnu_linux__)
 #define FAST __attribute__((target_clones("avx2", "default"))) /* the same sums and maxima, more at a time */
@@ -135,8 +136,10 @@ static double gain_of(const Search *s, int64_t work, double part)
 {
     const Prices *y = s->prices;
     double usd = y->pi[work] * part;
-    for (int64_t c = 0; c < y->cuts; c++)
-        usd += y->cut_usd[c * s->p->workloads + work] * ceil(part * (y->cut_steps[c] + 0.01) - 1e-9);
+    for (int64_t c = 0; c < y->cuts; c++) {
+        double each = y->cut_usd[c * s->p->workloads + work];
+        if (each != 0) usd += each * ceil(part * (y->cut_steps[c] + 0.01) - 1e-9);
+    }
     return usd;
 }
 
@@ -185,7 +188,7 @@ static int in(const int32_t *list, int32_t count, int64_t number)
 /* What an option is worth where so much presses, up to an upper edge. Only batches count that may be the fastest one in
  * between; where memory lacks, all that are no larger, at its multiplier. Of several replicas of one workload each serves
  * no more than those before it, and what they leave. */
-static void weigh(Search *s, const Node *n, Option *o, double low, double high)
+FAST static void weigh(Search *s, const Node *n, Option *o, double low, double high)
 {
     const Problem *p = s->p;
     int64_t cell = p->kind_table[n->kind] * p->variants + o->variant, work = p->workload[o->variant], fastest = 0, best = 0;
@@ -195,6 +198,8 @@ static void weigh(Search *s, const Node *n, Option *o, double low, double high)
     rates_at(s, cell, work, o->pct, slowdown(p, cell, low, o->press), rate);
     if (copy > 0) rates_at(s, cell, work, o->pct, slowdown(p, cell, high, o->press), above);
     for (int64_t b = 0; b < p->batches; b++) {
+        worth[b] = NEVER;
+        if (!(rate[b] > 0)) continue;
         double part = share_of(s, work, rate[b]), own = part;
         if (copy > 0 && part * (copy + 1) > 1) {
             own = 1 - copy * share_of(s, work, above[b]);
@@ -203,7 +208,7 @@ static void weigh(Search *s, const Node *n, Option *o, double low, double high)
         }
         double watt = watts(p->power_w + cell * p->shares * p->batches + b, s->at[o->pct], p->batches);
         served[b] = pi * own;
-        worth[b] = rate[b] > 0 ? base + gain_of(s, work, part) - pi * (part - own) - drawn(s, o->pct, watt) : NEVER;
+        worth[b] = base + gain_of(s, work, part) - pi * (part - own) - drawn(s, o->pct, watt);
         if (rate[b] > rate[fastest]) fastest = b;
         if (worth[b] > worth[best]) best = b;
     }
@@ -249,6 +254,31 @@ static double constant(const Search *s, const Node *n)
     return usd;
 }
 
+/* What is worth most within each share, where everything may repeat itself: `best` is by share. No larger one matters
+ * that is worth no more than a smaller one, and maxima are the same in any order. */
+FAST static void fill_shares(const double *best, int64_t units, int64_t step, double *rest)
+{
+    double worth[WHOLE + LANES], back[WHOLE + 1 + LANES]; /* `back`: `rest` from behind, then nothing */
+    int64_t least = units + 1, most = 0;
+    for (int64_t k = 1; k <= units; k++) {
+        worth[k - 1] = best[k * step];
+        if (worth[k - 1] > (most ? worth[most - 1] : 0)) most = k, least = least < k ? least : k;
+    }
+    for (int64_t k = 0; k < LANES; k++) worth[most + k] = 0, back[units + 1 + k] = NEVER;
+    back[units] = rest[0] = 0;
+    for (int64_t u = 1; u <= units; u++) {
+        double top[LANES], *from = back + units - u;
+        for (int64_t j = 0; j < LANES; j++) top[j] = from[1];
+        for (int64_t k = least; k <= (u < most ? u : most); k += LANES)
+            for (int64_t j = 0; j < LANES; j++) {
+                double sum = worth[k - 1 + j] + from[k + j];
+                top[j] = sum > top[j] ? sum : top[j];
+            }
+        for (int64_t j = 1; j < LANES; j++) top[0] = top[j] > top[0] ? top[j] : top[0];
+        rest[u] = from[0] = top[0];
+    }
+}
+
 /* Nets at the node's multipliers; options that cannot be in anything worth more than the goal are ruled out, whatever
  * else there is, for no rest is worth more than one that may repeat itself. */
 static void reduce(Search *s, Node *n)
@@ -262,12 +292,7 @@ static void reduce(Search *s, Node *n)
         o->net = worth - n->usd[0] * o->press - (n->usd[1] > 0 ? n->usd[1] * o->memory : 0) + n->usd[2] * o->lacking;
         if (o->net > best[o->pct]) best[o->pct] = o->net;
     }
-    rest[0] = 0;
-    for (int64_t u = 1; u <= s->units; u++) {
-        rest[u] = rest[u - 1];
-        for (int64_t k = 1; k <= u; k++)
-            if (best[k * s->effort->step] + rest[u - k] > rest[u]) rest[u] = best[k * s->effort->step] + rest[u - k];
-    }
+    fill_shares(best, s->units, s->effort->step, rest);
     double base = constant(s, n);
     for (int32_t i = 0; i < n->count; i++) {
         Option *o = &n->options[i];

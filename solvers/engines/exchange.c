@@ -411,7 +411,9 @@ static int serve(Walk *w, int64_t work, double heat)
     int64_t at = -1, also = -1;
     int x = -1;
     double way = uniform(w);
-    for (int turn = 0; way >= 0.3 && x < 0 && turn < HOSTS_TRIED; turn++) {
+    /* Where nobody hosts it nothing is looked at; whoever draws after that draws the same. */
+    for (int turn = 0; way >= 0.3 && !(w->replicas[work] > 0) && turn < HOSTS_TRIED; turn++) next(w);
+    for (int turn = 0; way >= 0.3 && w->replicas[work] > 0 && x < 0 && turn < HOSTS_TRIED; turn++) {
         at = below(w, w->used);
         x = place_of(w, &w->device[at], work);
     }

@@ -10,6 +10,7 @@ import html
 import json
 import threading
 import time
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -32,13 +33,19 @@ def number(value: int) -> str:
     return b64(value.to_bytes((value.bit_length() + 7) // 8))
 
 
+@cache
+def pair(name: str) -> rsa.RSAPrivateKey:
+    """One of a name for all providers of this process: to find its primes takes longer than any sign-in."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
 class Provider:
     """An identity provider on a socket, by a name of its own: another site than whoever is at 127.0.0.1."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        self.rsa = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.rsa = pair("its own")
         self.curve = ec.generate_private_key(ec.SECP256R1())
-        self.foreign = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.foreign = pair("another's")
         self.codes: dict[str, dict[str, str]] = {}
         self.header: dict[str, Any] = {"alg": "RS256", "kid": "r1"}
         self.claims: dict[str, Any] = {"sub": "u-1", "email": "ada@example.org", "groups": ["ml", "other"]}
