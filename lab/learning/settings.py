@@ -57,14 +57,14 @@ many times less.
 """
 _FLEET = "2xrtx-2060-super:8000,2xrtx-2060:6000"
 SIX = (
-    "alexnet:25:100-500,resnet50:80:100-400,vgg16:150:50-200,mnasnet1_0:50:100-400,mobilenet_v2:60:100-450,"
-    "efficientnet_b0:40:100-400"
+    "alexnet:64:100-500,resnet50:303:100-400,vgg16:125:50-200,mnasnet1_0:210:100-400,mobilenet_v2:170:100-450,"
+    "efficientnet_b0:158:100-400"
 )
 # From half the lowest rates on, so that light loads are known as well; at the upper ends eight networks are more than
 # these four GPUs can serve.
 EIGHT = (
-    "alexnet:25:50-500,resnet50:80:50-400,vgg16:150:25-200,mnasnet1_0:50:50-400,mobilenet_v2:60:50-450,"
-    "efficientnet_b0:40:50-400,resnet18:60:50-400,vgg19:200:25-200"
+    "alexnet:64:50-500,resnet50:303:50-400,vgg16:125:25-200,mnasnet1_0:210:50-400,mobilenet_v2:170:50-450,"
+    "efficientnet_b0:158:50-400,resnet18:75:50-400,vgg19:210:25-200"
 )
 SETTINGS = {"six": SIX, "eight": EIGHT}
 
@@ -101,10 +101,10 @@ def _gpus(part: str) -> list[GpuTruth]:
 
 
 def _network(part: str, kinds: list[GpuTruth], networks: int) -> ServedNetwork:
-    """`resnet50`, `resnet50:80` or `resnet50:80:100-400`: the limit in ms, and between which rates it wanders."""
+    """`resnet50`, `resnet50:80` or `resnet50:303:100-400`: the limit in ms, and between which rates it wanders."""
     told = re.fullmatch(rf"([A-Za-z0-9._-]+)(?::({_NUMBER}))?(?::({_NUMBER})-({_NUMBER}))?", part.strip())
     if told is None:
-        raise InputError(f"{part!r} is no network to train for: written resnet50, resnet50:80 or resnet50:80:100-400")
+        raise InputError(f"{part!r} is no network to train for: written resnet50, resnet50:80 or resnet50:303:100-400")
     loads = Resident(model=told[1], share_pct_sm=100, batch=LIMIT_BATCH)
     took_ms = [execution_curve_ms(kind, loads, kind.clock_mhz_sm_max)[-1] for kind in kinds]
     usual_rps = RATE_PART * sum(1000.0 * LIMIT_BATCH / each for each in took_ms) / networks

@@ -11,8 +11,10 @@ import pytest
 from lab.claims.claim import ClaimStatus, Effort, Outcomes, varied
 from lab.claims.inss import rules, worlds
 from lab.learning.evaluating import Score
-from lab.outcome import RunOutcome, metric
+from lab.learning.settings import setting
+from lab.outcome import RunOutcome, ServiceOutcome, metric
 from lab.world.scenario import WorldScenario
+from solvers.domain.ids import ServiceId
 from solvers.errors import InputError
 
 STATED = {"inss": 2897.0, "gpulet": 2000.0, "gslice": 1900.0, "igniter": 900.0, "bda_gpulet": 2250.0, "inss_ni": 2950.0}
@@ -21,9 +23,10 @@ VIOLATIONS = {"inss": 0.5, "gpulet": 4.4, "gslice": 4.5, "igniter": 3.8, "bda_gp
 
 def outcome(label: str, capacity: float, violation: float) -> RunOutcome:
     numbers = {"capacity_rps": capacity, "throughput_rps": 1000.0, "violation_pct": violation}
-    return RunOutcome(
-        scenario="s", contender=label, seed=0, metrics=tuple(metric(name, each) for name, each in numbers.items())
-    )
+    quiet = ServiceOutcome(service=ServiceId("p/quiet"), asked=900.0, completed=900.0, late=0.0, dropped=0.0)
+    poor = ServiceOutcome(service=ServiceId("p/poor"), asked=100.0, completed=85.0, late=5.0, dropped=15.0)
+    metrics = tuple(metric(name, each) for name, each in numbers.items())
+    return RunOutcome(scenario="s", contender=label, seed=0, metrics=metrics, services=(poor, quiet))
 
 
 ON_SIX = (worlds.capacity_gained, worlds.violations, worlds.gpulet_with_our_batches, worlds.blind_to_neighbours)
@@ -52,6 +55,14 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judge:
         return [each.status for each in found]
 
     return judge
+
+
+def test_violations_name_who_is_late_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {name: (outcome(name, 1.0, 2.0),) for name in STATED}
+    monkeypatch.setattr(worlds, "outcomes", lambda *_: made)
+    monkeypatch.setattr(worlds, "varied", lambda *_: made["inss"][0])
+    worlds._at_once.cache_clear()
+    assert "p/poor is late or dropped most, 20.0 %" in worlds.violations(Effort(seeds=1)).note
 
 
 def test_the_printed_figures_pass(judged: Judge) -> None:
@@ -96,6 +107,23 @@ def test_heavy_load_is_judged_across_fleets(monkeypatch: pytest.MonkeyPatch, fou
     told = worlds.heavy_load(Effort(seeds=1))
     assert told.status is status
     assert f"capacity_rps: InSS {four:.0f} on four GPUs, 2000 on five" in told.measured
+
+
+@pytest.mark.parametrize("name", ["inss-six", "inss-eight-4", "inss-eight-5", "inss-eight-6"])
+def test_limits_are_published_multiples_of_what_a_network_takes_alone_here(name: str) -> None:
+    world = worlds.world_of(name).scenario
+    limits = {str(each.service.model): each.service.slo.latency_ms for each in world.traffic}
+    assert limits == {model: round(worlds.translated_ms(model)) for model in limits}
+    published = {
+        str(each.service.model): each.service.slo.latency_ms for each in worlds._by_published_limits(world).traffic
+    }
+    assert published == {model: worlds.PUBLISHED[model].limit_ms for model in limits}
+
+
+@pytest.mark.parametrize("name", ["six", "eight"])
+def test_actors_learn_by_the_limits_that_plans_keep(name: str) -> None:
+    learned = {each.model: each.limit_ms for each in setting(name).served}
+    assert learned == {model: round(worlds.translated_ms(model)) for model in learned}
 
 
 def test_ablations_run_worlds_that_are_there() -> None:

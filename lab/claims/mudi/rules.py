@@ -22,7 +22,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Service, Slo, TrainingJob, WorkloadKind
 from solvers.engines.least_share import least_shares
-from solvers.policies.mudi.curves import MudiParameters, Rounding, least_share, programme, target_ms
+from solvers.policies.mudi.curves import MudiParameters, Rounding, least_share, programme, targets_ms
 from solvers.policies.mudi.models import Piecewise
 from solvers.policies.mudi.planner import Mudi
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth
@@ -123,7 +123,7 @@ def shares(_effort: Effort) -> ClaimEvidence:
     wrong = []
     printed = MudiParameters(rounding=Rounding.RATIO)
     for limit, waiting, target, share in WANTED:
-        seen = target_ms(limit, 1000.0 * waiting / limit, BATCH, printed)
+        seen = float(targets_ms(limit, 1000.0 * waiting / limit, BATCH, printed))
         got = FIXTURE.minimal_share(target)
         if not math.isclose(seen, target, rel_tol=1e-9) or got is None or abs(got - share) > 1e-9:
             wrong.append(f"limit {limit:g} ms: target {seen:g} ms, share {got}")

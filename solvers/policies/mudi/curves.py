@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, ProfilePoint
 from solvers.domain.value import value
@@ -101,18 +103,22 @@ class MudiParameters(TunedRecord):
 # --- The least share
 
 
-def target_ms(limit_ms: float, rate_rps: float, batch: int, parameters: MudiParameters) -> float:
-    """Longest execution of one batch with which a replica at this rate finishes a window's requests within it."""
-    stable_ms = 1000.0 * batch / rate_rps if rate_rps > 0 else math.inf
-    if math.isinf(limit_ms):
-        return stable_ms
-    window_ms = limit_ms * parameters.window_part
-    batches = window_target_batches(rate_rps * window_ms / 1000.0, batch, parameters.rounding)
-    return min(limit_ms, stable_ms, window_ms / batches if batches > 0 else math.inf)
+def targets_ms(limit_ms: ArrayLike, rate_rps: ArrayLike, batch: ArrayLike, parameters: MudiParameters) -> Floats:
+    """Longest execution of one batch with which a replica at this rate finishes a window's requests within it, for all
+    together that these columns say.
+    """
+    limit, rate, inputs = (np.asarray(each, dtype=np.float64) for each in (limit_ms, rate_rps, batch))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        stable_ms = 1000.0 * inputs / rate
+        window_ms = limit * parameters.window_part
+        batches = window_target_batches(rate * window_ms / 1000.0, inputs, parameters.rounding)
+        each_ms = np.where(batches > 0, window_ms / batches, math.inf)
+    return np.where(np.isinf(limit), stable_ms, np.minimum(np.minimum(limit, stable_ms), each_ms))
 
 
-def window_target_batches(requests: float, batch: int, rounding: Rounding) -> float:
-    return requests / batch if rounding is Rounding.RATIO else float(math.ceil(requests / batch - 1e-9))
+def window_target_batches(requests: Floats, batch: Floats, rounding: Rounding) -> Floats:
+    parts = requests / batch
+    return parts if rounding is Rounding.RATIO else np.ceil(parts - 1e-9)
 
 
 def least_share(curve: Piecewise, target: float, parameters: MudiParameters) -> float | None:
@@ -173,30 +179,47 @@ class MudiCurves:
 
     def beside(self, need: Need, number: int, company: Company) -> dict[int, Piecewise]:
         """Curve by batch on devices of a class beside these jobs."""
-        key = (need.model, number, company)
-        if key not in self._beside:
-            kind = self.beliefs.classes[number]
-            measured = self._measured(need, kind, company) if company else {}
+        self.know([(need, number, company)])
+        return self._beside[need.model, number, company]
+
+    def know(self, asked: Iterable[tuple[Need, int, Company]]) -> None:
+        """Make curves of all of these: those that layers tell in one go, which takes little longer than one of them."""
+        layered: dict[int, dict[tuple[ModelName, int, Company], tuple[Need, dict[int, Piecewise]]]] = {}
+        for need, number, company in asked:
+            key = (need.model, number, company)
+            if key in self._beside:
+                continue
             alone = None if need.tokens is not None else self._curves(need.model, number)
             batches = [] if alone is None else [int(batch) for batch in alone.batches]
             curves = dict(zip(batches, () if alone is None else alone.curves, strict=True))
-            self._beside[key] = {**self._slowed(need, number, company, curves), **_of(measured, curves)}
-        return self._beside[key]
+            factor = self._factor(need, number, company)
+            if factor is None:
+                layered.setdefault(number, {})[key] = need, curves
+            else:
+                slowed = {
+                    batch: replace(each, k1=each.k1 * factor, k2=each.k2 * factor, l0=each.l0 * factor)
+                    for batch, each in curves.items()
+                }
+                self._beside[key] = {**slowed, **self._measured(need, number, company, curves)}
+        for number, some in layered.items():
+            steep = _steepened(
+                self.slopes(number),
+                self.beliefs.classes[number],
+                [(model, company, curves) for (model, _, company), (_, curves) in some.items()],
+            )
+            for (key, (need, curves)), slowed in zip(some.items(), steep, strict=True):
+                self._beside[key] = {**slowed, **self._measured(need, number, key[2], curves)}
 
-    def _slowed(self, need: Need, number: int, company: Company, curves: dict[int, Piecewise]) -> dict[int, Piecewise]:
-        """Curves alone, slowed by jobs: alike at every share by those of known pressure, else as their layers say."""
+    def _factor(self, need: Need, number: int, company: Company) -> float | None:
+        """How many times longer everything takes beside jobs of known pressure; None where layers have to say."""
         kind = self.beliefs.classes[number]
         slowing = self.slowing(need, kind, company)
         if slowing is None:
             slopes, told = self.slopes(number), all(name in self.models for name in company)
             if told and slopes.ridge is not None and (need.model, kind.gpu_type) in slopes.services:
-                return _steepened(slopes, need.model, kind, company, curves)
+                return None
             slowing = (self.beliefs.policy.interference_margin - 1.0) * len(company)
-        factor = 1.0 + slowing
-        return {
-            batch: replace(each, k1=each.k1 * factor, k2=each.k2 * factor, l0=each.l0 * factor)
-            for batch, each in curves.items()
-        }
+        return 1.0 + slowing
 
     def slowing(self, need: Need, kind: DeviceClass, company: Company) -> float | None:
         """By how much of its latency alone a service is slowed beside these jobs, they on a half of the device; None
@@ -233,9 +256,12 @@ class MudiCurves:
             self._alone[key] = None if runs is None else _curve_through(runs)
         return self._alone[key]
 
-    def _measured(self, need: Need, kind: DeviceClass, company: Company) -> dict[int, Piecewise]:
-        """Curves fitted to points beside exactly these jobs."""
-        profile = self.beliefs.profiles.get((need.model, kind.gpu_type))
+    def _measured(
+        self, need: Need, number: int, company: Company, curves: Mapping[int, Piecewise]
+    ) -> dict[int, Piecewise]:
+        """Curves fitted to points beside exactly these jobs, of the batches that there are."""
+        kind = self.beliefs.classes[number]
+        profile = self.beliefs.profiles.get((need.model, kind.gpu_type)) if company else None
         wanted = Counter(company)
         points: dict[int, list[ProfilePoint]] = {}
         for point in () if profile is None else profile.points:
@@ -244,14 +270,10 @@ class MudiCurves:
         found = {}
         for batch, rows in points.items():
             share = np.array([row.share_pct_sm for row in rows]) / 100.0 / kind.sm_part
-            if len(np.unique(share)) >= PAIRS_MIN:
+            if batch in curves and len(np.unique(share)) >= PAIRS_MIN:
                 latency = np.array([row.latency_ms_p99 or row.latency_ms_mean for row in rows])
                 found[batch] = fitted(share, latency)
         return found
-
-
-def _of(measured: Mapping[int, Piecewise], curves: Mapping[int, Piecewise]) -> dict[int, Piecewise]:
-    return {batch: curve for batch, curve in measured.items() if batch in curves}
 
 
 Runs = tuple[bytes, bytes, bytes]
@@ -297,26 +319,29 @@ def _slopes_through(
 
 
 def _steepened(
-    slopes: MudiSlopes, model: ModelName, kind: DeviceClass, company: Company, curves: dict[int, Piecewise]
-) -> dict[int, Piecewise]:
+    slopes: MudiSlopes, kind: DeviceClass, asked: Sequence[tuple[ModelName, Company, Mapping[int, Piecewise]]]
+) -> list[dict[int, Piecewise]]:
     """Curves through what the slopes say at the knee, below it and on all of the device, the jobs dividing the rest;
     never faster than alone, nor flat before the knee and steep after it.
     """
-    shares = np.array([[LOW_PART * each.knee, each.knee, WHOLE] for each in curves.values()]).reshape(-1)
-    rest_pct, count = 100.0 * (1.0 - shares) / len(company), 1 + len(company)
-    queries = Queries.of(
-        [model, *company] * len(shares),
-        kind.gpu_type,
-        np.repeat(np.repeat(np.array(list(curves), dtype=np.float64), 3), count),
-        np.stack([100.0 * shares, *[rest_pct] * len(company)], axis=1).reshape(-1),
-    )
-    groups = Groups(members=queries, group=np.repeat(np.arange(len(shares), dtype=np.int64), count))
-    asked = np.arange(0, len(groups), count)
-    slowed = np.clip(slopes.slowed(groups, asked), 1.0, slopes.worst).reshape(-1, 3)
-    found = {}
-    for (batch, each), factors in zip(curves.items(), slowed, strict=True):
-        low, knee, whole = each(np.array([LOW_PART * each.knee, each.knee, WHOLE])) * factors
-        flat = float(min(0.0, (whole - knee) / (WHOLE - each.knee))) if each.knee < WHOLE else 0.0
-        steep = float(min(flat, (knee - low) / (each.knee * (1.0 - LOW_PART))))
-        found[batch] = Piecewise(k1=steep, k2=flat, knee=each.knee, l0=float(knee))
-    return found
+    parts = [(each.k1, each.k2, each.knee, each.l0) for *_, curves in asked for each in curves.values()]
+    k1, k2, knee, l0 = np.array(parts, dtype=np.float64).reshape(-1, 4).T
+    shares = np.stack([LOW_PART * knee, knee, np.full(len(knee), WHOLE)], axis=1)
+    others = np.repeat([len(company) for _, company, _ in asked], [len(curves) for *_, curves in asked]).repeat(3)
+    batch = np.repeat(np.array([size for *_, curves in asked for size in curves], dtype=np.float64), 3)
+    # The service first, then its company: of each group the first is asked about.
+    group = np.repeat(np.arange(shares.size, dtype=np.int64), 1 + others)
+    first = np.cumsum(1 + others) - (1 + others)
+    part_pct = np.repeat(100.0 * (1.0 - shares.reshape(-1)) / others, 1 + others)
+    part_pct[first] = 100.0 * shares.reshape(-1)
+    names = [name for model, company, curves in asked for _ in range(3 * len(curves)) for name in (model, *company)]
+    queries = Queries.of(names, kind.gpu_type, batch[group], part_pct)
+    factors = slopes.slowed(Groups(members=queries, group=group), first)
+    alone = l0[:, None] + np.where(shares <= knee[:, None], k1[:, None], k2[:, None]) * (shares - knee[:, None])
+    low, middle, whole = (alone * np.clip(factors, 1.0, slopes.worst).reshape(-1, 3)).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flat = np.where(knee < WHOLE, np.minimum(0.0, (whole - middle) / (WHOLE - knee)), 0.0)
+        steep = np.fmin(flat, (middle - low) / (knee * (1.0 - LOW_PART)))
+    bent = zip(steep.tolist(), flat.tolist(), knee.tolist(), middle.tolist(), strict=True)
+    lines = (Piecewise(k1=one, k2=two, knee=at, l0=level) for one, two, at, level in bent)
+    return [{size: next(lines) for size in curves} for *_, curves in asked]

@@ -1,14 +1,14 @@
 """What Mudi's selector ranks and divides by: slopes of all devices, the best co-location, shares and memory of jobs.
 
-The slopes of all devices at once, for one job, go by load sets: devices of a class that carry the same services at the
-same rates beside the same jobs are one, and its slope beside one more network is worked out once. The best co-location
-there is, for few jobs, is what the selector is held against.
+The slopes of all devices at once, for one job, are arrays over replicas: targets are worked out once, curves once for
+each service's network, company of jobs and network that comes. The best co-location there is, for few jobs, is what the
+selector is held against.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
@@ -17,65 +17,104 @@ import numpy as np
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import ModelName
 from solvers.planners.traits import limit_ms
-from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, target_ms
+from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, targets_ms
 from solvers.policies.mudi.sizing import CoordinatedReplica
 from solvers.problems.fleet import Places
+from solvers.problems.needs import Need
 
-LoadSet = tuple[int, tuple[tuple[str, float], ...], Company]
-"""Class of the device, services with the rate of a replica, networks of the jobs."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosted:
+    """Replicas of services, one per row, and what does not change about them while jobs come and go."""
+
+    device: Places
+    family: Places
+    """Of those with the same curves: the same network on a class of devices."""
+    target_ms: Floats
+    """By replica and batch; without meaning where a family has fewer batches than another."""
+    families: tuple[tuple[Need, int], ...]
+    batches: Floats
+    """So many each family has."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Scores:
-    """Of one draft. Every device has the number of its load set; who changes a device says so."""
+    """Of one draft. Services have their devices before the first slope is asked for; afterwards who changes the jobs of
+    a device says so.
+    """
 
     curves: MudiCurves
     parameters: MudiParameters
-    load_of: Callable[[int], tuple[int, list[CoordinatedReplica], Company]]
-    """Class, hosts and company of a device."""
-    number_of: Places
-    """Load set by device; below 0: not looked at yet."""
-    _numbers: dict[LoadSet, int] = field(default_factory=dict)
-    _loads: list[tuple[int, tuple[CoordinatedReplica, ...], Company]] = field(default_factory=list)
-    """What each load set is, by its number."""
-    _slopes: dict[tuple[int, ModelName], float] = field(default_factory=dict)
+    class_of: Places
+    hosts: Mapping[int, Sequence[CoordinatedReplica]]
+    company_of: Callable[[int], Company]
+    company: Places
+    """Number of the company by device; below 0: not looked at yet."""
+    _numbers: dict[Company, int] = field(default_factory=dict)
+    _lines: dict[tuple[int, int, ModelName], Floats] = field(default_factory=dict)
+    """By family, company and another network: k1, k2 and l0 of every batch."""
+    _hosted: Hosted | None = None
 
     def changed(self, device: int) -> None:
-        self.number_of[device] = -1
+        self.company[device] = -1
 
     def slopes(self, places: Places, model: ModelName) -> Floats:
         """What a whole device of share would change the latency of each device's services, beside this network too, in
-        ms.
+        ms: the mean over batches of the slope of the segment that the target lies on.
         """
-        for device in places[self.number_of[places] < 0]:
-            self.number_of[device] = self._number(int(device))
-        sets, position = np.unique(self.number_of[places], return_inverse=True)
-        values = np.array([self._slope(int(number), model) for number in sets])
-        return np.asarray(values[position])
+        if self._hosted is None:
+            self._hosted = self._host()
+        hosted = self._hosted
+        for device in places[self.company[places] < 0]:
+            present = self.company_of(int(device))
+            self.company[device] = self._numbers.setdefault(present, len(self._numbers))
+        asked = np.zeros(len(self.company), dtype=np.bool_)
+        asked[places] = True
+        rows = np.flatnonzero(asked[hosted.device])
+        device, family = hosted.device[rows], hosted.family[rows]
+        codes, position = np.unique(family * (len(self._numbers) + 1) + self.company[device], return_inverse=True)
+        pairs = [divmod(int(code), len(self._numbers) + 1) for code in codes]
+        lines = self._beside(pairs, model, hosted)[position]
+        steep = np.abs(np.where(hosted.target_ms[rows] >= lines[:, 2], lines[:, 0], lines[:, 1]))
+        total = np.zeros(len(rows))
+        for column in steep.T:
+            total += column
+        flatness = total / np.maximum(hosted.batches[family], 1.0)
+        return np.asarray(np.bincount(device, weights=flatness, minlength=len(self.company))[places], dtype=np.float64)
 
-    def _number(self, device: int) -> int:
-        kind, hosts, company = self.load_of(device)
-        key = (kind, tuple((str(host.need.workload), host.rate_rps) for host in hosts), company)
-        if key not in self._numbers:
-            self._numbers[key] = len(self._numbers)
-            self._loads.append((kind, tuple(hosts), company))
-        return self._numbers[key]
+    def _host(self) -> Hosted:
+        rows = [(device, host) for device in sorted(self.hosts) for host in self.hosts[device]]
+        device = np.array([at for at, _ in rows], dtype=np.intp)
+        known: dict[tuple[ModelName, int], int] = {}
+        families, family = list[tuple[Need, int]](), np.zeros(len(rows), dtype=np.intp)
+        for row, (at, host) in enumerate(rows):
+            key = (host.need.model, int(self.class_of[at]))
+            if key not in known:
+                known[key] = len(families)
+                families.append((host.need, key[1]))
+            family[row] = known[key]
+        sizes = [list(self.curves.beside(need, kind, ())) for need, kind in families]
+        most = max(map(len, sizes), default=0)
+        inputs = np.array([[*some, *[math.inf] * (most - len(some))] for some in sizes]).reshape(len(sizes), most)
+        limit = np.array([limit_ms(host.need) for _, host in rows])[:, None]
+        rate = np.array([host.rate_rps for _, host in rows])[:, None]
+        target = targets_ms(limit, rate, inputs[family], self.parameters)
+        batches = np.array([len(some) for some in sizes], dtype=np.float64)
+        return Hosted(device=device, family=family, target_ms=target, families=tuple(families), batches=batches)
 
-    def _slope(self, number: int, model: ModelName) -> float:
-        key = (number, model)
-        if key not in self._slopes:
-            kind, hosts, present = self._loads[number]
-            company = tuple(sorted((*present, model)))
-            self._slopes[key] = sum(self.flatness(host, kind, company) for host in hosts)
-        return self._slopes[key]
-
-    def flatness(self, host: CoordinatedReplica, kind: int, company: Company) -> float:
-        """Mean over batches of the slope of the segment that the target lies on."""
-        steep = []
-        for batch, curve in self.curves.beside(host.need, kind, company).items():
-            target = target_ms(limit_ms(host.need), host.rate_rps, batch, self.parameters)
-            steep.append(abs(curve.k1 if target >= curve.l0 else curve.k2))
-        return sum(steep) / len(steep) if steep else 0.0
+    def _beside(self, pairs: Sequence[tuple[int, int]], model: ModelName, hosted: Hosted) -> Floats:
+        """By family and company: k1, k2 and l0 of all batches beside these jobs and one of this network."""
+        present = list(self._numbers)
+        missing = [pair for pair in pairs if (*pair, model) not in self._lines]
+        wanted = [(*hosted.families[one], tuple(sorted((*present[number], model)))) for one, number in missing]
+        self.curves.know(wanted)
+        for pair, (need, kind, company) in zip(missing, wanted, strict=True):
+            lines = np.zeros((3, hosted.target_ms.shape[1]))
+            some = self.curves.beside(need, kind, company).values()
+            lines[:, : len(some)] = np.array([(each.k1, each.k2, each.l0) for each in some]).reshape(-1, 3).T
+            self._lines[*pair, model] = lines
+        shape = (len(pairs), 3, hosted.target_ms.shape[1])
+        return np.array([self._lines[*pair, model] for pair in pairs]).reshape(shape)
 
 
 Way = tuple[float, tuple[tuple[int, int], ...]]

@@ -79,8 +79,10 @@ class Slack:
         self.scores = Scores(
             curves=self.coordinator.sizer.curves,
             parameters=self.parameters,
-            load_of=lambda at: (int(fleet.class_of[at]), self.hosts.get(at, []), self.company(at)),
-            number_of=np.full(count, -1, dtype=np.intp),
+            class_of=fleet.class_of,
+            hosts=self.hosts,
+            company_of=self.company,
+            company=np.full(count, -1, dtype=np.intp),
         )
 
     def fill(self) -> None:

@@ -29,7 +29,7 @@ from solvers.planners.base import recalled
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
 from solvers.planners.traits import limit_ms
-from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, least_share, target_ms
+from solvers.policies.mudi.curves import Company, MudiCurves, MudiParameters, least_share, targets_ms
 from solvers.problems.choice import Option, Options
 from solvers.problems.needs import Need
 
@@ -209,11 +209,7 @@ class Sizer:
 
         def evaluate(batch: int) -> float:
             curve = curves.get(batch)
-            share = (
-                None
-                if curve is None
-                else least_share(curve, target_ms(limit_ms(need), rate_rps, batch, self.parameters), self.parameters)
-            )
+            share = None if curve is None else least_share(curve, targets[batch], self.parameters)
             at = self._refereed(options, mine, batch, share, rate_rps)
             if at is None or share is None:
                 return IMPOSSIBLE
@@ -222,6 +218,9 @@ class Sizer:
             return 1.0 / left + self.parameters.penalty * late.get(batch, 0.0)
 
         batches = [int(batch) for batch in np.unique(options.batch[mine])]
+        targets = dict(
+            zip(batches, targets_ms(limit_ms(need), rate_rps, batches, self.parameters).tolist(), strict=True)
+        )
         begin = first if first in batches else batches[len(batches) // 2]
         tuned = tune(batches, evaluate, int(begin), self.parameters)
         if tuned.batch not in seen:
@@ -299,6 +298,6 @@ class Coordinator:
         curve = self.sizer.curves.beside(host.need, option.device_class, company).get(option.batch)
         if curve is None:
             return False
-        target = target_ms(limit_ms(host.need), host.rate_rps, option.batch, self.sizer.parameters)
-        share = least_share(curve, target, self.sizer.parameters)
+        target = targets_ms(limit_ms(host.need), host.rate_rps, option.batch, self.sizer.parameters)
+        share = least_share(curve, float(target), self.sizer.parameters)
         return share is not None and 100.0 * share <= option.share_pct + 1e-6

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import ModelName
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
@@ -27,9 +28,9 @@ from solvers.policies.mudi.curves import (
     least_share,
     least_shares_of,
     programme,
-    target_ms,
+    targets_ms,
 )
-from solvers.policies.mudi.models import Piecewise, learn_alone
+from solvers.policies.mudi.models import MudiSlopes, Piecewise, learn_alone
 from solvers.problems.needs import Need
 from tests import builders
 
@@ -43,22 +44,33 @@ CONVEX = MudiParameters(share_engine=ShareEngine.CONVEX)
 )
 def test_the_fixture(limit: float, waiting: float, target: float, share: float) -> None:
     for parameters in (MudiParameters(), MudiParameters(rounding=Rounding.RATIO), CONVEX):
-        seen = target_ms(limit, 1000.0 * waiting / limit, 8, parameters)
+        seen = float(targets_ms(limit, 1000.0 * waiting / limit, 8, parameters))
         assert seen == pytest.approx(target)
         assert least_share(CURVE, seen, parameters) == pytest.approx(share, abs=1e-6)
 
 
 def test_parts_of_a_batch_count_as_a_batch_unless_printed_otherwise() -> None:
-    assert target_ms(100.0, 90.0, 8, MudiParameters()) == pytest.approx(50.0)
-    assert target_ms(100.0, 90.0, 8, MudiParameters(rounding=Rounding.RATIO)) == pytest.approx(800.0 / 9.0)
+    assert targets_ms(100.0, 90.0, 8, MudiParameters()) == pytest.approx(50.0)
+    assert targets_ms(100.0, 90.0, 8, MudiParameters(rounding=Rounding.RATIO)) == pytest.approx(800.0 / 9.0)
 
 
 def test_a_batch_is_never_slower_than_its_limit_or_than_requests_come() -> None:
-    assert target_ms(100.0, 1.0, 64, MudiParameters()) == 100.0
-    assert target_ms(100.0, 1.0, 64, MudiParameters(window_part=10.0)) == 100.0
-    assert target_ms(2200.0, 60.0, 8, MudiParameters(window_part=10.0)) == pytest.approx(22000.0 / 165)
-    assert target_ms(math.inf, 50.0, 8, MudiParameters()) == pytest.approx(160.0)
-    assert math.isinf(target_ms(math.inf, 0.0, 8, MudiParameters()))
+    assert targets_ms(100.0, 1.0, 64, MudiParameters()) == 100.0
+    assert targets_ms(100.0, 1.0, 64, MudiParameters(window_part=10.0)) == 100.0
+    assert targets_ms(2200.0, 60.0, 8, MudiParameters(window_part=10.0)) == pytest.approx(22000.0 / 165)
+    assert targets_ms(math.inf, 50.0, 8, MudiParameters()) == pytest.approx(160.0)
+    assert math.isinf(targets_ms(math.inf, 0.0, 8, MudiParameters()))
+    assert targets_ms(100.0, 0.0, 8, MudiParameters()) == 100.0
+
+
+def test_targets_of_many_are_those_of_each() -> None:
+    limits, rates, batches = [100.0, math.inf, 40.0], [90.0, 50.0, 0.0], [1, 8, 32]
+    many = targets_ms(np.array(limits)[:, None], np.array(rates)[:, None], batches, MudiParameters())
+    each = [
+        [targets_ms(limit, rate, batch, MudiParameters()) for batch in batches]
+        for limit, rate in zip(limits, rates, strict=True)
+    ]
+    assert many.tolist() == each
 
 
 def test_no_share_where_the_whole_device_is_too_slow() -> None:
@@ -178,6 +190,28 @@ def test_slopes_beside_a_strange_network_follow_from_what_it_is_made_of() -> Non
         assert strong[batch](almost) / curve(almost) < 0.9 * strong[batch].l0 / curve.l0
     two = made.beside(need, 0, (SMALL, SMALL))
     assert all(two[batch].l0 >= slight[batch].l0 * 0.9 for batch in alone)
+
+
+def test_curves_of_many_companies_at_once_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the regression is asked once."""
+    (together, need), (apart, _) = strangers(), strangers()
+    companies = [(SMALL,), (LARGE,), (SMALL, LARGE), (SMALL, SMALL, LARGE), (BERT,)]
+    asked, slowed = list[int](), MudiSlopes.slowed
+
+    def counted(slopes: MudiSlopes, groups: Groups, rows: Whole) -> Floats:
+        asked.append(len(rows))
+        return slowed(slopes, groups, rows)
+
+    monkeypatch.setattr(MudiSlopes, "slowed", counted)
+    together.know([(need, 0, company) for company in companies])
+    # That of BERT was measured.
+    assert asked == [3 * (len(companies) - 1) * len(together.beside(need, 0, ()))]
+    for company in companies:
+        many, one = (made.beside(need, 0, company) for made in (together, apart))
+        assert list(many) == list(one)
+        for batch, curve in one.items():
+            parts = [(each.k1, each.k2, each.knee, each.l0) for each in (many[batch], curve)]
+            assert parts[0] == pytest.approx(parts[1], rel=1e-12, abs=1e-12)
 
 
 def test_plans_steepen_by_the_regression_that_is_judged() -> None:

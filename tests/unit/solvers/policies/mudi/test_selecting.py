@@ -71,13 +71,12 @@ def test_placing_jobs_one_by_one_is_what_the_plan_does() -> None:
     assert sorted(shares) == sorted(share for share, _ in last.sizes)
 
 
-def test_a_slope_is_worked_out_once_for_devices_that_carry_the_same() -> None:
+def test_only_the_device_that_took_a_job_is_looked_at_again() -> None:
     slack = slack_of(room("one", jobs=3))
     need = next(need for need in slack.draft.case.needs if need.kind is WorkloadKind.JOB)
-    job = slack.draft.case.snapshot.jobs[0]
-    assert slack.place(need, job) is not None
-    # That with the service, and the three without anybody, of which one has the job now.
-    assert {int(number) for number in slack.scores.number_of} == {-1, 0, 1}
+    decision = slack.place(need, slack.draft.case.snapshot.jobs[0])
+    assert decision is not None
+    assert np.flatnonzero(slack.scores.company < 0).tolist() == [decision.device]
 
 
 def test_what_runs_stays_then_grows_then_is_tuned_and_then_the_job_goes() -> None:
