@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,14 +15,17 @@ from typing import Any
 
 from agents.wire import NodeReceipt, ReplicaReadBack, encode
 from app.api.auth import CACHE_TTL_MS
+from app.clock import SystemClock
+from app.settings import Settings
 from app.store import targets
 from app.store.ledger import account
+from app.workers import scheduler
 from solvers.domain.plan import Plan
 from solvers.errors import LeaseLostError, StateError, SupersededError, TransientError
 from tests import builders
 from tests.chaos.history import ABSENT, Seen
 from tests.chaos.turnstile import EPOCH
-from tests.integration.api.world import OWN, World, join_message, spec
+from tests.integration.api.world import CLUSTER, OWN, World, join_message, spec
 from tests.integration.store import plans as stored
 from tests.integration.store.samples import device_report, replica_report, report
 
@@ -33,6 +37,8 @@ TTL_S = 30.0
 STEP_MS = 50.0
 STEP = timedelta(milliseconds=1)
 """By which it gets later for the database: nobody falls silent in the thousand steps of a history."""
+JUMPS_S = (10, 60, 7_200, 10_000_000)
+"""By which the database's clock jumps, forwards or backwards: the last is longer than anything is kept."""
 REMEMBERED_STEPS = round(CACHE_TTL_MS / STEP_MS)
 VISION = f"{OWN}/vision#0"
 FORGED = 2_000_000.0
@@ -60,10 +66,11 @@ class Wish:
 
 class Clock:
     """Tells the time, counts moments and steps, and how often all nodes were silent for so long that a name may be
-    taken.
+    taken. The database's clock may stand elsewhere than everybody else's.
     """
 
     def __init__(self) -> None:
+        self._ahead = self._ahead_max = timedelta()
         self.moment = 0
         self.silences = 0
         self.steps = 0
@@ -79,6 +86,19 @@ class Clock:
 
     def now(self) -> datetime:
         return EPOCH + self.steps * STEP
+
+    def database_now(self) -> datetime:
+        return self.now() + self._ahead
+
+    def jump(self, seconds: int) -> None:
+        """The database's clock jumps; forwards, all fall silent."""
+        self._ahead += timedelta(seconds=seconds)
+        self._ahead_max = max(self._ahead_max, self._ahead)
+        self.silences += seconds > 0
+
+    def catch_up(self) -> None:
+        """No row of the database is of a time to come any more."""
+        self.jump(round((self._ahead_max - self._ahead).total_seconds()))
 
     def tick(self) -> int:
         self.moment += 1
@@ -477,6 +497,8 @@ class Planner(Rememberer):
             if not self._person and (self._token is None or not trusting):
                 with database.transaction() as session:
                     lease = targets.acquire_lease(session, targets.PLANNER, self._name, TTL_S)
+                    others = targets.read_lease(session, targets.PLANNER) if lease is None else None
+                assert others is None or others.left_s <= TTL_S, f"{others} outlasts what anybody asked for"
                 self._token = None if lease is None else lease.token
                 if lease is None:
                     return None
@@ -494,6 +516,20 @@ class Planner(Rememberer):
             generation = plan.parent + 1
             assert generation not in self._promoted.plans, f"generation {generation} was acknowledged twice"
             self._promoted.plans[generation] = plan
+
+
+class Housekeeper(Actor):
+    """Drops what was kept for long enough, which is nothing here, however late the database's clock makes it."""
+
+    def __init__(self, clock: SystemClock) -> None:
+        self._clock = clock
+
+    def wish(self, stream: random.Random) -> Wish | None:
+        return None if stream.random() < 0.4 else Wish(name="retain", work=self._retain, heard=lambda _: None)
+
+    def _retain(self, world: World) -> None:
+        with suppress(TransientError, StateError):
+            scheduler.Housekeeping(world.database, Settings(cluster=CLUSTER), self._clock).retain(lambda: None)
 
 
 class Accountant(Actor):

@@ -30,6 +30,7 @@ from solvers.planners import registry
 from tests import builders
 from tests.asgi import client_of
 from tests.chaos.actors import (
+    JUMPS_S,
     LOST,
     STEP_MS,
     Accountant,
@@ -38,6 +39,7 @@ from tests.chaos.actors import (
     Clock,
     Doubter,
     Forger,
+    Housekeeper,
     Planner,
     Poster,
     Promoted,
@@ -57,7 +59,10 @@ TEMPLATE = "chaos_template"
 REPLICAS = 2
 WISHES = 70
 UNDER_WAY = 3
-ODDS = {"cut": 0.02, "full": 0.01, "lose": 0.05, "freeze": 0.02, "expire": 0.02, "silence": 0.01, "restart": 0.01}
+ODDS = {
+    "cut": 0.02, "full": 0.01, "lose": 0.05, "freeze": 0.02, "expire": 0.02, "silence": 0.01, "jump": 0.005,
+    "restart": 0.01,
+}  # fmt: skip
 """At each step; of a lost answer, at each beginning."""
 ZEAL = (0.1, 0.5, 1.0, 1.0, 4.0)
 FREEZE_STEPS = 60
@@ -128,7 +133,7 @@ class Life:
         self._clock = clock = Clock()
         self._time = StepTime(clock)
         self._turnstile = Turnstile(url)
-        self._databases = [WatchedDatabase(url, clock.now, pool_size=4) for _ in range(REPLICAS)]
+        self._databases = [WatchedDatabase(url, clock.database_now, pool_size=4) for _ in range(REPLICAS)]
         self._secrets = secrets
         self._worlds = [self._served(database) for database in self._databases]
         self._frozen: dict[str, int] = {}
@@ -146,6 +151,7 @@ class Life:
             *(Writer(name, place * 10 + number, clock, self.seen[name], tags)
               for place, name in enumerate(DOCUMENTS, 1) for number in range(3)),
             *self.posters, *map(Doubter, self.posters), *self.reporters, self._node, self._forger, Accountant(),
+            Housekeeper(self._time),
             *(Planner(name, place, self.promoted) for place, name in enumerate(PLANNERS, 1)),
         ]  # fmt: skip
         # Each history has its own busy ones and its own troubles: what is rare everywhere is common somewhere.
@@ -302,6 +308,10 @@ class Life:
         if self._strikes("silence"):
             self._silence()
             self._tell("silence", "of every node, for 40 s")
+        if self._strikes("jump"):
+            jump_s = self._stream.choice(JUMPS_S) * self._stream.choice((-1, 1))
+            self._clock.jump(jump_s)
+            self._tell("jump", f"of the database's clock by {jump_s} s")
         place = self._stream.randrange(REPLICAS)
         if self._strikes("restart") and all(where != place for _, _, where in self._wishes.values()):
             self._worlds[place].client.close()
@@ -353,6 +363,7 @@ class Life:
 
     def _drain(self) -> None:
         """Everybody gets the answers that are still owed, on a calm day."""
+        self._clock.catch_up()
         for _ in range(400):
             owing = [actor for actor in self._actors if actor.pending()]
             if not owing:

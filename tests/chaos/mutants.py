@@ -33,6 +33,13 @@ MUTANTS = (
     Mutant("versions are not compared", "app.store.documents", "not in (None, before.version)", "in ()"),
     Mutant("names are anybody's", "app.services.declared.fleet", "if heard_s < ALIVE_S:", "if False:"),
     Mutant("reports die with their agent", "agents.loop.collect", "self._file.append(made, self._reports)", "pass"),
+    Mutant("clocks are not compared", "app.workers.scheduler", "if abs(ahead_s) >= settings", "if 0 > settings"),
+    Mutant(
+        "leases outlast their clock",
+        "app.store.targets",
+        'named("acquire_lease")',
+        'type(sql := named("acquire_lease"))(sql.text.replace("OR held.expires_at >", "AND held.expires_at <"))',
+    ),
     Mutant("what waits is forgotten", "agents.loop.unsent", "if waiting else", "if False else"),
 )
 
