@@ -1,5 +1,6 @@
 """Who uses the control plane in a simulated history: writers of documents, senders of work under a key, nodes that
-report, forgers, planners that take turns, a person and an accountant. Each knows what was acknowledged to it.
+report, forgers, planners that take turns, a person, an accountant and housekeeping. Each knows what was acknowledged
+to it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ STEP = timedelta(milliseconds=1)
 """By which it gets later for the database: nobody falls silent in the thousand steps of a history."""
 JUMPS_S = (10, 60, 7_200, 10_000_000)
 """By which the database's clock jumps, forwards or backwards: the last is longer than anything is kept."""
+SURE_S = 10.0
+"""So far from its end, nothing ends while somebody asks."""
 REMEMBERED_STEPS = round(CACHE_TTL_MS / STEP_MS)
 VISION = f"{OWN}/vision#0"
 FORGED = 2_000_000.0
@@ -74,6 +77,7 @@ class Clock:
         self.moment = 0
         self.silences = 0
         self.steps = 0
+        self.jumped_step = -REMEMBERED_STEPS
         self.takings = 0
         """Joins under way that may have found a name free ..."""
         self.taken_step = -REMEMBERED_STEPS
@@ -92,6 +96,7 @@ class Clock:
 
     def jump(self, seconds: int) -> None:
         """The database's clock jumps; forwards, all fall silent."""
+        self.jumped_step = self.steps
         self._ahead += timedelta(seconds=seconds)
         self._ahead_max = max(self._ahead_max, self._ahead)
         self.silences += seconds > 0
@@ -516,6 +521,34 @@ class Planner(Rememberer):
             generation = plan.parent + 1
             assert generation not in self._promoted.plans, f"generation {generation} was acknowledged twice"
             self._promoted.plans[generation] = plan
+
+
+class Guest(Actor):
+    """Comes with what is good for a time by the database's clock, a viewer's token and a join token: before its end, no
+    more after it, and again where that clock is set back.
+    """
+
+    def __init__(self, clock: Clock, until: datetime) -> None:
+        self._clock, self._until = clock, until
+
+    def wish(self, stream: random.Random) -> Wish | None:
+        came, jumped = self._clock.database_now(), self._clock.jumped_step
+        with_what = stream.choice(("guest", "ticket"))
+        left_s = (self._until - came).total_seconds()
+        is_sure = abs(left_s) > SURE_S and self._clock.steps >= jumped + REMEMBERED_STEPS
+
+        def heard(answer: Answer) -> None:
+            statuses = (200, 409) if left_s > 0 else (401,)
+            expect(f"{with_what} with {left_s:.0f} s left", answer, 200, 401, 409)
+            if is_sure and jumped == self._clock.jumped_step:
+                expect(f"{with_what} with {left_s:.0f} s left", answer, *statuses)
+
+        return Wish(name=f"guest with {with_what}", work=lambda world: self._come(world, with_what), heard=heard)
+
+    def _come(self, world: World, with_what: str) -> Answer:
+        if with_what == "ticket":
+            return asked(world, "POST", "/v1/agent/join", "ticket", plain=encode(join_message("guest", "boot-guest")))
+        return asked(world, "GET", "/v1/services", with_what)
 
 
 class Housekeeper(Actor):

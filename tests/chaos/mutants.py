@@ -40,6 +40,7 @@ MUTANTS = (
         'named("acquire_lease")',
         'type(sql := named("acquire_lease"))(sql.text.replace("OR held.expires_at >", "AND held.expires_at <"))',
     ),
+    Mutant("expiry is forgotten", "app.store.tokens", "is_(None), tokens.c.expires_at > func.now()", "is_(None), True"),
     Mutant("what waits is forgotten", "agents.loop.unsent", "if waiting else", "if False else"),
 )
 

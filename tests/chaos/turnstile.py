@@ -36,6 +36,8 @@ LOOK_S = 0.02
 """Most come to their next point before the first look, which costs as much as their step."""
 STUCK_LOOKS = 10_000
 LEAVING_S = 30.0
+NO_WAIT = "SET lock_timeout = '10ms'"
+"""While everybody stands still, a lock is had at once or not at all."""
 EPOCH = datetime(2026, 3, 4, 12, tzinfo=UTC)
 """When histories begin."""
 TIMED = (
@@ -328,6 +330,7 @@ class Turnstile:
     def __init__(self, url: str) -> None:
         self.under_way: list[Operation] = []
         self._control = psycopg.connect(libpq_url(url), autocommit=True, application_name="turnstile")
+        self._control.execute(NO_WAIT)
 
     def close(self) -> None:
         """With what is still under way, as where a promise was seen to be broken."""
