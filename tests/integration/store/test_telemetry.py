@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,8 +12,9 @@ from sqlalchemy.orm import Session
 from app.store import ingest, nodes, telemetry
 from app.store.engine import Database
 from app.store.telemetry import TelemetryWindow
-from solvers.errors import FieldError
+from solvers.errors import FieldError, TransientError
 from tests.integration.store.samples import device_report, edge_report, put_node, replica_report, report
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -102,6 +104,30 @@ def test_rows_without_a_partition_wait_and_move_in_when_it_is_made(database: Dat
     with database.transaction() as session:
         telemetry.ensure_partitions(session, 12)
         assert _homes(session) == [f"report_log_p{late:%Y%m%d}", "report_log_default"]
+
+
+def test_a_row_that_waits_while_its_partition_is_made_is_to_be_sent_again(database: Database) -> None:
+    """It was on its way to the default partition, which must not hold it any more; no rule of ours refuses it."""
+    late = _today() + timedelta(days=12, hours=6)
+
+    def store() -> None:
+        with database.transaction() as session:
+            _log(session, late)
+
+    def waits() -> bool:
+        with database.reading() as session:
+            return bool(session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as session:
+            telemetry.ensure_partitions(session, 12)
+            storing = pool.submit(store)
+            wait_until(waits)
+        with pytest.raises(TransientError):
+            storing.result()
+    store()
+    with database.reading() as session:
+        assert _homes(session) == [f"report_log_p{late:%Y%m%d}"]
 
 
 def _send(database: Database) -> None:
