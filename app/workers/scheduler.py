@@ -7,6 +7,7 @@ planner is run `children`'s; what a minute or a partition is, is SQL behind `app
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -170,9 +171,10 @@ class Housekeeping:
         """
         settings = self._settings
         days = settings.retention_cycle_days
-        done: dict[str, int] = {}
-        with self._database.transaction() as session:
-            done["partitions_made"] = telemetry.ensure_partitions(session, PARTITION_DAYS_AHEAD)
+        done = Counter[str]()
+        for parent in telemetry.PARENTS:
+            with self._database.transaction() as session:
+                done["partitions_made"] += telemetry.ensure_partitions(session, PARTITION_DAYS_AHEAD, (parent,))
         # One transaction each: a step that must wait for a lock holds up no other.
         steps: dict[str, Callable[[Session], int]] = {
             "raw_dropped": lambda session: ledger.drop_raw_telemetry(

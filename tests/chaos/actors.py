@@ -1,6 +1,6 @@
 """Who uses the control plane in a simulated history: writers of documents, senders of work under a key, nodes that
-report, forgers, planners that take turns, a person, an accountant and housekeeping. Each knows what was acknowledged
-to it.
+report, forgers, planners that take turns, a person, an accountant, housekeeping and guests with tokens that end.
+Each knows what was acknowledged to it.
 """
 
 from __future__ import annotations
