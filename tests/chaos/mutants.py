@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 
@@ -53,6 +54,9 @@ def planted(mutant: Mutant) -> Iterator[None]:
     assert mutant.old in text, f"{mutant.module} does not say {mutant.old!r} any more"
     before = dict(vars(module))
     exec(compile(text.replace(mutant.old, mutant.new), str(module.__file__), "exec"), vars(module))
+    # A member of another enumeration is another one to all who compare.
+    kept = {name: each for name, each in before.items() if isinstance(each, type) and issubclass(each, Enum)}
+    vars(module).update(kept)
     try:
         yield
     finally:
