@@ -40,6 +40,10 @@ STEP = timedelta(milliseconds=1)
 """By which it gets later for the database: nobody falls silent in the thousand steps of a history."""
 JUMPS_S = (10, 60, 7_200, 10_000_000)
 """By which the database's clock jumps, forwards or backwards: the last is longer than anything is kept."""
+BEHIND_MAX = timedelta(hours=12)
+"""No further behind: what is written further back than it is kept is old once that clock is right again, and dropped.
+Nobody promises that it stays.
+"""
 SURE_S = 10.0
 """So far from its end, nothing ends while somebody asks."""
 REMEMBERED_STEPS = round(CACHE_TTL_MS / STEP_MS)
@@ -94,16 +98,19 @@ class Clock:
     def database_now(self) -> datetime:
         return self.now() + self._ahead
 
-    def jump(self, seconds: int) -> None:
-        """The database's clock jumps; forwards, all fall silent."""
-        self.jumped_step = self.steps
-        self._ahead += timedelta(seconds=seconds)
+    def jump(self, seconds: float) -> float:
+        """The database's clock jumps by so much, backwards by less where that would be too far; forwards, all fall
+        silent.
+        """
+        before, self.jumped_step = self._ahead, self.steps
+        self._ahead = max(before + timedelta(seconds=seconds), -BEHIND_MAX)
         self._ahead_max = max(self._ahead_max, self._ahead)
-        self.silences += seconds > 0
+        self.silences += self._ahead > before
+        return (self._ahead - before).total_seconds()
 
     def catch_up(self) -> None:
         """No row of the database is of a time to come any more."""
-        self.jump(round((self._ahead_max - self._ahead).total_seconds()))
+        self.jump((self._ahead_max - self._ahead).total_seconds())
 
     def tick(self) -> int:
         self.moment += 1

@@ -325,9 +325,8 @@ class Life:
             self._silence()
             self._tell("silence", "of every node, for 40 s")
         if self._strikes("jump"):
-            jump_s = self._stream.choice(JUMPS_S) * self._stream.choice((-1, 1))
-            self._clock.jump(jump_s)
-            self._tell("jump", f"of the database's clock by {jump_s} s")
+            jump_s = self._clock.jump(self._stream.choice(JUMPS_S) * self._stream.choice((-1, 1)))
+            self._tell("jump", f"of the database's clock by {jump_s:.0f} s")
         place = self._stream.randrange(REPLICAS)
         if self._strikes("restart") and all(where != place for _, _, where in self._wishes.values()):
             self._worlds[place].client.close()
