@@ -99,7 +99,7 @@ def build_planner(settings: Settings) -> PlannerWorker:
             pool=pool,
             planning=_planning(settings, database, clock, pool, beliefs),
             learning=Learning(database, beliefs.current),
-            housekeeping=Housekeeping(database, settings),
+            housekeeping=Housekeeping(database, settings, clock),
             told=PlannerTold(lambda: keeper.token() is not None, _tracer(settings, keeper.holder)),
             webhooks=WebhookSender(
                 database,

@@ -196,7 +196,8 @@ class Authenticator:
     def _ask_for_all(self, now_ms: float) -> None:
         with self._lock:
             late = {key: known for key, known in self._known.items() if known.used_ms >= now_ms - LATE_MS}
-        held = {key: known.actor for key, known in late.items() if known.actor is not None}
+        # What had expired is looked up again: it is good again where the database's clock was set back.
+        held = {key: each.actor for key, each in late.items() if each.actor is not None and not each.actor.has_expired}
         ended = set(self._ended(tuple(held.values()))) if held else set()
         with self._lock:
             # Not of those that were looked up or forgotten meanwhile.

@@ -63,6 +63,9 @@ def core_error(error: psycopg.Error) -> HeadroomError | None:
     """What a driver error means to the core; None when it is a bug of ours."""
     if isinstance(error, _RETRYABLE):
         return TransientError(f"database: {_first_line(error)}", sqlstate=error.sqlstate)
+    if isinstance(error, psycopg.errors.CheckViolation) and error.diag.constraint_name is None:
+        # No rule of ours: a partition was made for a row that was on its way to the default one.
+        return TransientError(f"database: {_first_line(error)}", sqlstate=error.sqlstate)
     if isinstance(error, _CALLER_WRONG):
         return InputError(f"a value does not fit into the database: {_first_line(error)}", sqlstate=error.sqlstate)
     if isinstance(error, psycopg.IntegrityError):

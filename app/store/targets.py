@@ -56,8 +56,8 @@ class Lease:
 def acquire_lease(session: Session, name: str, holder: str, ttl_s: float) -> Lease | None:
     """Take or renew the lease; None while somebody else holds it."""
     wanted = {"name": name, "holder": holder, "ttl_s": ttl_s}
-    taken = session.execute(named("acquire_lease"), wanted).one_or_none()
-    return None if taken is None else read_lease(session, name)
+    has_it = session.execute(named("acquire_lease"), wanted).scalar_one_or_none()
+    return read_lease(session, name) if has_it == holder else None
 
 
 def release_lease(session: Session, name: str, holder: str) -> bool:

@@ -7,6 +7,7 @@ Ages are the database's, so that one clock judges all. Rows come out as they wer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -232,6 +233,8 @@ def served(session: Session, window_s: float) -> tuple[ServedRow, ...]:
 
 BUCKETS_MAX = 2_000
 DAYS_AHEAD = 7
+PARENTS = ("device_samples", "replica_samples", "rate_samples", "report_log")
+"""Tables of raw telemetry, which have partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +307,9 @@ def service_series(session: Session, service: str, window: TelemetryWindow) -> t
     return records(session, ServicePoint, named("service_series"), service=service, **asdict(window))
 
 
-def ensure_partitions(session: Session, days_ahead: int = DAYS_AHEAD) -> int:
-    """Make the missing partitions of today and the coming days; returns how many were made."""
-    return int(session.execute(named("ensure_partitions"), {"days": days_ahead}).scalar_one())
+def ensure_partitions(session: Session, days_ahead: int = DAYS_AHEAD, parents: Sequence[str] = PARENTS) -> int:
+    """Make the missing partitions of today and the coming days; returns how many were made. While others read and
+    write, those of one table in a transaction: it keeps them from its default partition.
+    """
+    wanted = ({"days": days_ahead, "parent": parent} for parent in parents)
+    return sum(int(session.execute(named("ensure_partitions"), each).scalar_one()) for each in wanted)

@@ -7,6 +7,7 @@ planner is run `children`'s; what a minute or a partition is, is SQL behind `app
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -139,9 +140,10 @@ _keeping_log = EventLog("headroom.housekeeping")
 class Housekeeping:
     """The loops that plan nothing; each part of their work in a transaction of its own."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, clock: Clock) -> None:
         self._database = database
         self._settings = settings
+        self._clock = clock
 
     def account(self, leader: Leader) -> None:  # noqa: ARG002 - every loop is told who leads
         """Bring the ledger up to the last settled minute."""
@@ -164,12 +166,17 @@ class Housekeeping:
             _keeping_log.warning("budgets.at_risk", budgets=risks)
 
     def retain(self, leader: Leader) -> None:  # noqa: ARG002 - every loop is told who leads
-        """Make the partitions of the coming days and drop what is older than the settings keep."""
+        """Make the partitions of the coming days and drop what is older than the settings keep; nothing while the
+        database's clock stands elsewhere than this machine's, for what it calls old may be all there is.
+        """
         settings = self._settings
         days = settings.retention_cycle_days
+        done = Counter[str]()
+        for parent in telemetry.PARENTS:
+            with self._database.transaction() as session:
+                done["partitions_made"] += telemetry.ensure_partitions(session, PARTITION_DAYS_AHEAD, (parent,))
         # One transaction each: a step that must wait for a lock holds up no other.
         steps: dict[str, Callable[[Session], int]] = {
-            "partitions_made": lambda session: telemetry.ensure_partitions(session, PARTITION_DAYS_AHEAD),
             "raw_dropped": lambda session: ledger.drop_raw_telemetry(
                 session,
                 _now(session),
@@ -187,9 +194,12 @@ class Housekeeping:
             "deliveries_deleted": webhooks.forget,
             "keys_deleted": lambda session: idempotency.delete_older(session, settings.idempotency_ttl_s),
         }
-        done: dict[str, int] = {}
         for name, step in steps.items():
             with self._database.transaction() as session:
+                ahead_s = _now(session).timestamp() - self._clock.now_s()
+                if abs(ahead_s) >= settings.report_clock_skew_s:
+                    _keeping_log.warning("retention.clocks_apart", database_ahead_s=round(ahead_s))
+                    return
                 done[name] = step(session)
         with self._database.transaction() as session:
             kept = ledger.kept_bytes(session)

@@ -15,9 +15,13 @@ branch_labels = None
 depends_on = None
 
 BEFORE = {
-    "ensure_partitions": "0036", "heard": "0010", "roll_device_minutes": "0010", "roll_service_minutes": "0010",
-    "readings": "0012", "write_ledger": "0049",
-}  # fmt: skip
+    "0050_ensure_partitions": "0036_ensure_partitions",
+    "0050_heard": "0010_heard",
+    "0050_roll_device_minutes": "0010_roll_device_minutes",
+    "0050_roll_service_minutes": "0010_roll_service_minutes",
+    "0050_readings": "0012_readings",
+    "0050_write_ledger": "0049_write_ledger",
+}
 
 
 OPTIONS = """
@@ -41,12 +45,12 @@ RESET = "RESET (autovacuum_vacuum_insert_threshold, autovacuum_analyze_scale_fac
 def upgrade() -> None:
     """The same rows for less."""
     for name in BEFORE:
-        op.execute(definition(f"0050_{name}"))
+        op.execute(definition(name))
     op.execute(OPTIONS.replace("{change}", SET))
 
 
 def downgrade() -> None:
     """The functions as they were."""
-    for name, number in BEFORE.items():
-        op.execute(definition(f"{number}_{name}"))
+    for name in BEFORE.values():
+        op.execute(definition(name))
     op.execute(OPTIONS.replace("{change}", RESET))

@@ -36,7 +36,7 @@ def main() -> int:
     if asked.processes == 1:
         return _told([live_all(seeds)])
     with ProcessPoolExecutor(asked.processes, get_context("spawn"), _save) as pool:
-        return _told(list(pool.map(live_all, parts)))
+        return _told(list(pool.map(live_all, parts, range(asked.processes))))
 
 
 def _save() -> None:

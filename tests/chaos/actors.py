@@ -1,5 +1,6 @@
 """Who uses the control plane in a simulated history: writers of documents, senders of work under a key, nodes that
-report, forgers, planners that take turns, a person and an accountant. Each knows what was acknowledged to it.
+report, forgers, planners that take turns, a person, an accountant, housekeeping and guests with tokens that end.
+Each knows what was acknowledged to it.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,14 +16,17 @@ from typing import Any
 
 from agents.wire import NodeReceipt, ReplicaReadBack, encode
 from app.api.auth import CACHE_TTL_MS
+from app.clock import SystemClock
+from app.settings import Settings
 from app.store import targets
 from app.store.ledger import account
+from app.workers import scheduler
 from solvers.domain.plan import Plan
 from solvers.errors import LeaseLostError, StateError, SupersededError, TransientError
 from tests import builders
 from tests.chaos.history import ABSENT, Seen
 from tests.chaos.turnstile import EPOCH
-from tests.integration.api.world import OWN, World, join_message, spec
+from tests.integration.api.world import CLUSTER, OWN, World, join_message, spec
 from tests.integration.store import plans as stored
 from tests.integration.store.samples import device_report, replica_report, report
 
@@ -33,6 +38,14 @@ TTL_S = 30.0
 STEP_MS = 50.0
 STEP = timedelta(milliseconds=1)
 """By which it gets later for the database: nobody falls silent in the thousand steps of a history."""
+JUMPS_S = (10, 60, 7_200, 10_000_000)
+"""By which the database's clock jumps, forwards or backwards: the last is longer than anything is kept."""
+BEHIND_MAX = timedelta(hours=12)
+"""No further behind: what is written further back than it is kept is old once that clock is right again, and dropped.
+Nobody promises that it stays.
+"""
+SURE_S = 10.0
+"""So far from its end, nothing ends while somebody asks."""
 REMEMBERED_STEPS = round(CACHE_TTL_MS / STEP_MS)
 VISION = f"{OWN}/vision#0"
 FORGED = 2_000_000.0
@@ -60,13 +73,15 @@ class Wish:
 
 class Clock:
     """Tells the time, counts moments and steps, and how often all nodes were silent for so long that a name may be
-    taken.
+    taken. The database's clock may stand elsewhere than everybody else's.
     """
 
     def __init__(self) -> None:
+        self._ahead = self._ahead_max = timedelta()
         self.moment = 0
         self.silences = 0
         self.steps = 0
+        self.jumped_step = -REMEMBERED_STEPS
         self.takings = 0
         """Joins under way that may have found a name free ..."""
         self.taken_step = -REMEMBERED_STEPS
@@ -79,6 +94,23 @@ class Clock:
 
     def now(self) -> datetime:
         return EPOCH + self.steps * STEP
+
+    def database_now(self) -> datetime:
+        return self.now() + self._ahead
+
+    def jump(self, seconds: float) -> float:
+        """The database's clock jumps by so much, backwards by less where that would be too far; forwards, all fall
+        silent.
+        """
+        before, self.jumped_step = self._ahead, self.steps
+        self._ahead = max(before + timedelta(seconds=seconds), -BEHIND_MAX)
+        self._ahead_max = max(self._ahead_max, self._ahead)
+        self.silences += self._ahead > before
+        return (self._ahead - before).total_seconds()
+
+    def catch_up(self) -> None:
+        """No row of the database is of a time to come any more."""
+        self.jump((self._ahead_max - self._ahead).total_seconds())
 
     def tick(self) -> int:
         self.moment += 1
@@ -477,6 +509,8 @@ class Planner(Rememberer):
             if not self._person and (self._token is None or not trusting):
                 with database.transaction() as session:
                     lease = targets.acquire_lease(session, targets.PLANNER, self._name, TTL_S)
+                    others = targets.read_lease(session, targets.PLANNER) if lease is None else None
+                assert others is None or others.left_s <= TTL_S, f"{others} outlasts what anybody asked for"
                 self._token = None if lease is None else lease.token
                 if lease is None:
                     return None
@@ -494,6 +528,48 @@ class Planner(Rememberer):
             generation = plan.parent + 1
             assert generation not in self._promoted.plans, f"generation {generation} was acknowledged twice"
             self._promoted.plans[generation] = plan
+
+
+class Guest(Actor):
+    """Comes with what is good for a time by the database's clock, a viewer's token and a join token: before its end, no
+    more after it, and again where that clock is set back.
+    """
+
+    def __init__(self, clock: Clock, until: datetime) -> None:
+        self._clock, self._until = clock, until
+
+    def wish(self, stream: random.Random) -> Wish | None:
+        came, jumped = self._clock.database_now(), self._clock.jumped_step
+        with_what = stream.choice(("guest", "ticket"))
+        left_s = (self._until - came).total_seconds()
+        is_sure = abs(left_s) > SURE_S and self._clock.steps >= jumped + REMEMBERED_STEPS
+
+        def heard(answer: Answer) -> None:
+            statuses = (200, 409) if left_s > 0 else (401,)
+            expect(f"{with_what} with {left_s:.0f} s left", answer, 200, 401, 409)
+            if is_sure and jumped == self._clock.jumped_step:
+                expect(f"{with_what} with {left_s:.0f} s left", answer, *statuses)
+
+        return Wish(name=f"guest with {with_what}", work=lambda world: self._come(world, with_what), heard=heard)
+
+    def _come(self, world: World, with_what: str) -> Answer:
+        if with_what == "ticket":
+            return asked(world, "POST", "/v1/agent/join", "ticket", plain=encode(join_message("guest", "boot-guest")))
+        return asked(world, "GET", "/v1/services", with_what)
+
+
+class Housekeeper(Actor):
+    """Drops what was kept for long enough, which is nothing here, however late the database's clock makes it."""
+
+    def __init__(self, clock: SystemClock) -> None:
+        self._clock = clock
+
+    def wish(self, stream: random.Random) -> Wish | None:
+        return None if stream.random() < 0.4 else Wish(name="retain", work=self._retain, heard=lambda _: None)
+
+    def _retain(self, world: World) -> None:
+        with suppress(TransientError, StateError):
+            scheduler.Housekeeping(world.database, Settings(cluster=CLUSTER), self._clock).retain(lambda: None)
 
 
 class Accountant(Actor):

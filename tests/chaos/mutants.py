@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 
@@ -33,6 +34,14 @@ MUTANTS = (
     Mutant("versions are not compared", "app.store.documents", "not in (None, before.version)", "in ()"),
     Mutant("names are anybody's", "app.services.declared.fleet", "if heard_s < ALIVE_S:", "if False:"),
     Mutant("reports die with their agent", "agents.loop.collect", "self._file.append(made, self._reports)", "pass"),
+    Mutant("clocks are not compared", "app.workers.scheduler", "if abs(ahead_s) >= settings", "if 0 > settings"),
+    Mutant(
+        "leases outlast their clock",
+        "app.store.targets",
+        'named("acquire_lease")',
+        'type(sql := named("acquire_lease"))(sql.text.replace("OR held.expires_at >", "AND held.expires_at <"))',
+    ),
+    Mutant("expiry is forgotten", "app.store.tokens", "is_(None), tokens.c.expires_at > func.now()", "is_(None), True"),
     Mutant("what waits is forgotten", "agents.loop.unsent", "if waiting else", "if False else"),
 )
 
@@ -45,6 +54,9 @@ def planted(mutant: Mutant) -> Iterator[None]:
     assert mutant.old in text, f"{mutant.module} does not say {mutant.old!r} any more"
     before = dict(vars(module))
     exec(compile(text.replace(mutant.old, mutant.new), str(module.__file__), "exec"), vars(module))
+    # A member of another enumeration is another one to all who compare.
+    kept = {name: each for name, each in before.items() if isinstance(each, type) and issubclass(each, Enum)}
+    vars(module).update(kept)
     try:
         yield
     finally:

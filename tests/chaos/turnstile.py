@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import random
+import select
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from typing import Any
@@ -34,6 +36,8 @@ LOOK_S = 0.02
 """Most come to their next point before the first look, which costs as much as their step."""
 STUCK_LOOKS = 10_000
 LEAVING_S = 30.0
+NO_WAIT = "SET lock_timeout = '10ms'"
+"""While everybody stands still, a lock is had at once or not at all."""
 EPOCH = datetime(2026, 3, 4, 12, tzinfo=UTC)
 """When histories begin."""
 TIMED = (
@@ -84,8 +88,10 @@ class Operation:
         self.steps = 0
         self._work = work
         self._is_left = False
-        self._go = threading.Semaphore(0)
-        self._told = threading.Event()
+        self._go, self._told = threading.Lock(), threading.Lock()
+        """Held until somebody may go on: the operation, and who let it go."""
+        self._go.acquire()
+        self._told.acquire()
         context = copy_context()
         context.run(NOW.set, self)
         self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
@@ -96,7 +102,7 @@ class Operation:
     def stop(self, point: str) -> None:
         """Called within the operation: wait here until it is let go."""
         self.point, self.aside, self.has_waited, self.others = point, False, False, None
-        self._told.set()
+        self._tell()
         self._go.acquire()
         if self._is_left:
             # For any other thread of it.
@@ -113,11 +119,14 @@ class Operation:
 
     def let_go(self) -> None:
         self.point, self.steps = "", self.steps + 1
-        self._told.clear()
         self._go.release()
 
     def await_told(self, seconds: float) -> bool:
-        return self._told.wait(seconds)
+        return self._told.acquire(timeout=seconds)
+
+    def _tell(self) -> None:
+        with suppress(RuntimeError):  # it is told already
+            self._told.release()
 
     def _run(self) -> None:
         try:
@@ -126,7 +135,7 @@ class Operation:
         except BaseException as error:  # noqa: BLE001 - told by whoever waits for it
             self.error = error
         self.over, self.aside, self.backend, self.others = True, False, None, None
-        self._told.set()
+        self._tell()
 
 
 def _awaited(future: Future[bool]) -> asyncio.Future[bool]:
@@ -161,12 +170,43 @@ def here(point: str) -> None:
         operation.stop(point)
 
 
+class Kept(psycopg.Connection):
+    """A connection whose session, where it is closed in good health, serves the next who opens one: a new session costs
+    PostgreSQL as much as fifty statements.
+    """
+
+    _spare: list[Kept]
+
+    @classmethod
+    def to(cls, spare: list[Kept], *arguments: Any, **more: Any) -> Kept:
+        made = cls.connect(*arguments, **more)
+        made._spare = spare
+        return made
+
+    def close(self) -> None:
+        """With all that a session ends with."""
+        try:
+            self.rollback()
+            self.autocommit = True
+            self.execute("UNLISTEN *; RESET ALL; SELECT pg_advisory_unlock_all()")
+            self.autocommit = False
+        except psycopg.Error:
+            self.end()
+        else:
+            self._spare.append(self)
+
+    def end(self) -> None:
+        super().close()
+
+
 class WatchedDatabase(Database):
     """Connections whose every statement is a point."""
 
     def __init__(self, url: str, now: Callable[[], datetime], **more: Any) -> None:
         super().__init__(url, **more)
         self._now = now
+        self._spare: list[Kept] = []
+        event.listen(self._engine, "do_connect", self._lend)
         event.listen(self._engine, "connect", _time)
         event.listen(self._engine, "begin", lambda connection: self._tell_time(connection.connection.driver_connection))
         event.listen(self._engine, "before_cursor_execute", _statement, retval=True)
@@ -199,6 +239,21 @@ class WatchedDatabase(Database):
             _written()
             here("raw commit")
         _ended()
+
+    def disconnect(self) -> None:
+        """Close what nobody uses, and go on with new connections."""
+        self._engine.dispose()
+        while self._spare:
+            self._spare.pop().end()
+
+    def dispose(self) -> None:
+        super().dispose()
+        self.disconnect()
+
+    def _lend(
+        self, _dialect: object, _record: object, arguments: list[Any], more: dict[str, Any]
+    ) -> psycopg.Connection:
+        return self._spare.pop() if self._spare else Kept.to(self._spare, *arguments, **more)
 
     def _tell_time(self, connection: psycopg.Connection) -> None:
         connection.execute(f"SET LOCAL chaos.now = '{self._now()}'".encode())
@@ -260,12 +315,22 @@ def _commit(connection: Any) -> None:
     here("commit")
 
 
+@contextmanager
+def _process(number: int) -> Iterator[int]:
+    process = os.pidfd_open(number)
+    try:
+        yield process
+    finally:
+        os.close(process)
+
+
 class Turnstile:
     """Operations under way on one database."""
 
     def __init__(self, url: str) -> None:
         self.under_way: list[Operation] = []
         self._control = psycopg.connect(libpq_url(url), autocommit=True, application_name="turnstile")
+        self._control.execute(NO_WAIT)
 
     def close(self) -> None:
         """With what is still under way, as where a promise was seen to be broken."""
@@ -293,8 +358,9 @@ class Turnstile:
         """Break its connection, as a killed process or a network does; False where it has none."""
         if operation.backend is None:
             return False
-        self._control.execute("SELECT pg_terminate_backend(%s)", (operation.backend,))
-        self._await_end(operation.backend)
+        with suppress(ProcessLookupError), _process(operation.backend) as process:
+            self._control.execute("SELECT pg_terminate_backend(%s)", (operation.backend,))
+            assert select.select([process], [], [], LEAVING_S)[0], f"connection {operation.backend} does not end"
         return True
 
     def ended(self) -> list[Operation]:
@@ -308,13 +374,7 @@ class Turnstile:
         self._control.execute(statement.encode())
 
     def rows(self, query: str, *values: Any) -> list[Any]:
-        return self._control.execute(query.encode(), values or None).fetchall()
-
-    def _await_end(self, backend: int) -> None:
-        for _ in range(STUCK_LOOKS):
-            if not self.rows("SELECT 1 FROM pg_stat_activity WHERE pid = %s", backend):
-                return
-        raise AssertionError(f"connection {backend} does not end")
+        return self._control.execute(query.encode(), values or None, prepare=True).fetchall()
 
     def _settle(self) -> None:
         """Until everybody stands at a point, is over, or waits for what somebody else holds."""

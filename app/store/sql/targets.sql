@@ -77,14 +77,17 @@ WHERE cluster = :cluster RETURNING generation, cluster_id::text, epoch
 SELECT setval('document_versions', greatest(nextval('document_versions'), 1000 * extract(epoch FROM now())::bigint))
 
 -- name: acquire_lease
--- Take or renew a lease. The row's lock orders rivals, and the clock is read once it is granted; the token stays while a
--- holder renews in time, and rises at every other change.
+-- Take or renew a lease, and who has it then. The row's lock orders rivals, and the clock is read once it is granted; the
+-- token stays while a holder renews in time, and rises at every other change. One that lasts longer than a rival asks for is
+-- of a clock that was set back since: it ends after so long as was asked for, unless its holder lives and renews it.
 INSERT INTO leases AS held (name, holder, token, expires_at)
 VALUES (:name, :holder, 1, clock_timestamp() + make_interval(secs => :ttl_s))
-ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = clock_timestamp() + make_interval(secs => :ttl_s),
-    (token, acquired_at) = (
-        SELECT held.token + lapsed::int, CASE WHEN lapsed THEN clock_timestamp() ELSE held.acquired_at END
+ON CONFLICT (name) DO UPDATE SET expires_at = clock_timestamp() + make_interval(secs => :ttl_s),
+    (holder, token, acquired_at) = (
+        SELECT CASE WHEN lapsed THEN excluded.holder ELSE held.holder END, held.token + lapsed::int,
+            CASE WHEN lapsed THEN clock_timestamp() ELSE held.acquired_at END
         FROM (SELECT held.holder IS NULL OR held.expires_at <= clock_timestamp() AS lapsed) AS judged
     )
 WHERE held.holder IS NULL OR held.holder = excluded.holder OR held.expires_at <= clock_timestamp()
-RETURNING name
+    OR held.expires_at > clock_timestamp() + make_interval(secs => :ttl_s)
+RETURNING holder

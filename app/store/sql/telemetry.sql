@@ -95,5 +95,5 @@ SELECT at, offered_rps, unrouted_rps, arrived_rps, completed_rps, dropped_rps, v
 FROM steps ORDER BY at
 
 -- name: ensure_partitions
--- Makes the missing partitions of telemetry; answers how many.
-SELECT headroom_ensure_partitions(:days)
+-- Makes the missing partitions of a table of telemetry; answers how many.
+SELECT headroom_ensure_partitions(:days, :parent)

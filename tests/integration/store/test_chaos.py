@@ -17,9 +17,9 @@ from tests.waiting import spend
 
 pytestmark = pytest.mark.integration
 SEEDS = range(5)
-STORY, DAWDLES, DAWDLE_S = 20015, 0.1, 0.03
-"""A history with waits for locks and a restore; the part of all moments at which its second telling dawdles, and for
-how long.
+STORY, DAWDLES, DAWDLE_S = 20026, 0.1, 0.03
+"""A history with waits for locks, jumps of the clock and a restore; the part of all moments at which its second telling
+dawdles, and for how long.
 """
 QUICK, MISSED_WITHIN = 5, 20
 """Mutants that are told soon, and histories in which they must be; the others take minutes."""

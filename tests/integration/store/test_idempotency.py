@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from app.clock import SystemClock
 from app.errors import InProgressError, KeyReusedError
+from app.settings import Settings
 from app.store import events, idempotency
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.idempotency import Request, StoredAnswer
 from app.store.pages import PageOrder
+from app.workers.scheduler import Housekeeping
 from solvers.errors import TransientError
 
 pytestmark = pytest.mark.integration
@@ -131,6 +134,32 @@ def test_rivals_do_the_work_once(database: Database) -> None:
     with ThreadPoolExecutor(5) as pool:
         assert sorted(pool.map(run, range(5))) == ["answer"] * 4 + ["work"]
     assert _done(database) == 1
+
+
+class Shifted(SystemClock):
+    """Of a machine that is so many seconds ahead of the database's."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self._ahead_s = ahead_s
+
+    def now_s(self) -> float:
+        return super().now_s() + self._ahead_s
+
+
+@pytest.mark.parametrize("ahead_s", [-90_000.0, 90_000.0])
+def test_nothing_is_dropped_while_clocks_stand_apart(database: Database, ahead_s: float) -> None:
+    """A database whose clock jumped by a day would call all keys old, and their work would be done twice."""
+    settings = Settings(cluster="test", idempotency_ttl_s=0.0)
+
+    def retain(clock: SystemClock) -> None:
+        Housekeeping(database, settings, clock).retain(lambda: None)
+
+    assert _work(database) is None
+    retain(Shifted(ahead_s))
+    assert _work(database) is not None
+    retain(SystemClock())
+    assert _work(database) is None
+    assert _done(database) == 2
 
 
 def test_old_keys_are_forgotten(database: Database) -> None:

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import text
 
 from app.store import targets
 from app.store.engine import Database
@@ -75,6 +76,32 @@ def test_time_is_the_databases(database: Database) -> None:
         lease = targets.read_lease(session, "planner")
         assert lease is not None
         assert (lease.holder, lease.token) == ("b", 2)
+
+
+def test_a_clock_that_is_set_back_lengthens_no_lease(database: Database) -> None:
+    """A rival cuts it to what it asked for, and has it after that; a holder that lives keeps it, with its token."""
+
+    def left_s() -> float:
+        with database.reading() as session:
+            lease = targets.read_lease(session, "planner")
+        assert lease is not None
+        return lease.left_s
+
+    def set_back() -> None:
+        with database.transaction() as session:
+            session.execute(text("UPDATE leases SET expires_at = expires_at + interval '2 hours'"))
+
+    assert _acquire(database, "a") == 1
+    set_back()
+    assert _acquire(database, "b") is None
+    assert 50.0 < left_s() <= 60.0
+    assert _acquire(database, "a") == 1
+    set_back()
+    assert _acquire(database, "b", 0.1) is None
+    deadline = time.monotonic() + 30
+    while (token := _acquire(database, "b", 0.1)) is None:
+        assert time.monotonic() < deadline
+    assert token == 2
 
 
 def test_only_the_holder_releases_and_the_token_survives(database: Database) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from app.clock import SystemClock
+from app.settings import Settings
 from app.store import ingest, nodes, telemetry
 from app.store.engine import Database
 from app.store.sql import driven, named
 from app.store.telemetry import TelemetryWindow
-from solvers.errors import FieldError
+from app.workers.scheduler import Housekeeping
+from solvers.errors import FieldError, TransientError
 from tests.integration.store.samples import device_report, edge_report, put_node, replica_report, report
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -103,6 +109,47 @@ def test_rows_without_a_partition_wait_and_move_in_when_it_is_made(database: Dat
     with database.transaction() as session:
         telemetry.ensure_partitions(session, 12)
         assert _homes(session) == [f"report_log_p{late:%Y%m%d}", "report_log_default"]
+
+
+def _waits(database: Database) -> bool:
+    with database.reading() as session:
+        return bool(session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+
+def test_a_row_that_waits_while_its_partition_is_made_is_to_be_sent_again(database: Database) -> None:
+    """It was on its way to the default partition, which must not hold it any more; no rule of ours refuses it."""
+    late = _today() + timedelta(days=12, hours=6)
+
+    def store() -> None:
+        with database.transaction() as session:
+            _log(session, late)
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as session:
+            telemetry.ensure_partitions(session, 12)
+            storing = pool.submit(store)
+            wait_until(lambda: _waits(database))
+        with pytest.raises(TransientError):
+            storing.result()
+    store()
+    with database.reading() as session:
+        assert _homes(session) == [f"report_log_p{late:%Y%m%d}"]
+
+
+def test_making_partitions_waits_for_nobody_who_waits_for_it(database: Database) -> None:
+    """Whoever reads a table and then another one, as accounting does, is let through in between."""
+    with database.transaction() as session:
+        for parent in ("device_samples", "report_log"):
+            parts = session.execute(text("SELECT part FROM headroom_partitions(:parent)"), {"parent": parent}).scalars()
+            session.execute(text(f"DROP TABLE {list(parts)[-1]}"))
+    retain = partial(Housekeeping(database, Settings(cluster="test"), SystemClock()).retain, lambda: None)
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction() as session:
+            session.execute(text("SELECT count(*) FROM report_log"))
+            retaining = pool.submit(retain)
+            wait_until(lambda: _waits(database))
+            session.execute(text("SELECT count(*) FROM device_samples"))
+        retaining.result()
 
 
 def _send(database: Database) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from fastapi.security import HTTPAuthorizationCredentials
 from starlette.requests import Request
 
-from app.api.auth import Authenticator, identify
+from app.api.auth import CACHE_TTL_MS, Authenticator, identify
 from app.errors import JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
 from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role
@@ -45,3 +46,18 @@ def test_who_is_refused_again_and_again_has_to_wait(secret: str, refused: type[E
     assert len(asked) == looked_up, "nobody is looked up once too many were refused"
     with pytest.raises(refused):
         come(3, "10.0.0.2")
+
+
+def test_what_had_expired_is_looked_up_again_though_it_is_tried_all_the_time() -> None:
+    """Where the database's clock was set back it is good again, for every process after the same time."""
+    now_ms = [0.0]
+    found = [ENDED]
+    authenticator = Authenticator(lambda _: found, lambda: now_ms[0], ended=lambda _: (), rate_limit_per_s=0.0)
+    assert asyncio.run(authenticator.look_up("hr_ended")) is ENDED
+    found = [replace(ENDED, has_expired=False)]
+    for later_ms in (0.6 * CACHE_TTL_MS, 1.2 * CACHE_TTL_MS):
+        now_ms[0] = later_ms
+        holds, _ = authenticator.remembered("hr_ended")
+        asyncio.run(authenticator.refresh())
+    assert not holds
+    assert asyncio.run(authenticator.look_up("hr_ended")) == found[0]
