@@ -45,7 +45,7 @@ from solvers.planners.base import Budget, PlanRequest, Thought
 from solvers.planners.joint import attempt, certificate, change, planner, spare, whole_devices, write
 from solvers.planners.joint.planner import Advance, Joint
 from solvers.planners.joint.seat import jobs, seating, standing, stopover
-from solvers.planners.joint.solve import alike, branch, groups, improve, listing, master, reach, solve
+from solvers.planners.joint.solve import branch, groups, improve, listing, master, reach, solve
 from solvers.planners.joint.solve.reach import Reached
 from solvers.verify.checks import verify
 from solvers.verify.picture import is_fatal
@@ -316,9 +316,9 @@ PHASES: dict[str, Phase] = {
     "first: greed's plan": _phase((attempt.affords_first,), _swap(planner, "affords_first", _no)),
     "first: improved at once": _phase((improve.improved_at_once,), _swap(solve, "improved_at_once", _same)),
     "solve: turns": _phase((solve._turns,), _swap(solve, "_turns", lambda _, deadline: (portion(deadline, 0.8),))),
-    "solve: dives unlike": _phase((), _swap(solve, "DEPTHS", solve.DEPTHS[:1])),
-    "solve: fewer devices": _phase((improve.with_fewer, alike), _swap(solve, "with_fewer", _same)),
-    "solve: devices counted": _phase((master.Master.numbers, solve.Phases._dived), _swap(solve, "MARGIN_FIRST", 0.0)),
+    "solve: devices counted": _phase(
+        (master.Master.counted, solve.Phases._counted), _swap(solve.Phases, "_counted", lambda *_: [])
+    ),
     "solve: complete": _phase((solve.completed,), _swap(solve, "completed", _same)),
     "solve: exchange": _phase((improve,), _swap(solve, "improved", _same)),
     "solve: cuts": _phase(

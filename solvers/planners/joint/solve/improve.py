@@ -6,14 +6,11 @@ and goes on from the best so far. Whatever is found is judged once more, and is 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.engines.deadline import Deadline, charge
+from solvers.engines.deadline import Deadline
 from solvers.engines.exchange import WALKS, Exchange, Rooms, Walk
-from solvers.planners.joint.solve.alike import Alike
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
 from solvers.problems.joint import JointProblem
@@ -31,8 +28,6 @@ more: who gains seldom is waited for as long again.
 """
 HASTE_UNITS, HASTE_UNITS_EACH, HASTE_PATIENCE = 10.0, 0.2, 10
 """Of who is in haste: of the walk, for each workload besides, and attempts in all."""
-FEWER_UNITS = 80
-"""With a device fewer."""
 GAIN_LEAST = 1e-6
 PRICE_LEAST = 0.01
 """Of a device: so much any rate is worth at least, for what is free may be short, too."""
@@ -93,39 +88,6 @@ def improved_at_once(judge: Judge, layout: Layout) -> Layout:
     )
     exchange = Exchange(judge.contents, _rooms(judge, problem.unserved_usd))
     return _better(judge, begun, exchange.run(rows, walk).rows) or layout
-
-
-def with_fewer(judge: Judge, layout: Layout, deadline: Deadline, seed: int) -> Layout:
-    """Likewise, of few devices: exchanged without one of those that are alike and with no more of these, the dearest
-    first, and again from whatever is better. To close a device alone leaves the way open to take it back.
-    """
-    problem = judge.problem
-    if deadline.over:
-        return layout
-    alike, tried = Alike.of(problem).pool, set[tuple[int, ...]]()
-    usd, going = layout.judged_usd(problem), True
-    while going:
-        going, pool = False, problem.kind_pool[[item.kind for item in layout.patterns]]
-        used = np.bincount(pool, weights=layout.counts, minlength=len(problem.pools)).astype(np.int64)
-        size = np.array([sum(item.shares_pct) for item in layout.patterns])
-        for gone in sorted(range(len(pool)), key=lambda at: (-problem.pool_usd[pool[at]], size[at])):
-            same = alike == alike[pool[gone]]
-            most = np.where(same, used, problem.pool_devices)
-            most[pool[gone]] -= 1
-            question = (int(alike[pool[gone]]), *np.bincount(alike, weights=used).astype(int).tolist())
-            if question in tried or deadline.over:
-                continue
-            tried.add(question)
-            pools = (replace(item, devices=count) for item, count in zip(problem.pools, most.tolist(), strict=True))
-            counts = [count - (at == gone) for at, count in enumerate(layout.counts)]
-            fewer = Judge(replace(problem, pools=tuple(pools)))
-            within = Deadline(deadline.time_left_s, FEWER_UNITS)
-            found = improved(fewer, replace(layout, counts=tuple(counts)), None, within, seed)
-            charge(deadline, within)
-            if found.judged_usd(problem) < usd - GAIN_LEAST:
-                layout, usd, going = found, found.judged_usd(problem), True
-                break
-    return layout
 
 
 def _judged(judge: Judge, layout: Layout) -> Layout:

@@ -448,7 +448,7 @@ class Master:
             return np.arange(len(reduced))
         return np.sort(np.argpartition(reduced, most - 1)[:most])
 
-    def counted(self, relaxed: Relaxed, times: float, deadline: Deadline) -> tuple[Whole, Layout | None, float] | None:
+    def counted(self, relaxed: Relaxed, times: float, deadline: Deadline) -> tuple[Whole, Layout, float] | None:
         """How many devices of each pool serve so many times all rates at least cost, if only devices are whole; its
         contents on so many, whole parts and of the rest the largest, where that breaks no rule; and that cost, $/h.
         """
@@ -484,6 +484,5 @@ class Master:
             if bool((value[fixed] <= room[row[fixed]] + PART_LEAST).all()):
                 counts[column] += 1
                 room[row[fixed]] -= value[fixed]
-        used, full = np.flatnonzero(counts), room[rows.pool_at : rows.cap_at].max() < 1
-        start = self.judge.layout(self.judged.rows.take(used), counts[used]) if full else None
-        return numbers, start, answer.objective
+        used = np.flatnonzero(counts)
+        return numbers, self.judge.layout(self.judged.rows.take(used), counts[used]), answer.objective

@@ -17,7 +17,6 @@ from functools import partial
 
 import numpy as np
 
-from solvers.domain.arrays import Whole
 from solvers.engines.contents import PROCESSORS
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.joint.solve.branch import few_devices
@@ -25,7 +24,6 @@ from solvers.planners.joint.solve.generate import (
     COARSE_PCT,
     CUT_ROUNDS,
     DIVE_PCT,
-    MARGIN,
     REPEATS_MAX,
     Bound,
     Depth,
@@ -38,7 +36,7 @@ from solvers.planners.joint.solve.generate import (
     singles,
 )
 from solvers.planners.joint.solve.groups import GroupLayout, groups_of, together
-from solvers.planners.joint.solve.improve import improved, improved_at_once, with_fewer
+from solvers.planners.joint.solve.improve import improved, improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.listing import list_patterns, solved_whole
 from solvers.planners.joint.solve.master import Master, Rows
@@ -58,31 +56,24 @@ TURN_UNITS, TURN_UNITS_PER_SIZE, SIZE_POWER = 30, 2.85, 1.3
 """Of the first turn, and of workloads by this power of their number."""
 TURNS_UNTIL, TURNS_WORKLOADS_MAX = 0.1, 40
 """Of the deadline, kept from turns for the bound; with more workloads one turn finds more than several."""
-IMPROVE_FEW_PART = 0.7
-DEVICES_FEW, EARLY_PART, IMPROVE_PART = 32, 0.2, 0.97
-"""Of what is left: before anything else of few, and at last."""
-COUNTED_UNTIL, COUNTED_PART, COUNTED_GAIN = 0.15, 0.7, 5e-4
-"""Of a turn, kept from counted devices; of what is left, for an attempt; and of the cost, what is worth one."""
+IMPROVE_PART, COUNTED_UNTIL, COUNTED_PART, COUNTED_GAIN = 0.97, 0.15, 0.7, 5e-4
+"""Of what is left, at last; of a turn, kept from counting; of what is left, an attempt; of the cost, worth one."""
 MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.01, 0.1
 MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
 """Of all rates, for how much more devices are counted: at first so many devices' worth, between these two; how little
 and how near to what was too little is not asked; and what is asked next where all was too little, or nothing.
 """
 COMPLETE_ROUNDS, URGENT_DEVICES, COLUMNS_KEPT = 25, 1e5, 400
-WORKLOADS_MAX = 700
-"""Solved whole."""
 PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that."""
-END = 0.02
-"""Of the deadline, kept for putting the answer together."""
+END, WORKLOADS_MAX = 0.02, 700
+"""Of the deadline, kept for putting the answer together; and so many are solved whole."""
 GAP, GAP_LAST = 0.005, 3e-4
 """Of the relaxed optimum: a bound so near is near enough at first, and at last."""
 TURNS_GROW, TURNS_WORTH = 2, 4
 """So many times as much has each turn after the first one as that before; and so many are worth their work."""
 WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
 """Of workloads, where nobody takes turns: longer searches of problems so large hardly find anything better."""
-SEEDS_APART, WARM_MAX = 1_000, 2000
-"""Of turns: their seeds, and how many patterns each has from those before."""
 GROUPS_UNTIL = 0.35
 """Of the deadline, kept from groups for what is about all of them."""
 GROUPS_MEND_PART, GROUP_COLUMNS = 0.3, 1500
@@ -134,18 +125,16 @@ class Phases:
     columns: tuple[Pattern, ...] = ()
     relaxation: Relaxation | None = None
     begin: Generation | None = None
-    """The relaxed optimum, with cuts where there are few workloads."""
     search: Generation | None = None
-    """That without cuts."""
+    """The relaxed optimum, at first with cuts where there are few workloads, then without."""
     bound: Bound | None = None
     deadline: Deadline = field(init=False)
-    """Of the turn."""
 
-    def turn(self, deadline: Deadline, seed: int, *, counts: bool) -> Layout:
-        """All phases, as far as the deadline lets them; `counts`: devices are counted before they are whole."""
-        problem, self.deadline, begun_s, rounds = self.problem, deadline, deadline.elapsed_s, 0
-        if self.relaxation is None or not self.converged:
-            master = self.master
+    def turn(self, deadline: Deadline, seed: int) -> Layout:
+        """All phases, as far as the deadline lets them. Of few workloads devices are counted before they are whole."""
+        counts = self.pace is None and len(self.problem.workloads) <= TURNS_WORKLOADS_MAX
+        problem, master, self.deadline, begun_s, rounds = self.problem, self.master, deadline, deadline.elapsed_s, 0
+        if not self.converged:
             if self.relaxation is None:
                 master.offer(singles(problem, master.width))
                 if problem.few_patterns:
@@ -154,16 +143,13 @@ class Phases:
                 master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
             pace = self.pace or Pace.of(problem, GENERATE_UNTIL, GAP)
             relaxation = generate(master, deadline, pace, self.relaxation)
-            self.facts |= {
-                "columns": master.size,
-                "generate_s": self.facts["generate_s"] + deadline.elapsed_s - begun_s,
-            }
+            self.facts["generate_s"] += deadline.elapsed_s - begun_s
             if relaxation is None:
                 return self.found
             rounds, self.relaxation = relaxation.rounds, relaxation
             self.begin = Generation(master=master, relaxed=relaxation.best)
             self.search, self.bound = replace(self.begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
-            self.facts |= {"rounds": rounds, "relaxed_usd_per_h": self.search.relaxed.value}
+            self.facts |= {"columns": master.size, "rounds": rounds, "relaxed_usd_per_h": self.search.relaxed.value}
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
         depth = None
@@ -174,7 +160,7 @@ class Phases:
             self.deadline, depth = portion(deadline, 1 - part), replace(DEEP, rounds=rounds)
         if self.begin is not None:
             self._search(self.begin, depth, seed)
-        if self.deadline is not deadline:
+        if not counts:
             charge(deadline, self.deadline)
         return self.found
 
@@ -185,11 +171,8 @@ class Phases:
         return self.bound is not None and usd - self.bound.usd_per_h <= GAP * abs(usd)
 
     def _search(self, begin: Generation, depth: Depth | None, seed: int) -> None:
-        """Counted devices or a dive, and exchange from whatever is best; where devices are few, before, too."""
+        """Counted devices or a dive, and exchange from whatever is best."""
         prices, judge = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge
-        few, bases = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_FEW, list[Layout]()
-        if few and not self.margin:
-            self._within("improve_s", EARLY_PART, partial(improved, judge, self.found, prices, seed=seed))
         if depth is None:
             bases = self._counted(begin, seed)
         else:
@@ -199,19 +182,13 @@ class Phases:
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
             return
         # What is left a little short counts for what serving it costs.
-        usd = {id(item): item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd) for item in bases}
-        bases = [self.found, *sorted(bases, key=lambda item: usd[id(item)])[:1]]
-        bases.sort(key=lambda item: usd.get(id(item), item.usd_per_h))
-        for base in bases:  # the second one where the search from the first has ended by itself
-            part = IMPROVE_FEW_PART if few else IMPROVE_PART
-            self._within("improve_s", part, partial(improved, judge, base, prices, seed=seed))
-        if few:
-            self._within("fewer_s", 1.0, partial(with_fewer, judge, self.found, seed=seed))
+        bases.sort(key=lambda item: item.usd_per_h + float(item.missing(self.problem) @ prices.demand_usd))
+        for base in (*bases[:1], self.found):  # the second one where the search from the first has ended by itself
+            self._within("improve_s", IMPROVE_PART, partial(improved, judge, base, prices, seed=seed))
 
     def _counted(self, begin: Generation, seed: int) -> list[Layout]:
         """As many devices of each pool as a programme counts for a little more than all rates, exchanged until these
-        alone serve everybody: if they do less is asked for, if not more. No numbers are tried twice. What
-        leaves somebody short.
+        alone serve everybody: if they do less is asked for, if not more; what leaves somebody short. None twice.
         """
         problem, master, serve = self.problem, begin.master, dict[bytes, bool]()
         prices, devices = master.rows.prices(begin.relaxed.row_duals), begin.relaxed.values[master.slacks :].sum()
@@ -220,13 +197,10 @@ class Phases:
         while self.deadline.left_part > COUNTED_UNTIL and margin > MARGIN_LEAST and most > NARROW * least:
             if (counted := master.counted(begin.relaxed, 1 + margin, self.deadline)) is None:
                 break
-            numbers, start, usd = counted
-            name = numbers.tobytes()
+            (numbers, start, usd), name = counted, counted[0].tobytes()
             if usd >= self.found.judged_usd(problem) * (1 - COUNTED_GAIN):
                 serve[name] = True
             if name not in serve:
-                if start is None:
-                    start = self._within("dive_s", COUNTED_PART, partial(self._dived, begin, numbers))
                 pools = zip(problem.pools, numbers.tolist(), strict=True)
                 alone = Judge(replace(problem, pools=tuple(replace(pool, devices=count) for pool, count in pools)))
                 attempt = partial(improved, alone, start, prices, seed=seed, serves=True)
@@ -235,22 +209,9 @@ class Phases:
                 short += [] if serve[name] else [found]
             least, most = (least, margin) if serve[name] else (margin, most)
             margin = RISES * least if most == np.inf else FALLS * most if least == 0.0 else math.sqrt(least * most)
-        if most < np.inf:
-            # The next turn, with more to search, begins with what was too little for this one.
-            self.margin = max(least or FALLS * most, MARGIN_LEAST)
+        # The next turn, with more to search, begins with what was too little for this one.
+        self.margin = max(least or FALLS * most, MARGIN_LEAST) if most < np.inf else self.margin
         return short
-
-    def _dived(self, begin: Generation, numbers: Whole, deadline: Deadline) -> Layout:
-        """So many devices of each pool, decided one after the other."""
-        problem, rows = self.problem, begin.master.rows
-        taken = np.zeros(rows.base)
-        taken[: rows.pool_at], taken[rows.pool_at : rows.cap_at] = -MARGIN, problem.pool_devices - numbers
-        rest = Master(problem, begin.master.judge, taken)
-        rest.adopt(begin.master.judged.take(begin.master.promising(begin.relaxed, WARM_MAX)))
-        found = generate(rest, deadline, Pace(rounds=FIRST_ROUNDS, finest_pct=DIVE_PCT))
-        if found is None:
-            return self.found
-        return Dive(Generation(master=rest, relaxed=found.best), DEEP, taken).run(deadline)
 
     def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
         """A phase with a part of what is left to itself: what it made, which is kept where it is better."""
@@ -393,10 +354,9 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     given = problem
     if few_devices(problem) and (alone := master.rows.alone()) is not problem:
         problem, master = alone, Master(alone, Judge(alone))
-    counts = len(problem.workloads) <= TURNS_WORKLOADS_MAX
     phases, turns = Phases(problem, order, first, master), [first]
     for turn, within in enumerate(_turns(problem, deadline)):
-        if (layout := phases.turn(within, order.seed + SEEDS_APART * turn, counts=counts)) is not turns[-1]:
+        if (layout := phases.turn(within, order.seed + 1_000 * turn)) is not turns[-1]:
             turns.append(layout)
         charge(deadline, within)
         bound_usd = -np.inf if phases.bound is None else phases.bound.usd_per_h
@@ -464,8 +424,7 @@ def _alone(order: SolveOrder, deadline: Deadline, groups: int, place: int, item:
     inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm), better=None)
     within = portion(deadline, part)
     phases = Phases(group.problem, inside, item.layout, Master(group.problem, Judge(group.problem)), GROUP_PACE)
-    found = phases.turn(within, order.seed, counts=False)
-    layout = replace(found, columns=phases.columns, facts=phases.facts)
+    layout = replace(phases.turn(within, order.seed), columns=phases.columns, facts=phases.facts)
     if phases.search is None:
         return replace(item, layout=layout, deadline=within)
     master, relaxed = phases.search.master, phases.search.relaxed

@@ -12,7 +12,7 @@ from benchmarks.instances.family import family_problem
 from solvers.engines import exchange
 from solvers.engines.contents import Contents
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved, improved_at_once, with_fewer, worth
+from solvers.planners.joint.solve.improve import PATIENCE, SLICE_UNITS, improved, improved_at_once, worth
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.solve import SolveOrder, first_layout, solve
 from solvers.problems.joint import JointProblem
@@ -60,14 +60,6 @@ def test_it_finds_cheaper_devices() -> None:
     problem = scene(0, devices=20)
     layout = first_layout(problem)
     assert worth(problem, after(problem, layout, 300)) < 0.99 * worth(problem, layout)
-
-
-def test_a_device_fewer_of_each_kind_finds_what_exchange_with_as_much_work_does_not() -> None:
-    problem = family_problem(8, 5, 22)
-    begun = after(problem, at_once(problem, first_layout(problem)), 200)
-    fewer = with_fewer(Judge(problem), begun, Deadline(1e9, work_units=600), 1)
-    check_layout(problem, fewer)
-    assert fewer.judged_usd(problem) < 0.95 * after(problem, begun, 800).judged_usd(problem)
 
 
 @pytest.mark.parametrize("seed", [1, 3])

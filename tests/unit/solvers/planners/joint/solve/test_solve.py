@@ -36,7 +36,7 @@ def test_every_rule_is_kept_and_the_first_answer_is_beaten(seed: int) -> None:
     assert layout.bound_usd_per_h <= layout.value(problem) + 1e-6
     assert layout.prices is not None
     assert (layout.prices.demand_usd >= -1e-9).all()
-    assert {"columns", "rounds", "relaxed_usd_per_h", "first_s", "generate_s", "improve_s"} <= set(layout.facts)
+    assert {"columns", "rounds", "relaxed_usd_per_h", "first_s", "generate_s"} <= set(layout.facts)
 
 
 @pytest.mark.parametrize(("seed", "basis"), [(0, "device"), (1, "device"), (3, "device"), (0, "memory"), (3, "memory")])
