@@ -207,9 +207,12 @@ static double lack(const Walk *w, int64_t work, double served)
     return part > SHORT ? part : 0;
 }
 
+/* What lacks of a workload costs at least: who may wait does, as long as others have to be served. */
+static double base_price(const Walk *w, int64_t work) { return w->serves && !(w->t->missed[work] > 0) ? 0 : w->t->price[work]; }
+
 static double missed_usd(const Walk *w, int64_t work, double part)
 {
-    if (w->serves) return w->t->price[work] * part;
+    if (w->serves) return base_price(w, work) * part;
     return part > 0 ? w->t->unserved_usd[work] * part + w->t->missed[work] : 0;
 }
 
@@ -605,7 +608,7 @@ static void disturb(Walk *w, Device *gone)
 static void move_prices(Walk *w)
 {
     for (int64_t k = 0; k < w->p->workloads; k++) {
-        double base = w->t->price[k], most = base * PRICE_TIMES < w->t->unserved_usd[k] ? base * PRICE_TIMES : w->t->unserved_usd[k];
+        double base = base_price(w, k), most = base * PRICE_TIMES < w->t->unserved_usd[k] ? base * PRICE_TIMES : w->t->unserved_usd[k];
         double to = w->price[k] * (w->short_at[k] >= 0 ? 1 + RISE : 1 - RISE * FALL);
         if (to < base) to = base;
         w->price[k] = to < most ? to : most;
@@ -618,7 +621,7 @@ static int attempt(Walk *w, const Plan *plan, double each, Device *best, int64_t
 {
     int64_t begun = w->work;
     double begun_worth = *best_worth;
-    for (int64_t k = 0; k < w->p->workloads; k++) w->price[k] = w->t->price[k];
+    for (int64_t k = 0; k < w->p->workloads; k++) w->price[k] = base_price(w, k);
     for (int64_t look = 0; w->work < plan->work; look++) {
         double part = (double)(w->work - begun) / each;
         if (part >= 1) break;

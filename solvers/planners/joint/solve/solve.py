@@ -45,7 +45,7 @@ from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL = 0.7
 DIVE_PART, DIVE_ROUNDS = 0.3, 6.5
-"""Of what is left, a dive may take; and how many rounds of generation one of its own takes, in all its stages."""
+"""Of what is left, a dive may take; and how many rounds of generation one of its own takes."""
 DEEP = Depth(rounds=6, group_part=0.4, up_part=0.5, until_part=0.3)
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
@@ -68,8 +68,7 @@ PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that."""
 END, WORKLOADS_MAX = 0.02, 700
 """Of the deadline, kept for putting the answer together; and so many are solved whole."""
-GAP, GAP_LAST = 0.005, 3e-4
-"""Of the relaxed optimum: a bound so near is near enough at first, and at last."""
+GAP, GAP_LAST = 0.005, 3e-4  # of the relaxed optimum: a bound so near is near enough at first, and at last
 TURNS_GROW, TURNS_WORTH = 2, 4
 """So many times as much has each turn after the first one as that before; and so many are worth their work."""
 WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
@@ -124,9 +123,8 @@ class Phases:
     facts: dict[str, float] = field(default_factory=partial(defaultdict[str, float], float))
     columns: tuple[Pattern, ...] = ()
     relaxation: Relaxation | None = None
-    begin: Generation | None = None
+    begin: Generation | None = None  # with cuts where there are few workloads
     search: Generation | None = None
-    """The relaxed optimum, at first with cuts where there are few workloads, then without."""
     bound: Bound | None = None
     deadline: Deadline = field(init=False)
 
@@ -207,10 +205,12 @@ class Phases:
                 found = self._within("count_s", COUNTED_PART, attempt)
                 serve[name] = not found.missing(problem)[problem.must_serve].any()
                 short += [] if serve[name] else [found]
+                if serve[name] and found.missing(problem).any():  # whoever may wait
+                    self._within("improve_s", COUNTED_PART, partial(improved, master.judge, found, prices, seed=seed))
             least, most = (least, margin) if serve[name] else (margin, most)
             margin = RISES * least if most == np.inf else FALLS * most if least == 0.0 else math.sqrt(least * most)
-        # The next turn, with more to search, begins with what was too little for this one.
-        self.margin = max(least or FALLS * most, MARGIN_LEAST) if most < np.inf else self.margin
+        if most < np.inf:  # the next turn, with more to search, begins with what was too little for this one
+            self.margin = max(least or FALLS * most, MARGIN_LEAST)
         return short
 
     def _within(self, name: str, part: float, phase: Callable[[Deadline], Layout]) -> Layout:
