@@ -7,7 +7,7 @@ inputs end alike. Nobody is interrupted: callers ask.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from solvers.domain.arrays import Floats
 from solvers.engines.base import EngineAnswer, Limits, Program, create
@@ -101,18 +101,19 @@ class ProgrammeWork:
     first_units: int
     node_units: float
     gap: float
+    within: bool = True
 
 
 def programme_answer(
     program: Program, effort: ProgrammeWork, deadline: Deadline, hint: Floats | None = None
 ) -> EngineAnswer | None:
     """What the engine says within a part of the deadline; None where that is too little for the first node."""
-    limits = Limits(time_s=effort.part * deadline.left_s, gap=effort.gap)
+    limits = Limits(time_s=effort.part * deadline.left_s, gap=effort.gap, within=effort.within)
     if deadline.work_units is not None:
         units = effort.part * deadline.left_part * deadline.work_units - effort.first_units
         if units <= 0:
             return None
-        limits = Limits(time_s=deadline.left_s, work=1 + units // effort.node_units, gap=effort.gap)
+        limits = replace(limits, time_s=deadline.left_s, work=1 + units // effort.node_units)
     answer = create("highs").solve(program, limits, hint)
     deadline.spend(effort.first_units + round(effort.node_units * answer.work))
     return answer

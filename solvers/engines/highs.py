@@ -88,7 +88,7 @@ def _options(limits: Limits, mixed: bool) -> dict[str, bool | int | float | str]
     }
     if not limits.within:
         names = ("root_reduced_cost", "rins", "feasibility_jump")
-        options |= {f"mip_heuristic_run_{name}": False for name in names}
+        options |= {f"mip_heuristic_run_{name}": False for name in names} | {"mip_allow_restart": False}
     if limits.work is None:
         options["time_limit"] = max(0.0, limits.time_s)
     else:

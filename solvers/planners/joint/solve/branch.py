@@ -1,10 +1,14 @@
-"""Few devices: branch and price, until what is proven is near the best layout.
+"""Branch and price: whole numbers of devices, and of replicas where devices are few, until the bound is near.
 
-Where some devices are all there is, no relaxed optimum says much: it uses parts of them. A node of the tree bounds how
-many devices of every pool run, and on how many of them every workload is. Those are sums over patterns, so they are
-rows, and their duals are prices that the look at all contents knows: of a device, and of a replica in a pool. So every
-node is relaxed and proven as the root was, nearer the less is open. The node with the least bound comes first. Pools
-that differ in nothing but power and failure domains count as one here, which leaves out rules, so bounds hold.
+No relaxed optimum says much of few devices: it uses parts of them. A node of the tree bounds how many devices of every
+pool run, and on how many of them every workload is. Those are sums over patterns, so they are rows, and their duals are
+prices that the look at all contents knows: of a device, and of a replica in a pool. So every node is relaxed and proven
+as the root was, nearer the less is open. The node with the least bound comes first. Pools that differ in nothing but
+power and failure domains count as one here, which leaves out rules, so bounds hold.
+
+What was proven at some duals holds at all numbers of devices, for it is linear in them. So where they are open all
+proofs together say which whole numbers may cost least. These are relaxed alone, which is one more proof, until they
+cost least for all that; then they are a node of their own, and all others are the boxes around them.
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ from math import ceil
 import numpy as np
 
 from solvers.domain.arrays import Floats
+from solvers.engines.base import Limits, create
 from solvers.engines.deadline import Deadline, charge
+from solvers.engines.highs import Columns
 from solvers.planners.joint.solve.alike import Alike
-from solvers.planners.joint.solve.generate import Generation, Look, Pricing, units_of
+from solvers.planners.joint.solve.generate import Generation, Look, Pricing, scale_of, units_of
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Master
+from solvers.planners.joint.solve.master import Master, Rows, programme_of
 from solvers.problems.joint import Floors, JointProblem
 from solvers.problems.patterns import Patterns
 
@@ -33,7 +39,12 @@ CONVERGED = 0.1
 ROUNDS_MAX = 20
 LOOK, LOOK_LEAST, CLOSER = 0.005, 2e-4, 4.0
 """Of what devices cost, ceilings may stay above what was found."""
+ABOVE = 2.0
 REPEATS = 8
+CUT_ROUNDS = 3
+"""Of a node: what its optimum makes of parts of replicas is forbidden, where these are counted."""
+NUMBERS_UNITS, NUMBERS_S, NUMBERS_NODES, NUMBERS_GAP = 5, 0.05, 200, 1e-6
+"""Of a programme about numbers: its work, and its limits at least."""
 NODE_UNITS, CLOSELY = 60, 10
 """What a node may take before another has its turn, and how many times as much where its numbers are whole."""
 WHOLE = 1e-5
@@ -62,11 +73,29 @@ class Node:
 
     lower: Floats
     upper: Floats
+    """By row, but for cuts."""
     bound: float = -np.inf
     totals: Floats | None = None
     """By row, what its relaxed optimum has."""
+    near: bool = False
+    """Whether its bound is near its relaxed optimum."""
     leaf: bool = False
     """Whether nothing of that is to be decided."""
+
+    def sides(self, rows: Rows, duals: Floats) -> Floats:
+        """What its sides are worth at these duals, by row: without end where there is none on that side."""
+        lower, upper = (
+            np.concatenate([mine, of[rows.base :]])[: len(duals)]
+            for mine, of in ((self.lower, rows.lower), (self.upper, rows.upper))
+        )
+        side = np.where(duals > 0, lower, upper)
+        return np.multiply(duals, side, out=np.zeros_like(duals), where=duals != 0)
+
+    def within(self, pools: slice, least: Floats, most: Floats) -> Node:
+        """With so many devices of each pool."""
+        lower, upper = self.lower.copy(), self.upper.copy()
+        lower[pools], upper[pools] = least, most
+        return replace(self, lower=lower, upper=upper)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,33 +109,39 @@ class Tree:
     nodes: int = 0
     _closed_usd: float = np.inf
     """The least bound of nodes that nothing more is asked of."""
-    _least: float = -np.inf
+    _least_usd: float = -np.inf
     """What was proven when a node was taken last."""
     _open: list[tuple[float, int, Node]] = field(default_factory=list)
     _turn: Iterator[int] = field(default_factory=count)
     _master: Master = field(init=False)
     _pricing: Pricing = field(init=False)
+    _proofs: list[tuple[Floats, Floats]] = field(default_factory=list)
+    """Duals, and by pool what a device more adds to what they prove."""
+    _pools: slice = field(init=False)
     _each_usd: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         before = self.search.master
         alike = _one(before.problem)
         problem = alike.problem
-        self._master = Master(problem, Judge(problem), floors=Floors.of(problem, counting=True))
+        floors = Floors.of(problem, counting=few_devices(before.problem))
+        self._master = Master(problem, Judge(problem), floors=floors)
         self._master.offer(alike.inside(before.judged.rows))
-        self._pricing = Pricing(self._master.judge, self._master.rows, self._master.width)
+        rows = self._master.rows
+        self._pools = slice(rows.pool_at, rows.cap_at)
+        self._pricing = Pricing(self._master.judge, rows, self._master.width)
         self._each_usd = self._replicas_usd()
 
     def run(self) -> float:
         """Branch until the bound is near or the time ends; what no layout costs less than."""
-        master = self._master
-        if (solved := master.programme.solve()) is None:
-            return -np.inf
-        master.tighten(solved)
-        root = Node(lower=master.rows.lower, upper=master.rows.upper)
-        self._keep([self._relaxed(root)])
+        rows = self._master.rows
+        root = self._relaxed(Node(lower=rows.lower.copy(), upper=rows.upper.copy()))
+        self._keep([root])
+        if root.totals is not None and not self._close(root.bound):
+            least = np.minimum(np.ceil(root.totals[self._pools] - WHOLE), root.upper[self._pools])
+            self._relaxed(root.within(self._pools, least, least))
         while not self.deadline.over and self._open and not self._close(self._open[0][0]):
-            self._least, _, node = heappop(self._open)
+            self._least_usd, _, node = heappop(self._open)
             self._keep(self._expanded(node))
         return min([self._closed_usd, *(bound for bound, _, _ in self._open)])
 
@@ -115,7 +150,16 @@ class Tree:
             heappush(self._open, (node.bound, next(self._turn), node))
 
     def _expanded(self, node: Node) -> list[Node]:
-        """Both halves; none where there is nothing more to say of it."""
+        """Its parts; none where there is nothing more to say of it."""
+        pools = self._pools
+        if not self._close(node.bound) and (node.upper > np.maximum(node.lower, 0.0))[pools].any():
+            usd, numbers = self._least(node)
+            if usd <= node.bound + WHOLE * abs(usd):
+                point = self._relaxed(node.within(pools, numbers, numbers), closely=True)
+                usd, _ = self._least(node)
+                if point.near and usd <= node.bound + WHOLE * abs(usd):
+                    return [point, *self._beside(node, numbers)]
+            return [replace(node, bound=usd)]
         if known := node.leaf:
             node = replace(self._relaxed(node, closely=True), leaf=False)
         close, halves = self._close(node.bound), self._halves(node)
@@ -135,7 +179,14 @@ class Tree:
         """
         master, look = self._master, LOOK
         rows, programme = master.rows, master.programme
+        scale = scale_of(master.problem)
+        settled = bool((node.lower == node.upper)[self._pools].all())
+        cuts = CUT_ROUNDS * (settled and closely and bool(self._each_usd.any()))
         self.nodes += 1
+        if self._proofs and settled:
+            node = replace(node, bound=self._least(node)[0])
+            if self._close(node.bound):
+                return replace(node, near=True)
         for row in (*range(rows.pool_at, rows.cap_at), *range(rows.floor_at, rows.base)):
             programme.bound_row(row, float(node.lower[row]), float(node.upper[row]))
         units, most = self.deadline.units_until(0.0), NODE_UNITS * (CLOSELY if closely else 1)
@@ -145,21 +196,82 @@ class Tree:
             relaxed = programme.solve(max(0.1, deadline.time_left_s), primal=turn > 0)
             if relaxed is None or deadline.over:
                 break
-            duals = relaxed.row_duals
-            how = Look(part=look, step_pct=max(1, master.problem.share_step_pct), repeats=REPEATS)
+            duals = np.where(np.isfinite(node.sides(rows, relaxed.row_duals)), relaxed.row_duals, 0.0)
+            # What costs more than was found anyway need not be known closely.
+            above = max(0.0, relaxed.value - self.usd) / (ABOVE * scale @ np.maximum(node.upper[self._pools], 1.0))
+            how = Look(part=max(look, float(above)), step_pct=max(1, master.problem.share_step_pct), repeats=REPEATS)
             found = self._pricing.price(duals, how, deadline, 0.0)
-            bound = _proven(node, duals, found.ceilings, rows.pool_at)
+            bound = self._shown(node, duals, found.ceilings)
             node = replace(node, bound=max(node.bound, bound), totals=self._totals(relaxed.values))
-            open_usd = self.usd - (node.bound if self.nodes == 1 else self._least)
-            near = max(NEAR * abs(self.usd), 0.0 if closely else open_usd)
-            if self._close(node.bound) or relaxed.value - node.bound <= CONVERGED * near:
+            open_usd = self.usd - (node.bound if self.nodes == 1 else self._least_usd)
+            near = max(NEAR * abs(self.usd), 0.0 if node.leaf else open_usd)
+            node = replace(node, near=relaxed.value - node.bound <= CONVERGED * near)
+            if self._close(node.bound):
                 break
-            if not master.offer(found.rows, duals):
+            if node.near:
+                cuts -= 1
+                if cuts < 0 or not master.tighten(relaxed):
+                    break
+            elif not master.offer(found.rows, duals):
                 if look <= LOOK_LEAST:
+                    node = replace(node, near=True)
                     break
                 look /= CLOSER
         charge(self.deadline, deadline)
         return node
+
+    def _shown(self, node: Node, duals: Floats, worth: Floats) -> float:
+        """What no layout of a node costs less than (see `lagrangian`), kept as a proof of all others."""
+        if not np.isfinite(worth).all():
+            return -np.inf
+        rows, pools = self._master.rows, self._pools
+        sides = node.sides(rows, duals)
+        # A device with nothing on it is worth what it is paid for.
+        each = np.maximum(0.0, np.maximum(worth, duals[pools] - self._master.problem.idle_usd))
+        self._proofs.append((duals, duals[pools] - each))
+        return float(sides.sum() - node.upper[pools] @ each)
+
+    def _least(self, node: Node) -> tuple[float, Floats]:
+        """The least that all proofs together leave to whole numbers of devices of a node, and those numbers."""
+        rows, pools = self._master.rows, self._pools
+        sides = [node.sides(rows, duals) for duals, _ in self._proofs]
+        rest = np.array([float(np.delete(side, pools).sum()) for side in sides])
+        told = np.isfinite(rest)
+        each = np.array([each for _, each in self._proofs]).reshape(len(rest), pools.stop - pools.start)[told]
+        rest = rest[told]
+        least, most = np.maximum(node.lower[pools], 0.0), node.upper[pools]
+        if (least == most).all():
+            return max(node.bound, float((rest + each @ least).max(initial=-np.inf))), least
+        proofs, number = np.arange(len(rest)), np.arange(each.shape[1])
+        some = Columns.of(
+            np.append(1.0, np.zeros(len(number))),
+            column=np.concatenate([np.zeros(len(rest), np.int64), np.repeat(1 + number, len(rest))]),
+            row=np.concatenate([proofs, np.tile(proofs, len(number))]),
+            value=np.concatenate([np.ones(len(rest)), -each.T.ravel()]),
+            upper=np.append(np.inf, most),
+        )
+        program = programme_of(some, np.arange(len(some)) > 0, rest, np.full(len(rest), np.inf))
+        program = replace(program, lower=np.append(0.0, least))
+        self.deadline.spend(NUMBERS_UNITS)
+        limits = Limits(time_s=max(NUMBERS_S, self.deadline.time_left_s), work=NUMBERS_NODES, gap=NUMBERS_GAP)
+        answer = create("highs").solve(program, limits)
+        if answer.values is None:
+            return node.bound, least
+        numbers = np.rint(answer.values[1:])
+        return max(node.bound, min(answer.bound, float((rest + each @ numbers).max()))), numbers
+
+    def _beside(self, node: Node, numbers: Floats) -> list[Node]:
+        """All of a node but these numbers of devices: boxes."""
+        pools, boxes = self._pools, list[Node]()
+        least, most = np.maximum(node.lower[pools], 0.0), node.upper[pools].copy()
+        for pool, at in enumerate(numbers.tolist()):
+            for low, high in ((least[pool], at - 1), (at + 1, most[pool])):
+                if low <= high:
+                    below, above = least.copy(), most.copy()
+                    below[pool], above[pool] = low, high
+                    boxes.append(node.within(pools, below, above))
+            least[pool] = most[pool] = at
+        return boxes
 
     def _totals(self, values: Floats) -> Floats:
         columns = self._master.columns
@@ -167,25 +279,16 @@ class Tree:
         return np.asarray(np.bincount(columns.row, weights=weights, minlength=self._master.rows.count))
 
     def _halves(self, node: Node) -> list[Node]:
-        """Fewer devices of a pool or more, the dearest first; when that is settled for all, replicas of a workload in
-        one. What is open of devices would be asked again below every replica.
+        """Fewer replicas of a workload in a pool or more, where the numbers of devices are settled: what is open of
+        those would be asked again below every replica.
         """
         if node.totals is None:
             return []
-        rows, problem = self._master.rows, self._master.problem
-        part = np.abs(node.totals - np.rint(node.totals))
-        pools, floors = slice(rows.pool_at, rows.cap_at), slice(rows.floor_at, rows.base)
-        usd = np.array([pool.usd_per_h for pool in problem.pools])
-        free = usd * (node.upper - np.maximum(node.lower, 0.0))[pools]
-        replicas = part[floors] * self._each_usd
-        if part[pools].max() > WHOLE:
-            row = rows.pool_at + int(np.argmax(np.where(part[pools] > WHOLE, part[pools] * usd + WHOLE, 0.0)))
-        elif free.max() > 0:
-            row = rows.pool_at + int(np.argmax(free))
-        elif (part[floors] * (self._each_usd > 0)).max() > WHOLE:
-            row = rows.floor_at + int(np.argmax(replicas))
-        else:
+        rows = self._master.rows
+        part = np.abs(node.totals - np.rint(node.totals))[rows.floor_at : rows.base]
+        if not (part * (self._each_usd > 0)).max(initial=0.0) > WHOLE:
             return []
+        row = rows.floor_at + int(np.argmax(part * self._each_usd))
         at = np.floor(node.totals[row] + WHOLE)
         at -= at >= node.upper[row]
         lower, upper = node.lower.copy(), node.upper.copy()
@@ -208,12 +311,3 @@ class Tree:
         one = np.where(floors.pools.sum(axis=1) == 1, floors.pools.argmax(axis=1), -1)
         found = np.where(one >= 0, usd[one, floors.workload], 0.0)
         return np.where(np.isfinite(found), found + WHOLE, 0.0)
-
-
-def _proven(node: Node, duals: Floats, worth: Floats, pool_at: int) -> float:
-    """What no layout of a node costs less than: see `lagrangian`."""
-    if not np.isfinite(worth).all():
-        return -np.inf
-    side = np.where(duals > 0, node.lower, node.upper)
-    sides = float(duals @ np.where(np.isfinite(side), side, 0.0))
-    return sides - float(node.upper[pool_at : pool_at + len(worth)] @ np.maximum(0.0, worth))

@@ -241,7 +241,7 @@ def generate(master: Master, deadline: Deadline, pace: Pace, begun: Relaxation |
     if pace.gap is None:
         state.part = LOOK_LOOSE
     if pace.fine:
-        state.step_pct, state.part = step, LOOK_FINE
+        state.step_pct = step
     _converge(master, pricing, deadline, pace, state)
     if pace.gap is not None and state.bound is None and not deadline.over:
         # Time may not do for more, and no bound is worse than a few patterns less.

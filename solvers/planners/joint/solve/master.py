@@ -34,7 +34,7 @@ CUTS = (1, 2, 3, 4, 6)
 CUT_EPS = 0.01
 CUT_LEAST = 0.01
 """How much of a step must be missing for a cut to be worth a row."""
-NUMBERS_PATTERNS, NUMBERS_WORK = 200, ProgrammeWork(part=0.5, first_units=30, node_units=2, gap=5e-4)
+NUMBERS_PATTERNS, NUMBERS_WORK = 200, ProgrammeWork(part=0.5, first_units=30, node_units=2, gap=5e-4, within=False)
 """Of how many patterns devices are counted, and what that may take."""
 
 
