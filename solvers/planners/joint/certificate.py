@@ -33,7 +33,6 @@ from solvers.planners.joint.reading.work import staying_of
 from solvers.planners.joint.solve.branch import NEAR, Tree, few_devices
 from solvers.planners.joint.solve.generate import (
     Bound,
-    Generation,
     Look,
     Pace,
     Pricing,
@@ -264,9 +263,12 @@ def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline, warm: 
     found = generate(master, deadline, Pace.of(problem, PRICING_UNTIL, GAP))
     if found is None:
         return 0.0
-    search = Generation(master=master, relaxed=found.plain or found.best)
-    proven = Tree(search=search, usd=usd_per_h, deadline=deadline).run()
-    return max(0.0, proven, 0.0 if found.bound is None else found.bound.usd_per_h)
+    proven, search = [0.0, -np.inf if found.bound is None else found.bound.usd_per_h], master
+    for counting in (False, True):  # replicas when devices have nothing more to say
+        tree = Tree(search=search, usd=usd_per_h, deadline=deadline, counting=counting)
+        proven.append(tree.run())
+        search = tree.master
+    return max(proven)
 
 
 def certified(request: PlanRequest, plan: Plan) -> Plan:

@@ -26,7 +26,7 @@ from solvers.engines.base import Limits, create
 from solvers.engines.deadline import Deadline, charge
 from solvers.engines.highs import Columns
 from solvers.planners.joint.solve.alike import Alike
-from solvers.planners.joint.solve.generate import Generation, Look, Pricing, scale_of, units_of
+from solvers.planners.joint.solve.generate import Look, Pricing, scale_of, units_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows, programme_of
 from solvers.problems.joint import Floors, JointProblem
@@ -42,7 +42,7 @@ LOOK, LOOK_LEAST, CLOSER = 0.005, 2e-4, 4.0
 ABOVE = 2.0
 REPEATS = 8
 CUT_ROUNDS = 3
-"""Of a node: what its optimum makes of parts of replicas is forbidden, where these are counted."""
+"""Of numbers of devices, where they are few: what their optimum makes of parts of replicas is forbidden."""
 NUMBERS_UNITS, NUMBERS_S, NUMBERS_NODES, NUMBERS_GAP = 5, 0.05, 200, 1e-6
 """Of a programme about numbers: its work, and its limits at least."""
 NODE_UNITS, CLOSELY = 60, 10
@@ -100,12 +100,15 @@ class Node:
 
 @dataclass(slots=True, kw_only=True)
 class Tree:
-    """One run, from a relaxed optimum."""
+    """One run."""
 
-    search: Generation
+    search: Master
+    """Patterns to begin with."""
     usd: float
     """What the best layout costs."""
     deadline: Deadline
+    counting: bool = False
+    """Whether replicas are branched on, too."""
     nodes: int = 0
     _closed_usd: float = np.inf
     """The least bound of nodes that nothing more is asked of."""
@@ -113,28 +116,27 @@ class Tree:
     """What was proven when a node was taken last."""
     _open: list[tuple[float, int, Node]] = field(default_factory=list)
     _turn: Iterator[int] = field(default_factory=count)
-    _master: Master = field(init=False)
+    master: Master = field(init=False)
     _pricing: Pricing = field(init=False)
     _proofs: list[tuple[Floats, Floats]] = field(default_factory=list)
     """Duals, and by pool what a device more adds to what they prove."""
     _pools: slice = field(init=False)
+    _cuts: int = field(init=False)
     _each_usd: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        before = self.search.master
-        alike = _one(before.problem)
+        alike = _one(self.search.problem)
         problem = alike.problem
-        floors = Floors.of(problem, counting=few_devices(before.problem))
-        self._master = Master(problem, Judge(problem), floors=floors)
-        self._master.offer(alike.inside(before.judged.rows))
-        rows = self._master.rows
-        self._pools = slice(rows.pool_at, rows.cap_at)
-        self._pricing = Pricing(self._master.judge, rows, self._master.width)
+        self.master = Master(problem, Judge(problem), floors=Floors.of(problem, counting=self.counting))
+        self.master.offer(alike.inside(self.search.judged.rows))
+        rows = self.master.rows
+        self._pools, self._cuts = slice(rows.pool_at, rows.cap_at), CUT_ROUNDS * few_devices(self.search.problem)
+        self._pricing = Pricing(self.master.judge, rows, self.master.width)
         self._each_usd = self._replicas_usd()
 
     def run(self) -> float:
         """Branch until the bound is near or the time ends; what no layout costs less than."""
-        rows = self._master.rows
+        rows = self.master.rows
         root = self._relaxed(Node(lower=rows.lower.copy(), upper=rows.upper.copy()))
         self._keep([root])
         if root.totals is not None and not self._close(root.bound):
@@ -177,11 +179,11 @@ class Tree:
         """Priced until its bound is near its relaxed optimum, beside what is open or `closely`, or the best layout; a
         node that was not has its parent's bound.
         """
-        master, look = self._master, LOOK
+        master, look = self.master, LOOK
         rows, programme = master.rows, master.programme
         scale = scale_of(master.problem)
         settled = bool((node.lower == node.upper)[self._pools].all())
-        cuts = CUT_ROUNDS * (settled and closely and bool(self._each_usd.any()))
+        cuts = self._cuts * (settled and closely)
         self.nodes += 1
         if self._proofs and settled:
             node = replace(node, bound=self._least(node)[0])
@@ -224,16 +226,16 @@ class Tree:
         """What no layout of a node costs less than (see `lagrangian`), kept as a proof of all others."""
         if not np.isfinite(worth).all():
             return -np.inf
-        rows, pools = self._master.rows, self._pools
+        rows, pools = self.master.rows, self._pools
         sides = node.sides(rows, duals)
         # A device with nothing on it is worth what it is paid for.
-        each = np.maximum(0.0, np.maximum(worth, duals[pools] - self._master.problem.idle_usd))
+        each = np.maximum(0.0, np.maximum(worth, duals[pools] - self.master.problem.idle_usd))
         self._proofs.append((duals, duals[pools] - each))
         return float(sides.sum() - node.upper[pools] @ each)
 
     def _least(self, node: Node) -> tuple[float, Floats]:
         """The least that all proofs together leave to whole numbers of devices of a node, and those numbers."""
-        rows, pools = self._master.rows, self._pools
+        rows, pools = self.master.rows, self._pools
         sides = [node.sides(rows, duals) for duals, _ in self._proofs]
         rest = np.array([float(np.delete(side, pools).sum()) for side in sides])
         told = np.isfinite(rest)
@@ -274,9 +276,9 @@ class Tree:
         return boxes
 
     def _totals(self, values: Floats) -> Floats:
-        columns = self._master.columns
+        columns = self.master.columns
         weights = columns.value * values[columns.number]
-        return np.asarray(np.bincount(columns.row, weights=weights, minlength=self._master.rows.count))
+        return np.asarray(np.bincount(columns.row, weights=weights, minlength=self.master.rows.count))
 
     def _halves(self, node: Node) -> list[Node]:
         """Fewer replicas of a workload in a pool or more, where the numbers of devices are settled: what is open of
@@ -284,7 +286,7 @@ class Tree:
         """
         if node.totals is None:
             return []
-        rows = self._master.rows
+        rows = self.master.rows
         part = np.abs(node.totals - np.rint(node.totals))[rows.floor_at : rows.base]
         if not (part * (self._each_usd > 0)).max(initial=0.0) > WHOLE:
             return []
@@ -299,7 +301,7 @@ class Tree:
         """By floor of one pool what serving its workload there takes of devices, $/h, at least: what a part of a
         replica makes of a difference.
         """
-        problem, floors, judge = self._master.problem, self._master.rows.floors, self._master.judge
+        problem, floors, judge = self.master.problem, self.master.rows.floors, self.master.judge
         rows = Patterns.singles(np.arange(problem.kinds), np.arange(len(problem.variants)), problem.shares_pct)
         judged = judge.judge(rows)
         rate = np.maximum(problem.rate_rps, WHOLE)[problem.variant_workload[judged.rows.variants[:, 0]]]

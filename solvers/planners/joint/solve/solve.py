@@ -379,7 +379,7 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     prices = rows.prices(duals, worth if problem is given else None)
     usd = None if bound is None else bound.usd_per_h
     if usd is not None and branches and not few_devices(problem):
-        usd = max(usd, Tree(search=phases.search, usd=layout.judged_usd(problem), deadline=deadline).run())
+        usd = max(usd, Tree(search=phases.search.master, usd=layout.judged_usd(problem), deadline=deadline).run())
     facts["bound_s"] = deadline.elapsed_s - begun_s
     return replace(
         layout, bound_usd_per_h=usd, prices=prices, columns=phases.columns, facts=facts, before=tuple(turns[:-1])
