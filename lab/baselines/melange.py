@@ -6,14 +6,13 @@ most within the promise, and the placing of the counts that the covering program
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal
-from solvers.domain.value import value
 from solvers.engines.base import create
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
@@ -21,7 +20,6 @@ from solvers.planners.case import Case
 from solvers.planners.counting.covers import cover
 from solvers.planners.counting.demands import Covers
 from solvers.planners.draft import Draft, on_whole_devices
-from solvers.planners.tuning import Tune, TunedRecord
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -37,18 +35,12 @@ USD_PER_H_LEAST = 0.01
 UNSERVED = 1e4
 """What a service left unserved counts against $/h, times its priority."""
 PART_OF_DEADLINE = 0.5
-
-
-@value
-class MelangeParameters(TunedRecord):
-    """How exactly it solves."""
-
-    gap: Annotated[float, Tune("the programme is left when it is proven to be this near to the best", 0, 1)] = 1e-4
+GAP = 1e-4
+"""The programme is left when it is proven to be this near to the best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Melange(Stateless):
-    parameters: MelangeParameters = field(default_factory=MelangeParameters)
     spec: ClassVar[PlannerSpec] = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
@@ -61,7 +53,7 @@ class Melange(Stateless):
         options = [(number, option) for number, need in enumerate(wanted) for option in draft.fixed(need, WHOLE_PCT)]
         reasons: tuple[Reason, ...] = ()
         if options:
-            reasons = _mixed(draft, wanted, options, self.parameters.gap)
+            reasons = _mixed(draft, wanted, options)
         for need in draft.needs:
             if len(draft.options(need)):
                 allowed = np.ones(len(draft.options(need)), dtype=np.bool_)
@@ -70,11 +62,11 @@ class Melange(Stateless):
         return draft.proposal(SPEC, reasons)
 
 
-def _mixed(draft: Draft, wanted: list[Need], options: list[tuple[int, Option]], gap: float) -> tuple[Reason, ...]:
+def _mixed(draft: Draft, wanted: list[Need], options: list[tuple[int, Option]]) -> tuple[Reason, ...]:
     """Solve, place what was counted, and say what was proven."""
     budget = draft.request.budget
     deadline = Deadline(PART_OF_DEADLINE * budget.deadline_s, budget.work_units)
-    found = cover(problem_of(draft, wanted, options), create("highs"), deadline, gap=gap)
+    found = cover(problem_of(draft, wanted, options), create("highs"), deadline, gap=GAP)
     for (number, option), count in zip(options, found.counts.tolist(), strict=True):
         need = wanted[number]
         settled = draft.open(need)

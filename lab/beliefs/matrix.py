@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Self, cast
 
 import numpy as np
@@ -23,6 +22,9 @@ from solvers.models.parts.seen import floats_of, names_of, part, read
 from solvers.policies.oltunes.history import HistoryWindow, combinations, places_by_key, places_of
 from solvers.policies.oltunes.learned import TARGETS, USUAL_SLOWDOWN, LearnedInterference, LearnedKind, LearnedSolo
 
+RANK, RATE, SHRINKAGE = 4, 0.05, 0.01
+"""Found on other models than those it is compared on; the rank is that of the factorisation machine beside it."""
+PASSES, ROWS_PER_STEP, ROWS_TAUGHT_MAX = 60, 8, 200_000
 _START_STD = 0.1
 
 
@@ -43,18 +45,6 @@ class Refitted(ABC):
 
     def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> Self:  # noqa: ARG002
         return self.retrained(window, facts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixSettings:
-    """Hyper-parameters. The rank is that of the factorisation machine it is compared with."""
-
-    rank: int = 4
-    rate: float = 0.05
-    shrinkage: float = 0.01
-    passes: int = 60
-    rows_per_step: int = 8
-    rows_taught_max: int = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +92,6 @@ class MatrixColumns:
 class MatrixRegressor(Refitted):
     """Both tables: line x target x (1 + rank), biases first. The last line of each stands for the unknown."""
 
-    settings: MatrixSettings
     seed: int
     models: tuple[str, ...]
     columns: MatrixColumns
@@ -110,10 +99,9 @@ class MatrixRegressor(Refitted):
     by_column: Floats
 
     @staticmethod
-    def fresh(*, targets: int, settings: MatrixSettings, seed: int) -> MatrixRegressor:
-        unknown = np.zeros((1, targets, 1 + settings.rank))
+    def fresh(*, targets: int, seed: int) -> MatrixRegressor:
+        unknown = np.zeros((1, targets, 1 + RANK))
         return MatrixRegressor(
-            settings=settings,
             seed=seed,
             models=(),
             columns=MatrixColumns.numbered({}),
@@ -130,11 +118,11 @@ class MatrixRegressor(Refitted):
             self,
             models=models,
             columns=columns,
-            by_model=_start(len(models), targets.shape[1], self.settings.rank, rng),
-            by_column=_start(columns.count, targets.shape[1], self.settings.rank, rng),
+            by_model=_start(len(models), targets.shape[1], rng),
+            by_column=_start(columns.count, targets.shape[1], rng),
         )
         lines, places = empty._lines(groups), columns.nearest(groups, facts)
-        passes = max(1, min(self.settings.passes, self.settings.rows_taught_max // len(groups)))
+        passes = max(1, min(PASSES, ROWS_TAUGHT_MAX // len(groups)))
         for _ in range(passes):
             order = rng.permutation(len(groups))
             empty._descend(lines[order], places[order], targets[order])
@@ -150,15 +138,14 @@ class MatrixRegressor(Refitted):
 
     def _descend(self, lines: Whole, places: Whole, targets: Floats) -> None:
         """One pass, in place: only `fitted` calls it, on tables that nobody else has yet."""
-        rate, shrinkage, size = self.settings.rate, self.settings.shrinkage, self.settings.rows_per_step
-        for start in range(0, len(lines), size):
-            line, place = lines[start : start + size], places[start : start + size]
+        for start in range(0, len(lines), ROWS_PER_STEP):
+            line, place = lines[start : start + ROWS_PER_STEP], places[start : start + ROWS_PER_STEP]
             one, two = self.by_model[line], self.by_column[place]
-            error = (targets[start : start + size] - _product(one, two))[..., None]
+            error = (targets[start : start + ROWS_PER_STEP] - _product(one, two))[..., None]
             # The bias of each table moves with the error alone, its factors with the error times the other's factors.
             turned = [np.concatenate([np.ones_like(error), factors[..., 1:]], axis=-1) for factors in (two, one)]
-            np.add.at(self.by_model, line, rate * (error * turned[0] - shrinkage * one))
-            np.add.at(self.by_column, place, rate * (error * turned[1] - shrinkage * two))
+            np.add.at(self.by_model, line, RATE * (error * turned[0] - SHRINKAGE * one))
+            np.add.at(self.by_column, place, RATE * (error * turned[1] - SHRINKAGE * two))
 
     def dump(self) -> Plain:
         places = self.columns.places
@@ -171,11 +158,9 @@ class MatrixRegressor(Refitted):
         }
 
     @staticmethod
-    def load(plain: Plain, settings: MatrixSettings) -> MatrixRegressor:
-        """From what `dump` wrote; `settings` says how to learn on."""
+    def load(plain: Plain) -> MatrixRegressor:
         by_model, by_column = (read(plain, name, floats_of) for name in ("by_model", "by_column"))
         return MatrixRegressor(
-            settings=replace(settings, rank=by_model.shape[2] - 1),
             seed=cast("int", part(plain, "seed")),
             models=read(plain, "models", names_of),
             columns=MatrixColumns.numbered(places_by_key(part(plain, "columns"))),
@@ -184,10 +169,10 @@ class MatrixRegressor(Refitted):
         )
 
 
-def _start(lines: int, targets: int, rank: int, rng: np.random.Generator) -> Floats:
+def _start(lines: int, targets: int, rng: np.random.Generator) -> Floats:
     """Biases of 0, small factors, and a last line of zeros for the unknown."""
-    table = np.zeros((lines + 1, targets, 1 + rank))
-    table[:-1, :, 1:] = rng.normal(0.0, _START_STD, (lines, targets, rank))
+    table = np.zeros((lines + 1, targets, 1 + RANK))
+    table[:-1, :, 1:] = rng.normal(0.0, _START_STD, (lines, targets, RANK))
     return table
 
 
@@ -196,20 +181,18 @@ def _product(one: Floats, two: Floats) -> Floats:
     return np.asarray(one[..., 0] + two[..., 0] + (one[..., 1:] * two[..., 1:]).sum(axis=-1))
 
 
-SETTINGS = MatrixSettings()
-"""Found on other models than those it is compared on."""
 ALONE = LearnedKind(
     model=LearnedSolo,
     spec=ModelSpec(name="mf", version="1", formula="matrix factorisation with biases", quantities=TARGETS),
-    fresh=lambda seed: MatrixRegressor.fresh(targets=len(TARGETS), settings=SETTINGS, seed=seed),
-    read=partial(MatrixRegressor.load, settings=SETTINGS),
+    fresh=lambda seed: MatrixRegressor.fresh(targets=len(TARGETS), seed=seed),
+    read=MatrixRegressor.load,
 )
 """`mf` for replicas alone: latency and throughput."""
 BESIDE = LearnedKind(
     model=LearnedInterference,
     usual=USUAL_SLOWDOWN,
     spec=ModelSpec(name="mf", version="1", formula="matrix factorisation with biases"),
-    fresh=lambda seed: MatrixRegressor.fresh(targets=1, settings=SETTINGS, seed=seed),
-    read=partial(MatrixRegressor.load, settings=SETTINGS),
+    fresh=lambda seed: MatrixRegressor.fresh(targets=1, seed=seed),
+    read=MatrixRegressor.load,
 )
 """`mf` for slowdowns of members of groups."""

@@ -19,6 +19,7 @@ from lab.measured import IGNITER, RAPP, facts_for, known_alone, read_igniter, re
 from solvers.domain.arrays import Floats, Whole
 from solvers.models.base import Facts, GroupSamples, Queries, Samples
 from solvers.models.suite import Suite, make_solo
+from solvers.policies.inss.models import profiling_plan
 
 SEED = 7
 
@@ -189,7 +190,6 @@ def order_kept_pct(truth: Floats, mean: Floats, pairs: list[tuple[int, int]]) ->
 
 # -- InSS, AC-INS-05: sixteen runs of a network alone, five beside others, the rest of iGniter's table held out.
 
-SOLO_BATCHES, SOLO_SHARES_PCT = (1, 4, 8, 16), (20, 40, 60, 80)
 PAIRS = 5
 """Of each network."""
 ERROR_PCT, PART_OF_NI = 4.0, 0.5
@@ -224,13 +224,25 @@ def pair_errors(data: Path, *, sixteen: bool = True) -> PairErrors:
     numbers = _profiled(pairs)
     train = pairs.take_groups(numbers)
     test = pairs.take_groups(np.setdiff1d(np.arange(count), numbers))
-    batches, shares = solo.queries.batch, solo.queries.share_pct
-    known = solo.take(np.isin(batches, SOLO_BATCHES) & np.isin(shares, SOLO_SHARES_PCT)) if sixteen else solo
+    known = solo.take(_planned(solo)) if sixteen else solo
     found = {}
     for name in (INSS, BLIND, BELIEF):
         mean = Suite.fresh(name, facts, SEED).fit(known, train).predict_groups(test.groups).mean
         found[name] = 100.0 * float(np.nanmean(np.abs(mean / test.latency_ms - 1.0)))
     return PairErrors(by_name=found, members=len(test.latency_ms))
+
+
+def _planned(solo: Samples) -> Whole:
+    """Rows that InSS' planner measures of each network alone."""
+    asked, found = solo.queries, list[Whole]()
+    for index in range(len(asked.models)):
+        rows = np.flatnonzero(asked.model == index)
+        shares, row = np.unique(asked.share_pct[rows], return_inverse=True)
+        batches, column = np.unique(asked.batch[rows], return_inverse=True)
+        measured = np.zeros((len(shares), len(batches)), dtype=np.bool_)
+        measured[row, column] = True
+        found.append(rows[profiling_plan(measured, shares, batches)[row, column]])
+    return np.concatenate(found)
 
 
 def _profiled(pairs: GroupSamples) -> Whole:

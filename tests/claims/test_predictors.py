@@ -11,6 +11,7 @@ from lab.claims import predictors
 from lab.claims.catalogue import claims
 from lab.claims.claim import ClaimStatus, Effort, Judge, judged
 from lab.claims.predictors import PairErrors
+from solvers.models.base import Queries, Samples
 
 
 def test_without_the_table_it_says_which_folder_is_missing(tmp_path: Path) -> None:
@@ -31,6 +32,21 @@ def test_without_pairs_it_says_so(judge: Judge, tmp_path: Path) -> None:
 )
 def test_below_four_percent_or_half_of_blindness(ours: float, blind: float, *, met: bool) -> None:
     assert PairErrors(by_name={"inss": ours, "inss-ni": blind}, members=7).met is met
+
+
+def test_inss_is_judged_by_the_runs_that_its_planner_makes() -> None:
+    """Of each network its own: the second was tried with fewer batches, and both with one at the widest share alone."""
+    tried = [("a", 1.0, 100.0), ("b", 1.0, 100.0)]
+    tried += [("a", float(batch), share) for batch in range(1, 33) for share in (20.0, 40.0, 50.0, 60.0, 80.0)]
+    tried += [("b", float(batch), share) for batch in (1, 2, 4, 8, 16) for share in (20.0, 40.0, 60.0, 80.0)]
+    names, batches, shares = zip(*tried, strict=True)
+    queries = Queries.of(list(names), "v100", np.array(batches), np.array(shares))
+    rows = predictors._planned(Samples.of(queries, np.ones(len(queries))))
+    planned = {name: [tried[row][1:] for row in rows if tried[row][0] == name] for name in "ab"}
+    assert {batch for batch, _ in planned["a"]} == {1.0, 3.0, 10.0, 32.0}
+    assert {batch for batch, _ in planned["b"]} == {1.0, 2.0, 8.0, 16.0}
+    assert all({share for _, share in some} == {20.0, 40.0, 60.0, 80.0} for some in planned.values())
+    assert [len(some) for some in planned.values()] == [16, 16]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ buckets by length, mean rates of many LLM services.
 
 from __future__ import annotations
 
+import itertools
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -52,18 +53,21 @@ Positive = Annotated[float, Field(gt=0, le=1e9)]
 DLRM, AZURE = "alibaba-dlrm-2025", "azure-llm-2023"
 MUXSERVE = "muxserve-lmsys-rates"
 TRACES = {
-    "code": (AZURE, "code.csv"),
-    "conv": (AZURE, "conv.csv"),
-    "mooncake": ("mooncake-conversation", "conversation.csv"),
+    "code": ((AZURE, "code.csv"),),
+    "conv": ((AZURE, "conv.csv"),),
+    "azure": ((AZURE, "code.csv"), (AZURE, "conv.csv")),
+    "mooncake": (("mooncake-conversation", "conversation.csv"),),
 }
-"""Traces of LLM requests with the lengths of each."""
+"""Traces of LLM requests with the lengths of each; of several files, as long as the shortest."""
 Request = tuple[float, int, int]
 """When, tokens in, tokens out."""
 
 
-class LengthsForm(ScenarioForm):
-    """Requests in buckets by length, each a service of one promise."""
+class TracedForm(ScenarioForm):
+    """Requests of one trace in buckets by length, each a service of one promise called `<name>-in-<i>-out-<j>`."""
 
+    name: Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
+    trace: Literal["code", "conv", "azure", "mooncake"]
     model: str
     scale: Positive = 1.0
     """Times the trace's rates."""
@@ -72,13 +76,6 @@ class LengthsForm(ScenarioForm):
     output_edges: tuple[int, ...] = ()
     first_token_ms: Positive
     inter_token_ms: Positive
-
-
-class TracedForm(LengthsForm):
-    """Requests of one trace in buckets by length, each a service called `<name>-in-<i>-out-<j>`."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
-    trace: Literal["code", "conv", "mooncake"]
     rate_rps_least: Annotated[float, Field(ge=0)] = 0.0
     """Buckets with a lower mean rate are left out: single odd requests."""
 
@@ -111,28 +108,16 @@ class ChatForm(ScenarioForm):
 
 
 def traced_services(form: TracedForm, where: Where, document: Document) -> list[ChatForm]:
-    """The buckets of a trace. Raises InputError."""
-    read = _requests(document, (*where, "trace"), form.trace)
-    bins = max(1, int(max(row[0] for row in read) // form.bin))
-    return _buckets(form, read, bins, prefix=f"{form.name}-", least_rps=form.rate_rps_least)
-
-
-def _requests(document: Document, where: Where, trace: str) -> list[Request]:
-    """All requests of one of `TRACES`. Raises InputError where the data is missing."""
-    read = document.rows(where, *TRACES[trace])
-    return [(float(row["t_s"]), int(row["in_tokens"]), int(row["out_tokens"])) for row in read]
-
-
-def _buckets(
-    form: LengthsForm, read: list[Request], bins: int, *, prefix: str = "", least_rps: float = 0.0
-) -> list[ChatForm]:
-    """Requests between edges of prompt and answer lengths, the last of each open, over so many stretches."""
+    """Requests between edges of prompt and answer lengths, the last open. Raises InputError without the data."""
+    files = [document.rows((*where, "trace"), *parts) for parts in TRACES[form.trace]]
+    read = [[(float(row["t_s"]), int(row["in_tokens"]), int(row["out_tokens"])) for row in rows] for rows in files]
+    bins = max(1, int(min(max(row[0] for row in each) for each in read) // form.bin))
     found: dict[tuple[int, int], list[Request]] = defaultdict(list)
-    for row in read:
+    for row in itertools.chain(*read):
         found[bisect_left(form.input_edges, row[1]), bisect_left(form.output_edges, row[2])].append(row)
     return [
         ChatForm(
-            name=f"{prefix}in-{key[0]}-out-{key[1]}",
+            name=f"{form.name}-in-{key[0]}-out-{key[1]}",
             model=form.model,
             first_token_ms=form.first_token_ms,
             inter_token_ms=form.inter_token_ms,
@@ -141,7 +126,7 @@ def _buckets(
             rates_rps=tuple(form.scale * rate for rate in rates),
         )
         for key, part in sorted(found.items())
-        if sum(rates := _rates(part, form.bin, bins)) / bins >= least_rps
+        if sum(rates := _rates(part, form.bin, bins)) / bins >= form.rate_rps_least
     ]
 
 
@@ -223,14 +208,6 @@ class InfernoForm(ScenarioForm):
     """Times the sample's rates, one a step."""
 
 
-class AzureForm(LengthsForm):
-    """LLM requests of Azure (2023) as buckets by length, each a service; rates of stretches of the trace."""
-
-    traces: tuple[Literal["code", "conv"], ...] = ("code", "conv")
-    input_edges: tuple[int, ...] = (512, 2048, 8192)
-    output_edges: tuple[int, ...] = (64, 512, 2048)
-
-
 class RollingForm(Heading):
     """Pictures planned one after the other."""
 
@@ -244,7 +221,6 @@ class RollingForm(Heading):
     chats: tuple[ChatForm, ...] = ()
     dlrm: DlrmForm | None = None
     inferno: InfernoForm | None = None
-    azure: AzureForm | None = None
     traced: tuple[TracedForm, ...] = ()
     """LLM requests of several traces, each with its own model and promise."""
     muxserve: MuxserveForm | None = None
@@ -267,8 +243,6 @@ def build(form: RollingForm, document: Document) -> Bench:
     chats = list(form.chats)
     if form.dlrm is not None:
         wishes += _dlrm(form.dlrm, document)
-    if form.azure is not None:
-        chats += _azure(form.azure, document)
     chats += _llms(form, document)
     asked: list[WishForm | ChatForm] = [*wishes, *chats]
     steps = {len(each.rates_rps) for each in asked}
@@ -301,7 +275,7 @@ def _fleet(form: RollingForm, document: Document) -> Snapshot:
     hosts: list[RollingHost] = []
     for index, entry in enumerate(form.fleet):
         found = known.get(entry.gpu_type)
-        if found is None and (entry.usd_per_h is None or form.chats or form.azure or form.traced or form.muxserve):
+        if found is None and (entry.usd_per_h is None or form.chats or form.traced or form.muxserve):
             raise document.refusal(("fleet", index, "gpu_type"), "no such type in the library; say usd_per_h")
         if found is not None:
             prices = found.prices
@@ -370,12 +344,6 @@ def _dlrm(form: DlrmForm, document: Document) -> list[WishForm]:
         )
         for name in largest
     ]
-
-
-def _azure(form: AzureForm, document: Document) -> list[ChatForm]:
-    read = [_requests(document, ("azure", "traces"), trace) for trace in form.traces]
-    last_s = min(max(row[0] for row in each) for each in read)
-    return _buckets(form, [row for each in read for row in each], max(1, int(last_s // form.bin)))
 
 
 def _llms(form: RollingForm, document: Document) -> list[ChatForm]:

@@ -196,14 +196,20 @@ _LATE = 1e-9
 
 @value
 class Conduct:
-    """How the cluster behaves, the same for every contender; a scenario's `TaskConductForm` says what each is."""
+    """How the cluster behaves, the same for every contender and in every scenario."""
 
     deploy_s: Annotated[float, NOT_NEGATIVE] = 0.1
+    """From a launch until a warm process has its limits, beside moving the weights."""
     deploy_failed_pct: Annotated[float, within(0.0, 100.0)] = 0.5
+    """Of groups that fail to deploy for no fault of theirs."""
     tick_s: Annotated[float, POSITIVE] = 0.005
+    """Schedulers act at multiples of this."""
     monitor_s: Annotated[float, POSITIVE] = 2.0
+    """How fast measured utilisation forgets."""
     report_s: Annotated[float, POSITIVE] = 0.05
+    """How old what monitors tell may be; what a scheduler itself changed it knows at once."""
     unfinished_after_s: Annotated[float, POSITIVE] = 600.0
+    """After the last arrival a run is broken off."""
 
 
 @dataclass(slots=True)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from app.library import facts
-from lab.arena.forms import Duration, Factor
+from lab.arena.forms import Factor
 from lab.arena.loading import Document, Heading, ScenarioForm
 from lab.benches.tasks.run import Conduct, Entry, TaskLog, TaskRun, cluster
 from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
@@ -153,7 +153,7 @@ class Tasking:
     count: int
     profile_rows: int
     profiled_on: GpuTypeName
-    conduct: Conduct
+    conduct: Conduct = field(default_factory=Conduct)
 
     def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:  # noqa: ARG002
         """All tasks, to the end. Raises EngineError for a contender that schedules no tasks."""
@@ -187,23 +187,6 @@ class TaskGpusForm(ScenarioForm):
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
 
 
-class TaskConductForm(ScenarioForm):
-    """How the fleet behaves."""
-
-    deploy: Duration = 0.1
-    """From a launch until a warm process has its limits, beside moving the weights."""
-    deploy_failed_pct: Annotated[float, Field(ge=0, le=100)] = 0.5
-    """Of groups that fail to deploy for no fault of theirs."""
-    tick: Annotated[Duration, Field(gt=0)] = 0.005
-    """Schedulers act at multiples of this."""
-    monitor: Annotated[Duration, Field(gt=0)] = 2.0
-    """How fast measured utilisation forgets."""
-    report: Annotated[Duration, Field(gt=0)] = 0.05
-    """How old what monitors tell may be; what a scheduler itself changed it knows at once."""
-    unfinished_after: Annotated[Duration, Field(gt=0)] = 600.0
-    """After the last arrival a run is broken off."""
-
-
 class TaskingForm(Heading):
     """Tasks that come one by one."""
 
@@ -218,7 +201,6 @@ class TaskingForm(Heading):
     """Multiplies the rates of all kinds."""
     profile_rows: Annotated[int, Field(ge=1, le=100_000)] = 504
     """Solo measurements that every scheduler has before the first task."""
-    conduct: TaskConductForm = TaskConductForm()
 
 
 FORM = TaskingForm
@@ -246,5 +228,4 @@ def build(form: TaskingForm, document: Document) -> Bench:
         kinds=tuple(each.model_copy(update={"rate_per_s": each.rate_per_s * form.rate_scale}) for each in form.tasks),
         fleet=tuple((GpuTypeName(each.gpu_type), each.count) for each in form.fleet),
         profiled_on=GpuTypeName(PROFILED_ON),
-        conduct=form.conduct.made(Conduct),
     )

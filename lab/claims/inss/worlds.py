@@ -36,9 +36,7 @@ from lab.learning.evaluating import Score, evaluate
 from lab.learning.settings import setting
 from lab.learning.world import Truth
 from lab.outcome import RunContender, RunOutcome
-from lab.world.scenario import WorldScenario
 from lab.world.world import World
-from solvers.domain.workload import Slo
 from solvers.engines.base import Limits, create
 from solvers.planners.base import PlanRequest
 from solvers.planners.case import Case
@@ -47,8 +45,6 @@ from solvers.policies.inss.actor import shipped
 from solvers.policies.inss.batching import Batching
 from solvers.policies.inss.belief import InssBelief
 from solvers.policies.inss.placing import InssParameters, actor_for, columns_of, exact, learned
-from solvers.sim.truth.catalogue import gpu_truth
-from solvers.sim.truth.truth import Resident, execution_ms
 
 BY_EPISODE, PART, SMOOTHED = 800, 0.95, 50
 SEEDS_TRAINED = 3
@@ -208,52 +204,6 @@ def _without_spare(contender: str) -> RunOutcome:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedLimit:
-    """A network's published limit, and how long a batch of it takes on the authors' RTX 2060 Super, in ms."""
-
-    limit_ms: float
-    took_ms: float
-    share_pct: int = 100
-    batch: int = 1
-    beside: tuple[str, ...] = ()
-    """Batches of four on 18 %."""
-
-
-PUBLISHED = {
-    "alexnet": PublishedLimit(25.0, 1000.0 / 788.641),
-    "resnet50": PublishedLimit(80.0, 1000.0 / 215.868),
-    "vgg16": PublishedLimit(150.0, 1000.0 / 146.903),
-    "mnasnet1_0": PublishedLimit(50.0, 1000.0 / 443.529),
-    "mobilenet_v2": PublishedLimit(60.0, 1000.0 / 306.513),
-    "efficientnet_b0": PublishedLimit(40.0, 1000.0 / 217.319),
-    "resnet18": PublishedLimit(60.0, 5.483, 60, 4, ("mnasnet1_0",)),
-    "vgg19": PublishedLimit(200.0, 39.411, 60, 4, ("resnet18", "mnasnet1_0")),
-}
-"""Of six the throughput alone that rewards are divided by, in their code; of two the widest share in Table 3."""
-
-
-def translated_ms(model: str) -> float:
-    """The limit that is the same multiple of what the same batch takes on the simulated card."""
-    told, gpu = PUBLISHED[model], gpu_truth("rtx-2060-super")
-    assert gpu is not None
-    mine = Resident(model=model, share_pct_sm=told.share_pct, batch=told.batch)
-    beside = [Resident(model=name, share_pct_sm=18, batch=4) for name in told.beside]
-    return told.limit_ms * execution_ms(gpu, mine, gpu.clock_mhz_sm_max, beside) / told.took_ms
-
-
-def _by_published_limits(world: WorldScenario) -> WorldScenario:
-    """The same with limits as they were published for other hardware."""
-    traffic = tuple(
-        replace(
-            each,
-            service=replace(each.service, slo=Slo(latency_ms=PUBLISHED[each.service.model].limit_ms, percentile=99.0)),
-        )
-        for each in world.traffic
-    )
-    return replace(world, traffic=traffic)
-
-
 def _means(found: Outcomes, name: str, contenders: Sequence[str]) -> dict[str, float]:
     return {contender: mean_metric(found[contender], name) for contender in contenders}
 
@@ -295,13 +245,12 @@ def violations(effort: Effort) -> ClaimEvidence:
     def why() -> str:
         at_once = mean_metric([_at_once(SIX, OURS)], VIOLATION)
         first = runs[OURS][:1]
-        published = mean_metric([varied(SIX, OURS, _by_published_limits)], VIOLATION)
         late = {item.service: 100.0 * (item.late + item.dropped) / item.asked for item in first[0].services}
         most = max(late, key=lambda name: late[name])
         return (
             f"on seed 0 {most} is late or dropped most, {late[most]:.1f} %; ablation on seed 0: were processes ready "
-            f"at once, InSS would violate {at_once:.2f} % instead of {mean_metric(first, VIOLATION):.2f} %; by the "
-            f"published limits, {published:.2f} %; services that nobody serves: {', '.join(unserved) or 'none'}"
+            f"at once, InSS would violate {at_once:.2f} % instead of {mean_metric(first, VIOLATION):.2f} %; services "
+            f"that nobody serves: {', '.join(unserved) or 'none'}"
         )
 
     reached = found[OURS] < VIOLATION_PCT and fewest

@@ -93,7 +93,7 @@ def bisect_batch(question: BatchQuestion) -> BatchAnswer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
     """A batch for one replica; `option` is the best there is, None where none is in time, and `serves` tells whether it
-    serves the rate, `rate_rps` how much.
+    serves the rate in time, `rate_rps` how much of it once what waits is served or dropped.
     """
 
     option: Option | None
@@ -153,7 +153,7 @@ def size(
     timely = serving or [item for item in choices if question.latency_ms(item.batch) <= question.latency_ms_limit]
     if waiting and not timely:
         emptied = size(belief, at, together, rate_rps, choices)
-        return replace(emptied, serves=False, rate_rps=0.0)
+        return replace(emptied, serves=False)
     # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
     proven = [item for item in timely if item.capacity_rps >= enough]
     best = max(proven or timely, key=lambda item: item.batch, default=None)
@@ -204,7 +204,8 @@ class Batching:
             settled = draft.keep(need, items, kept)
             short_rps = need.rate_rps_least - sum(each.rate_rps for each in sized)
             self.short_rps += max(0.0, short_rps)
-            served = served and short_rps <= DUST * need.rate_rps_least and not settled.replicas_missing
+            served = served and short_rps <= DUST * need.rate_rps_least and all(each.serves for each in sized)
+            served = served and not settled.replicas_missing
             served = served and len(items) == len(draft.case.standing.get(need.workload, []))
         return served
 

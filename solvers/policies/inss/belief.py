@@ -1,9 +1,8 @@
 """What InSS believes of a case: running time by its regression over sixteen runs alone, and what neighbours add, by how
 many they are (launching) and by their L2 use.
 
-Owns the choice of the sixteen runs (four shares by four batches, spread over what was measured), the launch term and
-sensitivity of every model, learned from what profiles tell of company by the formula that is judged on measured pairs,
-and Eq. 2. With `interference` off, neighbours do nothing.
+Owns the launch term and sensitivity of every model, learned from what profiles tell of company by the formula that is
+judged on measured pairs, and Eq. 2. With `interference` off, neighbours do nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from solvers.policies.inss.models import (
     launch_delay_ms,
     learn_alone,
     learn_beside,
+    profiling_plan,
     run_ms,
 )
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
-
-RUNS_PER_AXIS = 4
 
 CURVE_BATCH_MAX = 32
 """Batches up to this one are computed together, once for every share of a model."""
@@ -165,10 +163,8 @@ class InssBelief:
         grid = self.case.beliefs.grid(model, self.case.beliefs.classes[device_class])
         if grid is None:
             return None
-        wanted = np.zeros(grid.measured.shape, dtype=np.bool_)
-        wanted[np.ix_(_spread(len(grid.shares_pct)), _spread(len(grid.batches)))] = True
-        known = wanted & grid.measured
-        rows, columns = np.nonzero(known if known.any() else grid.measured)
+        plan = profiling_plan(grid.measured, _floats(grid.shares_pct), _floats(grid.batches))
+        rows, columns = np.nonzero(plan if plan.any() else grid.measured)
         batch, share = _floats(grid.batches[columns]), _floats(grid.shares_pct[rows])
         latency = _floats(grid.latency_ms_mean[rows, columns])
         runs = batch.tobytes(), share.tobytes(), latency.tobytes()
@@ -216,11 +212,6 @@ def _plane_through(runs: Runs) -> LocalPlane:
 def _curve_through(runs: Runs, share_pct: float) -> Floats:
     """All batches at one share: a search asks for several, and all of them cost hardly more than one."""
     return _plane_through(runs)(CURVE_BATCHES, np.full(CURVE_BATCH_MAX, share_pct), np.ones(CURVE_BATCH_MAX))
-
-
-def _spread(length: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Four places over an axis, or all."""
-    return np.unique(np.rint(np.linspace(0, length - 1, RUNS_PER_AXIS)).astype(np.int64))
 
 
 def _floats(numbers: np.ndarray[tuple[int, ...], np.dtype[np.int64]] | Floats) -> Floats:

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from solvers.domain.arrays import Floats
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.models.base import Facts, Groups, ModelSpec, Quantity, Queries, Samples
 from solvers.models.parts.curves import CurveModel, Rows, not_negative
 from solvers.models.parts.disturbed import L2_PER_SHARE, Company, DisturbedModel
@@ -106,6 +106,29 @@ def learn_alone(rows: Rows) -> LocalPlane:
 
 
 ALONE = CurveModel(spec=SPEC_ALONE, learn=learn_alone)
+
+
+RUNS_PER_AXIS = 4
+
+
+def profiling_plan(measured: Flags, shares_pct: Floats, batches: Floats) -> Flags:
+    """The runs alone that InSS makes of a network, among those that were made (share by batch): four shares by four
+    batches, as evenly as there are any by the kernel's coordinates, at shares where all of these batches were tried.
+    """
+    tried = measured.sum(axis=1)
+    rows = np.flatnonzero(tried == tried.max())
+    columns = np.flatnonzero(measured[rows].all(axis=0))
+    plan = np.zeros(measured.shape, dtype=np.bool_)
+    plan[np.ix_(rows[_even(shares_pct[rows])], columns[_even(np.log(batches[columns]))])] = True
+    return plan
+
+
+def _even(places: Floats) -> Whole:
+    """Four of these places nearest to even steps from the first to the last, or all."""
+    if len(places) <= RUNS_PER_AXIS:
+        return np.arange(len(places))
+    steps = np.linspace(places[0], places[-1], RUNS_PER_AXIS)
+    return np.unique(np.abs(places[:, None] - steps).argmin(axis=0))
 
 
 # --- Beside neighbours

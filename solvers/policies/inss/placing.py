@@ -95,8 +95,8 @@ class KnapsackColumns:
             found.setdefault(int(self.problem.gpu[column]), []).append((int(column), member))
         return found
 
-    def rate_rps(self, model: int) -> float:
-        return self.needs[model].rate_rps / max(1, int(self.problem.wanted[model]))
+    def rate_rps_least(self, model: int) -> float:
+        return self.needs[model].rate_rps_least / max(1, int(self.problem.wanted[model]))
 
     def broken(self, chosen: Flags, belief: InssBelief) -> list[int]:
         """Columns that are late beside their very neighbours."""
@@ -104,7 +104,7 @@ class KnapsackColumns:
         for together in self.members(chosen).values():
             members = [member for _, member in together]
             for at, (column, (need, option)) in enumerate(together):
-                rate = self.rate_rps(int(self.problem.model[column]))
+                rate = self.rate_rps_least(int(self.problem.model[column]))
                 if not belief.in_time(need, option, belief.beside(at, members), rate):
                     late.append(column)
         return late
@@ -124,7 +124,7 @@ def columns_of(draft: Draft, belief: InssBelief, parameters: InssParameters) -> 
         wanted.append(count)
         rates = need.rate_rps_least / max(1, count), need.rate_rps / max(1, count)
         standing = _standing(draft, need)
-        for option in _listed(draft, belief, need, rates[1], parameters.batch_max):
+        for option in _listed(draft, belief, need, rates, parameters.batch_max):
             found = draft.places(draft.open(need), option)
             if isinstance(found, ReasonCode):
                 continue
@@ -183,16 +183,20 @@ def _served(each_rps: float, rates_rps: tuple[float, float]) -> float:
     return LEAST_PART * least + (1.0 - LEAST_PART) * sized
 
 
-def _listed(draft: Draft, belief: InssBelief, need: Need, rate: float, batch_max: int) -> list[Option]:
-    """For every class and share the batch with the highest throughput, of those in time."""
-    options, found = draft.options(need), list[Option]()
+def _listed(
+    draft: Draft, belief: InssBelief, need: Need, rates_rps: tuple[float, float], batch_max: int
+) -> list[Option]:
+    """For every class and share the batch with the highest throughput, of those in time. A batch fills the slower, the
+    fewer come: it must be in time at the rate there is, and carry the one that is sized for.
+    """
+    options, found, (least, sized) = draft.options(need), list[Option](), rates_rps
     for number in np.unique(options.device_class):
         mine = np.flatnonzero((options.device_class == number) & (options.batch <= batch_max))
         for share in np.unique(options.share_pct[mine]):
             at_share = [draft.option(need, int(at)) for at in mine[options.share_pct[mine] == share]]
-            timely = [o for o in at_share if belief.in_time(need, o, belief.beside_usual(need, o), rate)]
+            timely = [o for o in at_share if belief.in_time(need, o, belief.beside_usual(need, o), least)]
             # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
-            proven = [o for o in timely if o.capacity_rps >= rate]
+            proven = [o for o in timely if o.capacity_rps >= sized]
             if timely:
                 best = max(proven or timely, key=lambda o: (belief.throughput_rps(need, o, CompanyEffect()), -o.batch))
                 found.append(roomy(options, best, batch_max))

@@ -196,7 +196,7 @@ class _Allocation:
         return item.option is None or staying(self.draft, settled.need, item.option, item.seat.device) is not None
 
     def short_rps(self) -> float:
-        """What is left unserved by InSS' belief, beside the very neighbours; what waits is shared by all replicas."""
+        """What is left unserved by InSS' belief, beside the very neighbours, once what waits is served or dropped."""
         draft, belief, served_rps = self.draft, self.belief, dict[str, float]()
         members: dict[int, list[Member]] = {}
         for need in draft.needs:
@@ -205,9 +205,8 @@ class _Allocation:
                     members.setdefault(item.seat.device, []).append((need, item.option))
         for together in members.values():
             for at, (need, option) in enumerate(together):
-                count, beside = len(draft.open(need).placed), belief.beside(at, together)
-                rate, waiting = need.rate_rps_least / count, belief.waiting(need) / count
-                if belief.in_time(need, option, beside, rate, waiting):
+                rate, beside = need.rate_rps_least / len(draft.open(need).placed), belief.beside(at, together)
+                if belief.in_time(need, option, beside, rate):
                     each = min(rate, belief.throughput_rps(need, option, beside))
                     served_rps[need.workload] = served_rps.get(need.workload, 0.0) + each
         return sum(max(0.0, need.rate_rps_least - served_rps.get(need.workload, 0.0)) for need in draft.needs)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from lab.beliefs.matrix import MatrixRegressor, MatrixSettings
+from lab.beliefs import matrix
+from lab.beliefs.matrix import MatrixRegressor
 from solvers.models.base import Facts, Queries
 from solvers.policies.oltunes.history import alone
 
 EMPTY = Facts()
-SETTINGS = MatrixSettings(rank=2, passes=300)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many factors and passes as so small a table asks for."""
+    monkeypatch.setattr(matrix, "RANK", 2)
+    monkeypatch.setattr(matrix, "PASSES", 300)
 
 
 def table() -> tuple[Queries, np.ndarray]:
@@ -26,7 +34,7 @@ def test_holes_of_a_table_are_filled() -> None:
     queries, targets = table()
     order = np.random.default_rng(5).permutation(len(queries))
     shown, hidden = order[:140], order[140:]
-    model = MatrixRegressor.fresh(targets=1, settings=SETTINGS, seed=0)
+    model = MatrixRegressor.fresh(targets=1, seed=0)
     model = model.fitted(alone(queries.take(shown)), targets[shown], EMPTY)
     said, variance = model.predict(alone(queries.take(hidden)), EMPTY)
     assert variance is None
@@ -35,7 +43,7 @@ def test_holes_of_a_table_are_filled() -> None:
 
 def test_unknown_columns_and_lines_fall_back() -> None:
     queries, targets = table()
-    model = MatrixRegressor.fresh(targets=1, settings=SETTINGS, seed=0).fitted(alone(queries), targets, EMPTY)
+    model = MatrixRegressor.fresh(targets=1, seed=0).fitted(alone(queries), targets, EMPTY)
     exact, near, stranger, elsewhere = (
         model.predict(alone(Queries.of(name, gpu, batch, share)), EMPTY)[0][0, 0]
         for name, gpu, batch, share in (

@@ -179,7 +179,7 @@ def test_a_batch_is_sized_beside_its_neighbours() -> None:
 )
 def test_a_batch_is_sized_behind_its_queue(waiting: float, batch: int, serves: bool) -> None:
     """Sixty-four waiting are three batches of 32 with the running one and the next's, too late; smaller ones get there.
-    Behind a hundred nothing does: the batch is what suits once they are dropped, and the rate counts as not served.
+    Behind a hundred nothing does: batch and rate are what suits once they are dropped, and batches alone do not serve.
     """
     case, together = members(picture())
     belief, need = InssBelief(case=case, interference=True), together[1][0]
@@ -189,4 +189,4 @@ def test_a_batch_is_sized_behind_its_queue(waiting: float, batch: int, serves: b
     choices = sorted((draft.option(need, int(row)) for row in mine), key=lambda item: item.batch)
     found = size(belief, 1, together, 150.0, choices, waiting)
     assert found.option is not None
-    assert (found.option.batch, found.serves, found.rate_rps) == (batch, serves, 150.0 if serves else 0.0)
+    assert (found.option.batch, found.serves, found.rate_rps) == (batch, serves, 150.0)

@@ -5,6 +5,7 @@ InSS' running term at the fixtures of the catalogue (A2), and its tables' errors
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from solvers.models.base import Groups, GroupSamples, Queries, Samples
 from solvers.models.parts.curves import Rows
 from solvers.policies.inss import models
-from solvers.policies.inss.models import l2_lines, run_ms
+from solvers.policies.inss.models import l2_lines, profiling_plan, run_ms
 from tests import laws
 
 # Observed ms, predicted ms, printed error in percent; Table 2 (by batch 1, 4, 8, 16), then Table 3 (by share 6, 24,
@@ -56,6 +57,31 @@ def test_sixteen_runs_tell_the_rest_within_four_percent() -> None:
     wrong = np.abs(answer.mean / laws.latency_ms(asked) - 1.0)
     assert wrong.mean() < 0.04
     assert np.mean(np.abs(answer.mean - laws.latency_ms(asked)) <= 1.96 * answer.std) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("batches", "shares", "planned"),
+    [
+        (range(1, 33), range(10, 101, 10), ((1, 3, 10, 32), (10, 40, 70, 100))),
+        ((1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32), (6, 36, 66, 72, 100), ((1, 4, 10, 32), (6, 36, 66, 100))),
+        ((1, 8, 64), (50, 100), ((1, 8, 64), (50, 100))),
+    ],
+)
+def test_runs_are_as_even_as_the_kernel_measures_distance(
+    batches: Sequence[int], shares: Sequence[int], planned: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    measured = np.ones((len(shares), len(batches)), dtype=np.bool_)
+    rows, columns = np.nonzero(profiling_plan(measured, np.array(shares, float), np.array(batches, float)))
+    assert (tuple(np.unique(np.array(batches)[columns])), tuple(np.unique(np.array(shares)[rows]))) == planned
+    assert len(rows) == len(planned[0]) * len(planned[1])
+
+
+def test_a_share_at_which_little_was_tried_costs_no_runs() -> None:
+    measured = np.ones((6, 8), dtype=np.bool_)
+    measured[[0, 5], 1:] = False
+    plan = profiling_plan(measured, np.array([10.0, 20.0, 40.0, 60.0, 80.0, 100.0]), 2.0 ** np.arange(8))
+    assert list(plan.sum(axis=1)) == [0, 4, 4, 4, 4, 0]
+    assert list(plan.sum(axis=0)) == [4, 0, 4, 0, 0, 4, 0, 4]
 
 
 def test_a_power_law_is_met_everywhere() -> None:

@@ -123,7 +123,7 @@ def test_models_come_by_rate_over_limit_and_shares_with_their_best_batch_in_time
     assert [need.workload for need in listed.needs] == ["demo/many", "demo/keen", "demo/slow"]
     for column, option in enumerate(listed.options):
         need = listed.needs[int(listed.problem.model[column])]
-        rate, slowdown = listed.rate_rps(int(listed.problem.model[column])), belief.beside_usual(need, option)
+        rate, slowdown = listed.rate_rps_least(int(listed.problem.model[column])), belief.beside_usual(need, option)
         assert belief.in_time(need, option, slowdown, rate)
         others = [replace(option, batch=batch) for batch in builders.BATCHES]
         timely = [each for each in others if belief.in_time(need, each, slowdown, rate)]
@@ -131,6 +131,33 @@ def test_models_come_by_rate_over_limit_and_shares_with_their_best_batch_in_time
         assert option.batch in {each.batch for each in timely}
         if option.capacity_rps >= rate and option.batch < max(each.batch for each in timely):
             assert option.batch > min(each.batch for each in timely)
+
+
+def test_what_is_sized_for_growth_is_in_time_before_it_grows() -> None:
+    """The fewer requests come, the longer a batch takes to fill: one that fills in time at twice the rate may be late
+    at the rate there is, and then serves nobody in time.
+    """
+    service = builders.service("slow", rate_rps_declared=30.0, slo=builders.slo(400.0))
+    made = builders.snapshot(DEVICES, [service])
+    roomy = replace(made, policy=replace(made.policy, demand_headroom=2.0, demand_noise_sigmas=0.0))
+    _, belief, listed = listed_of(roomy)
+    (need,) = listed.needs
+    assert need.rate_rps == pytest.approx(2.0 * need.rate_rps_least)
+    sides = [belief.beside_usual(need, option) for option in listed.options]
+    assert all(
+        belief.in_time(need, option, beside, need.rate_rps_least)
+        for option, beside in zip(listed.options, sides, strict=True)
+    )
+    larger = [replace(option, batch=option.batch + 4) for option in listed.options]
+    assert any(
+        belief.in_time(need, option, beside, need.rate_rps)
+        and not belief.in_time(need, option, beside, need.rate_rps_least)
+        for option, beside in zip(larger, sides, strict=True)
+    )
+    # Beside neighbours, too, nobody is struck for the growth that is not there yet.
+    chosen = np.zeros(len(listed.problem), dtype=np.bool_)
+    chosen[0] = True
+    assert listed.broken(chosen, belief) == []
 
 
 def test_going_on_as_it_is_is_worth_a_part_of_its_throughput() -> None:

@@ -192,6 +192,17 @@ def test_a_queue_that_nothing_serves_in_time_takes_no_replica_away() -> None:
     assert [item.batch for item in lost.assignments] == [item.batch for item in calm.assignments]
 
 
+def test_whom_a_queue_makes_late_wherever_it_is_is_still_given_what_others_spare() -> None:
+    """What waits is hopeless on every share; the placement that serves more once it is dropped counts."""
+    first, _ = plan_of(room(), settings={"placing": "greedy", "leftover": "reserve"})
+    crowded = standing(room(), first, 5000.0)
+    calm, _ = plan_of(crowded)
+    behind, facts = plan_of(queued(crowded, 1e6))
+    assert "columns" in facts
+    assert shares(calm) != shares(first)
+    assert shares(behind) == shares(calm)
+
+
 def test_what_an_earlier_one_gives_back_the_second_pass_hands_on() -> None:
     wanted, batches, passes = {"tight": 8, "loose": 2}, {"tight": 2, "loose": 8}, list[str]()
 
