@@ -109,6 +109,6 @@ SELECT now() - make_interval(secs => :settle_s) AS until,
        (SELECT extract(epoch FROM now() - max(received_at))::float8 FROM report_heads) AS report_age_s,
        (SELECT extract(epoch FROM min(covered) - now())::float8 FROM (
             SELECT max(end_at) AS covered
-            FROM unnest(ARRAY['device_samples', 'replica_samples', 'rate_samples', 'report_log']) AS parent,
+            FROM unnest(ARRAY['sample_shapes', 'node_samples', 'rate_samples', 'report_log']) AS parent,
                 headroom_partitions(parent)
             GROUP BY parent) AS each) AS partitions_ahead_s

@@ -32,7 +32,7 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
        ) AS cycles_stood_in_last_hour,
        (SELECT extract(epoch FROM now() - max(minute))::float8 FROM ledger) AS ledger_age_s,
        (SELECT coalesce(sum(pg_total_relation_size(part)), 0)::bigint
-        FROM unnest(ARRAY['device_samples', 'replica_samples', 'rate_samples', 'report_log']) AS parent,
+        FROM unnest(ARRAY['sample_shapes', 'node_samples', 'device_sample_rows', 'replica_sample_rows', 'rate_samples', 'report_log']) AS parent,
             headroom_partitions(parent)) AS raw_bytes,
        (SELECT coalesce(sum(pg_total_relation_size(part)), 0)::bigint
         FROM unnest(ARRAY['ledger', 'device_bills']) AS parent, headroom_partitions(parent)) AS minute_bytes,
