@@ -40,6 +40,13 @@ CREATE OR REPLACE VIEW replica_samples AS
 ALTER VIEW replica_samples ALTER COLUMN received_at SET DEFAULT now();
 ALTER VIEW replica_samples ALTER COLUMN executions SET DEFAULT 0;
 
+COMMENT ON VIEW unpacked_devices IS 'Samples of devices that stand in rows of reports.';
+COMMENT ON VIEW unpacked_replicas IS 'Samples of processes that stand in rows of reports.';
+COMMENT ON VIEW device_samples IS
+    'Samples of devices, one for each report; bound received_at, and node_id where one node is meant.';
+COMMENT ON VIEW replica_samples IS
+    'Samples of processes of replicas, one for each report; bound received_at, and node_id where one node is meant.';
+
 CREATE OR REPLACE FUNCTION headroom_keep_sample() RETURNS trigger LANGUAGE plpgsql AS $body$
 BEGIN
     IF TG_TABLE_NAME = 'device_samples' THEN

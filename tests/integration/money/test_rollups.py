@@ -154,7 +154,7 @@ def _busy_hours(session: Session, fleet: Fleet) -> datetime:
     now: datetime = one(session, "SELECT date_trunc('hour', now())")[0]
     for back in range(1, 10):
         low = now - timedelta(hours=back)
-        for parent in ("device_samples", "replica_samples"):
+        for parent in ("sample_shapes", "node_samples"):
             covered = text("SELECT count(*) FROM headroom_partitions(:parent) WHERE start_at <= :low AND end_at > :low")
             if not session.execute(covered, {"parent": parent, "low": low}).scalar_one():
                 start = low.replace(hour=low.hour // 3 * 3)
