@@ -94,17 +94,18 @@ class _Along:
 
 
 _DEVICES = _Along("device_", {"device_throttle": "", "device_healthy": True})
-_REPLICAS = _Along("replica_", {})
+_REPLICAS = _Along("replica_", {"replica_state": "ready"})
 
 
 def sample_rows(report: Report) -> tuple[Row, Row]:
     """Rows of `sample_shapes` and `node_samples`: what a report names, under the digest of it, and what it read."""
     device_names, device_numbers = _DEVICES.arrays(report.devices)
     replica_names, replica_numbers = _REPLICAS.arrays(report.replicas)
-    names = (report.node, report.boot_id, *device_names, *replica_names)
+    names = (report.node, *device_names, *replica_names)
     shape = UUID(bytes=blake2b(repr(names).encode(), digest_size=16).digest())
-    read_at = (shape, datetime.fromtimestamp(report.observed_at_s, UTC), report.sequence, report.interval_s)
-    return (shape, *names), (*read_at, *device_numbers, *replica_numbers)
+    observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
+    which = (report.node, report.boot_id, report.sequence, report.interval_s)
+    return (shape, *names), (shape, observed_at, *which, *device_numbers, *replica_numbers)
 
 
 def copy(connection: psycopg.Connection, table: str, types: Mapping[str, str], rows: Sequence[Row]) -> None:

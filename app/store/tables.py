@@ -362,9 +362,9 @@ sample_shapes = _table(
     "sample_shapes",
     _key(MOMENT, "received_at"),
     _key(UUID, "shape"),
-    _given(Text, "node_id", "boot_id"),
+    _given(Text, "node_id"),
     _of_each("device", Text, "uuid"),
-    _of_each("replica", Text, "name kind workload project model uuid state"),
+    _of_each("replica", Text, "name kind workload project model uuid"),
     _of_each("replica", Integer, "share_pct_sm sm_count memory_mib_limit batch"),
 )
 node_samples = _table(
@@ -372,6 +372,7 @@ node_samples = _table(
     _given(MOMENT, "received_at", "shaped_at"),
     _given(UUID, "shape"),
     _given(MOMENT, "observed_at"),
+    _given(Text, "node_id", "boot_id"),
     _given(BigInteger, "sequence"),
     _given(Double, "interval_s"),
     _of_each("device", Double, "power_w energy_j utilisation_pct memory_mib_used"),
@@ -379,6 +380,7 @@ node_samples = _table(
     _of_each_or_none("device", Double, "temperature_c"),
     _of_each_or_none("device", Text, "throttle"),
     _of_each_or_none("device", Boolean, "healthy"),
+    _of_each_or_none("replica", Text, "state"),
     _of_each("replica", Double, "memory_mib_used held_s arrived completed violated dropped queue_length"),
     _of_each("replica", Double, "batch_mean energy_j executions"),
     _of_each_or_none("replica", Double, "latency_ms_p50 latency_ms_p95 latency_ms_p99 execution_ms_mean"),

@@ -17,9 +17,9 @@ LANGUAGE sql STABLE ROWS 20000 SET timezone = 'UTC' SET enable_nestloop = off SE
         FROM (
             SELECT p.*, unnest(h.device_uuid) AS uuid, unnest(s.device_energy_j) AS energy_j
             FROM pieces p
-            JOIN node_samples s ON s.received_at = p.received_at AND s.sequence = p.sequence
-            JOIN sample_shapes h ON h.received_at = s.shaped_at AND h.shape = s.shape AND h.node_id = p.node_id
-                AND h.boot_id = p.boot_id
+            JOIN node_samples s ON s.received_at = p.received_at AND s.node_id = p.node_id AND s.boot_id = p.boot_id
+                AND s.sequence = p.sequence
+            JOIN sample_shapes h ON h.received_at = s.shaped_at AND h.shape = s.shape
             WHERE s.received_at >= p_from AND s.received_at <= (SELECT max(received_at) FROM pieces)
                 AND h.received_at > p_from - INTERVAL '3 hours'
             UNION ALL

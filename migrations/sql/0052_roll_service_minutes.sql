@@ -22,9 +22,9 @@ BEGIN
             unnest(s.replica_latency_ms_p50) AS latency_ms_p50, unnest(s.replica_latency_ms_p95) AS latency_ms_p95,
             unnest(s.replica_latency_ms_p99) AS latency_ms_p99, unnest(s.replica_energy_j) AS energy_j
         FROM pieces p
-        JOIN node_samples s ON s.received_at = p.received_at AND s.sequence = p.sequence
-        JOIN sample_shapes h ON h.received_at = s.shaped_at AND h.shape = s.shape AND h.node_id = p.name
-            AND h.boot_id = p.boot_id
+        JOIN node_samples s ON s.received_at = p.received_at AND s.node_id = p.name AND s.boot_id = p.boot_id
+            AND s.sequence = p.sequence
+        JOIN sample_shapes h ON h.received_at = s.shaped_at AND h.shape = s.shape
         WHERE p.kind = 'node' AND s.received_at >= p_from AND s.received_at <= (SELECT at FROM last)
             AND h.received_at > p_from - INTERVAL '3 hours'
         UNION ALL

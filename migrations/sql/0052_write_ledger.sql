@@ -37,9 +37,9 @@ BEGIN
             unnest(s.replica_memory_mib_used) AS memory_mib_used, unnest(s.replica_held_s) AS held_s,
             unnest(s.replica_energy_j) AS energy_j
         FROM reports p
-        JOIN node_samples s ON s.received_at = p.received_at AND s.sequence = p.sequence
-        JOIN sample_shapes h ON h.received_at = s.shaped_at AND h.shape = s.shape AND h.node_id = p.node_id
-            AND h.boot_id = p.boot_id
+        JOIN node_samples s ON s.received_at = p.received_at AND s.node_id = p.node_id AND s.boot_id = p.boot_id
+            AND s.sequence = p.sequence
+        JOIN sample_shapes h ON h.received_at = s.shaped_at AND h.shape = s.shape
         WHERE s.received_at >= p_from AND s.received_at <= (SELECT max(received_at) FROM reports)
             AND h.received_at > p_from - INTERVAL '3 hours'
         UNION ALL

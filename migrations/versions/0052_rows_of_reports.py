@@ -22,17 +22,16 @@ BEFORE = {
     "0052_write_ledger": "0050_write_ledger",
 }
 
-# What a device or process is called, and what seldom changes of it, stands in `sample_shapes`: once in the three hours
-# that begin at `received_at`, and dropped with the samples of these hours. `shape` is a digest of all of it. Arrays of
-# `node_samples` have an element for each device or process of their shape, in its order; those that say nothing are
-# NULL: no throttling, all healthy, nothing measured. They are compressed in their row, never moved out of it unless a
-# row would not fit into a page.
+# What devices and processes are called, and what plans alone change of them, stands in `sample_shapes`: once in the
+# three hours that begin at `received_at`, and dropped with the samples of these hours. `shape` is a digest of all of
+# it. Arrays of `node_samples` have an element for each device or process of their shape, in its order; those that say
+# nothing are NULL: no throttling, all healthy, all ready, nothing measured. They are compressed in their row, never
+# moved out of it unless a row would not fit into a page.
 TABLES = """
 CREATE TABLE sample_shapes (
     received_at timestamptz NOT NULL DEFAULT date_bin(INTERVAL '3 hours', now(), TIMESTAMPTZ '2000-01-01 00:00:00+00'),
     shape uuid NOT NULL,
     node_id text NOT NULL,
-    boot_id text NOT NULL,
     device_uuid text[] NOT NULL,
     replica_name text[] NOT NULL,
     replica_kind text[] NOT NULL,
@@ -40,7 +39,6 @@ CREATE TABLE sample_shapes (
     replica_project text[] NOT NULL,
     replica_model text[] NOT NULL,
     replica_uuid text[] NOT NULL,
-    replica_state text[] NOT NULL,
     replica_share_pct_sm integer[] NOT NULL,
     replica_sm_count integer[] NOT NULL,
     replica_memory_mib_limit integer[] NOT NULL,
@@ -55,6 +53,8 @@ CREATE TABLE node_samples (
     shaped_at timestamptz NOT NULL DEFAULT date_bin(INTERVAL '3 hours', now(), TIMESTAMPTZ '2000-01-01 00:00:00+00'),
     shape uuid NOT NULL,
     observed_at timestamptz NOT NULL,
+    node_id text NOT NULL,
+    boot_id text NOT NULL,
     sequence bigint NOT NULL,
     interval_s double precision NOT NULL,
     device_power_w double precision[] NOT NULL,
@@ -66,6 +66,7 @@ CREATE TABLE node_samples (
     device_temperature_c double precision[],
     device_throttle text[],
     device_healthy boolean[],
+    replica_state text[],
     replica_memory_mib_used double precision[] NOT NULL,
     replica_held_s double precision[] NOT NULL,
     replica_arrived double precision[] NOT NULL,
@@ -83,7 +84,7 @@ CREATE TABLE node_samples (
     replica_iterations_done bigint[]
 ) PARTITION BY RANGE (received_at);
 CREATE INDEX node_samples_received_at ON node_samples (received_at);
-CREATE INDEX node_samples_shape ON node_samples (shape, received_at);
+CREATE INDEX node_samples_node ON node_samples (node_id, received_at);
 """
 
 IN_THEIR_ROW = """

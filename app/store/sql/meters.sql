@@ -66,7 +66,9 @@ WITH newest AS (
 )
 SELECT workload, count(*) AS replicas
 FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
-WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND state = 'ready' GROUP BY workload
+WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND state = 'ready'
+    AND sample.received_at = ANY (ARRAY(SELECT received_at FROM newest))
+GROUP BY workload
 
 -- name: metered_energy
 -- Energy of every device that was reported between two looks.

@@ -21,7 +21,8 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
        (SELECT count(*) FROM node_states WHERE last_report_at > now() - make_interval(secs => :silent_s)) AS nodes_up,
        (SELECT count(*) FROM devices WHERE billed_until IS NULL) AS devices,
        (SELECT count(*) FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
-        WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND sample.state = 'ready') AS replicas_ready,
+        WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND sample.state = 'ready'
+            AND sample.received_at = ANY (ARRAY(SELECT received_at FROM newest))) AS replicas_ready,
        coalesce((SELECT planned FROM standing), 0) AS replicas_planned,
        coalesce((SELECT cost_usd_per_h FROM standing), 0) AS plan_cost_usd_per_h,
        (SELECT bound_usd_per_h FROM standing) AS plan_bound_usd_per_h,

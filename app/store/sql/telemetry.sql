@@ -10,6 +10,8 @@ WITH kept AS (
            clock_mhz_sm::float8 AS clock_mhz_sm, share_pct_sm_total::float8 AS share_pct_sm_total, temperature_c, healthy
     FROM device_samples
     WHERE uuid = :uuid AND received_at >= (SELECT since FROM kept) AND received_at < :until
+        AND node_id = ANY (ARRAY(SELECT node_id FROM sample_shapes WHERE device_uuid @> ARRAY[CAST(:uuid AS text)]
+            UNION SELECT node_id FROM device_sample_rows WHERE uuid = :uuid))
     UNION ALL
     SELECT minute, observed_s, power_w_mean, energy_j, utilisation_pct_mean, memory_mib_used_mean, clock_mhz_sm_mean,
            share_pct_sm_mean, temperature_c_max, unhealthy_s = 0
@@ -40,6 +42,9 @@ WITH kept AS (
            sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weight
     FROM replica_samples
     WHERE workload = :service AND received_at >= (SELECT since FROM kept) AND received_at < :until AND interval_s > 0
+        AND node_id = ANY (ARRAY(
+            SELECT node_id FROM sample_shapes WHERE replica_workload @> ARRAY[CAST(:service AS text)]
+            UNION SELECT node_id FROM replica_sample_rows WHERE workload = :service))
     GROUP BY 1, 2
 ), paid AS (
     SELECT minute AS at, INTERVAL '1 minute' AS lasts, 60 * sum(usd_share) AS usd_per_h FROM ledger

@@ -110,23 +110,33 @@ def test_every_field_is_stored(
 
 
 def test_what_reports_name_alike_stands_once_in_three_hours(fleet: Database) -> None:
-    said = [report("n1", sequence, devices=[SOUND], replicas=[SERVING]) for sequence in range(1, 6)]
+    said = [report("n1", sequence, devices=[SOUND], replicas=[SERVING]) for sequence in range(1, 7)]
     assert _send(fleet, *said[:2]) == (ACCEPTED, ACCEPTED)
     assert _send(fleet, said[2]) == (ACCEPTED,)
     assert _stored(fleet, "sample_shapes") == 1
+    failed = replace(SERVING, state="failed", share_pct_sm=9)
     assert _send(fleet, replace(said[3], replicas=(replace(SERVING, state="failed"),))) == (ACCEPTED,)
+    assert _stored(fleet, "sample_shapes") == 1
+    assert _send(fleet, replace(said[4], replicas=(failed,))) == (ACCEPTED,)
     assert _send(fleet, report("n2", 1, devices=[SOUND], replicas=[SERVING])) == (ACCEPTED,)
     assert _stored(fleet, "sample_shapes") == 3
     # The next three hours begin.
     with fleet.transaction() as session:
         for table, column in (("sample_shapes", "received_at"), ("node_samples", "shaped_at")):
             session.execute(text(f"UPDATE {table} SET {column} = {column} - INTERVAL '3 hours'"))
-    assert _send(fleet, said[4]) == (ACCEPTED,)
+    assert _send(fleet, said[5]) == (ACCEPTED,)
     assert _stored(fleet, "sample_shapes") == 4
     with fleet.reading() as session:
-        states = [(row["node_id"], row["sequence"], row["state"]) for row in _samples(session, "replica_samples")]
-    others = [("n1", 1, "ready"), ("n1", 2, "ready"), ("n1", 3, "ready"), ("n1", 5, "ready"), ("n2", 1, "ready")]
-    assert sorted(states) == sorted([*others, ("n1", 4, "failed")])
+        rows = _samples(session, "replica_samples")
+    found = [(row["node_id"], row["sequence"], row["state"], row["share_pct_sm"]) for row in rows]
+    share = SERVING.share_pct_sm
+    assert sorted(found) == [
+        *(("n1", sequence, "ready", share) for sequence in (1, 2, 3)),
+        ("n1", 4, "failed", share),
+        ("n1", 5, "failed", 9),
+        ("n1", 6, "ready", share),
+        ("n2", 1, "ready", share),
+    ]
 
 
 def test_what_was_given_up_named_nothing(fleet: Database) -> None:
