@@ -46,6 +46,22 @@ CREATE OR REPLACE VIEW replica_samples AS
 ALTER VIEW replica_samples ALTER COLUMN received_at SET DEFAULT now();
 ALTER VIEW replica_samples ALTER COLUMN executions SET DEFAULT 0;
 
+-- Whoever looks at what services answered of late, over and over, unpacks no more than that.
+CREATE OR REPLACE VIEW service_samples AS
+    SELECT received_at, workload, completed, violated, dropped, latency_ms_p50, latency_ms_p99, energy_j
+    FROM (
+        SELECT s.received_at, unnest(h.replica_kind) AS kind, unnest(h.replica_workload) AS workload,
+            unnest(s.replica_completed) AS completed, unnest(s.replica_violated) AS violated,
+            unnest(s.replica_dropped) AS dropped, unnest(s.replica_latency_ms_p50) AS latency_ms_p50,
+            unnest(s.replica_latency_ms_p99) AS latency_ms_p99, unnest(s.replica_energy_j) AS energy_j
+        FROM sample_shapes h JOIN node_samples s ON s.shaped_at = h.received_at AND s.shape = h.shape
+        UNION ALL
+        SELECT received_at, kind, workload, completed, violated, dropped, latency_ms_p50, latency_ms_p99, energy_j
+        FROM replica_sample_rows
+    ) AS report
+    WHERE kind = 'service';
+
+COMMENT ON VIEW service_samples IS 'What processes of services answered, one row for each report; bound received_at.';
 COMMENT ON VIEW unpacked_devices IS 'Samples of devices that stand in rows of reports.';
 COMMENT ON VIEW unpacked_replicas IS 'Samples of processes that stand in rows of reports.';
 COMMENT ON VIEW device_samples IS

@@ -32,8 +32,8 @@ WITH served AS (
            sum(completed) FILTER (WHERE fresh) AS completed_new, sum(violated) FILTER (WHERE fresh) AS violated_new,
            sum(dropped) FILTER (WHERE fresh) AS dropped_new, sum(energy_j) FILTER (WHERE fresh) AS energy_j_new
     FROM (
-        SELECT *, received_at > :since AS fresh FROM replica_samples
-        WHERE kind = 'service' AND received_at <= :until
+        SELECT *, received_at > :since AS fresh FROM service_samples
+        WHERE received_at <= :until
           AND received_at > least(CAST(:since AS timestamptz), :until - make_interval(secs => :window_s))
     ) AS sample GROUP BY workload
 ), per_gateway AS (

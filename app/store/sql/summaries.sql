@@ -51,8 +51,8 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
 WITH served AS (
     SELECT workload AS service, sum(completed) AS completed, sum(violated) AS violated, sum(dropped) AS dropped,
            max(latency_ms_p99) AS latency_ms_p99
-    FROM replica_samples
-    WHERE kind = 'service' AND received_at > now() - make_interval(secs => :window_s)
+    FROM service_samples
+    WHERE received_at > now() - make_interval(secs => :window_s)
     GROUP BY workload
 ), offered AS (
     SELECT service, sum(unrouted) AS unrouted, sum(rate) AS rate_rps FROM (
