@@ -6,6 +6,7 @@ backwards are refused), and the live state that it carries is brought up to date
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,6 @@ def _of(types: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 MESSAGE_NAMES = {"replica_name": "replica"}
 """Fields of reports whose columns are called otherwise."""
-INT4_MAX = 2**31 - 1
 
 
 class _Along:
@@ -75,18 +75,13 @@ class _Along:
         names, numbers = _of(SHAPE_TYPES, prefix), _of(SAMPLE_TYPES, prefix)
         self._values = attrgetter(*(MESSAGE_NAMES.get(name, name.removeprefix(prefix)) for name in (*names, *numbers)))
         self._named, self._width = len(names), len(names) + len(numbers)
-        self._int4s = [index for index, kind in enumerate((names | numbers).values()) if kind == "int4[]"]
         self._common = [
             (index, common.get(name)) for index, name in enumerate(numbers, len(names)) if node_samples.c[name].nullable
         ]
 
     def arrays(self, items: Sequence[DeviceReport] | Sequence[ReplicaReport]) -> tuple[Row, Row]:
-        """Raises OverflowError for whole numbers too large for their columns: the driver would cut them down."""
         columns: list[Any] = list(map(list, zip(*map(self._values, items), strict=True)))
         columns = columns or [[] for _ in range(self._width)]
-        for index in self._int4s if items else ():
-            if not -INT4_MAX <= min(columns[index]) <= max(columns[index]) <= INT4_MAX:
-                raise OverflowError("a whole number does not fit into its column")
         for index, value in self._common:
             if columns[index].count(value) == len(items):
                 columns[index] = None
@@ -108,15 +103,44 @@ def sample_rows(report: Report) -> tuple[Row, Row]:
     return (shape, *names), (shape, observed_at, *which, *device_numbers, *replica_numbers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Packer:
+    """Packs an array of numbers as the server reads it; the driver looks at every element for that, five times as long.
+    Raises struct.error for numbers that do not fit, which the driver would cut down silently.
+    """
+
+    oid: int
+    code: str
+
+    def __call__(self, numbers: Sequence[float | None]) -> bytes:
+        size, count = struct.calcsize(f">{self.code}"), len(numbers)
+        if not numbers:
+            return struct.pack(">iii", 0, 0, self.oid)
+        if None in numbers:
+            parts = (
+                struct.pack(">i", -1) if number is None else struct.pack(f">i{self.code}", size, number)
+                for number in numbers
+            )
+            return struct.pack(">iiiii", 1, 1, self.oid, count, 1) + b"".join(parts)
+        sized: list[float | None] = [size] * (2 * count)
+        sized[1::2] = numbers
+        return struct.pack(f">iiiii{f'i{self.code}' * count}", 1, 0, self.oid, count, 1, *sized)
+
+
+_PACKERS = {"float8[]": _Packer(701, "d"), "int4[]": _Packer(23, "i"), "int8[]": _Packer(20, "q")}
+
+
 def copy(connection: psycopg.Connection, table: str, types: Mapping[str, str], rows: Sequence[Row]) -> None:
-    """Binary COPY: the driver packs whole tuples, the server parses nothing."""
+    """Binary COPY: whole tuples are packed here, the server parses nothing."""
     if not rows:
         return
     statement = f"COPY {table} ({', '.join(types)}) FROM STDIN (FORMAT binary)"
+    packers = [_PACKERS.get(kind) for kind in types.values()]
     with connection.cursor() as cursor, cursor.copy(statement.encode()) as stream:
-        stream.set_types(list(types.values()))
+        stream.set_types(["bytea" if kind in _PACKERS else kind for kind in types.values()])
         for row in rows:
-            stream.write_row(row)
+            whole = zip(row, packers, strict=True)
+            stream.write_row([value if packer is None or value is None else packer(value) for value, packer in whole])
 
 
 OBSERVED_AT_S_MAX = 4_102_444_800.0
@@ -153,7 +177,7 @@ ACCEPTED = ReportOutcome(kind=OutcomeKind.ACCEPTED)
 DUPLICATE = ReportOutcome(kind=OutcomeKind.DUPLICATE)
 
 # What a value that fits no column raises, from the driver or from the server.
-_UNSTORABLE = (psycopg.DataError, OverflowError, ValueError, TypeError)
+_UNSTORABLE = (psycopg.DataError, struct.error, OverflowError, ValueError, TypeError)
 
 
 @dataclass(slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -179,6 +179,17 @@ def put_samples(session: Session, said: Report, received_at: datetime) -> None:
     copy(connection, "sample_shapes", at | SHAPE_TYPES, [(shaped_at, *shape)] if not known else [])
     at["shaped_at"] = "timestamptz"
     copy(connection, "node_samples", at | SAMPLE_TYPES, [(received_at, shaped_at, *sample)])
+
+
+def put_rows(session: Session, said: Report, received_at: datetime) -> None:
+    """The same as releases before stored it: a row for each device and each process."""
+    head = {"received_at": received_at, "observed_at": datetime.fromtimestamp(said.observed_at_s, UTC)}
+    head |= {"node_id": said.node, "boot_id": said.boot_id, "sequence": said.sequence, "interval_s": said.interval_s}
+    for table, items in (("device_samples", said.devices), ("replica_samples", said.replicas)):
+        for item in items:
+            row = head | asdict(item)
+            values = ", ".join(f":{name}" for name in row)
+            session.execute(text(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values})"), row)
 
 
 def edge_report(
