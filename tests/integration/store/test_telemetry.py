@@ -234,6 +234,31 @@ def test_what_is_newest_is_not_looked_for_in_samples_of_hours_ago(database: Data
     assert "node_samples_p2020010100" not in plan, plan
 
 
+ASKED = "EXPLAIN SELECT max({column}) FROM {view} WHERE received_at > {since} AND node_id = 'n1'"
+
+
+@pytest.mark.parametrize("since", ["now() - INTERVAL '5 minutes'", "date_trunc('minute', now())"])
+@pytest.mark.parametrize(
+    ("view", "rows", "column"),
+    [("device_samples", "device_sample_rows", "power_w"), ("replica_samples", "replica_sample_rows", "energy_j")],
+)
+def test_who_names_times_and_a_node_reads_no_more(
+    database: Database, view: str, rows: str, column: str, since: str
+) -> None:
+    """By the names of the views, whatever lies under them."""
+    with database.raw() as connection, connection.transaction(force_rollback=True):
+        for parent in ("sample_shapes", "node_samples", rows):
+            connection.execute(LONG_AGO.format(parent=parent).encode())
+        # Of so few rows the database would rather read all.
+        connection.execute("SET LOCAL enable_seqscan = off")
+        found = connection.execute(ASKED.format(view=view, column=column, since=since).encode()).fetchall()
+    plan = "\n".join(line for (line,) in found)
+    assert "node_samples_p" in plan
+    assert "node_samples_p2020010100" not in plan, plan
+    assert f"{rows}_p2020010100" not in plan, plan
+    assert "Index Cond: ((node_id = 'n1'::text) AND (received_at >" in plan, plan
+
+
 def test_autovacuum_reads_no_telemetry_that_goes_with_its_partition(database: Database) -> None:
     with database.reading() as session:
         read = session.execute(
