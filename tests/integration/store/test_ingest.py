@@ -109,6 +109,23 @@ def test_every_field_is_stored(
         assert nodes.get(session, "n2").last_report_at is None
 
 
+def test_a_report_that_fills_more_than_a_page_is_stored_whole(fleet: Database) -> None:
+    """Sixty-four slices with eight processes on each, whose readings cannot be compressed."""
+    devices = [replace(SOUND, uuid=f"MIG-{index:02}", energy_j=math.sqrt(2 + index)) for index in range(64)]
+    replicas = [
+        replace(
+            SERVING, replica=f"vision/a#{index:03}", uuid=f"MIG-{index // 8:02}", iterations_done=index or None,
+            **{name: math.sqrt(index + 1 / len(name)) for name in ("held_s", "energy_j", "queue_length", "batch_mean")},
+        )
+        for index in range(512)
+    ]  # fmt: skip
+    assert _send(fleet, report("n1", 1, devices=devices, replicas=replicas)) == (ACCEPTED,)
+    with fleet.reading() as session:
+        boards, processes = _samples(session, "device_samples"), _samples(session, "replica_samples")
+    for said, row in zip((*devices, *replicas), (*boards, *processes), strict=True):
+        assert asdict(said).items() <= row.items()
+
+
 def test_what_reports_name_alike_stands_once_in_three_hours(fleet: Database) -> None:
     said = [report("n1", sequence, devices=[SOUND], replicas=[SERVING]) for sequence in range(1, 7)]
     assert _send(fleet, *said[:2]) == (ACCEPTED, ACCEPTED)
