@@ -97,7 +97,8 @@ BEGIN
         SELECT attrelid::regclass, attname FROM pg_attribute
         WHERE attrelid IN ('sample_shapes'::regclass, 'node_samples'::regclass) AND attnum > 0 AND attndims > 0
     LOOP
-        EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET STORAGE MAIN', v_table, v_column);
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET STORAGE MAIN, ALTER COLUMN %I SET STATISTICS 0', v_table,
+            v_column, v_column);
     END LOOP;
 END
 $body$;
@@ -155,7 +156,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """A row for each sample again; nothing that is stored goes."""
-    op.execute("DROP VIEW device_samples, replica_samples")
+    op.execute("DROP VIEW device_samples, replica_samples, service_samples")
     op.execute("DROP FUNCTION headroom_keep_sample()")
     op.execute(UNPACK)
     for name in BEFORE.values():
