@@ -3,7 +3,7 @@
 Fills a database of its own with reports every 5 s (written by SQL, not measured), minute after minute, and accounts
 each when the next has come, as a planner finds it: with a log of twenty minutes behind it. Prints seconds of the wall
 and of PostgreSQL's processor. Run: `python -m benchmarks.accounting --devices 1000`; with `--revision 0049` it is the
-functions of then that are measured.
+functions of then that are measured, up to 0051 on a row for each sample.
 """
 
 from __future__ import annotations
@@ -64,6 +64,40 @@ SELECT at, at, 'n' || d / %(per_node)s, 'boot-' || d / %(per_node)s, extract(epo
 FROM generate_series(0, %(devices)s - 1) AS d, generate_series(1, %(replicas)s) AS r,
     generate_series(%(from)s::timestamptz + INTERVAL '5 s', %(to)s, INTERVAL '5 s') AS at
 """
+SHAPES = """
+INSERT INTO sample_shapes
+SELECT date_bin('3 hours', %(from)s, '2000-01-01Z'), md5('boot-' || n)::uuid, 'n' || n, boards.uuids, names,
+    array_fill('service'::text, size), services, projects, array_fill('resnet50'::text, size), processes.uuids,
+    shares, array_fill(16, size), array_fill(8192, size), array_fill(8, size)
+FROM generate_series(0, (%(devices)s - 1) / %(per_node)s) AS n
+CROSS JOIN LATERAL (
+    SELECT array_agg('GPU-' || md5(d::text) ORDER BY d) AS uuids
+    FROM generate_series(n * %(per_node)s, least((n + 1) * %(per_node)s, %(devices)s) - 1) AS d) AS boards
+CROSS JOIN LATERAL (
+    SELECT array_agg('p' || d %% 7 || '/s' || d %% 97 || '#' || d || '-' || r ORDER BY d, r) AS names,
+        array_agg('p' || d %% 7 || '/s' || d %% 97 ORDER BY d, r) AS services,
+        array_agg('p' || d %% 7 ORDER BY d, r) AS projects, array_agg('GPU-' || md5(d::text) ORDER BY d, r) AS uuids,
+        array_agg(20 + r ORDER BY d, r) AS shares, ARRAY[count(*)::integer] AS size
+    FROM generate_series(n * %(per_node)s, least((n + 1) * %(per_node)s, %(devices)s) - 1) AS d,
+        generate_series(1, %(replicas)s) AS r) AS processes
+ON CONFLICT DO NOTHING
+"""
+REPORT_ROWS = """
+INSERT INTO node_samples
+SELECT at, date_bin('3 hours', at, '2000-01-01Z'), md5('boot-' || n)::uuid, at, 'n' || n, 'boot-' || n,
+    extract(epoch FROM at)::bigint, 5,
+    array_fill(150::float8, boards), array_fill(750::float8, boards), array_fill(60::float8, boards),
+    array_fill(16000::float8, boards), array_fill(1400, boards), array_fill(90, boards), array_fill(60::float8, boards),
+    NULL, NULL, NULL, array_fill(4000.5::float8, processes), array_fill(5::float8, processes),
+    array_fill(500::float8, processes), array_fill(500::float8, processes), array_fill(2::float8, processes),
+    array_fill(0::float8, processes), array_fill(0::float8, processes), array_fill(4::float8, processes),
+    array_fill(150::float8, processes), array_fill(0::float8, processes), array_fill(10::float8, processes),
+    array_fill(20::float8, processes), array_fill(30::float8, processes), NULL, NULL
+FROM (
+    SELECT n, ARRAY[count(*)::integer] AS boards, ARRAY[count(*)::integer * %(replicas)s] AS processes
+    FROM generate_series(0, %(devices)s - 1) AS d, LATERAL (SELECT d / %(per_node)s AS n) AS node GROUP BY n) AS nodes,
+    generate_series(%(from)s::timestamptz + INTERVAL '5 s', %(to)s, INTERVAL '5 s') AS at
+"""
 
 
 @contextmanager
@@ -96,10 +130,10 @@ def _begin(database: Database, devices: int) -> None:
             connection.execute(statement.rstrip(";\n "), values)
 
 
-def _fill(database: Database, devices: int, replicas: int, minute: int) -> None:
+def _fill(database: Database, devices: int, replicas: int, minute: int, *, packs: bool) -> None:
     values = _values(devices, replicas, minute, 1)
     with database.raw() as connection:
-        for statement in (LOG, DEVICE_ROWS, REPLICA_ROWS):
+        for statement in (LOG, SHAPES, REPORT_ROWS) if packs else (LOG, DEVICE_ROWS, REPLICA_ROWS):
             connection.execute(statement, values)
     if minute == 0:
         with database.raw() as connection:
@@ -130,10 +164,11 @@ def main() -> None:
         database = Database(url)
         print(f"{options.devices} devices x {options.replicas} replicas, {rows} telemetry rows a minute")
         _begin(database, options.devices)
-        _fill(database, options.devices, options.replicas, 0)
+        packs = options.revision == "head" or options.revision >= "0052"
+        _fill(database, options.devices, options.replicas, 0, packs=packs)
         times = []
         for minute in range(1, options.minutes + 1):
-            _fill(database, options.devices, options.replicas, minute)
+            _fill(database, options.devices, options.replicas, minute, packs=packs)
             with database.transaction() as session:
                 times.append(_account_minute(session, minute))
         with database.reading() as session:

@@ -60,7 +60,7 @@ SELECT (SELECT token FROM leases WHERE name = 'planner' AND expires_at > clock_t
 """
 KEEP_ALIVE = """
 UPDATE node_states SET last_report_at = clock_timestamp();
-UPDATE device_samples SET received_at = clock_timestamp(), observed_at = clock_timestamp()
+UPDATE node_samples SET received_at = clock_timestamp(), observed_at = clock_timestamp()
 """
 
 

@@ -11,13 +11,12 @@ import asyncio
 import json
 import statistics
 import time
-from datetime import UTC, datetime
 
 import psycopg
 
 from agents.wire import Join, encode
 from app.store.engine import libpq_url
-from app.store.ingest import DEVICE_TYPES, LOG_TYPES, NODE_TYPES, REPLICA_TYPES
+from app.store.ingest import LOG_TYPES, SAMPLE_TYPES, sample_rows
 from app.store.tokens import Purpose, Role
 from benchmarks.nodes import BOOT, GPU_TYPE, INTERVAL_S, ROWS, Body, Connection, join_of, report_of
 from benchmarks.stack import Stack, running_stack
@@ -27,28 +26,22 @@ PATH = "/v1/agent/reports"
 
 
 def bare_copy(url: str, seconds: float, reports_per_commit: int) -> float:
-    """Rows per second of a loop that only copies the same rows into the same tables and commits; no HTTP, no checks."""
-    report = report_of("bare", 1, time.time())
-    node = (datetime.now(UTC), "bare", BOOT, 1, INTERVAL_S)
-    device_rows = [(*node, *(getattr(device, name) for name in DEVICE_TYPES)) for device in report.devices]
-    replica_rows = [(*node, *(getattr(replica, name) for name in REPLICA_TYPES)) for replica in report.replicas]
-    log_rows = [("bare", BOOT, 1, node[0], INTERVAL_S, ROWS)]
-    tables = (
-        ("device_samples", {**NODE_TYPES, **DEVICE_TYPES}, device_rows),
-        ("replica_samples", {**NODE_TYPES, **REPLICA_TYPES}, replica_rows),
-        ("report_log", LOG_TYPES, log_rows),
-    )
+    """Samples per second of a loop that only copies the same rows into the same tables and commits; no HTTP, no
+    checks.
+    """
+    _, sample = sample_rows(report_of("bare", 1, time.time()))
+    log = ("bare", BOOT, 1, sample[1], INTERVAL_S, ROWS)
+    tables = (("node_samples", SAMPLE_TYPES, sample), ("report_log", LOG_TYPES, log))
     copied = 0
     with psycopg.connect(libpq_url(url)) as connection:
         began = time.perf_counter()
         while time.perf_counter() - began < seconds:
-            for table, types, rows in tables:
+            for table, types, row in tables:
                 statement = f"COPY {table} ({', '.join(types)}) FROM STDIN (FORMAT binary)"
                 with connection.cursor() as cursor, cursor.copy(statement) as copy:
                     copy.set_types(list(types.values()))
                     for _ in range(reports_per_commit):
-                        for row in rows:
-                            copy.write_row(row)
+                        copy.write_row(row)
             connection.commit()
             copied += ROWS * reports_per_commit
         elapsed_s = time.perf_counter() - began

@@ -1,7 +1,8 @@
 """Simulated nodes for load: what they join with, what they report, and a lean HTTP/1.1 connection that costs the
 machine little.
 
-Owns the shape of the load (devices and replicas per report). It refuses to be clever: bodies are made once, only
+Owns the shape of the load (devices and replicas per report) and what is read of it, which differs from report to report
+as it does on real hosts: counts are whole, times and means have all their digits. Bodies are made once; only node,
 sequence and time change.
 """
 
@@ -9,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from dataclasses import dataclass
+from functools import cache
+from zlib import crc32
 
 from agents.wire import DeviceInventory, DeviceReport, Join, ReplicaReport, Report, encode
 
@@ -17,6 +21,8 @@ DEVICES = 8
 REPLICAS_PER_DEVICE = 3
 ROWS = DEVICES * (1 + REPLICAS_PER_DEVICE)
 """Device and replica rows in one report; the log row comes on top."""
+BODIES = 64
+"""So many different reports are made."""
 BOOT = "boot-1"
 INTERVAL_S = 5.0
 GPU_TYPE = {
@@ -67,6 +73,7 @@ def join_of(node: str) -> Join:
 
 def report_of(node: str, sequence: int, observed_at_s: float) -> Report:
     """One report of a busy node."""
+    draws = random.Random(sequence)
     uuids = [f"GPU-{node}-{index}" for index in range(DEVICES)]
     return Report(
         node=node,
@@ -75,27 +82,29 @@ def report_of(node: str, sequence: int, observed_at_s: float) -> Report:
         observed_at_s=observed_at_s,
         interval_s=INTERVAL_S,
         generation_applied=0,
-        devices=tuple(_device(uuid) for uuid in uuids),
-        replicas=tuple(_replica(uuid, slot) for uuid in uuids for slot in range(REPLICAS_PER_DEVICE)),
+        devices=tuple(_device(uuid, draws) for uuid in uuids),
+        replicas=tuple(_replica(uuid, slot, draws) for uuid in uuids for slot in range(REPLICAS_PER_DEVICE)),
     )
 
 
-def _device(uuid: str) -> DeviceReport:
+def _device(uuid: str, draws: random.Random) -> DeviceReport:
+    power_w = draws.uniform(55.0, 68.0)
     return DeviceReport(
         uuid=uuid,
-        power_w=61.25,
-        energy_j=306.25,
-        utilisation_pct=73.5,
-        memory_mib_used=9216.0,
-        clock_mhz_sm=1590,
-        temperature_c=55.0,
+        power_w=round(power_w, 3),
+        energy_j=power_w * INTERVAL_S * draws.uniform(0.98, 1.02),
+        utilisation_pct=float(draws.randrange(60, 90)),
+        memory_mib_used=9216.0 + draws.randrange(-900, 900) / 16,
+        clock_mhz_sm=draws.choice((1530, 1575, 1590)),
+        temperature_c=float(draws.randrange(50, 60)),
         share_pct_sm_total=30 * REPLICAS_PER_DEVICE,
     )
 
 
-def _replica(uuid: str, slot: int) -> ReplicaReport:
+def _replica(uuid: str, slot: int, draws: random.Random) -> ReplicaReport:
+    completed, executions, latency_ms = draws.randrange(390, 430), draws.randrange(60, 64), draws.uniform(28.0, 35.0)
     return ReplicaReport(
-        replica=f"default/service-{slot}#{uuid[-12:]}",
+        replica=f"default/service-{slot}#{uuid}",
         kind="service",
         workload=f"default/service-{slot}",
         project="default",
@@ -105,37 +114,46 @@ def _replica(uuid: str, slot: int) -> ReplicaReport:
         share_pct_sm=30,
         sm_count=12,
         memory_mib_limit=3072,
-        memory_mib_used=2710.5,
+        memory_mib_used=2710.0 + draws.randrange(-300, 300) / 16,
         batch=8,
-        held_s=INTERVAL_S,
-        arrived=412.0,
-        completed=411.0,
-        violated=1.0,
+        held_s=INTERVAL_S + draws.uniform(-0.003, 0.003),
+        arrived=float(completed + draws.randrange(-2, 3)),
+        completed=float(completed),
+        violated=float(draws.choice((0, 0, 0, 1, 2))),
         dropped=0.0,
-        queue_length=2.5,
-        batch_mean=6.75,
-        latency_ms_p50=31.5,
-        latency_ms_p95=44.25,
-        latency_ms_p99=58.125,
-        energy_j=92.5,
+        queue_length=float(draws.randrange(0, 6)),
+        batch_mean=completed / executions,
+        latency_ms_p50=latency_ms,
+        latency_ms_p95=latency_ms * draws.uniform(1.3, 1.5),
+        latency_ms_p99=latency_ms * draws.uniform(1.7, 2.0),
+        energy_j=draws.uniform(80.0, 100.0),
+        executions=float(executions),
+        execution_ms_mean=draws.uniform(18.0, 22.0),
     )
 
 
+@cache
+def _parts(number: int) -> tuple[bytes, bytes, bytes]:
+    """One of the reports as bytes: what stands around sequence and time."""
+    plain = encode(report_of("@node", number, 0.0))
+    plain["sequence"], plain["observed_at_s"] = "@sequence", "@observed"
+    text = json.dumps(plain, separators=(",", ":"))
+    head, rest = text.split('"@sequence"')
+    middle, tail = rest.split('"@observed"')
+    return head.encode(), middle.encode(), tail.encode()
+
+
 class Body:
-    """A report as bytes, of which only sequence and time are written anew."""
+    """Reports of a node as bytes, in which only node, sequence and time are written anew."""
 
     def __init__(self, node: str) -> None:
-        plain = encode(report_of(node, 0, 0.0))
-        plain["sequence"], plain["observed_at_s"] = "@sequence", "@observed"
-        text = json.dumps(plain, separators=(",", ":"))
-        head, rest = text.split('"@sequence"')
-        middle, tail = rest.split('"@observed"')
-        self._parts = (head.encode(), middle.encode(), tail.encode())
+        self._node = node.encode()
+        self._first = crc32(self._node)
 
     def at(self, sequence: int, observed_at_s: float) -> bytes:
         """The body of one report."""
-        head, middle, tail = self._parts
-        return b"%s%d%s%.3f%s" % (head, sequence, middle, observed_at_s, tail)
+        head, middle, tail = _parts((self._first + sequence) % BODIES)
+        return (b"%b%d%b%.3f%b" % (head, sequence, middle, observed_at_s, tail)).replace(b"@node", self._node)
 
 
 @dataclass(slots=True)

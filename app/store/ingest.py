@@ -6,20 +6,25 @@ backwards are refused), and the live state that it carries is brought up to date
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Table, Text
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
-from agents.wire import EdgeReport, Report
+from agents.wire import DeviceReport, EdgeReport, ReplicaReport, Report
 from app.store.sql import driven, named
-from app.store.tables import device_samples, rate_samples, replica_samples, report_log
+from app.store.tables import node_samples, rate_samples, report_log, sample_shapes
 
 # --- Rows of telemetry as binary COPY takes them: columns with their types, and the values of a report in that order
 
@@ -32,45 +37,110 @@ _COPY_TYPES = {
     BigInteger: "int8",
     Boolean: "bool",
     DateTime: "timestamptz",
+    UUID_TYPE: "uuid",
 }
+
+
+def _copy_type(kind: Any) -> str:
+    return f"{_copy_type(kind.item_type)}[]" if isinstance(kind, ARRAY) else _COPY_TYPES[type(kind)]
 
 
 def _types(table: Table) -> dict[str, str]:
     """Columns that a report fills, with their types."""
-    return {column.name: _COPY_TYPES[type(column.type)] for column in table.c if column.name != "received_at"}
+    known = ("received_at", "shaped_at")
+    return {column.name: _copy_type(column.type) for column in table.c if column.name not in known}
 
 
-NODE_TYPES = {
-    name: _types(device_samples)[name] for name in ("observed_at", "node_id", "boot_id", "sequence", "interval_s")
-}
-DEVICE_TYPES = {name: kind for name, kind in _types(device_samples).items() if name not in NODE_TYPES}
-REPLICA_TYPES = {name: kind for name, kind in _types(replica_samples).items() if name not in NODE_TYPES}
+SHAPE_TYPES = _types(sample_shapes)
+SAMPLE_TYPES = _types(node_samples)
 RATE_TYPES = _types(rate_samples)
 LOG_TYPES = _types(report_log)
-device_values = attrgetter(*DEVICE_TYPES)
-replica_values = attrgetter(*REPLICA_TYPES)
-_device_int4s = attrgetter(*(name for name, kind in DEVICE_TYPES.items() if kind == "int4"))
-_replica_int4s = attrgetter(*(name for name, kind in REPLICA_TYPES.items() if kind == "int4"))
-INT4_MAX = 2**31 - 1
+
+
+def _of(types: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The columns along devices or processes."""
+    return {name: kind for name, kind in types.items() if name.startswith(prefix)}
+
+
+MESSAGE_NAMES = {"replica_name": "replica"}
+"""Fields of reports whose columns are called otherwise."""
+
+
+class _Along:
+    """Arrays along the devices or the processes of a report: what they are called, and what was read of them. One that
+    says of all what is so common that it need not be stored is none.
+    """
+
+    def __init__(self, prefix: str, common: Mapping[str, object]) -> None:
+        names, numbers = _of(SHAPE_TYPES, prefix), _of(SAMPLE_TYPES, prefix)
+        self._values = attrgetter(*(MESSAGE_NAMES.get(name, name.removeprefix(prefix)) for name in (*names, *numbers)))
+        self._named, self._width = len(names), len(names) + len(numbers)
+        self._common = [
+            (index, common.get(name)) for index, name in enumerate(numbers, len(names)) if node_samples.c[name].nullable
+        ]
+
+    def arrays(self, items: Sequence[DeviceReport] | Sequence[ReplicaReport]) -> tuple[Row, Row]:
+        columns: list[Any] = list(map(list, zip(*map(self._values, items), strict=True)))
+        columns = columns or [[] for _ in range(self._width)]
+        for index, value in self._common:
+            if columns[index].count(value) == len(items):
+                columns[index] = None
+        return tuple(columns[: self._named]), tuple(columns[self._named :])
+
+
+_DEVICES = _Along("device_", {"device_throttle": "", "device_healthy": True})
+_REPLICAS = _Along("replica_", {"replica_state": "ready"})
+
+
+def sample_rows(report: Report) -> tuple[Row, Row]:
+    """Rows of `sample_shapes` and `node_samples`: what a report names, under the digest of it, and what it read."""
+    device_names, device_numbers = _DEVICES.arrays(report.devices)
+    replica_names, replica_numbers = _REPLICAS.arrays(report.replicas)
+    names = (report.node, *device_names, *replica_names)
+    shape = UUID(bytes=blake2b(repr(names).encode(), digest_size=16).digest())
+    observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
+    which = (report.node, report.boot_id, report.sequence, report.interval_s)
+    return (shape, *names), (shape, observed_at, *which, *device_numbers, *replica_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packer:
+    """Packs an array of numbers as the server reads it; the driver looks at every element for that, five times as long.
+    Raises struct.error for numbers that do not fit, which the driver would cut down silently.
+    """
+
+    oid: int
+    code: str
+
+    def __call__(self, numbers: Sequence[float | None]) -> bytes:
+        size, count = struct.calcsize(f">{self.code}"), len(numbers)
+        if not numbers:
+            return struct.pack(">iii", 0, 0, self.oid)
+        if None in numbers:
+            parts = (
+                struct.pack(">i", -1) if number is None else struct.pack(f">i{self.code}", size, number)
+                for number in numbers
+            )
+            return struct.pack(">iiiii", 1, 1, self.oid, count, 1) + b"".join(parts)
+        sized: list[float | None] = [size] * (2 * count)
+        sized[1::2] = numbers
+        return struct.pack(f">iiiii{f'i{self.code}' * count}", 1, 0, self.oid, count, 1, *sized)
+
+
+_PACKERS = {"float8[]": _Packer(701, "d"), "int4[]": _Packer(23, "i"), "int8[]": _Packer(20, "q")}
 
 
 def copy(connection: psycopg.Connection, table: str, types: Mapping[str, str], rows: Sequence[Row]) -> None:
-    """Binary COPY: the driver packs whole tuples, the server parses nothing."""
+    """Binary COPY: whole tuples are packed here, the server parses nothing."""
     if not rows:
         return
     statement = f"COPY {table} ({', '.join(types)}) FROM STDIN (FORMAT binary)"
+    packers = [_PACKERS.get(kind) for kind in types.values()]
     with connection.cursor() as cursor, cursor.copy(statement.encode()) as stream:
-        stream.set_types(list(types.values()))
+        stream.set_types(["bytea" if kind in _PACKERS else kind for kind in types.values()])
         for row in rows:
-            stream.write_row(row)
-
-
-def check_int4s(report: Report) -> None:
-    """Raise OverflowError for whole numbers too large for their columns, which the driver would cut down silently."""
-    numbers = [number for device in report.devices for number in _device_int4s(device)]
-    numbers += [number for replica in report.replicas for number in _replica_int4s(replica)]
-    if numbers and not -INT4_MAX <= min(numbers) <= max(numbers) <= INT4_MAX:
-        raise OverflowError("a whole number does not fit into its column")
+            whole = zip(row, packers, strict=True)
+            stream.write_row([value if packer is None or value is None else packer(value) for value, packer in whole])
 
 
 OBSERVED_AT_S_MAX = 4_102_444_800.0
@@ -107,7 +177,7 @@ ACCEPTED = ReportOutcome(kind=OutcomeKind.ACCEPTED)
 DUPLICATE = ReportOutcome(kind=OutcomeKind.DUPLICATE)
 
 # What a value that fits no column raises, from the driver or from the server.
-_UNSTORABLE = (psycopg.DataError, OverflowError, ValueError, TypeError)
+_UNSTORABLE = (psycopg.DataError, struct.error, OverflowError, ValueError, TypeError)
 
 
 @dataclass(slots=True)
@@ -139,8 +209,8 @@ class _Batch:
     boots: Mapping[str, Sequence[str]]
     stored: set[tuple[str, str, int]] = field(default_factory=set)
     logged: set[tuple[str, str, int]] = field(default_factory=set)
-    devices: list[Row] = field(default_factory=list)
-    replicas: list[Row] = field(default_factory=list)
+    shapes: dict[UUID, Row] = field(default_factory=dict)
+    samples: list[Row] = field(default_factory=list)
     rates: list[Row] = field(default_factory=list)
     log: list[Row] = field(default_factory=list)
     progress: defaultdict[tuple[str, str, str], _Gain] = field(default_factory=lambda: defaultdict(_Gain))
@@ -271,11 +341,10 @@ def _logged(
 
 
 def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
-    check_int4s(report)
+    shape, sample = sample_rows(report)
+    batch.shapes[shape[0]] = shape
+    batch.samples.append(sample)
     observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
-    stem = (observed_at, report.node, report.boot_id, report.sequence, report.interval_s)
-    batch.devices += [stem + device_values(device) for device in report.devices]
-    batch.replicas += [stem + replica_values(replica) for replica in report.replicas]
     rows = len(report.devices) + len(report.replicas)
     batch.log.append((source, report.boot_id, report.sequence, observed_at, report.interval_s, rows))
     head = batch.heads[source]
@@ -303,8 +372,8 @@ def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:
 
 
 def _write(connection: psycopg.Connection, batch: _Batch) -> None:
-    copy(connection, "device_samples", NODE_TYPES | DEVICE_TYPES, batch.devices)
-    copy(connection, "replica_samples", NODE_TYPES | REPLICA_TYPES, batch.replicas)
+    _write_shapes(connection, batch.shapes)
+    copy(connection, "node_samples", SAMPLE_TYPES, batch.samples)
     copy(connection, "rate_samples", RATE_TYPES, batch.rates)
     copy(connection, "report_log", LOG_TYPES, batch.log)
     moved = {source: head for source, head in batch.heads.items() if head.moved}
@@ -319,6 +388,14 @@ def _write(connection: psycopg.Connection, batch: _Batch) -> None:
     empty = [source for source, head in batch.heads.items() if not head.boot_id]
     if empty:
         connection.execute(driven(named("drop_empty_heads")), {"sources": empty})
+
+
+def _write_shapes(connection: psycopg.Connection, shapes: Mapping[UUID, Row]) -> None:
+    """Those that these three hours do not know yet. Nobody else brings them: a node's reports are taken one by one."""
+    if not shapes:
+        return
+    known = {shape for (shape,) in connection.execute(driven(named("shapes_known")), {"shapes": list(shapes)})}
+    copy(connection, "sample_shapes", SHAPE_TYPES, [row for shape, row in shapes.items() if shape not in known])
 
 
 def _write_node_states(connection: psycopg.Connection, heads: Sequence[tuple[str, _Head]]) -> None:

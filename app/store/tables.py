@@ -344,38 +344,47 @@ webhook_deliveries = _table(
     _maybe(Text, "error"),
 )
 
-# --- Raw telemetry, partitioned by day of arrival, and the newest report of every source. `ingest` copies rows in the
-# order of these columns, all but the moment of arrival
+# --- Raw telemetry, partitioned by moment of arrival, and the newest report of every source. `ingest` copies rows in
+# the order of these columns, all but those that the database knows itself. What devices and processes are called and
+# what seldom changes of them stands in shapes, what was read in samples: arrays along the devices and the processes
 
 
-def _of_node() -> list[Columns]:
-    """Which report of which node a sample came with."""
-    return [
-        _given(MOMENT, "received_at", "observed_at"),
-        _given(Text, "node_id", "boot_id"),
-        _given(BigInteger, "sequence"),
-        _given(Double, "interval_s"),
-    ]
+def _of_each(prefix: str, kind: Any, names: str) -> Columns:
+    return _given(ARRAY(kind), *(f"{prefix}_{name}" for name in names.split()))
 
 
-device_samples = _table(
-    "device_samples",
-    *_of_node(),
-    _given(Text, "uuid", "throttle"),
-    _given(Double, "power_w", "energy_j", "utilisation_pct", "memory_mib_used"),
-    _given(Integer, "clock_mhz_sm", "share_pct_sm_total"),
-    _maybe(Double, "temperature_c"),
-    _given(Boolean, "healthy"),
+def _of_each_or_none(prefix: str, kind: Any, names: str) -> Columns:
+    """NULL: of none there is anything to say."""
+    return _maybe(ARRAY(kind), *(f"{prefix}_{name}" for name in names.split()))
+
+
+sample_shapes = _table(
+    "sample_shapes",
+    _key(MOMENT, "received_at"),
+    _key(UUID, "shape"),
+    _given(Text, "node_id"),
+    _of_each("device", Text, "uuid"),
+    _of_each("replica", Text, "name kind workload project model uuid"),
+    _of_each("replica", Integer, "share_pct_sm sm_count memory_mib_limit batch"),
 )
-replica_samples = _table(
-    "replica_samples",
-    *_of_node(),
-    _given(Text, "replica", "kind", "workload", "project", "model", "uuid", "state"),
-    _given(Integer, "share_pct_sm", "sm_count", "memory_mib_limit", "batch"),
-    _given(Double, "memory_mib_used", "held_s", "arrived", "completed", "violated", "dropped", "queue_length"),
-    _given(Double, "batch_mean", "energy_j", "executions"),
-    _maybe(Double, "latency_ms_p50", "latency_ms_p95", "latency_ms_p99", "execution_ms_mean"),
-    _maybe(BigInteger, "iterations_done"),
+node_samples = _table(
+    "node_samples",
+    _given(MOMENT, "received_at", "shaped_at"),
+    _given(UUID, "shape"),
+    _given(MOMENT, "observed_at"),
+    _given(Text, "node_id", "boot_id"),
+    _given(BigInteger, "sequence"),
+    _given(Double, "interval_s"),
+    _of_each("device", Double, "power_w energy_j utilisation_pct memory_mib_used"),
+    _of_each("device", Integer, "clock_mhz_sm share_pct_sm_total"),
+    _of_each_or_none("device", Double, "temperature_c"),
+    _of_each_or_none("device", Text, "throttle"),
+    _of_each_or_none("device", Boolean, "healthy"),
+    _of_each_or_none("replica", Text, "state"),
+    _of_each("replica", Double, "memory_mib_used held_s arrived completed violated dropped queue_length"),
+    _of_each("replica", Double, "batch_mean energy_j executions"),
+    _of_each_or_none("replica", Double, "latency_ms_p50 latency_ms_p95 latency_ms_p99 execution_ms_mean"),
+    _of_each_or_none("replica", BigInteger, "iterations_done"),
 )
 rate_samples = _table(
     "rate_samples",

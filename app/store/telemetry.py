@@ -233,7 +233,7 @@ def served(session: Session, window_s: float) -> tuple[ServedRow, ...]:
 
 BUCKETS_MAX = 2_000
 DAYS_AHEAD = 7
-PARENTS = ("device_samples", "replica_samples", "rate_samples", "report_log")
+PARENTS = ("sample_shapes", "node_samples", "rate_samples", "report_log")
 """Tables of raw telemetry, which have partitions."""
 
 

@@ -20,6 +20,11 @@ SELECT source, boot_id, sequence FROM report_log
 WHERE (source, boot_id, sequence) IN (
     SELECT * FROM unnest(CAST(:sources AS text[]), CAST(:boots AS text[]), CAST(:sequences AS int8[])))
 
+-- name: shapes_known
+-- Which of these shapes the hours that last now know.
+SELECT shape FROM sample_shapes
+WHERE received_at = date_bin(INTERVAL '3 hours', now(), TIMESTAMPTZ '2000-01-01 00:00:00+00') AND shape = ANY(:shapes)
+
 -- name: move_heads
 -- The newest reports of these sources, received now.
 UPDATE report_heads AS head

@@ -57,7 +57,8 @@ SELECT coalesce(sum(size) FILTER (WHERE is_raw), 0)::bigint AS raw,
        coalesce(sum(size) FILTER (WHERE NOT is_raw), 0)::bigint AS minutes
 FROM (
     SELECT parent NOT IN ('ledger', 'device_bills') AS is_raw, pg_total_relation_size(part) AS size
-    FROM unnest(ARRAY['device_samples', 'replica_samples', 'rate_samples', 'report_log', 'ledger', 'device_bills']) AS parent,
+    FROM unnest(ARRAY['sample_shapes', 'node_samples', 'device_sample_rows', 'replica_sample_rows', 'rate_samples', 'report_log',
+        'ledger', 'device_bills']) AS parent,
         headroom_partitions(parent)
 ) AS parts
 

@@ -32,8 +32,8 @@ WITH served AS (
            sum(completed) FILTER (WHERE fresh) AS completed_new, sum(violated) FILTER (WHERE fresh) AS violated_new,
            sum(dropped) FILTER (WHERE fresh) AS dropped_new, sum(energy_j) FILTER (WHERE fresh) AS energy_j_new
     FROM (
-        SELECT *, received_at > :since AS fresh FROM replica_samples
-        WHERE kind = 'service' AND received_at <= :until
+        SELECT *, received_at > :since AS fresh FROM service_samples
+        WHERE received_at <= :until
           AND received_at > least(CAST(:since AS timestamptz), :until - make_interval(secs => :window_s))
     ) AS sample GROUP BY workload
 ), per_gateway AS (
@@ -66,7 +66,9 @@ WITH newest AS (
 )
 SELECT workload, count(*) AS replicas
 FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
-WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND state = 'ready' GROUP BY workload
+WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND state = 'ready'
+    AND sample.received_at = ANY (ARRAY(SELECT received_at FROM newest))
+GROUP BY workload
 
 -- name: metered_energy
 -- Energy of every device that was reported between two looks.
@@ -109,6 +111,6 @@ SELECT now() - make_interval(secs => :settle_s) AS until,
        (SELECT extract(epoch FROM now() - max(received_at))::float8 FROM report_heads) AS report_age_s,
        (SELECT extract(epoch FROM min(covered) - now())::float8 FROM (
             SELECT max(end_at) AS covered
-            FROM unnest(ARRAY['device_samples', 'replica_samples', 'rate_samples', 'report_log']) AS parent,
+            FROM unnest(ARRAY['sample_shapes', 'node_samples', 'rate_samples', 'report_log']) AS parent,
                 headroom_partitions(parent)
             GROUP BY parent) AS each) AS partitions_ahead_s

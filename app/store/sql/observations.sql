@@ -33,7 +33,8 @@ ORDER BY means.service
 
 -- name: newest_of_devices
 -- The newest reading of each device. Every report carries its node's devices, so the newest report of a node is the
--- newest one with device rows. Samples are bounded by themselves, too, or those of all hours would be read.
+-- newest one with device rows. Samples are bounded by themselves, too, or those of all hours would be read, and by when
+-- the newest came, or those of half a minute would be unpacked.
 WITH newest AS (
     SELECT DISTINCT ON (node_id) node_id, boot_id, sequence, received_at
     FROM device_samples
@@ -45,6 +46,7 @@ SELECT uuid, power_w, utilisation_pct, memory_mib_used, clock_mhz_sm, temperatur
        extract(epoch FROM now() - sample.received_at)::float8 AS age_s
 FROM newest JOIN device_samples AS sample USING (node_id, boot_id, sequence, received_at)
 WHERE sample.received_at > now() - make_interval(secs => :silent_s)
+    AND sample.received_at = ANY (ARRAY(SELECT received_at FROM newest))
 ORDER BY uuid
 
 -- name: newest_of_replicas
@@ -62,6 +64,7 @@ SELECT replica, kind, workload, model, uuid, state, share_pct_sm, memory_mib_lim
        extract(epoch FROM now() - sample.received_at)::float8 AS age_s
 FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
 WHERE sample.received_at > now() - make_interval(secs => :silent_s)
+    AND sample.received_at = ANY (ARRAY(SELECT received_at FROM newest))
     AND NOT (state = 'draining' AND memory_mib_used = 0)
 ORDER BY replica, uuid
 

@@ -21,7 +21,8 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
        (SELECT count(*) FROM node_states WHERE last_report_at > now() - make_interval(secs => :silent_s)) AS nodes_up,
        (SELECT count(*) FROM devices WHERE billed_until IS NULL) AS devices,
        (SELECT count(*) FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
-        WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND sample.state = 'ready') AS replicas_ready,
+        WHERE sample.received_at > now() - make_interval(secs => :silent_s) AND sample.state = 'ready'
+            AND sample.received_at = ANY (ARRAY(SELECT received_at FROM newest))) AS replicas_ready,
        coalesce((SELECT planned FROM standing), 0) AS replicas_planned,
        coalesce((SELECT cost_usd_per_h FROM standing), 0) AS plan_cost_usd_per_h,
        (SELECT bound_usd_per_h FROM standing) AS plan_bound_usd_per_h,
@@ -32,7 +33,7 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
        ) AS cycles_stood_in_last_hour,
        (SELECT extract(epoch FROM now() - max(minute))::float8 FROM ledger) AS ledger_age_s,
        (SELECT coalesce(sum(pg_total_relation_size(part)), 0)::bigint
-        FROM unnest(ARRAY['device_samples', 'replica_samples', 'rate_samples', 'report_log']) AS parent,
+        FROM unnest(ARRAY['sample_shapes', 'node_samples', 'device_sample_rows', 'replica_sample_rows', 'rate_samples', 'report_log']) AS parent,
             headroom_partitions(parent)) AS raw_bytes,
        (SELECT coalesce(sum(pg_total_relation_size(part)), 0)::bigint
         FROM unnest(ARRAY['ledger', 'device_bills']) AS parent, headroom_partitions(parent)) AS minute_bytes,
@@ -50,8 +51,8 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
 WITH served AS (
     SELECT workload AS service, sum(completed) AS completed, sum(violated) AS violated, sum(dropped) AS dropped,
            max(latency_ms_p99) AS latency_ms_p99
-    FROM replica_samples
-    WHERE kind = 'service' AND received_at > now() - make_interval(secs => :window_s)
+    FROM service_samples
+    WHERE received_at > now() - make_interval(secs => :window_s)
     GROUP BY workload
 ), offered AS (
     SELECT service, sum(unrouted) AS unrouted, sum(rate) AS rate_rps FROM (

@@ -10,6 +10,8 @@ WITH kept AS (
            clock_mhz_sm::float8 AS clock_mhz_sm, share_pct_sm_total::float8 AS share_pct_sm_total, temperature_c, healthy
     FROM device_samples
     WHERE uuid = :uuid AND received_at >= (SELECT since FROM kept) AND received_at < :until
+        AND node_id = ANY (ARRAY(SELECT node_id FROM sample_shapes WHERE device_uuid @> ARRAY[CAST(:uuid AS text)]
+            UNION SELECT node_id FROM device_sample_rows WHERE uuid = :uuid))
     UNION ALL
     SELECT minute, observed_s, power_w_mean, energy_j, utilisation_pct_mean, memory_mib_used_mean, clock_mhz_sm_mean,
            share_pct_sm_mean, temperature_c_max, unhealthy_s = 0
@@ -31,6 +33,22 @@ WITH kept AS (
     SELECT greatest(CAST(:since AS timestamptz), :since
         + ceil(extract(epoch FROM max(at) - :since) / :step_s) * make_interval(secs => :step_s)) AS since
     FROM accounting_marks WHERE name = 'raw_kept_from'
+), samples AS (
+    SELECT s.received_at, s.interval_s, unnest(h.replica_name) AS replica, unnest(h.replica_workload) AS workload,
+           unnest(h.replica_share_pct_sm) AS share_pct_sm, unnest(s.replica_arrived) AS arrived,
+           unnest(s.replica_completed) AS completed, unnest(s.replica_dropped) AS dropped,
+           unnest(s.replica_violated) AS violated, unnest(s.replica_queue_length) AS queue_length,
+           unnest(s.replica_energy_j) AS energy_j, unnest(s.replica_latency_ms_p50) AS latency_ms_p50,
+           unnest(s.replica_latency_ms_p99) AS latency_ms_p99
+    FROM sample_shapes h
+    JOIN node_samples s ON s.shaped_at = h.received_at AND s.shape = h.shape AND s.node_id = h.node_id
+    WHERE h.replica_workload @> ARRAY[CAST(:service AS text)] AND s.received_at >= (SELECT since FROM kept)
+        AND s.received_at < :until AND s.interval_s > 0
+    UNION ALL
+    SELECT received_at, interval_s, replica, workload, share_pct_sm, arrived, completed, dropped, violated, queue_length,
+           energy_j, latency_ms_p50, latency_ms_p99
+    FROM replica_sample_rows
+    WHERE workload = :service AND received_at >= (SELECT since FROM kept) AND received_at < :until AND interval_s > 0
 ), per_replica AS (
     SELECT date_bin(make_interval(secs => :step_s), received_at, :since) AS at, replica,
            sum(interval_s) AS covered_s, sum(arrived) AS arrived, sum(completed) AS completed, sum(dropped) AS dropped,
@@ -38,8 +56,7 @@ WITH kept AS (
            sum(energy_j) AS energy_j, max(latency_ms_p99) AS latency_ms_p99,
            sum(latency_ms_p50 * completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weighted,
            sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weight
-    FROM replica_samples
-    WHERE workload = :service AND received_at >= (SELECT since FROM kept) AND received_at < :until AND interval_s > 0
+    FROM samples WHERE workload = :service
     GROUP BY 1, 2
 ), paid AS (
     SELECT minute AS at, INTERVAL '1 minute' AS lasts, 60 * sum(usd_share) AS usd_per_h FROM ledger

@@ -3,8 +3,8 @@
 -- of somebody else than who was asked, plans that wait for approval.
 WITH served AS (
     SELECT workload, sum(completed) AS completed, sum(violated) AS violated, sum(dropped) AS dropped
-    FROM replica_samples
-    WHERE kind = 'service' AND received_at > now() - make_interval(secs => :window_s)
+    FROM service_samples
+    WHERE received_at > now() - make_interval(secs => :window_s)
     GROUP BY workload
 ), offered AS (
     SELECT service, sum(unrouted) AS unrouted FROM rate_samples

@@ -300,7 +300,8 @@ def test_whatever_is_stored_is_shown_as_text(full: World) -> None:
                 text(f"UPDATE {table} SET spec = jsonb_set(spec, :path, to_jsonb(CAST(:word AS text)))"),
                 {"path": f"{{{field}}}", "word": f"{field}{hostile}"},
             )
-        session.execute(text("UPDATE replica_samples SET replica = :word"), {"word": f"replica{hostile}"})
+        every = "array_fill(CAST(:word AS text), ARRAY[cardinality(replica_name)])"
+        session.execute(text(f"UPDATE sample_shapes SET replica_name = {every}"), {"word": f"replica{hostile}"})
     pages = [_text(full, "viewer", path) for path in ("/", "/services", "/fleet", f"/gpus/{DEVICE}", f"/nodes/{NODE}")]
     for field in ("model", "gpu_type", "rack", "replica"):
         assert any(f"{field}&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&#34;&amp;" in page for page in pages)

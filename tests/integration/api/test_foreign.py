@@ -172,7 +172,7 @@ def test_late_words_of_an_earlier_generation_count_for_a_day(standing: World) ->
     send(standing, NODE, 1, earlier)
     assert stored_rows(standing) == {VISION}
     with standing.database.raw() as connection:
-        connection.execute("DELETE FROM replica_samples")
+        connection.execute("DELETE FROM node_samples")
         connection.execute("UPDATE told_replicas SET told_until = told_until - interval '25 hours'")
     with standing.database.transaction() as session:
         assert targets.forget_told(session) == 1

@@ -58,7 +58,7 @@ def test_no_get_writes_anything(world: World, requests: Requests) -> None:
     before = digests(world)
     assert _filled_tables(before) >= {
         "services", "jobs", "tasks", "nodes", "devices", "plans", "cycles", "target_history", "receipts",
-        "device_samples", "replica_samples", "rate_samples", "profile_points", "events",
+        "sample_shapes", "node_samples", "rate_samples", "profile_points", "events",
     }  # fmt: skip
     answered: dict[str, set[int]] = {operation: set() for operation in paths}
     for operation, path in paths.items():

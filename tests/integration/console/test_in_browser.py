@@ -53,7 +53,7 @@ REFERENCE = PAGES[-1]
 @pytest.fixture(autouse=True)
 def fresh(served: Served) -> None:
     """What was reported was so just now, however long the tests take."""
-    tables = ("device_samples", "replica_samples", "rate_samples")
+    tables = ("node_samples", "rate_samples")
     served.house.change(";".join(f"UPDATE {table} SET received_at = now()" for table in tables))
 
 
@@ -677,21 +677,26 @@ def test_changes_come_by_themselves_and_disturb_nobody(entrance: Entrance, serve
     assert visitor.page.evaluate(kept) == [selected, "Services", 60]
 
 
+SHARE = """
+UPDATE sample_shapes SET replica_share_pct_sm = ARRAY(
+    SELECT CASE name WHEN 'demo/vision#0' THEN share {} ELSE share END
+    FROM unnest(replica_name, replica_share_pct_sm) WITH ORDINALITY AS each (name, share, place) ORDER BY place)
+"""
+
+
 def test_bars_follow_who_holds_what(viewer: Visitor, served: Served) -> None:
     viewer.open("/fleet")
     expect(viewer.page.locator("#link")).to_have_text("live")
     expect(viewer.page.get_by_role("img", name="75 percent of the SMs held")).to_be_visible()
-    change = "UPDATE replica_samples SET share_pct_sm = share_pct_sm {} 20 WHERE replica = 'demo/vision#0'"
-    served.house.change(change.format("-"))
+    served.house.change(SHARE.format("- 20"))
     try:
         expect(viewer.page.get_by_role("img", name="55 percent of the SMs held")).to_be_visible()
     finally:
-        served.house.change(change.format("+"))
+        served.house.change(SHARE.format("+ 20"))
 
 
 def test_shares_that_overlap_are_drawn_whole_and_said(viewer: Visitor, served: Served) -> None:
-    change = "UPDATE replica_samples SET share_pct_sm = share_pct_sm {} 90 WHERE replica = 'demo/vision#0'"
-    served.house.change(change.format("+"))
+    served.house.change(SHARE.format("+ 90"))
     try:
         viewer.open(f"/gpus/{DEVICE}")
         shown = viewer.page.get_by_role("img", name="165 percent of the SMs held")
@@ -702,7 +707,7 @@ def test_shares_that_overlap_are_drawn_whole_and_said(viewer: Visitor, served: S
         )
         assert max(ends) <= 100
     finally:
-        served.house.change(change.format("-"))
+        served.house.change(SHARE.format("- 90"))
 
 
 def test_news_of_many_numbers_costs_one_layout(viewer: Visitor, served: Served) -> None:

@@ -224,7 +224,7 @@ def services(postgres: Postgres) -> Iterator[Services]:
 
 
 def test_capacity_planning(services: Services, tmp_path: Path) -> None:
-    assert "device_samples" in typed(services.house, "capacity.md", tmp_path, services)
+    assert "node_samples" in typed(services.house, "capacity.md", tmp_path, services)
 
 
 def test_backup_and_restore(services: Services, tmp_path: Path) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from agents.wire import DeviceReport, ReplicaReport, Report
 from app import kinds
 from app.services.beliefs.learning import SETTLED_S
 from app.services.planning.planning import Leader
 from app.store.engine import Database
-from app.store.tables import device_samples, replica_samples
 from solvers.models.online.forecasts import Belief
-from tests.integration.store.samples import device, gpu_type, put, put_node
+from tests.integration.store.samples import device, gpu_type, put, put_node, put_samples
 from tests.unit.solvers.models.told import Formula
 
 LEADER = Leader(holder="me", fencing=7)
@@ -73,17 +73,17 @@ class Story:
         start = self.end - timedelta(minutes=before_end)
         for index in range(REPORTS):
             self._sequence += 1
-            head = {
-                "received_at": start + timedelta(seconds=(index + 0.5) * INTERVAL_S),
-                "observed_at": start + timedelta(seconds=index * INTERVAL_S),
-                "node_id": "n1",
-                "boot_id": "boot",
-                "sequence": self._sequence,
-                "interval_s": INTERVAL_S,
-            }
-            self._session.execute(insert(device_samples).values(**head, **_board(uuid, board)))
-            for each in running:
-                self._session.execute(insert(replica_samples).values(**head, **_row(uuid, each)))
+            said = Report(
+                node="n1",
+                boot_id="boot",
+                sequence=self._sequence,
+                observed_at_s=(start + timedelta(seconds=index * INTERVAL_S)).timestamp(),
+                interval_s=INTERVAL_S,
+                generation_applied=0,
+                devices=(_board(uuid, board),),
+                replicas=tuple(_running(uuid, each) for each in running),
+            )
+            put_samples(self._session, said, start + timedelta(seconds=(index + 0.5) * INTERVAL_S))
 
 
 def rows(database: Database, query: str) -> list[Any]:
@@ -97,20 +97,21 @@ def told(database: Database) -> list[tuple[str, str]]:
     return [(row.name, row.subject) for row in rows(database, "SELECT name, subject FROM events ORDER BY id")]
 
 
-def _board(uuid: str, changes: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "uuid": uuid, "power_w": 50.0, "energy_j": 50.0, "utilisation_pct": 50.0, "memory_mib_used": 1000.0,
-        "clock_mhz_sm": CLOCK_MHZ, "share_pct_sm_total": 50, "throttle": "", "healthy": True, **changes,
-    }  # fmt: skip
+def _board(uuid: str, changes: dict[str, Any]) -> DeviceReport:
+    usual = DeviceReport(
+        uuid=uuid, power_w=50.0, energy_j=50.0, utilisation_pct=50.0, memory_mib_used=1000.0,
+        clock_mhz_sm=CLOCK_MHZ, share_pct_sm_total=50,
+    )  # fmt: skip
+    return replace(usual, **changes)
 
 
-def _row(uuid: str, each: Running) -> dict[str, Any]:
-    return {
-        "replica": each.name, "kind": each.kind, "workload": "vision/a", "project": "vision", "model": each.model,
-        "uuid": uuid, "state": each.state, "share_pct_sm": each.share_pct_sm,
-        "sm_count": 40 * each.share_pct_sm // 100 if each.sm_count is None else each.sm_count,
-        "memory_mib_limit": 4000, "memory_mib_used": 2000.0, "batch": 16, "held_s": INTERVAL_S,
-        "arrived": each.executions * each.batch_mean, "completed": each.executions * each.batch_mean, "violated": 0.0,
-        "dropped": each.dropped, "queue_length": 0.0, "batch_mean": each.batch_mean, "energy_j": 1.0,
-        "executions": each.executions, "execution_ms_mean": each.execution_ms,
-    }  # fmt: skip
+def _running(uuid: str, each: Running) -> ReplicaReport:
+    return ReplicaReport(
+        replica=each.name, kind=each.kind, workload="vision/a", project="vision", model=each.model,
+        uuid=uuid, state=each.state, share_pct_sm=each.share_pct_sm,
+        sm_count=40 * each.share_pct_sm // 100 if each.sm_count is None else each.sm_count,
+        memory_mib_limit=4000, memory_mib_used=2000.0, batch=16, held_s=INTERVAL_S,
+        arrived=each.executions * each.batch_mean, completed=each.executions * each.batch_mean, violated=0.0,
+        dropped=each.dropped, queue_length=0.0, batch_mean=each.batch_mean, energy_j=1.0,
+        executions=each.executions, execution_ms_mean=each.execution_ms,
+    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,17 +11,19 @@ from typing import Any
 from sqlalchemy import Table, insert, text
 from sqlalchemy.orm import Session
 
+from agents.wire import DeviceReport, ReplicaReport, Report
 from app import kinds
 from app.store import migrate
 from app.store.engine import Database
 from app.store.ingest import gateway_source, node_source
-from app.store.tables import TABLES, device_samples, rate_samples, replica_samples, report_log
+from app.store.tables import TABLES, rate_samples, report_log
 from app.store.tables import devices as devices_table
 from solvers.domain.codec import to_plain
 from solvers.domain.device import Device, DeviceMode, GpuType, MigSlice, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.policy import Policy
 from tests.integration.postgres import Server
+from tests.integration.store.samples import put_samples
 
 T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
 """A Monday, ten o'clock: where every story starts."""
@@ -79,10 +81,12 @@ def make_gpu_type(name: str, memory_mib: int, prices: Sequence[PriceRow]) -> Gpu
 class Fleet:
     """Writes documents and reports through one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, store: Callable[[Session, Report, datetime], None] = put_samples) -> None:
         self._session = session
+        self._store = store
         self._sequence = 0
         self._waiting: dict[Table, list[dict[str, Any]]] = {}
+        self._reports: list[tuple[Report, datetime]] = []
 
     def gpu_type(self, name: str, memory_mib: int, *prices: PriceRow) -> None:
         """Declare a GPU type."""
@@ -141,12 +145,18 @@ class Fleet:
         """One report of a node: energy per device, and what its replicas held. Written with the next `write`."""
         rows = len(energies_j) + len(holdings)
         source = node_source(node)
-        head = self._log(source, received_at, interval_s, rows=rows, observed_at=observed_at, boot_id=boot_id)
-        head |= {"interval_s": interval_s, "node_id": node}
-        for uuid, energy_j in energies_j.items():
-            self._add(device_samples, head | _device_row(uuid, energy_j, interval_s, holdings))
-        for holding in holdings:
-            self._add(replica_samples, head | _replica_row(holding, interval_s))
+        self._log(source, received_at, interval_s, rows=rows, observed_at=observed_at, boot_id=boot_id)
+        said = Report(
+            node=node,
+            boot_id=boot_id,
+            sequence=self._sequence,
+            observed_at_s=(observed_at or received_at).timestamp(),
+            interval_s=interval_s,
+            generation_applied=0,
+            devices=tuple(_device(uuid, energy_j, interval_s, holdings) for uuid, energy_j in energies_j.items()),
+            replicas=tuple(_replica(holding, interval_s) for holding in holdings),
+        )
+        self._reports.append((said, received_at))
 
     def lose_report(self) -> None:
         """A report that was made and never arrives."""
@@ -165,6 +175,9 @@ class Fleet:
 
     def write(self) -> None:
         """Send the waiting rows."""
+        for said, received_at in self._reports:
+            self._store(self._session, said, received_at)
+        self._reports.clear()
         for table, rows in self._waiting.items():
             self._session.execute(insert(table), rows)
         self._waiting.clear()
@@ -193,29 +206,27 @@ class Fleet:
         self._waiting.setdefault(table, []).append(row)
 
 
-def _device_row(uuid: str, energy_j: float, interval_s: float, holdings: Sequence[Holding]) -> dict[str, Any]:
+def _device(uuid: str, energy_j: float, interval_s: float, holdings: Sequence[Holding]) -> DeviceReport:
     mine = [holding for holding in holdings if holding.uuid == uuid]
-    return {
-        "uuid": uuid, "power_w": energy_j / interval_s if interval_s else 0.0, "energy_j": energy_j,
-        "utilisation_pct": 50.0, "memory_mib_used": sum(holding.memory_mib_used for holding in mine),
-        "clock_mhz_sm": 1500, "temperature_c": 60.0,
-        "share_pct_sm_total": sum(holding.share_pct_sm for holding in mine), "throttle": "", "healthy": True,
-    }  # fmt: skip
+    return DeviceReport(
+        uuid=uuid, power_w=energy_j / interval_s if interval_s else 0.0, energy_j=energy_j,
+        utilisation_pct=50.0, memory_mib_used=sum(holding.memory_mib_used for holding in mine),
+        clock_mhz_sm=1500, temperature_c=60.0, share_pct_sm_total=sum(holding.share_pct_sm for holding in mine),
+    )  # fmt: skip
 
 
-def _replica_row(holding: Holding, interval_s: float) -> dict[str, Any]:
+def _replica(holding: Holding, interval_s: float) -> ReplicaReport:
     workload = holding.replica.split("#", maxsplit=1)[0]
-    return {
-        "replica": holding.replica, "kind": holding.kind, "workload": workload,
-        "project": workload.split("/", maxsplit=1)[0], "model": "resnet50", "uuid": holding.uuid, "state": "ready",
-        "share_pct_sm": holding.share_pct_sm, "sm_count": 40, "memory_mib_limit": holding.memory_mib_limit,
-        "memory_mib_used": holding.memory_mib_used, "batch": 8,
-        "held_s": interval_s if holding.held_s is None else holding.held_s, "arrived": holding.arrived,
-        "completed": holding.completed, "violated": holding.violated, "dropped": holding.dropped,
-        "queue_length": 0.0, "batch_mean": 4.0, "latency_ms_p50": holding.latency_ms_p50,
-        "latency_ms_p95": holding.latency_ms_p95, "latency_ms_p99": holding.latency_ms_p99,
-        "energy_j": holding.energy_j, "iterations_done": None,
-    }  # fmt: skip
+    return ReplicaReport(
+        replica=holding.replica, kind=holding.kind, workload=workload,
+        project=workload.split("/", maxsplit=1)[0], model="resnet50", uuid=holding.uuid, state="ready",
+        share_pct_sm=holding.share_pct_sm, sm_count=40, memory_mib_limit=holding.memory_mib_limit,
+        memory_mib_used=holding.memory_mib_used, batch=8,
+        held_s=interval_s if holding.held_s is None else holding.held_s, arrived=holding.arrived,
+        completed=holding.completed, violated=holding.violated, dropped=holding.dropped,
+        queue_length=0.0, batch_mean=4.0, latency_ms_p50=holding.latency_ms_p50,
+        latency_ms_p95=holding.latency_ms_p95, latency_ms_p99=holding.latency_ms_p99, energy_j=holding.energy_j,
+    )  # fmt: skip
 
 
 def account_again(session: Session, start: datetime, end: datetime, *, reprice: bool = False) -> None:

@@ -112,7 +112,7 @@ def samples_read(session: Session) -> int:
     """By this transaction so far, by an index or without one."""
     told = text("""
         SELECT sum(coalesce(idx_tup_fetch, 0) + seq_tup_read) FROM pg_stat_xact_user_tables
-        WHERE relname ~ '^(device|replica)_samples'""")
+        WHERE relname ~ '^node_samples'""")
     return int(session.execute(told).scalar_one())
 
 
@@ -129,7 +129,7 @@ def test_a_minute_is_made_of_what_was_heard_however_much_came_since(
     account(session, after(1825))
     before, was = samples_read(session), _everything(session)
     session.execute(text(f"SELECT {function}(:start, :end)"), {"start": after(60), "end": after(120)})
-    # Thirteen reports are of that minute, the last one partly, with a sample of the device and one of the replica.
+    # Thirteen reports are of that minute, the last one partly; what devices and what replicas say is read for itself.
     assert 0 < samples_read(session) - before < 40
     assert _everything(session) == was
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,10 +11,12 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from agents.wire import Report
 from app.store.ledger import account, drop_minutes, drop_raw_telemetry, kept_bytes, roll_hours, roll_minutes
 from app.store.telemetry import TelemetryWindow, device_series, service_series
 from solvers.domain.device import PriceKind, PriceRow
 from tests.integration.money.telemetry import T0, Fleet, Holding, account_again, after
+from tests.integration.store.samples import put_rows, put_samples
 
 pytestmark = pytest.mark.integration
 
@@ -154,7 +157,7 @@ def _busy_hours(session: Session, fleet: Fleet) -> datetime:
     now: datetime = one(session, "SELECT date_trunc('hour', now())")[0]
     for back in range(1, 10):
         low = now - timedelta(hours=back)
-        for parent in ("device_samples", "replica_samples"):
+        for parent in ("sample_shapes", "node_samples", "device_sample_rows", "replica_sample_rows"):
             covered = text("SELECT count(*) FROM headroom_partitions(:parent) WHERE start_at <= :low AND end_at > :low")
             if not session.execute(covered, {"parent": parent, "low": low}).scalar_one():
                 start = low.replace(hour=low.hour // 3 * 3)
@@ -177,8 +180,12 @@ def _busy_hours(session: Session, fleet: Fleet) -> datetime:
     return now
 
 
-def test_samples_go_by_the_hours_and_the_log_stays(session: Session, fleet: Fleet) -> None:
-    now = _busy_hours(session, fleet)
+@pytest.mark.parametrize("store", [put_samples, put_rows])
+def test_samples_go_by_the_hours_and_the_log_stays(
+    session: Session, store: Callable[[Session, Report, datetime], None]
+) -> None:
+    """Those too that a release before stored by the row."""
+    now = _busy_hours(session, Fleet(session, store))
     drop_raw_telemetry(session, now, 2, hours=6)
     kept = one(session, "SELECT at FROM accounting_marks WHERE name = 'raw_kept_from'")[0]
     assert now - timedelta(hours=9) <= kept <= now - timedelta(hours=6)

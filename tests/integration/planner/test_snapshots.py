@@ -173,8 +173,7 @@ def test_silent_nodes_show_their_age_and_no_replicas(world: World) -> None:
     world.build()
     world.report("a", replica_report("vision/labels#0", "GPU-a0"))
     silence = "now() - make_interval(secs => 600)"
-    for table in ("device_samples", "replica_samples"):
-        assert world.column(f"UPDATE {table} SET received_at = {silence} WHERE node_id = 'a' RETURNING 1")
+    assert world.column(f"UPDATE node_samples SET received_at = {silence} WHERE node_id = 'a' RETURNING 1")
     assert world.column(f"UPDATE node_states SET last_report_at = {silence} WHERE node_id = 'a' RETURNING 1") == [1]
     found = observed(world)
     assert found.node_statuses[0].age_s == pytest.approx(600.0, abs=200.0)
@@ -186,11 +185,9 @@ def test_a_strange_reading_is_clamped_not_fatal(world: World) -> None:
     world.build()
     world.report("a", replica_report("vision/labels#0", "GPU-a0"))
     assert world.column(
-        "UPDATE device_samples SET utilisation_pct = 140, power_w = -3 WHERE uuid = 'GPU-a0' RETURNING 1"
-    )
-    assert world.column("UPDATE replica_samples SET violated = 99, state = 'confused', interval_s = 0 RETURNING 1") == [
-        1
-    ]
+        "UPDATE node_samples SET device_utilisation_pct[1] = 140, device_power_w[1] = -3, replica_violated[1] = 99,"
+        " replica_state = '{confused}', interval_s = 0 WHERE cardinality(replica_violated) = 1 RETURNING 1"
+    ) == [1]
     found = observed(world)
     assert (found.device_telemetry[0].utilisation_pct, found.device_telemetry[0].power_w) == (100.0, 0.0)
     assert found.replicas == ()

@@ -281,7 +281,7 @@ def test_what_a_service_breaks_is_told_and_its_end_also_when_it_is_gone(world: W
         # One is deleted, the requests of the other are of long ago.
         world.delete(kinds.SERVICE, "vision", "search")
         with world.database.transaction() as session:
-            session.execute(text("UPDATE replica_samples SET received_at = received_at - make_interval(mins => 9)"))
+            session.execute(text("UPDATE node_samples SET received_at = received_at - make_interval(mins => 9)"))
             session.execute(text(AWAY.replace("= 'a'", "= 'b'")))
         sender.look(LEADER)
         with world.database.transaction() as session:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -15,6 +16,7 @@ from agents.wire import DeviceReport, EdgeReport, Join, RateSample, ReplicaRepor
 from app import kinds
 from app.kinds import Kind
 from app.store import documents, nodes
+from app.store.ingest import SAMPLE_TYPES, SHAPE_TYPES, copy, sample_rows
 from app.store.tables import job_progress, told_replicas
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Device, GpuType, Node
@@ -162,6 +164,32 @@ def report(
         devices=tuple(devices),
         replicas=tuple(replicas),
     )
+
+
+def put_samples(session: Session, said: Report, received_at: datetime) -> None:
+    """Store what a report says of its devices and processes as if it had come then; nothing else of it."""
+    shape, sample = sample_rows(said)
+    shaped_at = received_at.replace(hour=received_at.hour // 3 * 3, minute=0, second=0, microsecond=0)
+    connection = session.connection().connection.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    known = connection.execute(
+        "SELECT FROM sample_shapes WHERE received_at = %s AND shape = %s", (shaped_at, shape[0])
+    ).rowcount
+    at = {"received_at": "timestamptz"}
+    copy(connection, "sample_shapes", at | SHAPE_TYPES, [(shaped_at, *shape)] if not known else [])
+    at["shaped_at"] = "timestamptz"
+    copy(connection, "node_samples", at | SAMPLE_TYPES, [(received_at, shaped_at, *sample)])
+
+
+def put_rows(session: Session, said: Report, received_at: datetime) -> None:
+    """The same as releases before stored it: a row for each device and each process."""
+    head = {"received_at": received_at, "observed_at": datetime.fromtimestamp(said.observed_at_s, UTC)}
+    head |= {"node_id": said.node, "boot_id": said.boot_id, "sequence": said.sequence, "interval_s": said.interval_s}
+    for table, items in (("device_samples", said.devices), ("replica_samples", said.replicas)):
+        for item in items:
+            row = head | asdict(item)
+            values = ", ".join(f":{name}" for name in row)
+            session.execute(text(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values})"), row)
 
 
 def edge_report(

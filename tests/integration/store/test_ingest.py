@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
 
-from agents.wire import EdgeReport, RateSample
+from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport
 from app import kinds
 from app.store import ingest, nodes
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
-from app.store.tables import device_samples, rate_samples, replica_samples, report_heads, report_log
+from app.store.tables import rate_samples, report_heads, report_log
 from solvers.domain.workload import WorkloadKind
 from tests.integration.store.samples import (
     count,
@@ -72,26 +74,115 @@ def _stored(database: Database, table: str) -> int:
         return count(connection, table)
 
 
-def test_every_field_is_stored(fleet: Database) -> None:
-    device = device_report("GPU-1")
-    first = replica_report("vision/a#0", "GPU-1")
-    second = replica_report("vision/b#0", "GPU-1", latency_ms_p50=None, latency_ms_p95=None, latency_ms_p99=None)
-    sent = report("n1", 7, generation=3, devices=[device], replicas=[first, second])
+def _samples(session: Session, table: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in session.execute(text(f"SELECT * FROM {table} ORDER BY 1, 7")).mappings()]
+
+
+SOUND = device_report("GPU-1")
+SICK = replace(SOUND, uuid="GPU-2", temperature_c=None, throttle="thermal", healthy=False, share_pct_sm_total=7)
+SERVING = replica_report("vision/a#0", "GPU-1", executions=3.0, execution_ms_mean=4.5)
+SILENT = replica_report("vision/b#0", "GPU-2", latency_ms_p50=None, latency_ms_p95=None, latency_ms_p99=None)
+TRAINING = replace(SILENT, replica="vision/c#0", kind="job", workload="vision/c", iterations_done=12)
+
+
+@pytest.mark.parametrize("devices", [(SOUND,), (SICK,), (SOUND, SICK), (SICK, SOUND)])
+@pytest.mark.parametrize("replicas", [(SERVING,), (SILENT,), (SERVING, SILENT, TRAINING), (TRAINING, SERVING)])
+def test_every_field_is_stored(
+    fleet: Database, devices: tuple[DeviceReport, ...], replicas: tuple[ReplicaReport, ...]
+) -> None:
+    sent = report("n1", 7, generation=3, devices=devices, replicas=replicas)
     assert _send(fleet, sent) == (ACCEPTED,)
     with fleet.reading() as session:
-        stored_device = session.execute(select(device_samples)).mappings().one()
-        assert asdict(device).items() <= dict(stored_device).items()
-        replicas = session.execute(select(replica_samples).order_by(replica_samples.c.replica)).mappings().all()
-        assert [asdict(item).items() <= dict(row).items() for item, row in zip((first, second), replicas, strict=True)]
-        for row in (stored_device, *replicas):
+        boards, processes = _samples(session, "device_samples"), _samples(session, "replica_samples")
+        for said, row in zip(sorted(devices, key=lambda each: each.uuid), boards, strict=True):
+            assert asdict(said).items() <= row.items()
+        for process, row in zip(sorted(replicas, key=lambda each: each.replica), processes, strict=True):
+            assert asdict(process).items() <= row.items()
+        for row in (*boards, *processes):
             assert (row["node_id"], row["boot_id"], row["sequence"], row["interval_s"]) == ("n1", "boot-a", 7, 5.0)
             assert row["observed_at"].timestamp() == sent.observed_at_s
         log = session.execute(select(report_log)).mappings().one()
-        assert (log["source"], log["sequence"], log["rows"]) == ("node/n1", 7, 3)
-        assert log["received_at"] == stored_device["received_at"] == replicas[0]["received_at"]
+        assert (log["source"], log["sequence"], log["rows"]) == ("node/n1", 7, len(devices) + len(replicas))
+        assert log["received_at"] == boards[0]["received_at"] == processes[0]["received_at"]
         state = nodes.get(session, "n1")
         assert (state.last_report_at, state.generation_applied) == (log["received_at"], 3)
         assert nodes.get(session, "n2").last_report_at is None
+
+
+def test_a_report_that_fills_more_than_a_page_is_stored_whole(fleet: Database) -> None:
+    """Sixty-four slices with eight processes on each, whose readings cannot be compressed."""
+    devices = [replace(SOUND, uuid=f"MIG-{index:02}", energy_j=math.sqrt(2 + index)) for index in range(64)]
+    replicas = [
+        replace(
+            SERVING, replica=f"vision/a#{index:03}", uuid=f"MIG-{index // 8:02}", iterations_done=index or None,
+            **{name: math.sqrt(index + 1 / len(name)) for name in ("held_s", "energy_j", "queue_length", "batch_mean")},
+        )
+        for index in range(512)
+    ]  # fmt: skip
+    assert _send(fleet, report("n1", 1, devices=devices, replicas=replicas)) == (ACCEPTED,)
+    with fleet.reading() as session:
+        boards, processes = _samples(session, "device_samples"), _samples(session, "replica_samples")
+    for said, row in zip((*devices, *replicas), (*boards, *processes), strict=True):
+        assert asdict(said).items() <= row.items()
+
+
+def test_what_reports_name_alike_stands_once_in_three_hours(fleet: Database) -> None:
+    said = [report("n1", sequence, devices=[SOUND], replicas=[SERVING]) for sequence in range(1, 7)]
+    assert _send(fleet, *said[:2]) == (ACCEPTED, ACCEPTED)
+    assert _send(fleet, said[2]) == (ACCEPTED,)
+    assert _stored(fleet, "sample_shapes") == 1
+    failed = replace(SERVING, state="failed", share_pct_sm=9)
+    assert _send(fleet, replace(said[3], replicas=(replace(SERVING, state="failed"),))) == (ACCEPTED,)
+    assert _stored(fleet, "sample_shapes") == 1
+    assert _send(fleet, replace(said[4], replicas=(failed,))) == (ACCEPTED,)
+    assert _send(fleet, report("n2", 1, devices=[SOUND], replicas=[SERVING])) == (ACCEPTED,)
+    assert _stored(fleet, "sample_shapes") == 3
+    # The next three hours begin.
+    with fleet.transaction() as session:
+        for table, column in (("sample_shapes", "received_at"), ("node_samples", "shaped_at")):
+            session.execute(text(f"UPDATE {table} SET {column} = {column} - INTERVAL '3 hours'"))
+    assert _send(fleet, said[5]) == (ACCEPTED,)
+    assert _stored(fleet, "sample_shapes") == 4
+    with fleet.reading() as session:
+        rows = _samples(session, "replica_samples")
+    found = [(row["node_id"], row["sequence"], row["state"], row["share_pct_sm"]) for row in rows]
+    share = SERVING.share_pct_sm
+    assert sorted(found) == [
+        *(("n1", sequence, "ready", share) for sequence in (1, 2, 3)),
+        ("n1", 4, "failed", share),
+        ("n1", 5, "failed", 9),
+        ("n1", 6, "ready", share),
+        ("n2", 1, "ready", share),
+    ]
+
+
+def test_what_was_given_up_named_nothing(fleet: Database) -> None:
+    said = report("n1", 1, devices=[SOUND], replicas=[SERVING])
+    with fleet.raw() as connection, connection.transaction(force_rollback=True):
+        assert ingest.ingest(connection, [said]) == (ACCEPTED,)
+    assert _stored(fleet, "sample_shapes") == 0
+    assert _send(fleet, said) == (ACCEPTED,)
+    assert _stored(fleet, "replica_samples") == 1
+
+
+def test_a_release_before_writes_rows_and_reads_what_this_one_writes(fleet: Database) -> None:
+    """Both run side by side while one is put in the place of the other; it copied into tables of these names."""
+    said = report("n1", 1, devices=[SOUND, SICK], replicas=[SERVING, TRAINING])
+    assert _send(fleet, said) == (ACCEPTED,)
+    with fleet.reading() as session:
+        ours = {table: _samples(session, table) for table in ("device_samples", "replica_samples")}
+    with fleet.raw() as connection:
+        connection.execute("DELETE FROM node_samples")
+        for table, before in ours.items():
+            names = [name for name in before[0] if name != "received_at"]
+            with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN") as stream:
+                for row in before:
+                    stream.write_row([row[name] for name in names])
+    with fleet.reading() as session:
+        for table, before in ours.items():
+            rows = _samples(session, table)
+            assert [row | {"received_at": None} for row in rows] == [row | {"received_at": None} for row in before]
+            assert rows[0]["received_at"] > before[0]["received_at"]
 
 
 def test_a_repeat_is_acknowledged_and_stored_once(fleet: Database) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import psycopg
@@ -12,9 +13,10 @@ from alembic.config import CommandLine
 from psycopg.types.json import Jsonb
 from sqlalchemy import inspect
 
-from app.store import migrate
+from app.store import ingest, migrate
 from app.store.engine import Database
 from app.store.tables import metadata
+from tests.integration.store.samples import device_report, put_node, replica_report, report
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +44,7 @@ def test_up_down_and_up_again(empty_url: str) -> None:
     migrate.upgrade(empty_url)
     assert migrate.current(empty_url) == migrate.head()
     first = _objects(empty_url)
-    assert {"p device_samples", "r services", "function headroom_ensure_partitions"} <= set(first)
+    assert {"p node_samples", "v device_samples", "r services", "function headroom_ensure_partitions"} <= set(first)
     migrate.downgrade(empty_url, "base")
     assert migrate.current(empty_url) is None
     assert _objects(empty_url) == []
@@ -90,11 +92,40 @@ def test_samples_stay_when_their_partitions_change(empty_url: str) -> None:
         move()
         with psycopg.connect(empty_url) as connection:
             assert connection.execute("SELECT * FROM device_samples ORDER BY sequence").fetchall() == before
-            # The coming day has its place either way.
+            # A row of the coming day finds its place either way, by what every release asks for.
+            connection.execute("SELECT headroom_ensure_partitions(7)")
             connection.execute(row.replace("now() - n", "now() + n").replace("'g', 1", "'later', 1"))
-            waiting = connection.execute("SELECT count(*) FROM device_samples_default WHERE uuid = 'later'").fetchone()
+            rows = "device_samples" if migrate.current(empty_url) == "0035" else "device_sample_rows"
+            waiting = connection.execute(f"SELECT count(*) FROM {rows}_default WHERE uuid = 'later'").fetchone()
             assert waiting == (0,)
             connection.rollback()
+
+
+def test_rows_of_reports_become_rows_of_samples_and_stay(empty_url: str) -> None:
+    queries = (
+        "SELECT * FROM device_samples ORDER BY received_at, sequence, uuid",
+        "SELECT * FROM replica_samples ORDER BY received_at, sequence, replica",
+    )
+    migrate.upgrade(empty_url)
+    database = Database(empty_url)
+    with database.transaction() as session:
+        put_node(session, "n1")
+    hot = replace(device_report("GPU-2", 30.0), temperature_c=71.5, throttle="thermal", healthy=False)
+    both = [replica_report("vision/a#0", "GPU-1"), replica_report("vision/a#1", "GPU-2", latency_ms_p50=None)]
+    with database.raw() as connection:
+        ingest.ingest(connection, [report("n1", 1, devices=[device_report("GPU-1"), hot], replicas=both)])
+        ingest.ingest(connection, [report("n1", 2, devices=[device_report("GPU-1")])])
+        ingest.ingest(connection, [report("n1", 3, replicas=both[:1])])
+    database.dispose()
+    with psycopg.connect(empty_url) as connection:
+        before = [connection.execute(query).fetchall() for query in queries]
+    assert [len(rows) for rows in before] == [3, 3]
+    for move in (partial(migrate.downgrade, empty_url, "0051"), partial(migrate.upgrade, empty_url)) * 2:
+        move()
+        with psycopg.connect(empty_url) as connection:
+            assert [connection.execute(query).fetchall() for query in queries] == before
+            kept = connection.execute("SELECT count(*) FROM report_log").fetchone()
+            assert kept == (3,)
 
 
 def test_fields_that_are_no_more_leave_stored_documents(empty_url: str) -> None:
@@ -207,4 +238,5 @@ def test_tables_are_what_the_code_describes(database: Database) -> None:
 
 def _named_alike(columns: dict[str, tuple[str, bool, bool]]) -> dict[str, tuple[str, bool, bool]]:
     names = {"DATETIME": "TIMESTAMP", "BLOB": "BYTEA", "DOUBLE": "DOUBLE PRECISION"}
+    names |= {"DOUBLE[]": "DOUBLE PRECISION[]"}
     return {name: (names.get(kind, kind), nullable, key) for name, (kind, nullable, key) in columns.items()}

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
-PARENTS = ("device_samples", "rate_samples", "replica_samples", "report_log")
+PARENTS = ("node_samples", "rate_samples", "report_log", "sample_shapes")
 PARTITIONS = """
 SELECT child.relname FROM pg_inherits
 JOIN pg_class child ON child.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent
@@ -61,7 +61,7 @@ def test_partitions_of_the_coming_days_are_made_once(database: Database) -> None
         for parent in PARENTS:
             expected = {f"{parent}_p{day:%Y%m%d}" for day in days} | {f"{parent}_default"}
             made = set(_partitions(session, parent))
-            assert expected <= made or "samples" in parent
+            assert expected <= made or "sample" in parent
         covered = session.execute(
             text(
                 "SELECT parent, min(start_at) <= now() AND max(end_at) >= now() + interval '36 hours'"
@@ -71,10 +71,10 @@ def test_partitions_of_the_coming_days_are_made_once(database: Database) -> None
             {"parents": list(PARENTS)},
         ).all()
         assert [tuple(row) for row in covered] == [
-            ("device_samples", True, True),
+            ("node_samples", True, True),
             ("rate_samples", True, False),
-            ("replica_samples", True, True),
             ("report_log", True, False),
+            ("sample_shapes", True, True),
         ]
 
 
@@ -139,7 +139,7 @@ def test_a_row_that_waits_while_its_partition_is_made_is_to_be_sent_again(databa
 def test_making_partitions_waits_for_nobody_who_waits_for_it(database: Database) -> None:
     """Whoever reads a table and then another one, as accounting does, is let through in between."""
     with database.transaction() as session:
-        for parent in ("device_samples", "report_log"):
+        for parent in ("node_samples", "report_log"):
             parts = session.execute(text("SELECT part FROM headroom_partitions(:parent)"), {"parent": parent}).scalars()
             session.execute(text(f"DROP TABLE {list(parts)[-1]}"))
     retain = partial(Housekeeping(database, Settings(cluster="test"), SystemClock()).retain, lambda: None)
@@ -226,12 +226,37 @@ FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-01 03:00+00')
 @pytest.mark.parametrize("name", ["newest_of_devices", "newest_of_replicas", "metered_ready", "fleet_counts"])
 def test_what_is_newest_is_not_looked_for_in_samples_of_hours_ago(database: Database, name: str) -> None:
     with database.raw() as connection, connection.transaction(force_rollback=True):
-        for parent in ("device_samples", "replica_samples"):
+        for parent in ("sample_shapes", "node_samples"):
             connection.execute(LONG_AGO.format(parent=parent).encode())
         found = connection.execute(b"EXPLAIN " + driven(named(name)), {"silent_s": 60.0, "cluster": "main"}).fetchall()
     plan = "\n".join(line for (line,) in found)
-    assert "_samples" in plan
-    assert "_p2020010100" not in plan, plan
+    assert "node_samples_p" in plan
+    assert "node_samples_p2020010100" not in plan, plan
+
+
+ASKED = "EXPLAIN SELECT max({column}) FROM {view} WHERE received_at > {since} AND node_id = 'n1'"
+
+
+@pytest.mark.parametrize("since", ["now() - INTERVAL '5 minutes'", "date_trunc('minute', now())"])
+@pytest.mark.parametrize(
+    ("view", "rows", "column"),
+    [("device_samples", "device_sample_rows", "power_w"), ("replica_samples", "replica_sample_rows", "energy_j")],
+)
+def test_who_names_times_and_a_node_reads_no_more(
+    database: Database, view: str, rows: str, column: str, since: str
+) -> None:
+    """By the names of the views, whatever lies under them."""
+    with database.raw() as connection, connection.transaction(force_rollback=True):
+        for parent in ("sample_shapes", "node_samples", rows):
+            connection.execute(LONG_AGO.format(parent=parent).encode())
+        # Of so few rows the database would rather read all.
+        connection.execute("SET LOCAL enable_seqscan = off")
+        found = connection.execute(ASKED.format(view=view, column=column, since=since).encode()).fetchall()
+    plan = "\n".join(line for (line,) in found)
+    assert "node_samples_p" in plan
+    assert "node_samples_p2020010100" not in plan, plan
+    assert f"{rows}_p2020010100" not in plan, plan
+    assert "Index Cond: ((node_id = 'n1'::text) AND (received_at >" in plan, plan
 
 
 def test_autovacuum_reads_no_telemetry_that_goes_with_its_partition(database: Database) -> None:
