@@ -22,15 +22,13 @@ from math import ceil
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.engines.base import Limits, create
 from solvers.engines.deadline import Deadline, charge
-from solvers.engines.highs import Columns
+from solvers.engines.planes import Box
 from solvers.planners.joint.solve.alike import Alike
 from solvers.planners.joint.solve.generate import Look, Pricing, scale_of, units_of
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Master, Rows, programme_of
+from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.joint import Floors, JointProblem
-from solvers.problems.patterns import Patterns
 
 NEAR = 0.002
 """Part of the cost: so near, a bound is near enough."""
@@ -43,8 +41,8 @@ ABOVE = 2.0
 REPEATS = 8
 CUT_ROUNDS = 3
 """Of numbers of devices, where they are few: what their optimum makes of parts of replicas is forbidden."""
-NUMBERS_UNITS, NUMBERS_S, NUMBERS_NODES, NUMBERS_GAP = 5, 0.05, 200, 1e-6
-"""Of a programme about numbers: its work, and its limits at least."""
+NUMBERS_UNITS = 5
+"""Of looking for numbers that all proofs together leave."""
 NODE_UNITS, CLOSELY = 60, 10
 """What a node may take before another has its turn, and how many times as much where its numbers are whole."""
 WHOLE = 1e-5
@@ -71,9 +69,11 @@ def _counts(problem: JointProblem) -> int:
 class Node:
     """Part of all layouts, between two sides of every row of a master."""
 
+    devices: Box
+    """By pool."""
     lower: Floats
     upper: Floats
-    """By row, but for cuts."""
+    """By row, but for those of pools and cuts."""
     bound: float = -np.inf
     totals: Floats | None = None
     """By row, what its relaxed optimum has."""
@@ -85,17 +85,14 @@ class Node:
     def sides(self, rows: Rows, duals: Floats) -> Floats:
         """What its sides are worth at these duals, by row: without end where there is none on that side."""
         lower, upper = (
-            np.concatenate([mine, of[rows.base :]])[: len(duals)]
-            for mine, of in ((self.lower, rows.lower), (self.upper, rows.upper))
+            np.concatenate([mine[: rows.pool_at], devices, mine[rows.cap_at :], of[rows.base :]])[: len(duals)]
+            for mine, devices, of in (
+                (self.lower, self.devices.least, rows.lower),
+                (self.upper, self.devices.most, rows.upper),
+            )
         )
         side = np.where(duals > 0, lower, upper)
         return np.multiply(duals, side, out=np.zeros_like(duals), where=duals != 0)
-
-    def within(self, pools: slice, least: Floats, most: Floats) -> Node:
-        """With so many devices of each pool."""
-        lower, upper = self.lower.copy(), self.upper.copy()
-        lower[pools], upper[pools] = least, most
-        return replace(self, lower=lower, upper=upper)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +119,6 @@ class Tree:
     """Duals, and by pool what a device more adds to what they prove."""
     _pools: slice = field(init=False)
     _cuts: int = field(init=False)
-    _each_usd: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         alike = _one(self.search.problem)
@@ -132,16 +128,16 @@ class Tree:
         rows = self.master.rows
         self._pools, self._cuts = slice(rows.pool_at, rows.cap_at), CUT_ROUNDS * few_devices(self.search.problem)
         self._pricing = Pricing(self.master.judge, rows, self.master.width)
-        self._each_usd = self._replicas_usd()
 
     def run(self) -> float:
         """Branch until the bound is near or the time ends; what no layout costs less than."""
-        rows = self.master.rows
-        root = self._relaxed(Node(lower=rows.lower.copy(), upper=rows.upper.copy()))
+        rows, most = self.master.rows, self.master.problem.pool_devices.astype(np.float64)
+        whole = Box(least=np.zeros(len(most)), most=most)
+        root = self._relaxed(Node(devices=whole, lower=rows.lower[: rows.base], upper=rows.upper[: rows.base]))
         self._keep([root])
         if root.totals is not None and not self._close(root.bound):
-            least = np.minimum(np.ceil(root.totals[self._pools] - WHOLE), root.upper[self._pools])
-            self._relaxed(root.within(self._pools, least, least))
+            above = np.ceil(root.totals[self._pools] - WHOLE)
+            self._relaxed(replace(root, devices=Box(least=above, most=above)))
         while not self.deadline.over and self._open and not self._close(self._open[0][0]):
             self._least_usd, _, node = heappop(self._open)
             self._keep(self._expanded(node))
@@ -153,14 +149,13 @@ class Tree:
 
     def _expanded(self, node: Node) -> list[Node]:
         """Its parts; none where there is nothing more to say of it."""
-        pools = self._pools
-        if not self._close(node.bound) and (node.upper > np.maximum(node.lower, 0.0))[pools].any():
-            usd, numbers = self._least(node)
+        if not (self._close(node.bound) or node.devices.point):
+            usd, at = self._least(node)
             if usd <= node.bound + WHOLE * abs(usd):
-                point = self._relaxed(node.within(pools, numbers, numbers), closely=True)
+                point = self._relaxed(replace(node, devices=Box(least=at, most=at)), closely=True)
                 usd, _ = self._least(node)
                 if point.near and usd <= node.bound + WHOLE * abs(usd):
-                    return [point, *self._beside(node, numbers)]
+                    return [point, *(replace(node, devices=box) for box in node.devices.beside(at))]
             return [replace(node, bound=usd)]
         if known := node.leaf:
             node = replace(self._relaxed(node, closely=True), leaf=False)
@@ -181,15 +176,16 @@ class Tree:
         """
         master, look = self.master, LOOK
         rows, programme = master.rows, master.programme
-        scale = scale_of(master.problem)
-        settled = bool((node.lower == node.upper)[self._pools].all())
-        cuts = self._cuts * (settled and closely)
+        scale = scale_of(master.problem) @ np.maximum(node.devices.most, 1.0)
+        cuts = self._cuts * (node.devices.point and closely)
         self.nodes += 1
-        if self._proofs and settled:
+        if node.devices.point:
             node = replace(node, bound=self._least(node)[0])
             if self._close(node.bound):
                 return replace(node, near=True)
-        for row in (*range(rows.pool_at, rows.cap_at), *range(rows.floor_at, rows.base)):
+        for pool, (low, high) in enumerate(zip(node.devices.least, node.devices.most, strict=True)):
+            programme.bound_row(rows.pool_at + pool, float(low), float(high))
+        for row in range(rows.floor_at, rows.base):
             programme.bound_row(row, float(node.lower[row]), float(node.upper[row]))
         units, most = self.deadline.units_until(0.0), NODE_UNITS * (CLOSELY if closely else 1)
         deadline = Deadline(self.deadline.time_left_s, ceil(units if self.nodes == 1 else min(units, most)))
@@ -200,8 +196,8 @@ class Tree:
                 break
             duals = np.where(np.isfinite(node.sides(rows, relaxed.row_duals)), relaxed.row_duals, 0.0)
             # What costs more than was found anyway need not be known closely.
-            above = max(0.0, relaxed.value - self.usd) / (ABOVE * scale @ np.maximum(node.upper[self._pools], 1.0))
-            how = Look(part=max(look, float(above)), step_pct=max(1, master.problem.share_step_pct), repeats=REPEATS)
+            part = max(look, float((relaxed.value - self.usd) / (ABOVE * scale)))
+            how = Look(part=part, step_pct=max(1, master.problem.share_step_pct), repeats=REPEATS)
             found = self._pricing.price(duals, how, deadline, 0.0)
             bound = self._shown(node, duals, found.ceilings)
             node = replace(node, bound=max(node.bound, bound), totals=self._totals(relaxed.values))
@@ -226,54 +222,21 @@ class Tree:
         """What no layout of a node costs less than (see `lagrangian`), kept as a proof of all others."""
         if not np.isfinite(worth).all():
             return -np.inf
-        rows, pools = self.master.rows, self._pools
-        sides = node.sides(rows, duals)
+        pools = self._pools
         # A device with nothing on it is worth what it is paid for.
         each = np.maximum(0.0, np.maximum(worth, duals[pools] - self.master.problem.idle_usd))
         self._proofs.append((duals, duals[pools] - each))
-        return float(sides.sum() - node.upper[pools] @ each)
+        return float(node.sides(self.master.rows, duals).sum() - node.devices.most @ each)
 
     def _least(self, node: Node) -> tuple[float, Floats]:
         """The least that all proofs together leave to whole numbers of devices of a node, and those numbers."""
-        rows, pools = self.master.rows, self._pools
-        sides = [node.sides(rows, duals) for duals, _ in self._proofs]
-        rest = np.array([float(np.delete(side, pools).sum()) for side in sides])
+        sides = [node.sides(self.master.rows, duals) for duals, _ in self._proofs]
+        rest = np.array([float(np.delete(side, self._pools).sum()) for side in sides])
+        each = np.array([each for _, each in self._proofs]).reshape(len(rest), -1)
         told = np.isfinite(rest)
-        each = np.array([each for _, each in self._proofs]).reshape(len(rest), pools.stop - pools.start)[told]
-        rest = rest[told]
-        least, most = np.maximum(node.lower[pools], 0.0), node.upper[pools]
-        if (least == most).all():
-            return max(node.bound, float((rest + each @ least).max(initial=-np.inf))), least
-        proofs, number = np.arange(len(rest)), np.arange(each.shape[1])
-        some = Columns.of(
-            np.append(1.0, np.zeros(len(number))),
-            column=np.concatenate([np.zeros(len(rest), np.int64), np.repeat(1 + number, len(rest))]),
-            row=np.concatenate([proofs, np.tile(proofs, len(number))]),
-            value=np.concatenate([np.ones(len(rest)), -each.T.ravel()]),
-            upper=np.append(np.inf, most),
-        )
-        program = programme_of(some, np.arange(len(some)) > 0, rest, np.full(len(rest), np.inf))
-        program = replace(program, lower=np.append(0.0, least))
-        self.deadline.spend(NUMBERS_UNITS)
-        limits = Limits(time_s=max(NUMBERS_S, self.deadline.time_left_s), work=NUMBERS_NODES, gap=NUMBERS_GAP)
-        answer = create("highs").solve(program, limits)
-        if answer.values is None:
-            return node.bound, least
-        numbers = np.rint(answer.values[1:])
-        return max(node.bound, min(answer.bound, float((rest + each @ numbers).max()))), numbers
-
-    def _beside(self, node: Node, numbers: Floats) -> list[Node]:
-        """All of a node but these numbers of devices: boxes."""
-        pools, boxes = self._pools, list[Node]()
-        least, most = np.maximum(node.lower[pools], 0.0), node.upper[pools].copy()
-        for pool, at in enumerate(numbers.tolist()):
-            for low, high in ((least[pool], at - 1), (at + 1, most[pool])):
-                if low <= high:
-                    below, above = least.copy(), most.copy()
-                    below[pool], above[pool] = low, high
-                    boxes.append(node.within(pools, below, above))
-            least[pool] = most[pool] = at
-        return boxes
+        self.deadline.spend(NUMBERS_UNITS * (not node.devices.point))
+        usd, numbers = node.devices.lowest(rest[told], each[told], self.deadline.time_left_s)
+        return max(node.bound, usd), numbers
 
     def _totals(self, values: Floats) -> Floats:
         columns = self.master.columns
@@ -288,28 +251,12 @@ class Tree:
             return []
         rows = self.master.rows
         part = np.abs(node.totals - np.rint(node.totals))[rows.floor_at : rows.base]
-        if not (part * (self._each_usd > 0)).max(initial=0.0) > WHOLE:
+        part *= rows.floors.pools.sum(axis=1) == 1
+        if not part.max(initial=0.0) > WHOLE:
             return []
-        row = rows.floor_at + int(np.argmax(part * self._each_usd))
+        row = rows.floor_at + int(np.argmax(part))
         at = np.floor(node.totals[row] + WHOLE)
         at -= at >= node.upper[row]
         lower, upper = node.lower.copy(), node.upper.copy()
         lower[row], upper[row] = at + 1, at
         return [replace(node, upper=upper), replace(node, lower=lower)]
-
-    def _replicas_usd(self) -> Floats:
-        """By floor of one pool what serving its workload there takes of devices, $/h, at least: what a part of a
-        replica makes of a difference.
-        """
-        problem, floors, judge = self.master.problem, self.master.rows.floors, self.master.judge
-        rows = Patterns.singles(np.arange(problem.kinds), np.arange(len(problem.variants)), problem.shares_pct)
-        judged = judge.judge(rows)
-        rate = np.maximum(problem.rate_rps, WHOLE)[problem.variant_workload[judged.rows.variants[:, 0]]]
-        part = np.minimum(judged.capacity_rps[:, 0] / rate, 1.0)
-        able = np.flatnonzero(judged.lawful & (part > WHOLE))
-        pool, work = problem.kind_pool[judged.rows.kind[able]], problem.variant_workload[judged.rows.variants[able, 0]]
-        usd = np.full((len(problem.pools), len(problem.workloads)), np.inf)
-        np.minimum.at(usd, (pool, work), problem.pool_usd[pool] * judged.rows.shares_pct[able, 0] / part[able])
-        one = np.where(floors.pools.sum(axis=1) == 1, floors.pools.argmax(axis=1), -1)
-        found = np.where(one >= 0, usd[one, floors.workload], 0.0)
-        return np.where(np.isfinite(found), found + WHOLE, 0.0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 
 from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
+from solvers.engines.planes import Box
 from solvers.planners.joint.certificate import branched, serving
 from solvers.planners.joint.solve import branch
 from solvers.planners.joint.solve.alike import Alike
@@ -76,30 +76,13 @@ def test_they_are_proven_of_more_devices_than_replicas_are_counted_of() -> None:
 def test_a_proof_that_leans_on_a_side_says_nothing_where_there_is_none() -> None:
     """It did: 5.516 $/h were proven of what costs 5.149, by duals of a node that had fewer replicas."""
     rows = Rows(family_problem(8, 5, 2), floors=Floors.of(family_problem(8, 5, 2), counting=True))
-    root, duals = Node(lower=rows.lower, upper=rows.upper), np.zeros(rows.count)
+    devices = Box(least=np.zeros(rows.cap_at - rows.pool_at), most=rows.upper[rows.pool_at : rows.cap_at])
+    root, duals = Node(devices=devices, lower=rows.lower, upper=rows.upper), np.zeros(rows.count)
     duals[rows.floor_at + 1] = -1.0
     assert root.sides(rows, duals).sum() == -np.inf
     most = rows.upper.copy()
     most[rows.floor_at + 1] = 2.0
     assert replace(root, upper=most).sides(rows, duals).sum() == -2.0
-
-
-def test_some_numbers_of_devices_and_the_boxes_beside_them_are_all_there_are() -> None:
-    problem = family_problem(8, 5, 1)
-    tree = tree_of(problem, 7.0)
-    rows = tree.master.rows
-    pools, root = slice(rows.pool_at, rows.cap_at), Node(lower=rows.lower, upper=rows.upper)
-    at = np.floor(root.upper[pools] / 2)
-    boxes = tree._beside(root, at)
-    every = product(*(range(int(most) + 1) for most in root.upper[pools]))
-    inside = (
-        [bool(((box.lower <= number) & (number <= box.upper))[pools].all()) for box in boxes]
-        for found in every
-        for number in [np.concatenate([root.lower[: rows.pool_at], found, root.lower[rows.cap_at :]])]
-        if tuple(at) != found
-    )
-    assert all(sum(some) == 1 for some in inside)
-    assert not any(((box.lower[pools] <= at) & (at <= box.upper[pools])).all() for box in boxes)
 
 
 def test_replicas_are_asked_about_when_devices_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +91,11 @@ def test_replicas_are_asked_about_when_devices_are_settled(monkeypatch: pytest.M
 
     def noted(tree: Tree, node: Node, *, closely: bool = False) -> Node:
         rows = tree.master.rows
-        pools, floors = slice(rows.pool_at, rows.cap_at), slice(rows.floor_at, rows.base)
+        floors = slice(rows.floor_at, rows.base)
         of_replicas = bool((node.lower[floors] > rows.lower[floors]).any() or np.isfinite(node.upper[floors]).any())
-        settled = bool((np.maximum(node.lower, 0.0)[pools] == node.upper[pools]).all())
         before = tree.deadline.units_until(0.0)
         found = relaxed(tree, node, closely=closely)
-        seen.append((of_replicas, settled, 0 if closely else round(before - tree.deadline.units_until(0.0))))
+        seen.append((of_replicas, node.devices.point, 0 if closely else round(before - tree.deadline.units_until(0.0))))
         return found
 
     monkeypatch.setattr(Tree, "_relaxed", noted)
