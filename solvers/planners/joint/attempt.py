@@ -258,7 +258,7 @@ SOLVE_S_PER_UNIT = 0.002
 """At most, roughly."""
 PROOF_UNITS_LEAST, PROOF_UNITS_PER_WORKLOAD = 100, 5
 """What a bound may take beside the work that is counted, where it is of earlier prices."""
-CLOSER_UNITS, CLOSER_TIMES, CLOSER_PART = 2200, 3, 0.3
+CLOSER_UNITS, CLOSER_TIMES, CLOSER_PART = 2200, 3, 0.25
 """What a nearer bound may take where devices are few, also in times all else; and what is kept of the deadline."""
 EXPLAIN_S, EXPLAIN_S_PER_WORKLOAD, EXPLAIN_S_PER_SHORT = 0.05, 0.0006, 0.25
 EXPLAIN_SHORT_PART, EXPLAIN_PART = 0.02, 0.05

@@ -34,9 +34,7 @@ from solvers.planners.joint.solve.branch import NEAR, Tree, few_devices
 from solvers.planners.joint.solve.generate import (
     Bound,
     Look,
-    Pace,
     Pricing,
-    generate,
     lagrangian,
     singles,
 )
@@ -110,8 +108,8 @@ MORE, NEAR_ENOUGH = 1.02, 0.005
 """What was shown is looked at anew where so much more is served and it is not so near the cost."""
 SURELY_DEVICES = 1e4
 """So many of the dearest everything counts that is served."""
-PRICING_UNTIL, GAP, WARM_MAX = 0.9, 0.005, 600
-"""Of the work, and of the relaxed optimum: as far as that is proven before branching; and patterns to begin with."""
+WARM_MAX = 600
+"""Patterns that branching begins with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,10 +258,7 @@ def branched(problem: JointProblem, usd_per_h: float, deadline: Deadline, warm: 
     master = Master(problem, Judge(problem))
     master.offer(singles(problem, master.width))
     master.offer(master.of_patterns(warm))
-    found = generate(master, deadline, Pace.of(problem, PRICING_UNTIL, GAP))
-    if found is None:
-        return 0.0
-    proven, search = [0.0, -np.inf if found.bound is None else found.bound.usd_per_h], master
+    proven, search = [0.0], master
     for counting in (False, True):  # replicas when devices have nothing more to say
         tree = Tree(search=search, usd=usd_per_h, deadline=deadline, counting=counting)
         proven.append(tree.run())

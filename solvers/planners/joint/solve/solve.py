@@ -68,10 +68,8 @@ PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that."""
 END, WORKLOADS_MAX = 0.02, 700
 """Of the deadline, kept for putting the answer together; and so many are solved whole."""
-GAP, GAP_BRANCHED, GAP_LAST, LOOK_OF_GAP_LAST = 0.005, 1.5e-3, 3e-4, 3.0
-"""Of the relaxed optimum: a bound so near is near enough at first; before branching; and at last. How closely pricing
-looks then, as a part of it.
-"""
+GAP, GAP_LAST, LOOK_LAST = 0.005, 3e-4, 0.002
+"""Of the relaxed optimum: a bound so near is near enough at first, and at last; how closely pricing looks then."""
 TURNS_GROW, TURNS_WORTH = 2, 4
 """So many times as much has each turn after the first one as that before; and so many are worth their work."""
 WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
@@ -369,16 +367,15 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     if phases.search is None:
         return layout
     bound, begun_s, relaxed = phases.bound, deadline.elapsed_s, phases.search.relaxed
-    branches = len(problem.workloads) <= TURNS_WORKLOADS_MAX
-    gap = GAP_BRANCHED if branches else GAP_LAST
-    near = bound is not None and relaxed.value - bound.usd_per_h <= gap * abs(relaxed.value)
-    if not near and (deadline.work_units is not None or not few_devices(problem)):
-        bound = _proven(phases, phases.search, deadline, gap)
+    near = bound is not None and relaxed.value - bound.usd_per_h <= GAP_LAST * abs(relaxed.value)
+    branches = len(problem.workloads) <= TURNS_WORKLOADS_MAX and bound is not None
+    if not (near or branches):
+        bound = _proven(phases, phases.search, deadline)
     rows = Rows(problem)
     duals, worth = (relaxed.row_duals, None) if bound is None else (bound.duals, bound.worth)
     prices = rows.prices(duals, worth if problem is given else None)
     usd = None if bound is None else bound.usd_per_h
-    if usd is not None and branches and not few_devices(problem):
+    if branches and usd is not None and not few_devices(problem):
         usd = max(usd, Tree(search=phases.search.master, usd=layout.judged_usd(problem), deadline=deadline).run())
     facts["bound_s"] = deadline.elapsed_s - begun_s
     return replace(
@@ -386,14 +383,14 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     )
 
 
-def _proven(phases: Phases, search: Generation, deadline: Deadline, gap: float) -> Bound | None:
+def _proven(phases: Phases, search: Generation, deadline: Deadline) -> Bound | None:
     """A nearer bound than generation ended with, where there is time: without cuts, whose duals prove little."""
     master, bound = search.master, phases.bound
     if len(master.rows.cut_work):
         master = Master(master.problem, master.judge)
         master.adopt(search.master.judged)
     found = generate(
-        master, deadline, Pace(until_part=END, gap=gap, fine=True, first_part=LOOK_OF_GAP_LAST * gap, proven=bound)
+        master, deadline, Pace(until_part=END, gap=GAP_LAST, fine=True, first_part=LOOK_LAST, proven=bound)
     )
     if found is None:
         return bound
