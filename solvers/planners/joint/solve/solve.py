@@ -68,10 +68,14 @@ PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that."""
 END, WORKLOADS_MAX = 0.02, 700
 """Of the deadline, kept for putting the answer together; and so many are solved whole."""
-GAP, GAP_LAST, LOOK_LAST = 0.005, 3e-4, 0.002
-"""Of the relaxed optimum: a bound so near is near enough at first, and at last; how closely pricing looks then."""
-TURNS_GROW, TURNS_WORTH = 2, 4
-"""So many times as much has each turn after the first one as that before; and so many are worth their work."""
+GAP, GAP_BRANCHED, GAP_LAST, LOOK_OF_GAP_LAST = 0.005, 1.5e-3, 3e-4, 3.0
+"""Of the relaxed optimum: a bound so near is near enough at first; before branching; and at last. How closely pricing
+looks then, as a part of it.
+"""
+TURNS_GROW, TURNS_WORTH, TURNS_MOST = 2, 4, 12
+"""So many times as much has each turn after the first one as that before; so many are worth their work; and more than
+that there are not, for where all is found soon a turn takes nothing of what it may.
+"""
 WORTH_UNITS_LEAST, WORTH_UNITS_PER_SIZE, WORTH_POWER = 500, 15, 1.5
 """Of workloads, where nobody takes turns: longer searches of problems so large hardly find anything better."""
 GROUPS_UNTIL = 0.35
@@ -341,7 +345,7 @@ def _turns(problem: JointProblem, deadline: Deadline) -> Iterator[Deadline]:
             units *= TURNS_GROW
         return
     unit_s, kept_s = deadline.crowding / 1000, 0.0 if few_devices(problem) else PROOF_PART * deadline.seconds
-    while not deadline.late:
+    while not deadline.late and turns < TURNS_MOST:
         left = (deadline.time_left_s - kept_s) / unit_s
         if turns and left < units / TURNS_GROW:
             return
@@ -367,15 +371,16 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     if phases.search is None:
         return layout
     bound, begun_s, relaxed = phases.bound, deadline.elapsed_s, phases.search.relaxed
-    near = bound is not None and relaxed.value - bound.usd_per_h <= GAP_LAST * abs(relaxed.value)
-    branches = len(problem.workloads) <= TURNS_WORKLOADS_MAX and bound is not None
-    if not (near or branches):
-        bound = _proven(phases, phases.search, deadline)
+    branches = len(problem.workloads) <= TURNS_WORKLOADS_MAX
+    gap = GAP_BRANCHED if branches else GAP_LAST
+    near = bound is not None and relaxed.value - bound.usd_per_h <= gap * abs(relaxed.value)
+    if not near and (deadline.work_units is not None or not few_devices(problem)):
+        bound = _proven(phases, phases.search, deadline, gap)
     rows = Rows(problem)
     duals, worth = (relaxed.row_duals, None) if bound is None else (bound.duals, bound.worth)
     prices = rows.prices(duals, worth if problem is given else None)
     usd = None if bound is None else bound.usd_per_h
-    if branches and usd is not None and not few_devices(problem):
+    if usd is not None and branches and not few_devices(problem):
         usd = max(usd, Tree(search=phases.search.master, usd=layout.judged_usd(problem), deadline=deadline).run())
     facts["bound_s"] = deadline.elapsed_s - begun_s
     return replace(
@@ -383,14 +388,14 @@ def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: De
     )
 
 
-def _proven(phases: Phases, search: Generation, deadline: Deadline) -> Bound | None:
+def _proven(phases: Phases, search: Generation, deadline: Deadline, gap: float) -> Bound | None:
     """A nearer bound than generation ended with, where there is time: without cuts, whose duals prove little."""
     master, bound = search.master, phases.bound
     if len(master.rows.cut_work):
         master = Master(master.problem, master.judge)
         master.adopt(search.master.judged)
     found = generate(
-        master, deadline, Pace(until_part=END, gap=GAP_LAST, fine=True, first_part=LOOK_LAST, proven=bound)
+        master, deadline, Pace(until_part=END, gap=gap, fine=True, first_part=LOOK_OF_GAP_LAST * gap, proven=bound)
     )
     if found is None:
         return bound

@@ -15,7 +15,15 @@ from solvers.planners.joint.solve.generate import Depth, Dive, Generation
 from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Rows
-from solvers.planners.joint.solve.solve import TURNS_WORTH, SolveOrder, _turns, first_layout, solve, worth_units
+from solvers.planners.joint.solve.solve import (
+    TURNS_MOST,
+    TURNS_WORTH,
+    SolveOrder,
+    _turns,
+    first_layout,
+    solve,
+    worth_units,
+)
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Standing
 from tests.unit.solvers.planners.joint.solve.oracle import optimum
@@ -150,6 +158,11 @@ def test_a_device_alone_in_its_pool_draws_no_more_than_its_cap_leaves() -> None:
     assert less
     uncapped = replace(problem, caps=())
     assert Rows(uncapped).alone() is uncapped
+
+
+def test_turns_that_take_nothing_end_as_well() -> None:
+    """They grew without end, until there was no number for what the next one might take."""
+    assert len(list(_turns(family_problem(8, 5, 1), Deadline(1e9)))) <= TURNS_MOST
 
 
 def test_of_time_alone_as_many_turns_are_taken_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
