@@ -1,4 +1,4 @@
-"""How fast the ledger is: roll up and account minutes of a large fleet, as the accounting loop does.
+"""Internals: how fast the ledger is: roll up and account minutes of a large fleet, as the accounting loop does.
 
 Fills a database of its own with reports every 5 s (written by SQL, not measured), minute after minute, and accounts
 each when the next has come, as a planner finds it: with a log of twenty minutes behind it. Prints seconds of the wall
