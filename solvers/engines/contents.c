@@ -13,7 +13,7 @@
  */
 #include "judging.h"
 
-#define RESOURCES 3 /* pressure, memory, and memory that must be lacking */
+#define RESOURCES 4 /* pressure, memory, memory that must be lacking, and watts where they are capped */
 #define NEVER -1e30
 #define TURNS 6 /* moves of the multipliers of one node */
 #define HUGE_RATE 1e200
@@ -73,7 +73,7 @@ typedef struct {
     int32_t work, variant, pct; /* work: a second replica's is a workload of its own */
     double press, worth, bare, net;    /* worth where the lower edge is felt, also without its demand; net of multipliers */
     uint8_t loose;                     /* whether the upper edge matters */
-    double memory, lacking;            /* MiB of its batch, and of the one it would have where memory is no matter */
+    double memory, lacking, watt;      /* MiB of its batch, and of the one it would have where memory is no matter */
 } Option;
 
 typedef struct {
@@ -192,7 +192,7 @@ FAST static void weigh(Search *s, const Node *n, Option *o, double low, double h
 {
     const Problem *p = s->p;
     int64_t cell = p->kind_table[n->kind] * p->variants + o->variant, work = p->workload[o->variant], fastest = 0, best = 0;
-    double rate[BATCHES_MAX], above[BATCHES_MAX], worth[BATCHES_MAX], served[BATCHES_MAX], copy = (double)(o->work / p->workloads);
+    double rate[BATCHES_MAX], above[BATCHES_MAX], worth[BATCHES_MAX], served[BATCHES_MAX], drawn_w[BATCHES_MAX], copy = (double)(o->work / p->workloads);
     double base = base_of(s, n->kind, o->variant, o->pct), pi = s->prices->pi[work], least, most = NEVER;
     const double *mib = p->memory_mib + cell * p->batches;
     rates_at(s, cell, work, o->pct, slowdown(p, cell, low, o->press), rate);
@@ -206,7 +206,7 @@ FAST static void weigh(Search *s, const Node *n, Option *o, double low, double h
             if (own > 1 / (copy + 1)) own = 1 / (copy + 1);
             if (own < 0) own = 0;
         }
-        double watt = watts(p->power_w + cell * p->shares * p->batches + b, s->at[o->pct], p->batches);
+        double watt = drawn_w[b] = watts(p->power_w + cell * p->shares * p->batches + b, s->at[o->pct], p->batches);
         served[b] = pi * own;
         worth[b] = base + gain_of(s, work, part) - pi * (part - own) - drawn(s, o->pct, watt);
         if (rate[b] > rate[fastest]) fastest = b;
@@ -220,7 +220,7 @@ FAST static void weigh(Search *s, const Node *n, Option *o, double low, double h
         for (int64_t b = 0; b < p->batches; b++)
             if (above[b] > least) least = above[b];
     }
-    o->worth = o->bare = NEVER, o->memory = INFINITY, o->lacking = 0;
+    o->worth = o->bare = NEVER, o->memory = o->watt = INFINITY, o->lacking = 0;
     int rivals = 0;
     for (int64_t b = 0; b < p->batches; b++) {
         if (!(rate[b] > 0) || rate[b] < least * (1 - TOLERANCE)) continue;
@@ -229,27 +229,36 @@ FAST static void weigh(Search *s, const Node *n, Option *o, double low, double h
         if (worth[b] - served[b] > o->bare) o->bare = worth[b] - served[b];
         if (mib[b] < o->memory) o->memory = mib[b];
         if (mib[b] > o->lacking) o->lacking = mib[b];
+        if (drawn_w[b] < o->watt) o->watt = drawn_w[b];
     }
     /* A plan may run smaller batches than the fastest, which draw less: ceilings hold for those as well. */
     if (rivals && worth[best] > o->worth) {
         o->worth = worth[best];
         if (worth[best] - served[best] > o->bare) o->bare = worth[best] - served[best];
         if (mib[best] < o->memory) o->memory = mib[best];
+        if (drawn_w[best] < o->watt) o->watt = drawn_w[best];
     }
     o->loose = (uint8_t)(copy > 0 || rivals > 1 || (n->tight && !careful));
     if (n->tight < 2 || !rivals) return;
     int once = in(n->once, n->onces, work);
     for (int64_t b = 0; b < p->batches; b++) {
         if (!(rate[b] > 0) || mib[b] > o->lacking) continue;
-        double net = worth[b] - (once ? served[b] : 0) - n->usd[1] * mib[b];
-        if (net > most) most = net, o->worth = worth[b], o->bare = worth[b] - served[b], o->memory = mib[b];
+        double net = worth[b] - (once ? served[b] : 0) - n->usd[1] * mib[b] - n->usd[3] * drawn_w[b];
+        if (net > most) most = net, o->worth = worth[b], o->bare = worth[b] - served[b], o->memory = mib[b], o->watt = drawn_w[b];
     }
+}
+
+/* Above idle, where there is a cap. */
+static double spare_w(const Search *s)
+{
+    return s->p->limit_w[s->pool] - s->p->idle_w[s->pool] + TOLERANCE;
 }
 
 static double constant(const Search *s, const Node *n)
 {
     double room = s->p->room_mib[s->pool] + TOLERANCE;
     double usd = n->usd[0] * n->high + (n->usd[1] - n->usd[2]) * room - s->prices->fixed[s->pool];
+    if (n->usd[3] > 0) usd += n->usd[3] * spare_w(s);
     for (int32_t i = 0; i < n->onces; i++) usd += s->prices->pi[n->once[i]];
     return usd;
 }
@@ -289,7 +298,7 @@ static void reduce(Search *s, Node *n)
         Option *o = &n->options[i];
         if (n->tight > 1 || (n->usd[1] > 0 && !n->careful)) weigh(s, n, o, n->low, n->high);
         double worth = in(n->once, n->onces, s->p->workload[o->variant]) ? o->bare : o->worth;
-        o->net = worth - n->usd[0] * o->press - (n->usd[1] > 0 ? n->usd[1] * o->memory : 0) + n->usd[2] * o->lacking;
+        o->net = worth - n->usd[0] * o->press - (n->usd[1] > 0 ? n->usd[1] * o->memory : 0) + n->usd[2] * o->lacking - (n->usd[3] > 0 ? n->usd[3] * o->watt : 0);
         if (o->net > best[o->pct]) best[o->pct] = o->net;
     }
     fill_shares(best, s->units, s->effort->step, rest);
@@ -493,15 +502,15 @@ static Node *copy_of(const Node *n)
 /* Multipliers towards a ceiling at the goal, along what the choice has too much or too little of. */
 static void move(Search *s, Node *n, const Choice *c, double ceiling, double *spare)
 {
-    double scale[RESOURCES] = {s->tables->highest[n->kind], s->p->room_mib[s->pool] + 1, s->p->room_mib[s->pool] + 1}, norm = 0;
-    spare[0] = n->high, spare[1] = s->p->room_mib[s->pool] + TOLERANCE, spare[2] = -spare[1];
+    double scale[RESOURCES] = {s->tables->highest[n->kind], s->p->room_mib[s->pool] + 1, s->p->room_mib[s->pool] + 1, spare_w(s) + 1}, norm = 0;
+    spare[0] = n->high, spare[1] = s->p->room_mib[s->pool] + TOLERANCE, spare[2] = -spare[1], spare[3] = spare_w(s);
     for (int i = 0; i < c->count; i++) {
         const Option *o = &c->chosen[i];
-        spare[0] -= o->press, spare[1] -= o->memory, spare[2] += o->lacking;
+        spare[0] -= o->press, spare[1] -= o->memory, spare[2] += o->lacking, spare[3] -= o->watt;
     }
     for (int r = 0; r < RESOURCES; r++) {
         double part = spare[r] / scale[r];
-        if ((n->usd[r] > 0 || part < 0) && (r < 1 || n->tight) && (r < 2 || n->tight > 1)) norm += part * part;
+        if ((n->usd[r] > 0 || part < 0) && (r == 3 ? s->p->capped[s->pool] : (r < 1 || n->tight) && (r < 2 || n->tight > 1))) norm += part * part;
         else scale[r] = 0;
     }
     if (norm < 1e-18) return;

@@ -54,24 +54,29 @@ class Pricing:
     def __init__(self, judge: Judge, rows: Rows, width: int) -> None:
         self._judge, self._rows, self._width = judge, rows, width
         self._scale = scale_of(judge.problem)
+        self._taken = np.where(judge.problem.pool_devices > 0, 1.0, 0.0)
 
     def price(self, duals: Floats, look: Look, deadline: Deadline, until_part: float) -> Found:
-        """The best patterns at these duals. Pools have equal parts of the time: all have a ceiling, however little."""
+        """The best patterns at these duals. Pools have equal parts of the time at first, then by what each took, too:
+        all have a ceiling, however little.
+        """
         items, contents = self._rows.item_prices(duals), self._judge.contents
         ceilings = np.where(self._judge.problem.pool_devices > 0, np.inf, 0.0)
         found, size = [Patterns.none(self._width)], self._width
         pools = np.flatnonzero(self._judge.problem.pool_devices).tolist()
-        units = deadline.units_until(until_part) / max(1, len(pools))
+        units = deadline.units_until(until_part)
         if deadline.work_units is None:
             units *= min(PROCESSORS, max(1, len(pools)))
         efforts = {}
         for pool in pools if units > 0 else ():
-            tolerance = look.part * self._scale[pool]
+            tolerance, part = look.part * self._scale[pool], 1 / len(pools) + self._taken[pool] / self._taken.sum()
+            mine = part / 2 * units
             efforts[pool] = Effort(
-                floor=-tolerance, tolerance=tolerance, step_pct=look.step_pct, units=units, repeats=look.repeats
+                floor=-tolerance, tolerance=tolerance, step_pct=look.step_pct, units=mine, repeats=look.repeats
             )
         for pool, best in zip(efforts, contents.price(items, efforts), strict=True):
             deadline.spend(best.units)
+            self._taken[pool] = best.units
             ceilings[pool] = best.ceiling
             found.append(best.rows.narrowed(size))
         return Found(rows=Patterns.chained(found), ceilings=ceilings)

@@ -44,7 +44,7 @@ from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL = 0.7
-DIVE_PART, DIVE_ROUNDS = 0.3, 6.5
+DIVE_PART, DIVE_ROUNDS = 1.0, 6.5
 """Of what is left, a dive may take; and how many rounds of generation one of its own takes."""
 DEEP = Depth(rounds=6, group_part=0.4, up_part=0.5, until_part=0.3)
 SERVE_UNTIL = 0.08
@@ -63,7 +63,7 @@ MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
 """Of all rates, for how much more devices are counted: at first so many devices' worth, between these two; how little
 and how near to what was too little is not asked; and what is asked next where all was too little, or nothing.
 """
-COMPLETE_ROUNDS, URGENT_DEVICES, COLUMNS_KEPT = 25, 1e5, 400
+COMPLETE_ROUNDS, COMPLETE_PART, URGENT_DEVICES, COLUMNS_KEPT = 25, 0.3, 1e5, 400
 PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that."""
 END, WORKLOADS_MAX = 0.02, 700
@@ -181,7 +181,7 @@ class Phases:
         else:
             bases = [self._within("dive_s", 1.0, Dive(begin, depth).run)]
             if self.found.missing(self.problem)[self.problem.must_serve].any():
-                bases = [self._within("complete_s", 1.0, partial(completed, judge, self.found))]
+                bases.append(self._within("complete_s", COMPLETE_PART, partial(completed, judge, bases[0])))
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
             return
         # What is left a little short counts for what serving it costs.

@@ -46,14 +46,14 @@ def test_what_counts_least_goes_without() -> None:
     works = tuple(
         replace(
             item, unserved_usd=10_000.0 if index < 5 else 10.0, replicas_min=0, replicas_max=99, avoids=(),
-            budget_usd_per_h=np.inf, dedicated=False, rate_rps=200.0, per_device_max=2,
+            budget_usd_per_h=np.inf, dedicated=False, rate_rps=800.0, per_device_max=2,
         )
         for index, item in enumerate(problem.workloads)
     )  # fmt: skip
     tight = replace(problem, workloads=works, quotas=())
     layout = first_layout(tight)
     check_layout(tight, layout)
-    part = layout.served_rps(tight) / 200
+    part = layout.served_rps(tight) / 800
     assert np.minimum(part, 1)[:5].sum() > np.minimum(part, 1)[5:].sum()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from solvers.domain.arrays import Floats
+from solvers.engines.contents import Contents, Effort, ItemPrices, Priced
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import Look, Pace, Pricing, generate, lagrangian, scale_of
 from solvers.planners.joint.solve.judge import Judge
@@ -74,6 +76,27 @@ def test_stopped_at_any_time_ceilings_hold(seed: int, units: int) -> None:
     duals = _duals(rows, seed)
     found = Pricing(judge, rows, judge.width).price(duals, EXACT, Deadline(ENDLESS, units), 0.0)
     assert (found.ceilings >= _best(problem, rows, duals) - 1e-9).all()
+
+
+def test_pools_that_took_more_may_take_more_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At first all may take as much; whoever was content with little is left enough for a surprise."""
+    problem, asked = scene(1), list[list[float]]()
+    rows, judge = Rows(problem), Judge(problem)
+    price = Contents.price
+
+    def watched(self: Contents, prices: ItemPrices, efforts: Mapping[int, Effort]) -> list[Priced]:
+        asked.append([effort.units for effort in efforts.values()])
+        took = (100 if number == 0 else 1 for number in efforts)
+        return [replace(item, units=units) for item, units in zip(price(self, prices, efforts), took, strict=True)]
+
+    monkeypatch.setattr(Contents, "price", watched)
+    pricing, count = Pricing(judge, rows, judge.width), len(problem.pools)
+    for _ in range(2):
+        pricing.price(_duals(rows, 1), EXACT, Deadline(ENDLESS, 1000), 0.0)
+    first, second = asked
+    assert first == pytest.approx([1000 / count] * count)
+    assert second[0] == pytest.approx(500 * 100 / (100 + count - 1) + 500 / count)
+    assert sum(second) == pytest.approx(1000)
 
 
 def test_without_a_look_nothing_is_proven() -> None:

@@ -14,10 +14,11 @@ from solvers.planners.joint.solve import solve as solving
 from solvers.planners.joint.solve.generate import Depth, Dive, Generation
 from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.master import Rows
+from solvers.planners.joint.solve.master import Master, Rows
 from solvers.planners.joint.solve.solve import (
     TURNS_MOST,
     TURNS_WORTH,
+    Phases,
     SolveOrder,
     _turns,
     first_layout,
@@ -94,6 +95,26 @@ def test_in_haste_one_quick_dive_is_where_exchanging_begins(monkeypatch: pytest.
     assert not begun[1].leaves_short(problem)
     assert begun[0].usd_per_h < begun[1].usd_per_h
     assert rounds == [1, 1]  # the first answer's, and the only turn's
+
+
+def test_a_dive_that_leaves_somebody_short_is_what_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what there was before leaves less short: that is dear, and hard to make cheap."""
+    problem, begun = family_problem(200, 48, 1), list[Layout]()
+    dear, cheap = first_layout(problem), _solved(problem)
+    before = replace(dear, counts=(dear.counts[0] - 1, *dear.counts[1:]))
+    dived = replace(cheap, counts=(0,) * 5 + cheap.counts[5:])
+
+    def exchanged(_judge: Judge, layout: Layout, *_rest: object, **_named: object) -> Layout:
+        begun.append(layout)
+        return layout
+
+    monkeypatch.setattr(solving, "improved", exchanged)
+    monkeypatch.setattr(Dive, "run", lambda _dive, _deadline: dived)
+    monkeypatch.setattr(solving, "completed", lambda _judge, layout, _deadline: layout)
+    phases = Phases(problem, SolveOrder(), before, Master(problem, Judge(problem)))
+    assert phases.worth(before) < phases.worth(dived)
+    phases.turn(Deadline(1e9, 500), 1)
+    assert begun[0] is dived
 
 
 def test_equal_orders_end_alike() -> None:
