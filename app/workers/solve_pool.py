@@ -36,7 +36,7 @@ from solvers.planners.base import Planner, PlanRequest, Thought
 from solvers.planners.registry import create, think
 
 _PR_SET_PDEATHSIG = 1
-_STDOUT, _STDERR = 1, 2
+_STDOUT = 1
 READY = b"ready"
 
 
@@ -373,9 +373,9 @@ def _serve(connection: Connection[object, object], factory: PlannerFactory, pare
     # Ctrl-C reaches the whole process group; the parent decides when the child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_mib << 20, memory_mib << 20))
-    # What a planner prints, or a library below it, is no part of the parent's answer.
+    # What a planner prints is no part of the parent's answer, and what a library below it writes is for nobody.
     sys.stdout = sys.stderr
-    os.dup2(_STDERR, _STDOUT)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
     try:
         connection.send_bytes(READY)
         while True:

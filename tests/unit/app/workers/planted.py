@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,13 @@ def _answer(plan: Plan | None) -> Proposal:
 
 def _good(request: PlanRequest, reporter: Reporter) -> Proposal:
     reporter.event("plan.searched", candidates=3)
+    return _answer(empty_plan(request))
+
+
+def _speak(request: PlanRequest, reporter: Reporter) -> Proposal:
+    sys.stdout.write("a planner speaks\n")
+    sys.stdout.flush()
+    os.write(1, b"a library speaks\n")
     return _answer(empty_plan(request))
 
 
@@ -153,6 +161,7 @@ def _found_and_lied(request: PlanRequest, reporter: Reporter) -> Proposal:
 _BEHAVIOURS: dict[str, Callable[[PlanRequest, Reporter], Proposal]] = {
     "good": _good,
     "marking": _good,
+    "speak": _speak,
     "hang": _hang,
     "spin-in-c": _spin_in_c,
     "exit": _exit,

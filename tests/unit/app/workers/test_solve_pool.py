@@ -297,6 +297,30 @@ if __name__ == "__main__":
 """
 
 
+_SPEAKING = """
+from app.workers.solve_pool import SolvePool
+from solvers.domain.evidence import SilentReporter
+from tests.unit.app.workers.planted import build
+from tests.unit.app.workers.test_solve_pool import request_of
+
+if __name__ == "__main__":
+    pool = SolvePool(build, SilentReporter())
+    pool.propose("speak", request_of())
+    pool.close()
+"""
+
+
+def test_planners_are_heard_and_libraries_are_not(tmp_path: Path) -> None:
+    """A line of a solver library among logs is no object, and beside a plan no news."""
+    script = tmp_path / "parent.py"
+    script.write_text(_SPEAKING)
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=LIMIT_S, check=True, env=environment
+    )
+    assert (done.stdout, done.stderr) == ("", "a planner speaks\n")
+
+
 def test_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(_PARENT)

@@ -13,7 +13,7 @@ from solvers.engines.planes import Box
 from solvers.planners.joint.certificate import branched, serving
 from solvers.planners.joint.solve import branch
 from solvers.planners.joint.solve.alike import Alike
-from solvers.planners.joint.solve.branch import NODE_UNITS, Node, Tree, few_devices
+from solvers.planners.joint.solve.branch import NEAR, NODE_UNITS, Node, Tree, few_devices
 from solvers.planners.joint.solve.generate import Pace, generate, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
@@ -103,6 +103,14 @@ def test_replicas_are_asked_about_when_devices_are_settled(monkeypatch: pytest.M
     assert any(of_replicas for of_replicas, _, _ in seen)
     assert all(settled for of_replicas, settled, _ in seen if of_replicas)
     assert max(units for _, _, units in seen[1:]) <= NODE_UNITS + 1
+
+
+def test_nothing_is_asked_of_others_once_the_least_has_nothing_more_to_ask() -> None:
+    """They are no part of what is proven, and take the time from who asks about replicas."""
+    tree = tree_of(family_problem(12, 8, 2), 9.89, counting=False)
+    tree.deadline = Deadline(600.0, 2_000)
+    assert tree.run() < 9.89 * (1 - NEAR)
+    assert tree.deadline.left_part > 0.5
 
 
 @pytest.mark.parametrize("seed", range(20, 40))
