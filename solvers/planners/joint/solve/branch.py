@@ -139,7 +139,7 @@ class Tree:
             above = np.ceil(root.totals[self._pools] - WHOLE)
             self._relaxed(replace(root, devices=Box(least=above, most=above)))
         # What is proven is the least bound: no other node raises it above that of one with nothing more to ask.
-        while not self.deadline.over and self._open and self._open[0][0] < min(self._closed_usd, self._enough_usd):
+        while self._open and not (self.deadline.over or self._close(usd := self._open[0][0]) or usd >= self._closed_usd):
             self._least_usd, _, node = heappop(self._open)
             self._keep(self._expanded(node))
         return min([self._closed_usd, *(bound for bound, _, _ in self._open)])
@@ -168,12 +168,8 @@ class Tree:
             self._keep([replace(node, leaf=True)])
         return [self._relaxed(half) for half in halves]
 
-    @property
-    def _enough_usd(self) -> float:
-        return self.usd - NEAR * abs(self.usd)
-
     def _close(self, bound: float) -> bool:
-        return bound >= self._enough_usd
+        return bound >= self.usd - NEAR * abs(self.usd)
 
     def _relaxed(self, node: Node, *, closely: bool = False) -> Node:
         """Priced until its bound is near its relaxed optimum, beside what is open or `closely`, or the best layout; a
