@@ -139,7 +139,7 @@ class Tree:
             above = np.ceil(root.totals[self._pools] - WHOLE)
             self._relaxed(replace(root, devices=Box(least=above, most=above)))
         # What is proven is the least bound: no other node raises it above that of one with nothing more to ask.
-        while self._open and not (self.deadline.over or self._close(usd := self._open[0][0]) or usd >= self._closed_usd):
+        while self._open and not (self.deadline.over or self._close(at := self._open[0][0]) or at >= self._closed_usd):
             self._least_usd, _, node = heappop(self._open)
             self._keep(self._expanded(node))
         return min([self._closed_usd, *(bound for bound, _, _ in self._open)])
