@@ -55,7 +55,7 @@ class Kept:
     left_usd: float = 0.0
     """$/h above the relaxed optimum where the search ended that answered it."""
     toward: tuple[tuple[DeviceId, Pattern], ...] = ()
-    """What the last plan made room for, by device."""
+    """What the last plan that changes anything leads to, by device."""
     shown: Shown | None = None
     """What branching proved of the last plan."""
 

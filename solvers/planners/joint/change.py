@@ -53,7 +53,7 @@ class Solved:
     reached: Reached | None
     """What stands, changed as far as that goes at once; which of both is better shows when they are seated."""
     toward: tuple[tuple[DeviceId, Pattern], ...]
-    """What the last plan made room for."""
+    """What the last plan that changes anything leads to: it may wait for room, or for the cooldown."""
     kept: Kept
     """For the next one: this solve's prices, or an earlier one's in today's numbers, if this was of a part."""
 

@@ -329,7 +329,7 @@ class Rivals:
     plans: Mapping[str, Plan]
     chosen: str
     toward: Toward = ()
-    """By device, what ours makes room for."""
+    """By device, what ours leads to, at once or by way of room."""
 
     @property
     def plan(self) -> Plan:
@@ -341,10 +341,10 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     own, request = SPEC.name, attempt.request
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
     pursuing = Term.CAPACITY in request.snapshot.policy.terms and pursues(attempt.reading)
-    toward: Toward = ()
-    plans[own] = attempt.written(seats)
+    plans[own], to = attempt.written(seats), seats
     if not (pursuing or attempt.reading.open_ended):
-        plans[own], toward = _by_way(attempt, found, plans[own])
+        plans[own], to = _by_way(attempt, found, plans[own], seats)
+    toward = tuple((attempt.floor.names[at], item) for at, item in enumerate(to.patterns) if item)
     interrupted: Mapping[str, float] = {}
     if pursuing:
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
@@ -357,33 +357,34 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     return _filled(attempt, seats, found, rivals, plans.get(attempt.first_by))
 
 
-def _by_way(attempt: Attempt, found: Found, plan: Plan) -> tuple[Plan, Toward]:
+def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[Plan, Seats]:
     """This plan, or room for what was found, if nothing leads there at once without a break, and it saves more yet than
-    this plan does: what is to be had at once comes first, for from there room may not be needed, or elsewhere.
+    this plan does: what is to be had at once comes first, for from there room may not be needed, or elsewhere. And
+    where it leads; `seats`: this plan's.
     """
     request, layout, floor = attempt.request, found.solved.found, attempt.floor
     standing = attempt.reading.standing_patterns
     if not (found.solved.searched and standing and attempt.first) or attempt.first_by != STANDING:
-        return plan, ()
+        return plan, seats
     toward = seat(floor, layout, attempt.terms)
     then = attempt.written(toward)
     if then.objective.net_usd_per_h >= plan.objective.net_usd_per_h - DUST:
-        return plan, ()
+        return plan, seats
     within = Deadline(attempt.spare_deadline().seconds, WAY_UNITS)
     there, _ = match(floor, layout_of(standing))
     stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
-    seats = stopover(stands, toward, reach_terms(request.snapshot.policy), within)
-    if seats is None:
-        return plan, ()
+    room = stopover(stands, toward, reach_terms(request.snapshot.policy), within)
+    if room is None:
+        return plan, seats
     to = Destination(
         assignments=then.assignments, settings=then.settings, unplaced=then.unplaced, objective=then.objective
     )
-    way = replace(attempt.written(seats), toward=to)
+    way = replace(attempt.written(room), toward=to)
     at_once = attempt.first.objective.net_usd_per_h - plan.objective.net_usd_per_h
     besides = plan.objective.net_usd_per_h - aim_of(request.snapshot, way).net_usd_per_h
     if besides < at_once or not better(request.snapshot, request.movable, (plan, way)):
-        return plan, ()
-    return way, tuple((floor.names[at], item) for at, item in enumerate(toward.patterns) if item)
+        return plan, seats
+    return way, toward
 
 
 def better(

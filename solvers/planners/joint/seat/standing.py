@@ -42,9 +42,8 @@ def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...
         return ()
     going = seats.turnover(device, pattern).ends
     pool = seats.floor.problem.pools[int(seats.floor.pool_of[device])]
-    share_pct = sum(pattern.shares_pct) + sum(item.share_pct for item in going)
     memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
-    return () if share_pct <= 100 and memory_mib <= pool.memory_mib else going
+    return () if pool.clients > 1 and memory_mib <= pool.memory_mib else going
 
 
 def breaks_usd(seats: Seats, period_s: float) -> float:

@@ -414,8 +414,8 @@ class _Turnover:
         launch_s = np.append([item.launch_s for item in problem.variants], 0.0)
         share = rows.shares_pct.sum(axis=1)
         memory = options.judged.memory_mib.sum(axis=1) + (held.memory_mib * left).sum(axis=1)
-        room = np.array([pool.memory_mib for pool in problem.pools])[stands.pool[options.group]]
-        tight = (share + (held.rows.shares_pct * left).sum(axis=1) > WHOLE_PCT) | (memory > room)
+        room = np.array([pool.memory_mib * (pool.clients > 1) for pool in problem.pools])[stands.pool[options.group]]
+        tight = memory > room
         column, member = np.nonzero(left & tight[:, None])
         return _Turnover(
             launch_s=(launch_s[rows.variants] * new).sum(axis=1),
