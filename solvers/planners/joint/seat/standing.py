@@ -1,8 +1,9 @@
 """Remedies for a seating: what stands is spared, and what power domains and budgets do not bear is taken away.
 
-A node starts what replaces a standing replica before it ends that, unless both do not fit; then what it served counts
-as unserved while the other launches. So contents that would interrupt go to an idle device of the same pool, and where
-share costs nothing, what starts anew gets spare share. Where a domain or a budget is exceeded patterns change places,
+A node starts what replaces a standing replica before it ends that, unless memory does not hold both (shares overlap
+meanwhile) or one has its device to itself; then what it served counts as unserved while the other launches. So contents
+that would interrupt go to an idle device of the same pool, and where share costs nothing, what starts anew gets spare
+share. Where a domain or a budget is exceeded patterns change places,
 then replicas become smaller or go, least unserved first; `seating.mend` makes up what is lost.
 """
 
@@ -40,10 +41,11 @@ def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...
     """Standing replicas of a device that end before their replacements are ready if it is to carry this."""
     if pattern is None:
         return ()
-    going = seats.turnover(device, pattern).ends
-    pool = seats.floor.problem.pools[int(seats.floor.pool_of[device])]
+    going, problem = seats.turnover(device, pattern).ends, seats.floor.problem
+    pool = problem.pools[int(seats.floor.pool_of[device])]
     memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
-    return () if pool.clients > 1 and memory_mib <= pool.memory_mib else going
+    alone = pool.clients == 1 or any(item.alone for item in going) or problem.dedicated[list(pattern.variants)].any()
+    return going if alone or memory_mib > pool.memory_mib else ()
 
 
 def breaks_usd(seats: Seats, period_s: float) -> float:

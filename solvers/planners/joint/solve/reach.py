@@ -2,8 +2,8 @@
 
 Devices with the same contents are a group, idle devices of a pool another. A group's columns are what its devices may
 carry next: as it stands, without some members, with one more, something else alone, or contents that a solve found;
-each with the true cost of the change: launches, and a part of what each started replica costs. What does not fit beside
-its replacement ends first: by workload, no more may end than is spare, and what is interrupted beyond counts as demand
+each with the true cost of the change: launches, and a part of what each started replica costs. What memory does not
+hold beside its replacement ends first: by workload, no more may end than is spare, and what is interrupted beyond counts as demand
 that is never served in `period_s`.
 
 What stands is enough while it covers what must be served; whoever is short is sized anew, and counts more than any
@@ -415,7 +415,8 @@ class _Turnover:
         share = rows.shares_pct.sum(axis=1)
         memory = options.judged.memory_mib.sum(axis=1) + (held.memory_mib * left).sum(axis=1)
         room = np.array([pool.memory_mib * (pool.clients > 1) for pool in problem.pools])[stands.pool[options.group]]
-        tight = memory > room
+        dedicated = np.append(problem.dedicated, False)
+        tight = (memory > room) | dedicated[np.hstack([rows.variants, held.rows.variants])].any(axis=1)
         column, member = np.nonzero(left & tight[:, None])
         return _Turnover(
             launch_s=(launch_s[rows.variants] * new).sum(axis=1),

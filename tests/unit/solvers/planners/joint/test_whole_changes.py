@@ -34,13 +34,15 @@ CHEAP, MIDDLE, DEAR = range(3)
 
 
 def three_pools(*rates_rps: float, devices: Sequence[int] = (1, 1, 1)) -> JointProblem:
-    """A device serves 100 rps. The first service may run on the cheap and middle pool, the others on cheap and dear."""
+    """A device serves 100 rps, and its memory holds one replica. The first service may run on the cheap and middle pool,
+    the others on cheap and dear.
+    """
     made = problem(len(rates_rps), devices, workloads=tuple(workload(at, rate) for at, rate in enumerate(rates_rps)))
     allowed = np.ones((3, len(rates_rps)), dtype=bool)
     allowed[DEAR, 0] = False
     allowed[MIDDLE, 1:] = False
-    pools = tuple(replace(pool, usd_per_h=usd) for pool, usd in zip(made.pools, PRICES, strict=True))
-    return replace(made, pools=pools, allowed=allowed)
+    pools = (replace(pool, usd_per_h=usd, memory_mib=2000.0) for pool, usd in zip(made.pools, PRICES, strict=True))
+    return replace(made, pools=tuple(pools), allowed=allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,19 @@ class TestReached:
     def test_money_interrupts_nobody(self) -> None:
         made = scene(three_pools(90.0, 90.0), {CHEAP: 0, DEAR: 1})
         # The other way round it would cost 3 $/h instead of 11, but the first service would end before it is replaced.
+        assert contents(made, found(made)) == {(CHEAP, 0): 1, (DEAR, 1): 1}
+
+    def test_where_memory_holds_both_shares_overlap_meanwhile(self) -> None:
+        made = scene(three_pools(90.0, 90.0), {CHEAP: 0, DEAR: 1})
+        roomy = tuple(replace(pool, memory_mib=4000.0) for pool in made.problem.pools)
+        wide = replace(made, problem=replace(made.problem, pools=roomy))
+        assert contents(wide, found(wide)) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
+
+    def test_nothing_starts_beside_who_is_dedicated(self) -> None:
+        of = three_pools(90.0, 90.0)
+        roomy = tuple(replace(pool, memory_mib=4000.0) for pool in of.pools)
+        works = (replace(of.workloads[0], dedicated=True), of.workloads[1])
+        made = scene(replace(of, pools=roomy, workloads=works), {CHEAP: 0, DEAR: 1})
         assert contents(made, found(made)) == {(CHEAP, 0): 1, (DEAR, 1): 1}
 
     def test_money_may_interrupt_where_interruptions_do_not_count(self) -> None:
