@@ -12,7 +12,7 @@ import pytest
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Generation, GpuTypeName
 from solvers.domain.plan import Assignment
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
@@ -188,6 +188,11 @@ def where(assignments: Sequence[Assignment]) -> set[tuple[str, str]]:
     return {(item.workload.partition("/")[2], item.device.split("-")[1]) for item in assignments}
 
 
+def worth_now(picture: Snapshot) -> Objective:
+    """Of what stands."""
+    return worth_of(picture, builders.everything_movable(picture), picture.target.assignments).objective
+
+
 APART, MOVED = {("s0", "a"), ("s1", "c")}, {("s0", "b"), ("s1", "a")}
 
 
@@ -206,7 +211,7 @@ def test_money_makes_room_first_and_interrupts_nobody() -> None:
     assert plan.toward is not None
     assert where(plan.assignments) == APART | {("s0", "b")}
     assert where(plan.toward.assignments) == MOVED
-    now = worth_of(picture, builders.everything_movable(picture), picture.target.assignments).objective
+    now = worth_now(picture)
     assert plan.toward.objective.cost_usd_per_h < now.cost_usd_per_h < plan.objective.cost_usd_per_h
     assert 0 < (plan.arrived.bound_usd_per_h or 0) <= plan.toward.objective.cost_usd_per_h
     assert verify(picture, plan) == ()
@@ -232,22 +237,43 @@ def test_what_is_had_at_once_comes_before_room() -> None:
     assert where(later.toward.assignments) == MOVED | {("s2", "e")}
 
 
-def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def finds_nothing(monkeypatch: pytest.MonkeyPatch) -> Joint:
+    """A planner whose searches end with what stands."""
+
+    def stays(
+        _problem: object, standing: tuple[Standing, ...], _fresh: object, terms: ReachTerms, _deadline: object
+    ) -> Reached:
+        return Reached(layout=layout_of(standing), period_s=terms.period_s, left_usd=0.0, short=False)
+
+    monkeypatch.setattr(change, "reached", stays)
+    monkeypatch.setattr(planner, "counted", lambda *_: None)
+    return Joint(solve=lambda _problem, order, _deadline: layout_of(order.standing))
+
+
+def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(request: pytest.FixtureRequest) -> None:
     picture = standing_apart(interruption_over_s=60.0)
     thought = asked(picture)
     plan = thought.proposal.plan
     assert plan is not None
     target = builders.target(plan.assignments, settings=plan.settings, generation=Generation(2))
-
-    def stays(_: object, standing: tuple[Standing, ...], *_rest: object) -> Reached:
-        return Reached(layout=layout_of(standing), period_s=60.0, left_usd=0.0, short=False)
-
-    monkeypatch.setattr(change, "reached", stays)
-    monkeypatch.setattr(planner, "counted", lambda *_: None)
-    finds_nothing = Joint(solve=lambda _problem, order, _deadline: layout_of(order.standing))
-    later = asked(replace(picture, target=target, taken_at_s=picture.taken_at_s + 100.0), thought.state, finds_nothing)
+    by = request.getfixturevalue("finds_nothing")
+    later = asked(replace(picture, target=target, taken_at_s=picture.taken_at_s + 100.0), thought.state, by)
     assert later.proposal.plan is not None
     assert where(later.proposal.plan.assignments) == MOVED
+
+
+def test_what_was_found_while_nothing_might_change_is_not_forgotten(request: pytest.FixtureRequest) -> None:
+    picture = standing_apart(interruption_over_s=1e9, cooldown_s=600.0)
+    young = replace(picture, target=replace(picture.target, promoted_at_s=picture.taken_at_s - 10.0))
+    seen = asked(young)
+    again = asked(replace(young, taken_at_s=young.taken_at_s + 5.0), seen.state)
+    by = request.getfixturevalue("finds_nothing")
+    later = asked(replace(young, taken_at_s=young.taken_at_s + 600.0), again.state, by)
+    assert seen.proposal.plan is not None
+    assert later.proposal.plan is not None
+    assert where(seen.proposal.plan.assignments) == where(later.proposal.plan.assignments) == MOVED
+    assert Step.of(picture, worth_now(picture), later.proposal.plan).worthwhile
 
 
 def test_what_would_have_to_stand_dear_for_too_long_is_left() -> None:
