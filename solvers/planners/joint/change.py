@@ -17,11 +17,12 @@ from zlib import crc32
 import numpy as np
 
 from solvers.domain.ids import DeviceId
+from solvers.domain.policy import Policy
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
-from solvers.planners.joint.attempt import NOTHING, Kept, reach_terms, recall
+from solvers.planners.joint.attempt import NOTHING, Kept, recall
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.reach import DUST, GROUPS_MAX, Reached, reached
+from solvers.planners.joint.solve.reach import DUST, GAP, GROUPS_MAX, Reached, ReachTerms, reached
 from solvers.planners.joint.solve.solve import SolveOrder, layout_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern
@@ -128,6 +129,17 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
             shown=kept.shown,
             left_usd=kept.left_usd if near is None else near.left_usd,
         ),
+    )
+
+
+def reach_terms(policy: Policy) -> ReachTerms:
+    """What changes of what stands are weighed by."""
+    return ReachTerms(
+        launch_usd_per_s=policy.launch_usd_per_s,
+        restart_part=policy.gain_pct_min / 100,
+        period_s=policy.interruption_over_s,
+        remembered_s=policy.demand_lookback_s,
+        gap=max(GAP, policy.gap_pct_target / 100),
     )
 
 

@@ -27,15 +27,14 @@ from solvers.errors import EngineError
 from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, reach_terms, remember
+from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, remember
 from solvers.planners.joint.certificate import Certificate, served_rps
 from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import match, seat
 from solvers.planners.joint.seat.seats import DUST, Seats
-from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps
-from solvers.planners.joint.seat.stopover import seated_as, stopover
+from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps, seated_as, stopover
 from solvers.planners.joint.solve.reach import SHORT_LEAST
 from solvers.planners.joint.solve.solve import layout_of, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
@@ -52,8 +51,6 @@ ADVANCE_PAUSE = 8.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
 passed as that takes, or it is cheaper by a leap.
 """
-WAY_UNITS = 100
-"""What it may take to find room for what cannot be had at once."""
 Toward = tuple[tuple[DeviceId, Pattern], ...]
 STANDING, CAPACITY = "standing", "capacity"
 """Contenders where capacity is pursued: what stands, and what carries most."""
@@ -370,10 +367,9 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
     then = attempt.written(toward)
     if then.objective.net_usd_per_h >= plan.objective.net_usd_per_h - DUST:
         return plan, seats
-    within = Deadline(attempt.spare_deadline().seconds, WAY_UNITS)
     there, _ = match(floor, layout_of(standing))
     stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
-    room = stopover(stands, toward, reach_terms(request.snapshot.policy), within)
+    room = stopover(stands, toward)
     if room is None:
         return plan, seats
     to = Destination(

@@ -235,9 +235,8 @@ class Seats:
         return np.asarray(np.append(self.left_w, np.inf)[self.floor.domain_of[devices]].min(axis=1))
 
     def spare_pct(self, device: int) -> int:
-        """Share of a device that is neither planned nor kept for what goes on until it is replaced."""
-        kept_pct = sum(item.share_pct for item in self.kept.get(device, ()))
-        return 100 - kept_pct - sum(share for _, share in members_of(self.patterns[device]))
+        """Share of a device that is not planned."""
+        return 100 - sum(share for _, share in members_of(self.patterns[device]))
 
     def short_rps(self, workload: int) -> float:
         """What of a workload's rate is left unserved."""

@@ -17,6 +17,7 @@ from itertools import count
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
+from solvers.domain.ids import DeviceId
 from solvers.planners.joint.seat.seats import (
     DUST,
     DUST_USD,
@@ -117,6 +118,39 @@ def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
         if idle:
             seats.put(device, None)
             seats.put(min(idle, key=lambda other: (idle[other], other)), pattern)
+
+
+def seated_as(floor: Floor, contents: Iterable[tuple[DeviceId, Pattern]]) -> Seats:
+    """With these contents, on devices that are still there."""
+    seats, number = Seats.empty(floor), {name: at for at, name in enumerate(floor.names)}
+    for name, pattern in contents:
+        if number.get(name) in floor.devices(int(floor.problem.kind_pool[pattern.kind])):
+            seats.put(number[name], pattern)
+    return seats
+
+
+def stopover(stands: Seats, toward: Seats) -> Seats | None:
+    """What stands, with room elsewhere so that a better seating can follow without a break: what is to come starts on
+    devices that are idle. None where nothing is interrupted, or these are not enough. `stands` becomes it.
+    """
+    broken, before_rps = interruptions(toward), stands.served_rps.copy()
+    for device, pattern in enumerate(toward.patterns):
+        if pattern is not None and stands.patterns[device] is None:
+            stands.put(device, pattern)
+    more_rps = stands.served_rps - before_rps
+    enough = all(rate_rps <= more_rps[number] + DUST for number, (rate_rps, _) in broken.items())
+    return stands if broken and enough and _lawful(stands) else None
+
+
+def _lawful(seats: Seats) -> bool:
+    """Whether power, bounds on replicas, budgets and quotas bear it."""
+    works, spent = seats.floor.problem.workloads, seats.spent_usd()
+    return (
+        not (seats.left_w < -DUST_W).any()
+        and all(seats.replicas[number] <= work.replicas_max for number, work in enumerate(works))
+        and all(spent[number] <= work.budget_usd_per_h + DUST_USD for number, work in enumerate(works))
+        and all(seats.gpus_of(project) <= quota + DUST for project, quota in seats.floor.problem.quotas)
+    )
 
 
 def shed(seats: Seats, jobs: Collection[int]) -> None:

@@ -3,8 +3,8 @@
 Devices with the same contents are a group, idle devices of a pool another. A group's columns are what its devices may
 carry next: as it stands, without some members, with one more, something else alone, or contents that a solve found;
 each with the true cost of the change: launches, and a part of what each started replica costs. What memory does not
-hold beside its replacement ends first: by workload, no more may end than is spare, and what is interrupted beyond counts as demand
-that is never served in `period_s`.
+hold beside its replacement ends first: by workload, no more may end than is spare, and what is interrupted beyond
+counts as demand that is never served in `period_s`.
 
 What stands is enough while it covers what must be served; whoever is short is sized anew, and counts more than any
 device. Where somebody would stay short only because interruptions weigh so much, they weigh as long as demand is

@@ -34,8 +34,8 @@ CHEAP, MIDDLE, DEAR = range(3)
 
 
 def three_pools(*rates_rps: float, devices: Sequence[int] = (1, 1, 1)) -> JointProblem:
-    """A device serves 100 rps, and its memory holds one replica. The first service may run on the cheap and middle pool,
-    the others on cheap and dear.
+    """A device serves 100 rps, memory holds one replica. The first service may run on the cheap and middle pool, the
+    others on cheap and dear.
     """
     made = problem(len(rates_rps), devices, workloads=tuple(workload(at, rate) for at, rate in enumerate(rates_rps)))
     allowed = np.ones((3, len(rates_rps)), dtype=bool)

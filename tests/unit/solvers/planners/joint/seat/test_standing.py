@@ -125,6 +125,13 @@ class TestJobsYield:
         # Workload 1 is served no more, and workload 2 is a job: nobody waits for either.
         assert replaced(seats, {2}) == {0: [held(0, 40)], 2: []}
 
+    def test_the_share_of_who_goes_on_is_free_at_once(self) -> None:
+        made = problem(2, devices=(2,))
+        seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (1, 40)), at1=pattern(made, (0, 60)))
+        seats.kept = replaced(seats, {1})
+        assert seats.kept[0] == [held(0, 60)]
+        assert seats.spare_pct(0) == 60
+
 
 class TestShed:
     def test_what_would_start_and_nobody_needs_does_not(self) -> None:
