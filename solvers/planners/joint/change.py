@@ -3,8 +3,8 @@
 From the snapshot and the moment of the last full solve, so that a repeated cycle decides alike at whatever moments
 cycles run: a workload has a reason to change when what stands of it is short, breaks a rule or a promise, or could do
 with notably less (but for services that can always use more). A full solve is due when nothing stands, many have
-reasons, the last one is long past or unknown, or when what stands, changed as far as that goes at once
-(`solve.reach`), leaves anybody short. The question of last time is answered already.
+reasons, the last one is long past, unknown or of before what stands (once that may be changed), or when what stands,
+changed as far as that goes at once (`solve.reach`), leaves anybody short. The question of last time is answered already.
 """
 
 from __future__ import annotations
@@ -147,9 +147,12 @@ def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None
     """Workloads that may change, by number; None for all. `full_at_s`: when the last full solve was, as snapshots
     count; None: that is not known.
     """
+    snapshot = reading.snapshot
     if not reading.standing_patterns or full_at_s is None:
         return None
-    if not 0.0 <= reading.snapshot.taken_at_s - full_at_s < FULL_EVERY_S:
+    if full_at_s < snapshot.target.promoted_at_s <= snapshot.taken_at_s - snapshot.policy.cooldown_s:
+        return None  # what stands was never held against everything, and may be changed now
+    if not 0.0 <= snapshot.taken_at_s - full_at_s < FULL_EVERY_S:
         return None  # also where the clock was put back: the last one would be ahead for ever
     if len(restless) > max(1.0, OPEN_PART_MAX * len(reading.problem.workloads)):
         return None

@@ -356,8 +356,7 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
 
 def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[Plan, Seats]:
     """This plan, or room for what was found, if nothing leads there at once without a break, and it saves more yet than
-    this plan does: what is to be had at once comes first, for from there room may not be needed, or elsewhere. And
-    where it leads; `seats`: this plan's.
+    this plan does: what is to be had at once comes first, for from there room may not be needed. And where it leads.
     """
     request, layout, floor = attempt.request, found.solved.found, attempt.floor
     standing = attempt.reading.standing_patterns
