@@ -3,8 +3,8 @@
 From the snapshot and the moment of the last full solve, so that a repeated cycle decides alike at whatever moments
 cycles run: a workload has a reason to change when what stands of it is short, breaks a rule or a promise, or could do
 with notably less (but for services that can always use more). A full solve is due when nothing stands, many have
-reasons, the last one is long past, unknown or of before what stands (once that may be changed), or when what stands,
-changed as far as that goes at once (`solve.reach`), leaves anybody short. The question of last time is answered already.
+reasons, the last one is long past, unknown or of before what stands, once that may change again, or when what stands,
+changed as far as that goes at once (`solve.reach`), leaves anybody short. The last question is answered already.
 """
 
 from __future__ import annotations

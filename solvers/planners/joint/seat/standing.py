@@ -1,10 +1,10 @@
 """Remedies for a seating: what stands is spared, and what power domains and budgets do not bear is taken away.
 
-A node starts what replaces a standing replica before it ends that, unless memory does not hold both (shares overlap
-meanwhile) or one has its device to itself; then what it served counts as unserved while the other launches. So contents
-that would interrupt go to an idle device of the same pool, and where share costs nothing, what starts anew gets spare
-share. Where a domain or a budget is exceeded patterns change places,
-then replicas become smaller or go, least unserved first; `seating.mend` makes up what is lost.
+A node starts what replaces a standing replica before it ends that, unless memory does not hold both (shares overlap) or
+one has its device to itself; then what it served counts as unserved while the other launches. So contents that would
+interrupt go to an idle device of the same pool, and where share costs nothing, what starts anew gets spare share. Where
+a domain or a budget is exceeded patterns change places, then replicas become smaller or go, least unserved first;
+`seating.mend` makes up what is lost.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def seated_as(floor: Floor, contents: Iterable[tuple[DeviceId, Pattern]]) -> Sea
 
 
 def stopover(stands: Seats, toward: Seats) -> Seats | None:
-    """What stands, with room elsewhere so that a better seating can follow without a break: what is to come starts on
-    devices that are idle. None where nothing is interrupted, or these are not enough. `stands` becomes it.
+    """What stands, with what is to come on idle devices, so that a better seating can follow without a break. None
+    where nothing is interrupted, or these are not enough. `stands` becomes it.
     """
     broken, before_rps = interruptions(toward), stands.served_rps.copy()
     for device, pattern in enumerate(toward.patterns):
