@@ -358,18 +358,17 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
     """This plan, or room for what was found, if nothing leads there at once without a break, and it saves more yet than
     this plan does: what is to be had at once comes first, for from there room may not be needed. And where it leads.
     """
-    request, layout, floor = attempt.request, found.solved.found, attempt.floor
+    request, floor = attempt.request, attempt.floor
     standing = attempt.reading.standing_patterns
     if not (found.solved.searched and standing and attempt.first) or attempt.first_by != STANDING:
         return plan, seats
-    toward = seat(floor, layout, attempt.terms)
+    toward = seat(floor, found.solved.found, attempt.terms)
     then = attempt.written(toward)
     if then.objective.net_usd_per_h >= plan.objective.net_usd_per_h - DUST:
         return plan, seats
     there, _ = match(floor, layout_of(standing))
     stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
-    room = stopover(stands, toward)
-    if room is None:
+    if (room := stopover(stands, toward)) is None:
         return plan, seats
     to = Destination(
         assignments=then.assignments, settings=then.settings, unplaced=then.unplaced, objective=then.objective
