@@ -43,8 +43,9 @@ from solvers.engines.deadline import portion
 from solvers.models.worth import Step, worth_of
 from solvers.planners.base import Budget, PlanRequest, Thought
 from solvers.planners.joint import attempt, certificate, change, planner, spare, whole_devices, write
+from solvers.planners.joint.change import reach_terms
 from solvers.planners.joint.planner import Advance, Joint
-from solvers.planners.joint.seat import jobs, seating, standing, stopover
+from solvers.planners.joint.seat import jobs, seating, standing
 from solvers.planners.joint.solve import branch, groups, improve, listing, master, reach, solve
 from solvers.planners.joint.solve.reach import Reached
 from solvers.verify.checks import verify
@@ -342,9 +343,9 @@ PHASES: dict[str, Phase] = {
     "change: reach, priced": _phase((reach._ReachProgramme.priced,), _swap(reach, "PRICED_MAX", 0)),
     "change: reach, closed groups": _phase((), _swap(reach, "GROUPS_MAX", 10**6)),
     "change: remembered longer": _phase(
-        (), _swap(change, "reach_terms", lambda policy: replace(attempt.reach_terms(policy), remembered_s=0.0))
+        (), _swap(change, "reach_terms", lambda policy: replace(reach_terms(policy), remembered_s=0.0))
     ),
-    "change: stopover": _phase((stopover, planner._by_way), _swap(planner, "stopover", _nothing)),
+    "change: stopover": _phase((standing.stopover, planner._by_way), _swap(planner, "stopover", _nothing)),
     "change: mended beside": _phase((Advance.mended,), _swap(Advance, "mended", _no)),
     "change: memory": _phase(
         (change.scope_of, attempt.recall, attempt.remember), _swap(change, "recall", lambda *_: attempt.NOTHING)

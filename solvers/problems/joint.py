@@ -270,6 +270,11 @@ class JointProblem:
         return np.array([not item.may_wait for item in self.workloads], dtype=np.bool_)
 
     @cached_property
+    def dedicated(self) -> Flags:
+        """Of which variants a replica is never beside another, not even while one replaces the other."""
+        return np.array([self.workloads[item.workload].dedicated for item in self.variants], dtype=np.bool_)
+
+    @cached_property
     def floors(self) -> Floors:
         return Floors.of(self)
 

@@ -25,8 +25,8 @@ from tests import builders
 BUDGET = Budget(deadline_s=60.0, work_units=400)
 CYCLES = 3
 CYCLE_S = 400.0
-NEAR = 1.2
-"""What stands is not interrupted: where all devices are taken, some of what a fresh plan saves stays out of reach."""
+NEAR = 1.03
+"""Shares overlap in a hand-over, so what a fresh plan saves is within reach also where all devices are taken."""
 
 
 def asked(picture: Snapshot) -> PlanRequest:
@@ -121,7 +121,7 @@ def stands(picture: Snapshot) -> Objective:
     return worth_of(picture, movable, picture.target.assignments, picture.target.settings).objective
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 5, 6])
 def test_a_bad_plan_does_not_stand_for_long(seed: int) -> None:
     fresh = replace(family_snapshot(16, 4, seed), policy=replace(family_snapshot(16, 4, seed).policy, gain_pct_min=1.0))
     afresh = planned(fresh).objective

@@ -18,7 +18,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
-from solvers.domain.policy import Policy, Term
+from solvers.domain.policy import Term
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest
 from solvers.planners.joint.certificate import Certificate, Shown, loosened
@@ -27,7 +27,6 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import Floor, Seats, Terms, floor_of
 from solvers.planners.joint.solve.branch import few_devices
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.reach import GAP, ReachTerms
 from solvers.planners.joint.solve.solve import worth_units
 from solvers.planners.joint.write import Seated, write
 from solvers.problems.jobs import trains_first
@@ -55,7 +54,7 @@ class Kept:
     left_usd: float = 0.0
     """$/h above the relaxed optimum where the search ended that answered it."""
     toward: tuple[tuple[DeviceId, Pattern], ...] = ()
-    """What the last plan made room for, by device."""
+    """What the last plan that changes anything leads to, by device."""
     shown: Shown | None = None
     """What branching proved of the last plan."""
 
@@ -362,17 +361,6 @@ class Attempt:
         """Of these seats; `eager`: what stands goes on with the largest batches that it bears."""
         seated = Seated(request=self.request, reading=self.reading, seats=seats, first=self.first, eager=eager)
         return write(SPEC, seated)
-
-
-def reach_terms(policy: Policy) -> ReachTerms:
-    """What changes of what stands are weighed by."""
-    return ReachTerms(
-        launch_usd_per_s=policy.launch_usd_per_s,
-        restart_part=policy.gain_pct_min / 100,
-        period_s=policy.interruption_over_s,
-        remembered_s=policy.demand_lookback_s,
-        gap=max(GAP, policy.gap_pct_target / 100),
-    )
 
 
 def affords_first(request: PlanRequest, urged: bool = False) -> bool:

@@ -3,8 +3,8 @@
 From the snapshot and the moment of the last full solve, so that a repeated cycle decides alike at whatever moments
 cycles run: a workload has a reason to change when what stands of it is short, breaks a rule or a promise, or could do
 with notably less (but for services that can always use more). A full solve is due when nothing stands, many have
-reasons, the last one is long past or unknown, or when what stands, changed as far as that goes at once
-(`solve.reach`), leaves anybody short. The question of last time is answered already.
+reasons, the last one is long past, unknown or of before what stands, once that may change again, or when what stands,
+changed as far as that goes at once (`solve.reach`), leaves anybody short. The last question is answered already.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from zlib import crc32
 import numpy as np
 
 from solvers.domain.ids import DeviceId
+from solvers.domain.policy import Policy
 from solvers.engines.deadline import Deadline, charge, portion
 from solvers.planners.base import PlanRequest
-from solvers.planners.joint.attempt import NOTHING, Kept, reach_terms, recall
+from solvers.planners.joint.attempt import NOTHING, Kept, recall
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.reach import DUST, GROUPS_MAX, Reached, reached
+from solvers.planners.joint.solve.reach import DUST, GAP, GROUPS_MAX, Reached, ReachTerms, reached
 from solvers.planners.joint.solve.solve import SolveOrder, layout_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Layout, Pattern
@@ -53,7 +54,7 @@ class Solved:
     reached: Reached | None
     """What stands, changed as far as that goes at once; which of both is better shows when they are seated."""
     toward: tuple[tuple[DeviceId, Pattern], ...]
-    """What the last plan made room for."""
+    """What the last plan that changes anything leads to: it may wait for room, or for the cooldown."""
     kept: Kept
     """For the next one: this solve's prices, or an earlier one's in today's numbers, if this was of a part."""
 
@@ -131,13 +132,27 @@ def solved(search: JointSearch, request: PlanRequest, reading: Reading, state: b
     )
 
 
+def reach_terms(policy: Policy) -> ReachTerms:
+    """What changes of what stands are weighed by."""
+    return ReachTerms(
+        launch_usd_per_s=policy.launch_usd_per_s,
+        restart_part=policy.gain_pct_min / 100,
+        period_s=policy.interruption_over_s,
+        remembered_s=policy.demand_lookback_s,
+        gap=max(GAP, policy.gap_pct_target / 100),
+    )
+
+
 def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None) -> frozenset[int] | None:
     """Workloads that may change, by number; None for all. `full_at_s`: when the last full solve was, as snapshots
     count; None: that is not known.
     """
+    snapshot = reading.snapshot
     if not reading.standing_patterns or full_at_s is None:
         return None
-    if not 0.0 <= reading.snapshot.taken_at_s - full_at_s < FULL_EVERY_S:
+    if full_at_s < snapshot.target.promoted_at_s <= snapshot.taken_at_s - snapshot.policy.cooldown_s:
+        return None  # what stands was never held against everything, and may be changed now
+    if not 0.0 <= snapshot.taken_at_s - full_at_s < FULL_EVERY_S:
         return None  # also where the clock was put back: the last one would be ahead for ever
     if len(restless) > max(1.0, OPEN_PART_MAX * len(reading.problem.workloads)):
         return None

@@ -27,15 +27,14 @@ from solvers.errors import EngineError
 from solvers.models.worth import Step, aim_of, worth_acting, worth_of
 from solvers.planners import registry
 from solvers.planners.base import IncumbentTaker, PlannerSpec, PlanRequest, Recalling, Thought, hand_over
-from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, reach_terms, remember
+from solvers.planners.joint.attempt import NOTHING, SPEC, Attempt, affords_first, remember
 from solvers.planners.joint.certificate import Certificate, served_rps
 from solvers.planners.joint.change import JointSearch, Solve, Solved, solved
 from solvers.planners.joint.explain.explaining import explained
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.joint.seat.seating import match, seat
 from solvers.planners.joint.seat.seats import DUST, Seats
-from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps
-from solvers.planners.joint.seat.stopover import seated_as, stopover
+from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps, seated_as, stopover
 from solvers.planners.joint.solve.reach import SHORT_LEAST
 from solvers.planners.joint.solve.solve import layout_of, solve
 from solvers.planners.joint.spare import fill, pursued, pursues
@@ -52,8 +51,6 @@ ADVANCE_PAUSE = 8.0
 """A layout is seated and handed over on the way where it is cheaper by this part, and this many times as long has
 passed as that takes, or it is cheaper by a leap.
 """
-WAY_UNITS = 100
-"""What it may take to find room for what cannot be had at once."""
 Toward = tuple[tuple[DeviceId, Pattern], ...]
 STANDING, CAPACITY = "standing", "capacity"
 """Contenders where capacity is pursued: what stands, and what carries most."""
@@ -329,7 +326,7 @@ class Rivals:
     plans: Mapping[str, Plan]
     chosen: str
     toward: Toward = ()
-    """By device, what ours makes room for."""
+    """By device, what ours leads to, at once or by way of room."""
 
     @property
     def plan(self) -> Plan:
@@ -341,10 +338,10 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     own, request = SPEC.name, attempt.request
     plans = {} if attempt.first is None else {attempt.first_by: attempt.first}
     pursuing = Term.CAPACITY in request.snapshot.policy.terms and pursues(attempt.reading)
-    toward: Toward = ()
-    plans[own] = attempt.written(seats)
+    plans[own], to = attempt.written(seats), seats
     if not (pursuing or attempt.reading.open_ended):
-        plans[own], toward = _by_way(attempt, found, plans[own])
+        plans[own], to = _by_way(attempt, found, plans[own], seats)
+    toward = tuple((attempt.floor.names[at], item) for at, item in enumerate(to.patterns) if item)
     interrupted: Mapping[str, float] = {}
     if pursuing:
         plans, interrupted = _pursued(attempt, seats, found.solved.found, plans)
@@ -357,33 +354,31 @@ def rivals_of(attempt: Attempt, seats: Seats, found: Found) -> Rivals:
     return _filled(attempt, seats, found, rivals, plans.get(attempt.first_by))
 
 
-def _by_way(attempt: Attempt, found: Found, plan: Plan) -> tuple[Plan, Toward]:
+def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[Plan, Seats]:
     """This plan, or room for what was found, if nothing leads there at once without a break, and it saves more yet than
-    this plan does: what is to be had at once comes first, for from there room may not be needed, or elsewhere.
+    this plan does: what is to be had at once comes first, for from there room may not be needed. And where it leads.
     """
-    request, layout, floor = attempt.request, found.solved.found, attempt.floor
+    request, floor = attempt.request, attempt.floor
     standing = attempt.reading.standing_patterns
     if not (found.solved.searched and standing and attempt.first) or attempt.first_by != STANDING:
-        return plan, ()
-    toward = seat(floor, layout, attempt.terms)
+        return plan, seats
+    toward = seat(floor, found.solved.found, attempt.terms)
     then = attempt.written(toward)
     if then.objective.net_usd_per_h >= plan.objective.net_usd_per_h - DUST:
-        return plan, ()
-    within = Deadline(attempt.spare_deadline().seconds, WAY_UNITS)
+        return plan, seats
     there, _ = match(floor, layout_of(standing))
     stands = seated_as(floor, tuple((floor.names[at], item) for at, item in there.items()))
-    seats = stopover(stands, toward, reach_terms(request.snapshot.policy), within)
-    if seats is None:
-        return plan, ()
+    if (room := stopover(stands, toward)) is None:
+        return plan, seats
     to = Destination(
         assignments=then.assignments, settings=then.settings, unplaced=then.unplaced, objective=then.objective
     )
-    way = replace(attempt.written(seats), toward=to)
+    way = replace(attempt.written(room), toward=to)
     at_once = attempt.first.objective.net_usd_per_h - plan.objective.net_usd_per_h
     besides = plan.objective.net_usd_per_h - aim_of(request.snapshot, way).net_usd_per_h
     if besides < at_once or not better(request.snapshot, request.movable, (plan, way)):
-        return plan, ()
-    return way, tuple((floor.names[at], item) for at, item in enumerate(toward.patterns) if item)
+        return plan, seats
+    return way, toward
 
 
 def better(

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.device import PowerScope
+from solvers.domain.device import DeviceMode, PowerScope
 from solvers.domain.ids import DeviceId
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
@@ -41,6 +41,8 @@ class Held:
     launch_s: float
     capacity_rps: float
     """As it was planned."""
+    alone: bool = False
+    """Nothing starts beside it: its device shares nothing, or in another way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +89,7 @@ def floor_of(reading: Reading) -> Floor:
     names = tuple(name for pool in pools for name in pool)
     number = {name: index for index, name in enumerate(names)}
     held: dict[int, tuple[Held, ...]] = {}
+    modes = {item.device: item.mode for item in reading.snapshot.target.settings}
     for device, stands in reading.standing.items():
         found = [
             Held(
@@ -95,6 +98,7 @@ def floor_of(reading: Reading) -> Floor:
                 memory_mib=item.assignment.memory_mib_limit,
                 launch_s=problem.variants[item.variant].launch_s,
                 capacity_rps=item.assignment.capacity_rps,
+                alone=modes.get(device, DeviceMode.MPS) is not DeviceMode.MPS,
             )
             for item in stands
             if item.variant is not None
@@ -231,9 +235,8 @@ class Seats:
         return np.asarray(np.append(self.left_w, np.inf)[self.floor.domain_of[devices]].min(axis=1))
 
     def spare_pct(self, device: int) -> int:
-        """Share of a device that is neither planned nor kept for what goes on until it is replaced."""
-        kept_pct = sum(item.share_pct for item in self.kept.get(device, ()))
-        return 100 - kept_pct - sum(share for _, share in members_of(self.patterns[device]))
+        """Share of a device that is not planned."""
+        return 100 - sum(share for _, share in members_of(self.patterns[device]))
 
     def short_rps(self, workload: int) -> float:
         """What of a workload's rate is left unserved."""

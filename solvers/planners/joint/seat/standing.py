@@ -1,9 +1,10 @@
 """Remedies for a seating: what stands is spared, and what power domains and budgets do not bear is taken away.
 
-A node starts what replaces a standing replica before it ends that, unless both do not fit; then what it served counts
-as unserved while the other launches. So contents that would interrupt go to an idle device of the same pool, and where
-share costs nothing, what starts anew gets spare share. Where a domain or a budget is exceeded patterns change places,
-then replicas become smaller or go, least unserved first; `seating.mend` makes up what is lost.
+A node starts what replaces a standing replica before it ends that, unless memory does not hold both (shares overlap) or
+one has its device to itself; then what it served counts as unserved while the other launches. So contents that would
+interrupt go to an idle device of the same pool, and where share costs nothing, what starts anew gets spare share. Where
+a domain or a budget is exceeded patterns change places, then replicas become smaller or go, least unserved first;
+`seating.mend` makes up what is lost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import count
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
+from solvers.domain.ids import DeviceId
 from solvers.planners.joint.seat.seats import (
     DUST,
     DUST_USD,
@@ -40,11 +42,11 @@ def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...
     """Standing replicas of a device that end before their replacements are ready if it is to carry this."""
     if pattern is None:
         return ()
-    going = seats.turnover(device, pattern).ends
-    pool = seats.floor.problem.pools[int(seats.floor.pool_of[device])]
-    share_pct = sum(pattern.shares_pct) + sum(item.share_pct for item in going)
+    going, problem = seats.turnover(device, pattern).ends, seats.floor.problem
+    pool = problem.pools[int(seats.floor.pool_of[device])]
     memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
-    return () if share_pct <= 100 and memory_mib <= pool.memory_mib else going
+    alone = pool.clients == 1 or any(item.alone for item in going) or problem.dedicated[list(pattern.variants)].any()
+    return going if alone or memory_mib > pool.memory_mib else ()
 
 
 def breaks_usd(seats: Seats, period_s: float) -> float:
@@ -116,6 +118,39 @@ def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
         if idle:
             seats.put(device, None)
             seats.put(min(idle, key=lambda other: (idle[other], other)), pattern)
+
+
+def seated_as(floor: Floor, contents: Iterable[tuple[DeviceId, Pattern]]) -> Seats:
+    """With these contents, on devices that are still there."""
+    seats, number = Seats.empty(floor), {name: at for at, name in enumerate(floor.names)}
+    for name, pattern in contents:
+        if number.get(name) in floor.devices(int(floor.problem.kind_pool[pattern.kind])):
+            seats.put(number[name], pattern)
+    return seats
+
+
+def stopover(stands: Seats, toward: Seats) -> Seats | None:
+    """What stands, with what is to come on idle devices, so that a better seating can follow without a break. None
+    where nothing is interrupted, or these are not enough. `stands` becomes it.
+    """
+    broken, before_rps = interruptions(toward), stands.served_rps.copy()
+    for device, pattern in enumerate(toward.patterns):
+        if pattern is not None and stands.patterns[device] is None:
+            stands.put(device, pattern)
+    more_rps = stands.served_rps - before_rps
+    enough = all(rate_rps <= more_rps[number] + DUST for number, (rate_rps, _) in broken.items())
+    return stands if broken and enough and _lawful(stands) else None
+
+
+def _lawful(seats: Seats) -> bool:
+    """Whether power, bounds on replicas, budgets and quotas bear it."""
+    works, spent = seats.floor.problem.workloads, seats.spent_usd()
+    return (
+        not (seats.left_w < -DUST_W).any()
+        and all(seats.replicas[number] <= work.replicas_max for number, work in enumerate(works))
+        and all(spent[number] <= work.budget_usd_per_h + DUST_USD for number, work in enumerate(works))
+        and all(seats.gpus_of(project) <= quota + DUST for project, quota in seats.floor.problem.quotas)
+    )
 
 
 def shed(seats: Seats, jobs: Collection[int]) -> None:

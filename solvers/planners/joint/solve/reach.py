@@ -2,9 +2,9 @@
 
 Devices with the same contents are a group, idle devices of a pool another. A group's columns are what its devices may
 carry next: as it stands, without some members, with one more, something else alone, or contents that a solve found;
-each with the true cost of the change: launches, and a part of what each started replica costs. What does not fit beside
-its replacement ends first: by workload, no more may end than is spare, and what is interrupted beyond counts as demand
-that is never served in `period_s`.
+each with the true cost of the change: launches, and a part of what each started replica costs. What memory does not
+hold beside its replacement ends first: by workload, no more may end than is spare, and what is interrupted beyond
+counts as demand that is never served in `period_s`.
 
 What stands is enough while it covers what must be served; whoever is short is sized anew, and counts more than any
 device. Where somebody would stay short only because interruptions weigh so much, they weigh as long as demand is
@@ -414,8 +414,9 @@ class _Turnover:
         launch_s = np.append([item.launch_s for item in problem.variants], 0.0)
         share = rows.shares_pct.sum(axis=1)
         memory = options.judged.memory_mib.sum(axis=1) + (held.memory_mib * left).sum(axis=1)
-        room = np.array([pool.memory_mib for pool in problem.pools])[stands.pool[options.group]]
-        tight = (share + (held.rows.shares_pct * left).sum(axis=1) > WHOLE_PCT) | (memory > room)
+        room = np.array([pool.memory_mib * (pool.clients > 1) for pool in problem.pools])[stands.pool[options.group]]
+        dedicated = np.append(problem.dedicated, False)
+        tight = (memory > room) | dedicated[np.hstack([rows.variants, held.rows.variants])].any(axis=1)
         column, member = np.nonzero(left & tight[:, None])
         return _Turnover(
             launch_s=(launch_s[rows.variants] * new).sum(axis=1),

@@ -98,7 +98,8 @@ def test_who_becomes_short_is_served_and_others_stay() -> None:
 
 @pytest.mark.parametrize(("over_s", "stands"), [(1.0, True), (3600.0, False)])
 def test_a_shortage_that_interrupting_would_outweigh_is_borne(over_s: float, stands: bool) -> None:
-    crowded = picture(devices=(builders.device("a", 0, "t4"),))
+    small = replace(builders.device("a", 0, "t4"), memory_mib=4500)  # holds both, and nothing beside them
+    crowded = picture(devices=(small,))
     first = planned(crowded)
     seen = stood(asked(crowded, "one", granted(first)["one"] * 1.3), first)
     again = planned(replace(seen, policy=replace(seen.policy, interruption_over_s=over_s)))

@@ -73,6 +73,15 @@ def test_everything_opens_where_the_last_time_is_unknown_or_ahead() -> None:
     assert opened(world(), QUIET_S + 1.0) is None
 
 
+def test_everything_opens_once_what_was_changed_since_may_be_changed_again() -> None:
+    promoted_at_s = FULL_AT_S + 10.0
+    picture = world(target=replace(served().target, promoted_at_s=promoted_at_s))
+    free_at_s = promoted_at_s + picture.policy.cooldown_s
+    assert opened(replace(picture, taken_at_s=free_at_s - 1.0)) == set()
+    assert opened(replace(picture, taken_at_s=free_at_s)) is None
+    assert opened(replace(picture, taken_at_s=free_at_s + 5.0), free_at_s) == set()
+
+
 @cache
 def read_once() -> Reading:
     """Of a small fleet: it is about when, not about what."""

@@ -12,7 +12,7 @@ import pytest
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Generation, GpuTypeName
 from solvers.domain.plan import Assignment
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
@@ -34,13 +34,15 @@ CHEAP, MIDDLE, DEAR = range(3)
 
 
 def three_pools(*rates_rps: float, devices: Sequence[int] = (1, 1, 1)) -> JointProblem:
-    """A device serves 100 rps. The first service may run on the cheap and middle pool, the others on cheap and dear."""
+    """A device serves 100 rps, memory holds one replica. The first service may run on the cheap and middle pool, the
+    others on cheap and dear.
+    """
     made = problem(len(rates_rps), devices, workloads=tuple(workload(at, rate) for at, rate in enumerate(rates_rps)))
     allowed = np.ones((3, len(rates_rps)), dtype=bool)
     allowed[DEAR, 0] = False
     allowed[MIDDLE, 1:] = False
-    pools = tuple(replace(pool, usd_per_h=usd) for pool, usd in zip(made.pools, PRICES, strict=True))
-    return replace(made, pools=pools, allowed=allowed)
+    pools = (replace(pool, usd_per_h=usd, memory_mib=2000.0) for pool, usd in zip(made.pools, PRICES, strict=True))
+    return replace(made, pools=tuple(pools), allowed=allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,19 @@ class TestReached:
     def test_money_interrupts_nobody(self) -> None:
         made = scene(three_pools(90.0, 90.0), {CHEAP: 0, DEAR: 1})
         # The other way round it would cost 3 $/h instead of 11, but the first service would end before it is replaced.
+        assert contents(made, found(made)) == {(CHEAP, 0): 1, (DEAR, 1): 1}
+
+    def test_where_memory_holds_both_shares_overlap_meanwhile(self) -> None:
+        made = scene(three_pools(90.0, 90.0), {CHEAP: 0, DEAR: 1})
+        roomy = tuple(replace(pool, memory_mib=4000.0) for pool in made.problem.pools)
+        wide = replace(made, problem=replace(made.problem, pools=roomy))
+        assert contents(wide, found(wide)) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
+
+    def test_nothing_starts_beside_who_is_dedicated(self) -> None:
+        of = three_pools(90.0, 90.0)
+        roomy = tuple(replace(pool, memory_mib=4000.0) for pool in of.pools)
+        works = (replace(of.workloads[0], dedicated=True), of.workloads[1])
+        made = scene(replace(of, pools=roomy, workloads=works), {CHEAP: 0, DEAR: 1})
         assert contents(made, found(made)) == {(CHEAP, 0): 1, (DEAR, 1): 1}
 
     def test_money_may_interrupt_where_interruptions_do_not_count(self) -> None:
@@ -173,6 +188,11 @@ def where(assignments: Sequence[Assignment]) -> set[tuple[str, str]]:
     return {(item.workload.partition("/")[2], item.device.split("-")[1]) for item in assignments}
 
 
+def worth_now(picture: Snapshot) -> Objective:
+    """Of what stands."""
+    return worth_of(picture, builders.everything_movable(picture), picture.target.assignments).objective
+
+
 APART, MOVED = {("s0", "a"), ("s1", "c")}, {("s0", "b"), ("s1", "a")}
 
 
@@ -191,7 +211,7 @@ def test_money_makes_room_first_and_interrupts_nobody() -> None:
     assert plan.toward is not None
     assert where(plan.assignments) == APART | {("s0", "b")}
     assert where(plan.toward.assignments) == MOVED
-    now = worth_of(picture, builders.everything_movable(picture), picture.target.assignments).objective
+    now = worth_now(picture)
     assert plan.toward.objective.cost_usd_per_h < now.cost_usd_per_h < plan.objective.cost_usd_per_h
     assert 0 < (plan.arrived.bound_usd_per_h or 0) <= plan.toward.objective.cost_usd_per_h
     assert verify(picture, plan) == ()
@@ -217,22 +237,43 @@ def test_what_is_had_at_once_comes_before_room() -> None:
     assert where(later.toward.assignments) == MOVED | {("s2", "e")}
 
 
-def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def finds_nothing(monkeypatch: pytest.MonkeyPatch) -> Joint:
+    """A planner whose searches end with what stands."""
+
+    def stays(
+        _problem: object, standing: tuple[Standing, ...], _fresh: object, terms: ReachTerms, _deadline: object
+    ) -> Reached:
+        return Reached(layout=layout_of(standing), period_s=terms.period_s, left_usd=0.0, short=False)
+
+    monkeypatch.setattr(change, "reached", stays)
+    monkeypatch.setattr(planner, "counted", lambda *_: None)
+    return Joint(solve=lambda _problem, order, _deadline: layout_of(order.standing))
+
+
+def test_what_room_was_made_for_follows_even_where_a_search_finds_nothing(request: pytest.FixtureRequest) -> None:
     picture = standing_apart(interruption_over_s=60.0)
     thought = asked(picture)
     plan = thought.proposal.plan
     assert plan is not None
     target = builders.target(plan.assignments, settings=plan.settings, generation=Generation(2))
-
-    def stays(_: object, standing: tuple[Standing, ...], *_rest: object) -> Reached:
-        return Reached(layout=layout_of(standing), period_s=60.0, left_usd=0.0, short=False)
-
-    monkeypatch.setattr(change, "reached", stays)
-    monkeypatch.setattr(planner, "counted", lambda *_: None)
-    finds_nothing = Joint(solve=lambda _problem, order, _deadline: layout_of(order.standing))
-    later = asked(replace(picture, target=target, taken_at_s=picture.taken_at_s + 100.0), thought.state, finds_nothing)
+    by = request.getfixturevalue("finds_nothing")
+    later = asked(replace(picture, target=target, taken_at_s=picture.taken_at_s + 100.0), thought.state, by)
     assert later.proposal.plan is not None
     assert where(later.proposal.plan.assignments) == MOVED
+
+
+def test_what_was_found_while_nothing_might_change_is_not_forgotten(request: pytest.FixtureRequest) -> None:
+    picture = standing_apart(interruption_over_s=1e9, cooldown_s=600.0)
+    young = replace(picture, target=replace(picture.target, promoted_at_s=picture.taken_at_s - 10.0))
+    seen = asked(young)
+    again = asked(replace(young, taken_at_s=young.taken_at_s + 5.0), seen.state)
+    by = request.getfixturevalue("finds_nothing")
+    later = asked(replace(young, taken_at_s=young.taken_at_s + 600.0), again.state, by)
+    assert seen.proposal.plan is not None
+    assert later.proposal.plan is not None
+    assert where(seen.proposal.plan.assignments) == where(later.proposal.plan.assignments) == MOVED
+    assert Step.of(picture, worth_now(picture), later.proposal.plan).worthwhile
 
 
 def test_what_would_have_to_stand_dear_for_too_long_is_left() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from solvers.engines.deadline import Deadline
@@ -10,6 +12,9 @@ from solvers.planners.joint.seat.seats import Floor, Seats
 from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced, shed
 from solvers.problems.patterns import Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
+
+LARGE_MIB = 9000
+"""So much that nothing starts beside it on a device of 10,000."""
 
 
 def seated(of: Floor, **where: Pattern) -> Seats:
@@ -25,15 +30,24 @@ class TestEnded:
         stands = floor(made, {1: [held(0, 40)]})
         assert ended(Seats.empty(stands), 1, pattern(made, (0, 60))) == ()
 
-    def test_what_has_none_ends_first(self) -> None:
+    def test_shares_overlap_meanwhile(self) -> None:
         made = problem(2)
         stands = floor(made, {1: [held(0, 60), held(1, 20)]})
-        assert ended(Seats.empty(stands), 1, pattern(made, (0, 80), (1, 20))) == (held(0, 60),)
+        assert ended(Seats.empty(stands), 1, pattern(made, (0, 80), (1, 20))) == ()
 
-    def test_memory_is_room_too(self) -> None:
+    def test_what_memory_does_not_hold_ends_first(self) -> None:
         made = problem(2)
-        stands = floor(made, {1: [held(0, 20, memory_mib=9000)]})
-        assert ended(Seats.empty(stands), 1, pattern(made, (0, 40))) == (held(0, 20, memory_mib=9000),)
+        stands = floor(made, {1: [held(0, 20, memory_mib=9000), held(1, 20)]})
+        assert ended(Seats.empty(stands), 1, pattern(made, (0, 40), (1, 20))) == (held(0, 20, memory_mib=9000),)
+
+    def test_nothing_starts_beside_who_is_alone(self) -> None:
+        made = problem(2, workloads=(workload(0), workload(1, dedicated=True)))
+        stands = floor(made, {1: [held(0, 20)]})
+        assert ended(Seats.empty(stands), 1, pattern(made, (1, 100))) == (held(0, 20),)
+        other_mode = floor(made, {1: [replace(held(1, 100), alone=True)]})
+        assert ended(Seats.empty(other_mode), 1, pattern(made, (0, 20))) == (replace(held(1, 100), alone=True),)
+        one = replace(made, pools=tuple(replace(pool, clients=1) for pool in made.pools))
+        assert ended(Seats.empty(floor(one, {1: [held(0, 20)]})), 1, pattern(one, (0, 40))) == (held(0, 20),)
 
     def test_what_stays_as_it_is_or_leaves_its_device_empty_is_not_interrupted(self) -> None:
         made = problem(2)
@@ -45,14 +59,14 @@ class TestEnded:
 class TestWorth:
     def test_it_counts_what_is_missing_for_the_launch(self) -> None:
         made = problem(1, workloads=(workload(0, 60.0),))
-        stands = floor(made, {0: [held(0, 40)], 1: [held(0, 60, launch_s=6.0)]})
+        stands = floor(made, {0: [held(0, 40)], 1: [held(0, 60, LARGE_MIB, launch_s=6.0)]})
         after = seated(stands, at0=pattern(made, (0, 40)), at1=pattern(made, (0, 80)))
         # 60 of 60 rps are served now, 40 while the other launches.
         assert breaks_usd(after, 60.0) == pytest.approx(100.0 * (20.0 / 60.0) * 6.0 / 60.0)
 
     def test_spare_capacity_may_be_interrupted(self) -> None:
         made = problem(1, workloads=(workload(0, 40.0),))
-        stands = floor(made, {0: [held(0, 40)], 1: [held(0, 60)]})
+        stands = floor(made, {0: [held(0, 40)], 1: [held(0, 60, LARGE_MIB)]})
         after = seated(stands, at0=pattern(made, (0, 40)), at1=pattern(made, (0, 80)))
         assert breaks_usd(after, 60.0) == 0.0
 
@@ -60,17 +74,17 @@ class TestWorth:
 class TestRemedy:
     def test_the_new_contents_go_to_an_idle_device(self) -> None:
         made = problem(1, devices=(2,), workloads=(workload(0, 80.0),))
-        seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 80)))
+        seats = seated(floor(made, {0: [held(0, 60, LARGE_MIB)]}), at0=pattern(made, (0, 80)))
         make_before_break(seats)
         assert seats.patterns == [None, pattern(made, (0, 80))]
         assert breaks_usd(seats, 60.0) == 0.0
 
     def test_not_where_something_stands_or_power_is_missing(self) -> None:
         made = problem(2, devices=(2,), workloads=(workload(0, 80.0), workload(1)))
-        taken = seated(floor(made, {0: [held(0, 60)], 1: [held(1, 20)]}), at0=pattern(made, (0, 80)))
+        taken = seated(floor(made, {0: [held(0, 60, LARGE_MIB)], 1: [held(1, 20)]}), at0=pattern(made, (0, 80)))
         make_before_break(taken)
         assert taken.patterns == [pattern(made, (0, 80)), None]
-        weak = floor(made, {0: [held(0, 60)]}, nodes=(1, 100.0))
+        weak = floor(made, {0: [held(0, 60, LARGE_MIB)]}, nodes=(1, 100.0))
         weak.room_w[1] = 10.0
         poor = seated(weak, at0=pattern(made, (0, 80)))
         make_before_break(poor)
@@ -78,14 +92,14 @@ class TestRemedy:
 
     def test_who_is_short_gets_another_replica_rather_than_an_interruption(self) -> None:
         made = problem(1, devices=(2,), workloads=(workload(0, 70.0),))
-        seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
+        seats = seated(floor(made, {0: [held(0, 60, LARGE_MIB)]}), at0=pattern(made, (0, 60)))
         mend(seats, Deadline(60.0))
         assert seats.served_rps[0] >= 70.0
         assert ended(seats, 0, seats.patterns[0]) == ()
 
     def test_where_there_is_nothing_else_it_grows_all_the_same(self) -> None:
         made = problem(1, devices=(1,), workloads=(workload(0, 90.0, replicas_max=1),))
-        seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
+        seats = seated(floor(made, {0: [held(0, 60, LARGE_MIB)]}), at0=pattern(made, (0, 60)))
         mend(seats, Deadline(60.0))
         assert seats.patterns[0] == pattern(made, (0, 100))
 
@@ -93,14 +107,14 @@ class TestRemedy:
 class TestJobsYield:
     def test_contents_go_where_nobody_but_a_job_stands(self) -> None:
         made = problem(2, devices=(2,), workloads=(workload(0, 80.0), workload(1)))
-        stands = floor(made, {0: [held(0, 60)], 1: [held(1, 20)]})
+        stands = floor(made, {0: [held(0, 60, LARGE_MIB)], 1: [held(1, 20)]})
         seats = seated(stands, at0=pattern(made, (0, 80)), at1=pattern(made, (1, 20)))
         make_before_break(seats, {1})
         assert seats.patterns == [None, pattern(made, (0, 80))]
 
     def test_a_job_alone_is_interrupted_without_a_remedy(self) -> None:
         made = problem(2, devices=(2,), workloads=(workload(0, 20.0), workload(1)))
-        seats = seated(floor(made, {0: [held(1, 100)]}), at0=pattern(made, (0, 20), (1, 80)))
+        seats = seated(floor(made, {0: [held(1, 100, LARGE_MIB)]}), at0=pattern(made, (0, 20), (1, 80)))
         make_before_break(seats, {1})
         assert seats.patterns == [pattern(made, (0, 20), (1, 80)), None]
 
@@ -110,6 +124,13 @@ class TestJobsYield:
         seats = seated(stands, at1=pattern(made, (0, 60), (2, 40)))
         # Workload 1 is served no more, and workload 2 is a job: nobody waits for either.
         assert replaced(seats, {2}) == {0: [held(0, 40)], 2: []}
+
+    def test_the_share_of_who_goes_on_is_free_at_once(self) -> None:
+        made = problem(2, devices=(2,))
+        seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (1, 40)), at1=pattern(made, (0, 60)))
+        seats.kept = replaced(seats, {1})
+        assert seats.kept[0] == [held(0, 60)]
+        assert seats.spare_pct(0) == 60
 
 
 class TestShed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from solvers.engines.deadline import Deadline
@@ -33,9 +35,11 @@ class TestReached:
 
     def test_money_alone_interrupts_nobody(self) -> None:
         made = problem(2, devices=(2,), workloads=(workload(0, 40.0), workload(1, 40.0)))
+        small = replace(made, pools=tuple(replace(pool, memory_mib=3000.0) for pool in made.pools))
         apart = [Standing(pattern=pattern(made, (number, 100)), devices=1) for number in (0, 1)]
         dense = pattern(made, (0, 40), (1, 40))
-        assert sorted(self.changed(made, *apart, fresh=(dense,)).counts) == [1, 1]
+        assert sorted(self.changed(small, *apart, fresh=(dense,)).counts) == [1, 1]
+        assert self.changed(made, *apart, fresh=(dense,)).patterns == (dense,)
 
     def test_where_something_is_idle_nobody_is_interrupted_by_the_same(self) -> None:
         made = problem(2, devices=(3,), workloads=(workload(0, 40.0), workload(1, 40.0)))
