@@ -249,6 +249,7 @@ def create_app(context: ApiContext) -> FastAPI:
         elapsed_ms=context.clock.elapsed_ms,
         is_ending=app.state.ending.is_set,
         log=context.log,
+        body_bytes_max=context.settings.body_bytes_max,
     )
     errands = {PATH: short_way.errand}
     app.state.door = Door(app.state.admission, app.state.ending.is_set, new_id, metrics.observe, errands)

@@ -41,6 +41,7 @@ class ShortWay:
     elapsed_ms: Callable[[], float]
     is_ending: Callable[[], bool]
     log: EventLog
+    body_bytes_max: int
 
     def errand(self, lane: TurnQueue, said: Mapping[bytes, bytes], request_id: str) -> Errand | None:
         """Who takes a report with this head when its body is there; None: the application."""
@@ -51,9 +52,9 @@ class ShortWay:
             and said.get(b"content-type", _JSON) == _JSON
             and b"transfer-encoding" not in said
             and length.isdigit()
-            and int(length[:20]) <= SHORT_BYTES_MAX
+            and int(length[:20]) <= min(SHORT_BYTES_MAX, self.body_bytes_max)
         )
-        return _Delivery(self, lane, secret, request_id).take if usual else None
+        return _Delivery(self, lane, secret, request_id, self.elapsed_ms()).take if usual else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,10 @@ class _Delivery:
     lane: TurnQueue
     secret: str
     request_id: str
+    began_ms: float
 
     async def take(self, body: bytes, receive: Receive, shown: Presented | None) -> Answer | None:
-        way, began_ms = self.way, self.way.elapsed_ms()
+        way = self.way
         try:
             done = await self.lane.work(len(body), receive, lambda: self._store(body, shown))
         except ClientDisconnect:
@@ -76,7 +78,7 @@ class _Delivery:
             if done is None:
                 return None
             told = _acknowledged(done)
-        way.metrics.observe("POST", PATH, told.status_code, (way.elapsed_ms() - began_ms) / 1000.0)
+        way.metrics.observe("POST", PATH, told.status_code, (way.elapsed_ms() - self.began_ms) / 1000.0)
         return Answer.of(told, self.request_id, closes=way.is_ending())
 
     async def _store(self, body: bytes, shown: Presented | None) -> Acknowledged | None:

@@ -23,14 +23,18 @@ pytestmark = pytest.mark.integration
 OTHER = "n2"
 
 
-@pytest.fixture
-def world(database: Database) -> World:
+def _known(database: Database, **settings: Any) -> World:
     """Two nodes that are known here."""
-    made = build_world(database)
+    made = build_world(database, **settings)
     for node in (NODE, OTHER):
         made.joined(node)
         assert made.call("GET", f"/v1/agent/nodes/{node}/target", node).status_code == 200
     return made
+
+
+@pytest.fixture
+def world(database: Database) -> World:
+    return _known(database)
 
 
 @pytest.fixture
@@ -146,6 +150,18 @@ def test_what_is_unusual_goes_by_the_application(
     fields = list(head.items()) + [("Authorization", "Bearer hr_nobody")] * (odd == "two tokens")
     answer = client.post(reports.PATH, content=content or body, headers=fields)
     assert (answer.status_code, any(taken)) == (wanted, False)
+
+
+def test_no_body_is_longer_than_any_may_be(database: Database, taken: list[bool]) -> None:
+    world = _known(database, body_bytes_max=1000)
+    body = _body(_report(1))
+    with serving(world) as (port, _):
+        for spare, wanted in ((0, 200), (1, 413)):
+            padded = body + b" " * (1000 - len(body) + spare)
+            url = f"http://127.0.0.1:{port}{reports.PATH}"
+            answer = httpx.post(url, content=padded, headers=_head(world), timeout=DEADLINE_S)
+            assert answer.status_code == wanted
+    assert len(taken) == 1
 
 
 def test_an_answer_says_that_the_process_ends(world: World, client: httpx.Client, monkeypatch: Any) -> None:
