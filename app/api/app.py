@@ -242,30 +242,36 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s, context.clock.elapsed_ms)
     app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
     registry.register(QueueCollector(app.state.admission.ages_s))
+    problems.install(app)
+    app.router.default = door.not_here(app.router.default)
+    _add_edge(app, context, metrics)
+    return app
+
+
+def _add_edge(app: FastAPI, context: ApiContext, metrics: RequestMetrics) -> None:
+    """What a request meets first: the door, while its head is read, and the outermost layer."""
+    elapsed_ms, is_ending = context.clock.elapsed_ms, app.state.ending.is_set
     short_way = ShortWay(
-        authenticator=authenticator,
-        telemetry=services.telemetry,
+        authenticator=app.state.authenticator,
+        telemetry=app.state.services.telemetry,
         metrics=metrics,
-        elapsed_ms=context.clock.elapsed_ms,
-        is_ending=app.state.ending.is_set,
+        elapsed_ms=elapsed_ms,
+        is_ending=is_ending,
         log=context.log,
         body_bytes_max=context.settings.body_bytes_max,
     )
     errands = {PATH: short_way.errand}
-    app.state.door = Door(app.state.admission, app.state.ending.is_set, new_id, metrics.observe, errands)
-    problems.install(app)
-    app.router.default = door.not_here(app.router.default)
+    app.state.door = Door(app.state.admission, is_ending, new_id, metrics.observe, errands)
     options = EdgeOptions(
         body_bytes_max=context.settings.body_bytes_max,
         new_id=new_id,
-        elapsed_ms=context.clock.elapsed_ms,
+        elapsed_ms=elapsed_ms,
         metrics=metrics,
         log=context.log,
         lane_of=app.state.admission.lane_of,
-        is_ending=app.state.ending.is_set,
+        is_ending=is_ending,
     )
     app.add_middleware(Edge, options=options)
-    return app
 
 
 def _lifespan(
