@@ -14,12 +14,17 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.auth import Authenticator
 from app.api.problems import of_error
+from app.authority import Presented
 from app.errors import RateLimitedError
 from app.store.ingest import ALIVE_S
 
@@ -34,6 +39,19 @@ WAIT_S_MAX = 8.0
 WAITING_BYTES_MAX = 64 * 2**20
 AGAIN_S_MAX = ALIVE_S / 1.5
 """Agents wait up to half as long again as they are told, and nobody believes in who is not heard for longer."""
+
+
+T = TypeVar("T")
+
+
+def replayed(message: Message, receive: Receive) -> Receive:
+    """What was received already comes once more, and then what follows."""
+    unread = [message]
+
+    async def replay() -> Message:
+        return unread.pop() if unread else await receive()
+
+    return replay
 
 
 class TurnQueue:
@@ -90,36 +108,32 @@ class TurnQueue:
             # Before it is read: who asked for leave to send keeps it.
             raise self.refuse()
         body = await Request(scope, receive).body()
-        # What follows a whole body is that the client has gone.
-        gone = asyncio.ensure_future(receive())
-        unread = [{"type": "http.request", "body": body, "more_body": False}]
+        unread: Message = {"type": "http.request", "body": body, "more_body": False}
+        await self.work(len(body), receive, lambda: app(scope, replayed(unread, receive), send))
 
-        async def replay() -> Message:
-            return unread.pop() if unread else await gone
-
-        try:
-            await self._work(len(body), gone, lambda: app(scope, replay, send))
-        finally:
-            gone.cancel()
-
-    async def _work(self, size: int, gone: asyncio.Future[Message], work: Callable[[], Awaitable[None]]) -> None:
+    async def work(self, size: int, receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
+        """What somebody whose body is here is answered, when it is their turn. What they send after it is that they
+        have gone. Raises as `serve` does.
+        """
         if self.is_full:
             raise self.refuse()
         me = object()
         self._here[me] = self._now_s()
         self._held += size
         try:
-            await self._take_turn(size, gone)
+            if self._free:
+                self._free -= 1
+            else:
+                await self._take_turn(size, receive)
             try:
-                if gone.done():
-                    raise ClientDisconnect
-                await work()
+                found = await work()
                 self._count(size)
             finally:
                 self._pass_on()
         finally:
             del self._here[me]
             self._held -= size
+        return found
 
     def _count(self, size: int) -> None:
         self._done += size
@@ -127,10 +141,8 @@ class TurnQueue:
         if taken_s >= PACE_S:
             self._pace, self._done, self._since_s = self._done / taken_s, 0, self._now_s()
 
-    async def _take_turn(self, size: int, gone: asyncio.Future[Message]) -> None:
-        if self._free:
-            self._free -= 1
-            return
+    async def _take_turn(self, size: int, receive: Receive) -> None:
+        gone = asyncio.ensure_future(receive())
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting[turn] = size
         self._bytes += size
@@ -142,9 +154,14 @@ class TurnQueue:
             else:
                 self._pass_on()
             raise
+        finally:
+            gone.cancel()
         if turn in self.waiting:
             self._leave(turn)
             raise ClientDisconnect if gone.done() else self.refuse()
+        if gone.done():
+            self._pass_on()
+            raise ClientDisconnect
         turn.result()
 
     def _leave(self, turn: asyncio.Future[None]) -> asyncio.Future[None]:
@@ -180,6 +197,9 @@ class Lanes:
         named = {path.rpartition("/")[2]: lane.age_s() for path, lane in self._lanes.items()}
         return {**named, "strangers": max(lane.age_s() for lane in self._strangers.values())}
 
+    def is_strange(self, lane: TurnQueue) -> bool:
+        return lane in self._strangers.values()
+
     def lane_of(self, method: str, path: str, authorization: str) -> TurnQueue | None:
         """Where a request waits; None: nowhere."""
         if method != "POST" or path not in self._lanes:
@@ -188,12 +208,34 @@ class Lanes:
         return (self._strangers if known is None else self._lanes)[path]
 
 
-TurnAway = Callable[[str, str, Sequence[tuple[bytes, bytes]]], bytes | None]
-"""By method, path and fields of a head: the answer to a request that has to come again; None: let it in."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a connection answers by itself: fields and content, but for the server's own fields."""
+
+    status: int
+    told: bytes
+    closes: bool = False
+
+    @classmethod
+    def of(cls, response: Response, request_id: str, *, closes: bool) -> Answer:
+        fields = [*response.raw_headers, (b"x-request-id", request_id.encode())]
+        told = b"".join(b"%b: %b\r\n" % field for field in fields)
+        return cls(response.status_code, told + b"\r\n" + bytes(response.body), closes)
+
+
+Errand = Callable[[bytes, Receive, Presented | None], Awaitable[Answer | None]]
+"""Takes a whole body, with who has shown which certificate; None: the application is to take it."""
+Meet = Callable[[str, str, Sequence[tuple[bytes, bytes]]], bytes | Errand | None]
+"""By method, path and fields of a head: the answer to a request that has to come again, or who takes it once its body
+is there; None: the application.
+"""
+ErrandOf = Callable[[TurnQueue, Mapping[bytes, bytes], str], Errand | None]
 
 
 class Door:
-    """Answers for lanes that are full, while a head is read. It costs a small part of what a report does."""
+    """Answers for lanes that are full, while a head is read, which costs a small part of what a report does; and shows
+    who is known the short way.
+    """
 
     def __init__(
         self,
@@ -201,27 +243,41 @@ class Door:
         is_ending: Callable[[], bool],
         new_id: Callable[[], str],
         counted: Callable[[str, str, int, float], None],
+        errands: Mapping[str, ErrandOf] = MappingProxyType({}),
     ) -> None:
+        """`errands` by path."""
         self._lanes = lanes
         self._is_ending = is_ending
         self._name, self._numbers = new_id(), itertools.count(1)
         self._counted = counted
+        self._errands = errands
         self._told: dict[int, AskedAgain] = {}
 
-    def turn_away(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-        """The answer to a request that has to come again, whole but for the server's fields; None: let it in."""
+    def meet(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes | Errand | None:
+        """The answer to a request that has to come again, whole but for the server's fields, or who takes it; None: the
+        application.
+        """
         if path not in LANES or self._is_ending():
             return None
         said = dict(headers)
         lane = self._lanes.lane_of(method, path, said.get(b"authorization", b"").decode("latin-1"))
-        if lane is None or not lane.is_full:
+        if lane is None:
             return None
+        if not lane.is_full:
+            errand_of = self._errands.get(path)
+            # A field that stands twice is the application's to judge.
+            if errand_of is None or len(said) < len(headers) or self._lanes.is_strange(lane):
+                return None
+            return errand_of(lane, said, self._request_id(said))
         self._counted(method, path, 429, 0.0)
         refusal = lane.refuse()
         after_s = math.ceil(refusal.retry_after_s)
         if after_s not in self._told:
             self._told[after_s] = AskedAgain(refusal)
-        return self._told[after_s].told(request_id_of(said, lambda: f"{self._name}-{next(self._numbers)}"))
+        return self._told[after_s].told(self._request_id(said))
+
+    def _request_id(self, said: Mapping[bytes, bytes]) -> str:
+        return request_id_of(said, lambda: f"{self._name}-{next(self._numbers)}")
 
 
 class AskedAgain:

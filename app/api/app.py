@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
@@ -33,7 +33,8 @@ from app.api.metrics import (
     route_metrics,
 )
 from app.api.openapi import Described
-from app.api.problems import of_error
+from app.api.problems import escaped, of_error
+from app.api.reports import PATH, ShortWay
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
 from app.api.streams import ASKING_MAX, FeedThread, Hub, Listener, ReplicaWatch, RouteBoard, RouteReader, StreamRegistry
 from app.clock import new_id
@@ -62,8 +63,6 @@ class EdgeOptions:
     metrics: RequestMetrics
     log: EventLog
     lane_of: Callable[[str, str, str], TurnQueue | None] = lambda *_: None
-    direct: Mapping[str, ASGIApp] = field(default_factory=dict)
-    """Who works on what waited in a lane, by path, where it is not the application."""
     is_ending: Callable[[], bool] = lambda: False
 
 
@@ -121,17 +120,15 @@ class _Exchange:
             if lane is None:
                 await self._app(self._scope, receive, self.send)
             else:
-                app = self._options.direct.get(self._scope["path"], self._app)
-                await lane.serve(app, self._scope, receive, self.send)
+                await lane.serve(self._app, self._scope, receive, self.send)
         except ClientDisconnect:
             # There is nobody to answer; nginx's number for it.
             self._count(499)
         except Exception as error:  # noqa: BLE001 - the last resort: nothing may reach the server as a traceback
-            facts = {"request_id": self.request_id, "method": self._scope["method"], "path": self._scope["path"]}
-            if not isinstance(error, HeadroomError):
-                self._options.log.error("request.crashed", error, **facts)
+            method, path = self._scope["method"], self._scope["path"]
+            told = escaped(self._options.log, error, request_id=self.request_id, method=method, path=path)
             if self.status == 0:
-                await of_error(self.request_id, error)(self._scope, self._receive, self.send)
+                await told(self._scope, self._receive, self.send)
 
     async def receive(self) -> Message:
         """Count the body, however it is chunked."""
@@ -245,21 +242,36 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s, context.clock.elapsed_ms)
     app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
     registry.register(QueueCollector(app.state.admission.ages_s))
-    app.state.door = Door(app.state.admission, app.state.ending.is_set, new_id, metrics.observe)
     problems.install(app)
     app.router.default = door.not_here(app.router.default)
+    _add_edge(app, context, metrics)
+    return app
+
+
+def _add_edge(app: FastAPI, context: ApiContext, metrics: RequestMetrics) -> None:
+    """What a request meets first: the door, while its head is read, and the outermost layer."""
+    elapsed_ms, is_ending = context.clock.elapsed_ms, app.state.ending.is_set
+    short_way = ShortWay(
+        authenticator=app.state.authenticator,
+        telemetry=app.state.services.telemetry,
+        metrics=metrics,
+        elapsed_ms=elapsed_ms,
+        is_ending=is_ending,
+        log=context.log,
+        body_bytes_max=context.settings.body_bytes_max,
+    )
+    errands = {PATH: short_way.errand}
+    app.state.door = Door(app.state.admission, is_ending, new_id, metrics.observe, errands)
     options = EdgeOptions(
         body_bytes_max=context.settings.body_bytes_max,
         new_id=new_id,
-        elapsed_ms=context.clock.elapsed_ms,
+        elapsed_ms=elapsed_ms,
         metrics=metrics,
         log=context.log,
         lane_of=app.state.admission.lane_of,
-        direct={"/v1/agent/reports": agent.take_reports},
-        is_ending=app.state.ending.is_set,
+        is_ending=is_ending,
     )
     app.add_middleware(Edge, options=options)
-    return app
 
 
 def _lifespan(

@@ -344,6 +344,5 @@ CostReader = Annotated[Actor, Depends(access(COST_READ))]
 RoutesReader = Annotated[Actor, Depends(access(ROUTES_READ))]
 DoorbellListener = Annotated[Actor, Depends(access(LISTEN))]
 Joiner = Annotated[Actor, Depends(access(JOIN))]
-node_agent = access(NODE_AGENT)
-NodeAgent = Annotated[Actor, Depends(node_agent)]
+NodeAgent = Annotated[Actor, Depends(access(NODE_AGENT))]
 EdgeReporter = Annotated[Actor, Depends(access(EDGE_WRITE))]

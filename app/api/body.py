@@ -417,7 +417,8 @@ class BoundedMessage(Generic[T]):
 
     def decode(self, body: bytes) -> T:
         """The message. Raises MalformedError or FieldsError."""
-        if b"\\u0000" in body:
+        # Most have no backslash, which is found many times faster.
+        if b"\\" in body and b"\\u0000" in body:
             raise MalformedError("the body contains the character U+0000")
         try:
             found: T = self._validator.validate_json(body, strict=True)

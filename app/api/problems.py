@@ -26,6 +26,7 @@ from app.errors import (
     UnauthenticatedError,
     status_of,
 )
+from app.logs import EventLog
 from app.records import plain
 from solvers.errors import FieldError, HeadroomError, InvariantError
 
@@ -104,6 +105,13 @@ def of_error(request_id: str, raised: Exception, *, bodiless: bool = False) -> J
         errors=_faults(error, "query:" if bodiless else "/"),
         headers=headers,
     )
+
+
+def escaped(voice: EventLog, error: Exception, *, request_id: str, method: str, path: str) -> JSONResponse:
+    """The last resort: what nobody expected is told to the log, and nothing reaches the server as a traceback."""
+    if not isinstance(error, HeadroomError):
+        voice.error("request.crashed", error, request_id=request_id, method=method, path=path)
+    return of_error(request_id, error)
 
 
 def _faults(error: HeadroomError, place: str) -> tuple[Fault, ...]:

@@ -24,10 +24,11 @@ from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Send
+from uvicorn._types import ASGI3Application, HTTPScope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from app.api.admission import TurnAway
+from app.api.admission import Errand, Meet, replayed
 from app.api.auth import CERTIFICATE, NOTED_MS
 from app.api.deps import ApiContext
 from app.api.problems import MEDIA_TYPE, problem
@@ -190,13 +191,15 @@ class Http(HttpToolsProtocol):
     """One connection. uvicorn's own has no limit on heads, nor any on time but for kept connections."""
 
     def __init__(
-        self, limits: Connections, body_bytes_max: int, turn_away: TurnAway = lambda *_: None, **arguments: Any
+        self, limits: Connections, body_bytes_max: int, meet: Meet = lambda *_: None, **arguments: Any
     ) -> None:
         super().__init__(**arguments)
         self._limits = limits
-        self._turn_away = turn_away
+        self._meet = meet
         self._turned: bytes | None = None
         """What to answer to this request, of which nothing else is made."""
+        self._errand: Errand | None = None
+        """Who takes this request when its body is there."""
         self._is_turning = False
         """Whether such an answer is about to be sent."""
         # Framing of small chunks may weigh as much as what they carry.
@@ -283,9 +286,17 @@ class Http(HttpToolsProtocol):
         self._phase = _Awaits.BODY
         self._limits.work(self._peer, self)
         if not self._is_busy() and self.parser.should_keep_alive() and not self.expect_100_continue:
-            self._turned = self._turn_away(self.parser.get_method().decode(), self.url.decode("latin-1"), self.headers)
-        if self._turned is None:
-            super().on_headers_complete()
+            met = self._meet(self.parser.get_method().decode(), self.url.decode("latin-1"), self.headers)
+            if isinstance(met, bytes):
+                self._turned = met
+                return
+            self._errand = met
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        # An errand waits for the body.
+        if self._errand is None:
+            super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         if self._turned is None:
@@ -294,18 +305,39 @@ class Http(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._phase = _Awaits.REQUESTED
         self._has_ended = True
-        if self._turned is None:
-            super().on_message_complete()
-        else:
+        if self._turned is not None:
             self.loop.call_soon(self._answer_turned, self._turned)
             self._turned, self._is_turning = None, True
+            return
+        super().on_message_complete()
+        if self._errand is not None:
+            errand, self._errand = self._errand, None
+            self._start_asgi_task(self.cycle, partial(self._run, self.cycle, errand))
 
     def _answer_turned(self, answer: bytes) -> None:
         self._is_turning = False
         if not self.transport.is_closing():
-            fields = b"".join(b"%b: %b\r\n" % field for field in self.server_state.default_headers)
-            self.transport.write(STATUS_LINE[HTTPStatus.TOO_MANY_REQUESTS] + fields + answer)
-            self.on_response_complete()
+            self._say(HTTPStatus.TOO_MANY_REQUESTS, answer)
+
+    async def _run(
+        self, cycle: RequestResponseCycle, errand: Errand, scope: HTTPScope, receive: Receive, send: Send
+    ) -> None:
+        message = await receive()
+        gone = message["type"] == "http.disconnect"
+        found = None if gone else await errand(message["body"], receive, self._presented)
+        if found is None:
+            await self.app(scope, replayed(message, receive), send)
+        elif not cycle.disconnected:
+            cycle.response_started = cycle.response_complete = True
+            self._say(found.status, found.told, closes=found.closes or not cycle.keep_alive)
+
+    def _say(self, status: int, told: bytes, *, closes: bool = False) -> None:
+        """Answer, past what applications answer with; `told` is all but the server's fields."""
+        fields = b"".join(b"%b: %b\r\n" % field for field in self.server_state.default_headers)
+        self.transport.write(STATUS_LINE[status] + fields + b"connection: close\r\n" * closes + told)
+        if closes:
+            self.transport.close()
+        self.on_response_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -413,7 +445,7 @@ def server_of(app: ASGIApp, settings: Settings) -> uvicorn.Server:
     limits = Connections(total_max, min(total_max, settings.connections_per_peer_max))
     protocol: Callable[..., Protocol] = partial(Http, limits, settings.body_bytes_max)
     if isinstance(app, FastAPI):
-        protocol = partial(protocol, turn_away=app.state.door.turn_away)
+        protocol = partial(protocol, meet=app.state.door.meet)
     if settings.tls:
         protocol = _secured(cast("FastAPI", app), settings, limits, protocol)
     return uvicorn.Server(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -71,6 +72,16 @@ def core_error(error: psycopg.Error) -> HeadroomError | None:
     if isinstance(error, psycopg.IntegrityError):
         return StateError(f"the change conflicts with what is stored: {_first_line(error)}", sqlstate=error.sqlstate)
     return None
+
+
+def notified(connection: psycopg.Connection, timeout_s: float) -> Iterator[psycopg.Notify]:
+    """What a listening connection hears within this time, as soon as there is something; waiting itself, the driver
+    wakes ten times a second.
+    """
+    heard = select.poll()  # for a process has more files than select can ask about
+    heard.register(connection.fileno(), select.POLLIN)
+    if heard.poll(1000 * timeout_s):
+        yield from connection.notifies(timeout=0.0)
 
 
 def _first_line(error: Exception) -> str:

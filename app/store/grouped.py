@@ -8,6 +8,7 @@ from asyncio import wrap_future
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -19,7 +20,6 @@ Result = TypeVar("Result")
 BATCH_MAX = 256
 ENOUGH = 64
 """Nobody lingers for more than so many: the next ones go together while these are stored."""
-LINGER_STEP_S = 0.02
 
 
 class _Ticket(Generic[Item, Result]):
@@ -31,6 +31,22 @@ class _Ticket(Generic[Item, Result]):
         """Whether it is its sender's turn to store what waits; False: somebody stored it."""
         self.result: Result | None = None
         self.error: BaseException | None = None
+
+
+class _Bell:
+    """Rung from any thread, for a loop that waits for it."""
+
+    def __init__(self) -> None:
+        self._loop, self._rung = asyncio.get_running_loop(), asyncio.Event()
+
+    def ring(self) -> None:
+        with suppress(RuntimeError):  # that loop is closed
+            self._loop.call_soon_threadsafe(self._rung.set)
+
+    async def wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._rung.wait()
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -53,6 +69,8 @@ class GroupCommit(Generic[Item, Result]):
         self._lock = threading.Lock()
         self._waiting: deque[_Ticket[Item, Result]] = deque()
         self._busy = False
+        self._enough: _Bell | None = None
+        """Rung for who lingers."""
 
     @property
     def is_busy(self) -> bool:
@@ -65,6 +83,8 @@ class GroupCommit(Generic[Item, Result]):
         with self._lock:
             self._waiting.append(ticket)
             leads, self._busy = not self._busy, True
+            if self._enough is not None and len(self._waiting) >= ENOUGH:
+                self._enough.ring()
         try:
             leads = leads or await wrap_future(ticket.leads)
         except asyncio.CancelledError:
@@ -97,9 +117,16 @@ class GroupCommit(Generic[Item, Result]):
 
     async def _linger(self, left_s: float) -> None:
         await asyncio.sleep(0)
-        while left_s > 0.0 and len(self._waiting) < ENOUGH:
-            await asyncio.sleep(min(left_s, LINGER_STEP_S))
-            left_s -= LINGER_STEP_S
+        if left_s <= 0.0:
+            return
+        with self._lock:
+            self._enough = bell = _Bell()
+            if len(self._waiting) >= ENOUGH:
+                bell.ring()
+        try:
+            await bell.wait(left_s)
+        finally:
+            self._enough = None
 
     def _pass_on(self, batch: list[_Ticket[Item, Result]]) -> None:
         with self._lock:

@@ -6,7 +6,6 @@ backwards are refused), and the live state that it carries is brought up to date
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +22,13 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
 from agents.wire import DeviceReport, EdgeReport, ReplicaReport, Report
+from app.store.binary import UNFIT, Packed, Row
 from app.store.sql import driven, named
 from app.store.tables import node_samples, rate_samples, report_log, sample_shapes
 
 # --- Rows of telemetry as binary COPY takes them: columns with their types, and the values of a report in that order
 
 
-Row = tuple[Any, ...]
 _COPY_TYPES = {
     Text: "text",
     Double: "float8",
@@ -53,8 +52,9 @@ def _types(table: Table) -> dict[str, str]:
 
 SHAPE_TYPES = _types(sample_shapes)
 SAMPLE_TYPES = _types(node_samples)
-RATE_TYPES = _types(rate_samples)
 LOG_TYPES = _types(report_log)
+SHAPES, SAMPLES = Packed("sample_shapes", SHAPE_TYPES), Packed("node_samples", SAMPLE_TYPES)
+RATES, LOG = Packed("rate_samples", _types(rate_samples)), Packed("report_log", LOG_TYPES)
 
 
 def _of(types: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -103,46 +103,6 @@ def sample_rows(report: Report) -> tuple[Row, Row]:
     return (shape, *names), (shape, observed_at, *which, *device_numbers, *replica_numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Packer:
-    """Packs an array of numbers as the server reads it; the driver looks at every element for that, five times as long.
-    Raises struct.error for numbers that do not fit, which the driver would cut down silently.
-    """
-
-    oid: int
-    code: str
-
-    def __call__(self, numbers: Sequence[float | None]) -> bytes:
-        size, count = struct.calcsize(f">{self.code}"), len(numbers)
-        if not numbers:
-            return struct.pack(">iii", 0, 0, self.oid)
-        if None in numbers:
-            parts = (
-                struct.pack(">i", -1) if number is None else struct.pack(f">i{self.code}", size, number)
-                for number in numbers
-            )
-            return struct.pack(">iiiii", 1, 1, self.oid, count, 1) + b"".join(parts)
-        sized: list[float | None] = [size] * (2 * count)
-        sized[1::2] = numbers
-        return struct.pack(f">iiiii{f'i{self.code}' * count}", 1, 0, self.oid, count, 1, *sized)
-
-
-_PACKERS = {"float8[]": _Packer(701, "d"), "int4[]": _Packer(23, "i"), "int8[]": _Packer(20, "q")}
-
-
-def copy(connection: psycopg.Connection, table: str, types: Mapping[str, str], rows: Sequence[Row]) -> None:
-    """Binary COPY: whole tuples are packed here, the server parses nothing."""
-    if not rows:
-        return
-    statement = f"COPY {table} ({', '.join(types)}) FROM STDIN (FORMAT binary)"
-    packers = [_PACKERS.get(kind) for kind in types.values()]
-    with connection.cursor() as cursor, cursor.copy(statement.encode()) as stream:
-        stream.set_types(["bytea" if kind in _PACKERS else kind for kind in types.values()])
-        for row in rows:
-            whole = zip(row, packers, strict=True)
-            stream.write_row([value if packer is None or value is None else packer(value) for value, packer in whole])
-
-
 OBSERVED_AT_S_MAX = 4_102_444_800.0
 """The year 2100: later times cannot be meant."""
 ALIVE_S = 30.0
@@ -176,9 +136,6 @@ class ReportOutcome:
 ACCEPTED = ReportOutcome(kind=OutcomeKind.ACCEPTED)
 DUPLICATE = ReportOutcome(kind=OutcomeKind.DUPLICATE)
 
-# What a value that fits no column raises, from the driver or from the server.
-_UNSTORABLE = (psycopg.DataError, struct.error, OverflowError, ValueError, TypeError)
-
 
 @dataclass(slots=True)
 class _Head:
@@ -201,6 +158,16 @@ class _Gain:
     executed_ms: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """What is stored of a report."""
+
+    log: bytes
+    shape: Row | None = None
+    samples: tuple[bytes, ...] = ()
+    rates: tuple[bytes, ...] = ()
+
+
 @dataclass(slots=True)
 class _Batch:
     """Rows to copy and live state to write. `boots`: those that joined, the newest first, by their node's source."""
@@ -210,9 +177,9 @@ class _Batch:
     stored: set[tuple[str, str, int]] = field(default_factory=set)
     logged: set[tuple[str, str, int]] = field(default_factory=set)
     shapes: dict[UUID, Row] = field(default_factory=dict)
-    samples: list[Row] = field(default_factory=list)
-    rates: list[Row] = field(default_factory=list)
-    log: list[Row] = field(default_factory=list)
+    samples: list[bytes] = field(default_factory=list)
+    rates: list[bytes] = field(default_factory=list)
+    log: list[bytes] = field(default_factory=list)
     progress: defaultdict[tuple[str, str, str], _Gain] = field(default_factory=lambda: defaultdict(_Gain))
 
 
@@ -234,40 +201,46 @@ def ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport
     """Store reports in the caller's transaction; one outcome each, in order. One bad report costs only itself. A node
     must have joined; any gateway name is known.
     """
-    try:
-        with connection.transaction():
-            return _ingest(connection, reports)
-    except _UNSTORABLE:
-        if len(reports) == 1:
-            return (ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID),)
-        return tuple(outcome for report in reports for outcome in ingest(connection, (report,)))
-
-
-def _ingest(connection: psycopg.Connection, reports: Sequence[Report | EdgeReport]) -> tuple[ReportOutcome, ...]:
-    nodes = sorted({report.node for report in reports if isinstance(report, Report)})
+    made = list(map(_rows_of, reports))
+    sound = [report for report, rows in zip(reports, made, strict=True) if rows is not None]
+    nodes = sorted({report.node for report in sound if isinstance(report, Report)})
     joined = connection.execute(driven(named("boots_of_nodes")), {"nodes": nodes})
     known = {node_source(node): boots for node, boots in joined}
-    gateways = {source_of(report) for report in reports if isinstance(report, EdgeReport)}
+    gateways = {source_of(report) for report in sound if isinstance(report, EdgeReport)}
     batch = _Batch(_lock_heads(connection, sorted({*known, *gateways})), known)
-    batch.logged = _logged(connection, batch.heads, reports)
-    outcomes = tuple(_take(batch, report) for report in reports)
+    batch.logged = _logged(connection, batch.heads, sound)
+    outcomes = tuple(_take(batch, report, rows) for report, rows in zip(reports, made, strict=True))
     _write(connection, batch)
-    _write_node_states(connection, [(source, head) for source, head in batch.heads.items() if source in known])
     _write_progress(connection, batch.progress)
     return outcomes
 
 
-def _take(batch: _Batch, report: Report | EdgeReport) -> ReportOutcome:
+def _take(batch: _Batch, report: Report | EdgeReport, rows: _Rows | None) -> ReportOutcome:
     source = source_of(report)
+    if rows is None:
+        return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID)
     if source not in batch.heads:
         return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.UNKNOWN_NODE)
     outcome = _judge(batch, source, report)
     if outcome is ACCEPTED:
-        if isinstance(report, EdgeReport):
-            _add_edge_rows(batch, source, report)
-        else:
-            _add_node_rows(batch, source, report)
+        batch.log.append(rows.log)
+        batch.samples += rows.samples
+        batch.rates += rows.rates
+        if rows.shape is not None:
+            batch.shapes[rows.shape[0]] = rows.shape
+        if isinstance(report, Report):
+            _note_progress(batch, source, report)
     return outcome
+
+
+def _rows_of(report: Report | EdgeReport) -> _Rows | None:
+    """None: it fits no columns."""
+    if not 0 <= report.observed_at_s <= OBSERVED_AT_S_MAX:
+        return None
+    try:
+        return _edge_rows(report) if isinstance(report, EdgeReport) else _node_rows(report)
+    except UNFIT:
+        return None
 
 
 def _lock_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dict[str, _Head]:
@@ -287,8 +260,6 @@ def _select_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dic
 
 def _judge(batch: _Batch, source: str, report: Report | EdgeReport) -> ReportOutcome:
     """Whether a report is new, and whether it moves its source's head."""
-    if not 0 <= report.observed_at_s <= OBSERVED_AT_S_MAX:
-        return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID)
     head = batch.heads[source]
     name = (source, report.boot_id, report.sequence)
     same_boot = report.boot_id == head.boot_id
@@ -340,13 +311,40 @@ def _logged(
     return set(connection.execute(driven(named("logged_reports")), wanted)) if wanted else set()
 
 
-def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
+_fit: set[UUID] = set()
+"""Shapes that fit, by their digests: most come again and again."""
+FIT_MAX = 100_000
+
+
+def _node_rows(report: Report) -> _Rows:
     shape, sample = sample_rows(report)
-    batch.shapes[shape[0]] = shape
-    batch.samples.append(sample)
-    observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
+    if shape[0] not in _fit:
+        SHAPES.row(shape)
+        if len(_fit) >= FIT_MAX:
+            _fit.clear()
+        _fit.add(shape[0])
+    if not 0 <= report.generation_applied < 2**63:
+        raise OverflowError("a generation fits in 64 bits")
     rows = len(report.devices) + len(report.replicas)
-    batch.log.append((source, report.boot_id, report.sequence, observed_at, report.interval_s, rows))
+    source, observed_at = source_of(report), sample[1]
+    log = LOG.row((source, report.boot_id, report.sequence, observed_at, report.interval_s, rows))
+    return _Rows(log=log, shape=shape, samples=(SAMPLES.row(sample),))
+
+
+def _edge_rows(report: EdgeReport) -> _Rows:
+    observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
+    stem = (observed_at, report.gateway, report.boot_id, report.sequence)
+    rates = tuple(
+        RATES.row((*stem, each.service, each.service.partition("/")[0], each.arrived, each.interval_s, each.unrouted))
+        for each in report.samples
+    )
+    interval_s = max((sample.interval_s for sample in report.samples), default=0.0)
+    source = source_of(report)
+    log = LOG.row((source, report.boot_id, report.sequence, observed_at, interval_s, len(report.samples)))
+    return _Rows(log=log, rates=rates)
+
+
+def _note_progress(batch: _Batch, source: str, report: Report) -> None:
     head = batch.heads[source]
     if head.boot_id == report.boot_id and head.sequence == report.sequence:
         head.generation = report.generation_applied
@@ -361,21 +359,11 @@ def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
                 gain.executed_ms += replica.executions * replica.execution_ms_mean
 
 
-def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:
-    observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
-    stem = (observed_at, report.gateway, report.boot_id, report.sequence)
-    for sample in report.samples:
-        project = sample.service.partition("/")[0]
-        batch.rates.append((*stem, sample.service, project, sample.arrived, sample.interval_s, sample.unrouted))
-    interval_s = max((sample.interval_s for sample in report.samples), default=0.0)
-    batch.log.append((source, report.boot_id, report.sequence, observed_at, interval_s, len(report.samples)))
-
-
 def _write(connection: psycopg.Connection, batch: _Batch) -> None:
     _write_shapes(connection, batch.shapes)
-    copy(connection, "node_samples", SAMPLE_TYPES, batch.samples)
-    copy(connection, "rate_samples", RATE_TYPES, batch.rates)
-    copy(connection, "report_log", LOG_TYPES, batch.log)
+    SAMPLES.copy(connection, batch.samples)
+    RATES.copy(connection, batch.rates)
+    LOG.copy(connection, batch.log)
     moved = {source: head for source, head in batch.heads.items() if head.moved}
     if moved:
         fresh = {
@@ -383,6 +371,8 @@ def _write(connection: psycopg.Connection, batch: _Batch) -> None:
             "boots": [head.boot_id for head in moved.values()],
             "sequences": [head.sequence for head in moved.values()],
             "times": [datetime.fromtimestamp(head.observed_at_s, UTC) for head in moved.values()],
+            "nodes": [source.partition("/")[2] if source in batch.boots else None for source in moved],
+            "generations": [head.generation for head in moved.values()],
         }
         connection.execute(driven(named("move_heads")), fresh)
     empty = [source for source, head in batch.heads.items() if not head.boot_id]
@@ -395,15 +385,7 @@ def _write_shapes(connection: psycopg.Connection, shapes: Mapping[UUID, Row]) ->
     if not shapes:
         return
     known = {shape for (shape,) in connection.execute(driven(named("shapes_known")), {"shapes": list(shapes)})}
-    copy(connection, "sample_shapes", SHAPE_TYPES, [row for shape, row in shapes.items() if shape not in known])
-
-
-def _write_node_states(connection: psycopg.Connection, heads: Sequence[tuple[str, _Head]]) -> None:
-    moved = {source.partition("/")[2]: head for source, head in heads if head.moved}
-    if moved:
-        boots, generations = [head.boot_id for head in moved.values()], [head.generation for head in moved.values()]
-        fresh = {"nodes": list(moved), "boots": boots, "generations": generations}
-        connection.execute(driven(named("move_node_states")), fresh)
+    SHAPES.copy(connection, [SHAPES.row(row) for shape, row in shapes.items() if shape not in known])
 
 
 def _write_progress(connection: psycopg.Connection, progress: Mapping[tuple[str, str, str], _Gain]) -> None:

@@ -25,7 +25,9 @@ class Mutant:
 MUTANTS = (
     Mutant("the old plan stays", "app.store.plans", "plans.c.state == PlanState.PROMOTED, _PROP", "_PROP"),
     Mutant("an answer is not kept", "app.store.idempotency", "if found is None:", "if True:"),
-    Mutant("all may be reported", "app.services.seen.telemetry", "return own and bool", "return True or bool"),
+    Mutant(
+        "all may be reported", "app.services.seen.telemetry", "return _WHOLE(item) in", "return True or _WHOLE(item) in"
+    ),
     Mutant("epochs are not heard of", "agents.loop.uplink", "not in (None, epoch)", "in ()"),
     Mutant("two at once under a key", "app.store.idempotency", "func.pg_try_advisory_xact_lock(name)", "func.now()"),
     Mutant("reports are taken twice", "app.store.ingest", "if wanted else set()", "if False else set()"),

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query, Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
-from starlette.types import Receive, Scope, Send
 
 from agents.wire import AUTHORITY, HISTORY, READS, LogRequest, NodeTarget
 from app.api.auth import (
@@ -21,9 +20,7 @@ from app.api.auth import (
     Joiner,
     NodeAgent,
     RoutesReader,
-    bearer,
     certificate_of,
-    node_agent,
     require_project,
 )
 from app.api.body import (
@@ -47,7 +44,7 @@ from app.records import plain, record, record_of
 from app.services.declared.identity import Certified
 from app.services.declared.tokens import Actor
 from app.services.seen.routes import Route, Routes
-from app.services.seen.telemetry import Acknowledged
+from app.services.seen.telemetry import Acknowledged, Telemetry
 from solvers.errors import NotFoundError
 
 agent_router = router_of("agent")
@@ -172,18 +169,15 @@ def get_node_target(
 async def send_reports(request: Request, actor: NodeAgent, body: bytes = Depends(read_body)) -> Any:
     """One report or several, oldest first. Answered after they are on disk; a repeat is acknowledged again."""
     require_media_type(request, "application/json")
+    return answer(await stored(services_of(request).telemetry, actor, body))
+
+
+async def stored(telemetry: Telemetry, actor: Actor, body: bytes) -> Acknowledged:
+    """What a node is told whose reports are on disk."""
     reports = decode_reports(body)
     for report in reports:
         _require_own(actor, report.node, "node")
-    return answer(await services_of(request).telemetry.accept_reports(reports, many=_is_list(body)))
-
-
-async def take_reports(scope: Scope, receive: Receive, send: Send) -> None:
-    """The same for who comes most often, without the way through the router, which costs more than the report."""
-    request = Request(scope, receive)
-    actor = await node_agent(request, await bearer(request))
-    response = await send_reports(request, actor, await request.body())
-    await response(scope, receive, send)
+    return await telemetry.accept_reports(reports, many=_is_list(body))
 
 
 @agent_router.post(

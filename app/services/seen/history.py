@@ -23,7 +23,7 @@ from app.services.declared.tokens import Tokens
 from app.store import budgets, cycles, documents, events, ledger, logs, nodes, targets, webhooks
 from app.store.budgets import BudgetForecast
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
-from app.store.engine import Database
+from app.store.engine import Database, notified
 from app.store.events import EventLine
 from app.store.ledger import Accounting, CostBy, CostQuery, CostRow, HeldSpan
 from app.store.nodes import ReceiptLine
@@ -241,7 +241,7 @@ class Announcements:
 
     def announced(self, timeout_s: float) -> Iterator[int | str]:
         """Generations, and names of nodes whose logs somebody wants to read."""
-        for notification in self._connection.notifies(timeout=timeout_s, stop_after=64):
+        for notification in notified(self._connection, timeout_s):
             if notification.channel == logs.CHANNEL:
                 yield notification.payload
             elif notification.payload.isdigit():

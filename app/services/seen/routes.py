@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.records import record, record_of
 from app.store import documents, nodes, targets, telemetry
-from app.store.engine import Database
+from app.store.engine import Database, notified
 from app.store.nodes import NodeReadBack, ReadBackRow, ReportHead
 from app.store.telemetry import ReplicaRow
 from solvers.domain.change import Target
@@ -272,4 +272,4 @@ Changed = Callable[[float], bool]
 def route_changes(database: Database) -> Iterator[Changed]:
     """Listen. Raises TransientError when the database goes away."""
     with database.listening(nodes.ROUTES_CHANNEL, targets.CHANNEL) as connection:
-        yield lambda timeout_s: any(True for _ in connection.notifies(timeout=timeout_s, stop_after=1))
+        yield lambda timeout_s: any(True for _ in notified(connection, timeout_s))

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from operator import attrgetter
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -48,6 +49,7 @@ REPORTS_PER_CALL_MAX = 720
 APPLIED, REFUSED = ReceiptOutcome.APPLIED.value, ReceiptOutcome.REFUSED.value
 REGISTRY_TTL_MS = 60_000.0
 REGISTRY_SIZE_MAX = 50_000
+ALONG_MAX = 64
 
 
 Heard = Callable[[Sequence[tuple[int, ReportOutcome]]], None]
@@ -84,7 +86,10 @@ class ServiceSeries:
     items: tuple[ServicePoint, ...]
 
 
-_SIZE = attrgetter("share_pct_sm", "memory_mib_limit")
+_NAMED = attrgetter("uuid", "replica", "kind", "workload", "project")
+_WHOLE = attrgetter("uuid", "replica", "kind", "workload", "project", "model", "share_pct_sm", "memory_mib_limit")
+_PLACED = attrgetter("uuid", "replica")
+_SIZED = attrgetter("uuid", "replica", "share_pct_sm", "memory_mib_limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,19 +106,18 @@ class Assigned:
     def told_of(self, item: ReplicaReport | ReplicaReadBack) -> bool:
         """Whether this is a process that the node was told to hold, of that size, and of that work where it says so."""
         if isinstance(item, ReplicaReadBack):
-            return bool({(item.uuid, item.replica), (item.uuid, item.replica, *_SIZE(item))} & self.told)
-        named = (item.uuid, item.replica, item.kind, item.workload)
-        own = item.project == item.workload.partition("/")[0]
-        return own and bool({named, (*named, item.model, *_SIZE(item))} & self.told)
+            return _SIZED(item) in self.told or _PLACED(item) in self.told
+        return _WHOLE(item) in self.told or _NAMED(item) in self.told
 
 
 def _assigned(session: Session, names: Sequence[str], cluster: str) -> tuple[Assigned, ...]:
     told: defaultdict[str, set[tuple[object, ...]]] = defaultdict(set)
     for each in targets.told_to(session, names):
-        size = () if each.share_pct_sm is None else _SIZE(each)
+        place, project = (each.uuid, each.replica), each.workload.partition("/")[0]
+        size = () if each.share_pct_sm is None else (each.share_pct_sm, each.memory_mib_limit)
         model = () if each.model is None else (each.model,)
-        told[each.node_id].add((each.uuid, each.replica, *size))
-        told[each.node_id].add((each.uuid, each.replica, each.kind, each.workload, *model, *size))
+        told[each.node_id].add((*place, *size))
+        told[each.node_id].add((*place, each.kind, each.workload, project, *model, *size))
     devices, standing = nodes.devices_of_nodes(session, names), targets.standing(session, cluster)
     return tuple(
         Assigned(devices=frozenset(devices.get(name, ())), told=frozenset(told[name]), standing=standing)
@@ -121,15 +125,27 @@ def _assigned(session: Session, names: Sequence[str], cluster: str) -> tuple[Ass
     )
 
 
+@dataclass(slots=True)
+class _Known:
+    """What may be said, until when that is remembered, and when it was asked for."""
+
+    assigned: Assigned
+    until_ms: float
+    used_ms: float
+
+
 class NodeRegistry:
-    """What each node may speak of, remembered for some seconds: every report asks."""
+    """What each node may speak of, remembered for some seconds: every report asks. Whoever asks the database asks for
+    others along, whose time is half over and who speak, too.
+    """
 
     def __init__(self, database: Database, clock: Clock, cluster: str) -> None:
         self._database = database
         self._clock = clock
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[Assigned, float]] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        """Whose time is over first comes first."""
         self._asking: GroupCommit[str, Assigned] = GroupCommit(self._ask)
 
     def __len__(self) -> int:
@@ -137,9 +153,13 @@ class NodeRegistry:
 
     def remembered(self, node: str, enough: Callable[[Assigned], bool]) -> Assigned | None:
         """What is remembered of a node, if it is enough."""
+        now_ms = self._clock.elapsed_ms()
         with self._lock:
-            entry = self._known.get(node)
-        return entry[0] if entry is not None and self._clock.elapsed_ms() < entry[1] and enough(entry[0]) else None
+            known = self._known.get(node)
+        if known is None:
+            return None
+        known.used_ms = now_ms
+        return known.assigned if now_ms < known.until_ms and enough(known.assigned) else None
 
     def of(self, node: str, enough: Callable[[Assigned], bool]) -> Assigned:
         """What a node may speak of, as it is now unless what is remembered is enough."""
@@ -151,15 +171,32 @@ class NodeRegistry:
         return await self._asking.submit(node)
 
     def _ask(self, names: Sequence[str]) -> Sequence[Assigned]:
-        until_ms = self._clock.elapsed_ms() + REGISTRY_TTL_MS
-        found = self._database.read(_assigned, names, self._cluster)
+        now_ms = self._clock.elapsed_ms()
+        along = self._due(now_ms, set(names))
+        found = self._database.read(_assigned, (*names, *along), self._cluster)
         with self._lock:
-            for node, assigned in zip(names, found, strict=True):
-                self._known[node] = (assigned, until_ms)
-                self._known.move_to_end(node)
+            for node, assigned in zip((*names, *along), found, strict=True):
+                # Not of those that were asked for or forgotten meanwhile.
+                if node not in along or self._known.get(node) is along[node]:
+                    self._known[node] = _Known(assigned, now_ms + REGISTRY_TTL_MS, now_ms)
+                    self._known.move_to_end(node)
             while len(self._known) > REGISTRY_SIZE_MAX:
                 self._known.popitem(last=False)
-        return found
+        return found[: len(names)]
+
+    def _due(self, now_ms: float, asked: Container[str]) -> dict[str, _Known]:
+        """Who will ask soon; those who speak no more are forgotten."""
+        soon_ms, spoke_ms = now_ms + REGISTRY_TTL_MS / 2, now_ms - REGISTRY_TTL_MS / 2
+        with self._lock:
+            first = list(islice(self._known.items(), ALONG_MAX))
+            for node, known in first:
+                if known.used_ms < spoke_ms and known.until_ms < now_ms:
+                    del self._known[node]
+        return {
+            node: known
+            for node, known in first
+            if known.used_ms >= spoke_ms and known.until_ms < soon_ms and node not in asked
+        }
 
     def forget(self, node: str) -> None:
         """Ask again next time."""

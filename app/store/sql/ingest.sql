@@ -26,26 +26,26 @@ SELECT shape FROM sample_shapes
 WHERE received_at = date_bin(INTERVAL '3 hours', now(), TIMESTAMPTZ '2000-01-01 00:00:00+00') AND shape = ANY(:shapes)
 
 -- name: move_heads
--- The newest reports of these sources, received now.
+-- The newest reports of these sources, received now; of those that are nodes, who speaks for them and what they applied:
+-- under one boot that only rises.
+WITH new AS (
+    SELECT * FROM unnest(CAST(:sources AS text[]), CAST(:boots AS text[]), CAST(:sequences AS int8[]),
+        CAST(:times AS timestamptz[]), CAST(:nodes AS text[]), CAST(:generations AS int8[]))
+        AS new (source, boot_id, sequence, observed_at, node_id, generation)
+), spoken AS (
+    UPDATE node_states AS state
+    SET last_report_at = now(), boot_id = new.boot_id,
+        generation_applied = CASE WHEN state.boot_id = new.boot_id
+            THEN greatest(state.generation_applied, new.generation) ELSE new.generation END
+    FROM new WHERE state.node_id = new.node_id
+)
 UPDATE report_heads AS head
 SET boot_id = new.boot_id, sequence = new.sequence, observed_at = new.observed_at, received_at = now()
-FROM unnest(CAST(:sources AS text[]), CAST(:boots AS text[]), CAST(:sequences AS int8[]), CAST(:times AS timestamptz[]))
-    AS new (source, boot_id, sequence, observed_at)
-WHERE head.source = new.source
+FROM new WHERE head.source = new.source
 
 -- name: drop_empty_heads
 -- Heads that no report took.
 DELETE FROM report_heads WHERE source = ANY(:sources) AND boot_id = ''
-
--- name: move_node_states
--- Who speaks for these nodes, and what they applied: under one boot that only rises.
-UPDATE node_states AS state
-SET last_report_at = now(), boot_id = new.boot_id,
-    generation_applied = CASE WHEN state.boot_id = new.boot_id
-        THEN greatest(state.generation_applied, new.generation) ELSE new.generation END
-FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[]), CAST(:generations AS int8[]))
-    AS new (node_id, boot_id, generation)
-WHERE state.node_id = new.node_id
 
 -- name: add_progress
 -- What was done of jobs and tasks, added to those that exist.

@@ -16,7 +16,8 @@ from agents.wire import DeviceReport, EdgeReport, Join, RateSample, ReplicaRepor
 from app import kinds
 from app.kinds import Kind
 from app.store import documents, nodes
-from app.store.ingest import SAMPLE_TYPES, SHAPE_TYPES, copy, sample_rows
+from app.store.binary import Packed
+from app.store.ingest import SAMPLE_TYPES, SHAPE_TYPES, sample_rows
 from app.store.tables import job_progress, told_replicas
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Device, GpuType, Node
@@ -176,9 +177,10 @@ def put_samples(session: Session, said: Report, received_at: datetime) -> None:
         "SELECT FROM sample_shapes WHERE received_at = %s AND shape = %s", (shaped_at, shape[0])
     ).rowcount
     at = {"received_at": "timestamptz"}
-    copy(connection, "sample_shapes", at | SHAPE_TYPES, [(shaped_at, *shape)] if not known else [])
+    shapes, samples = Packed("sample_shapes", at | SHAPE_TYPES), Packed("node_samples", at | SAMPLE_TYPES)
+    shapes.copy(connection, [shapes.row((shaped_at, *shape))] if not known else [])
     at["shaped_at"] = "timestamptz"
-    copy(connection, "node_samples", at | SAMPLE_TYPES, [(received_at, shaped_at, *sample)])
+    samples.copy(connection, [samples.row((received_at, shaped_at, *sample))])
 
 
 def put_rows(session: Session, said: Report, received_at: datetime) -> None:

@@ -362,7 +362,7 @@ def test_the_door_answers_for_lanes_that_are_full() -> None:
 
     def ask(path: str = reports, **headers: str) -> bytes | None:
         said = {"authorization": "Bearer good", **headers}
-        return door.turn_away("POST", path, [(name.encode(), text.encode()) for name, text in said.items()])
+        return door.meet("POST", path, [(name.encode(), text.encode()) for name, text in said.items()])
 
     assert ask() is None
     stranger = lanes.lane_of("POST", reports, "Bearer good")

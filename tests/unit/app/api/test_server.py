@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from app.api import server
+from app.api.admission import Answer, Errand
 from app.api.server import (
     BODY_STEP_BYTES,
     BODY_STEP_S,
@@ -25,6 +26,7 @@ from app.api.server import (
     Connections,
     Http,
 )
+from app.authority import Presented
 
 BODY_BYTES_MAX = 1_000_000
 HEAD = b"POST /v1/x HTTP/1.1\r\nHost: x\r\n"
@@ -109,7 +111,9 @@ class _House:
         self.loop = _Loop()
         self.heard: list[bytes] = []
         self.turned: list[str] = []
-        self.is_full = self.is_early = False
+        self.taken: list[bytes] = []
+        self.says: Answer | None = Answer(200, b"content-length: 5\r\n\r\ntaken")
+        self.is_full = self.is_early = self.is_short = False
         self._limits = Connections(total_max, per_peer_max)
         self._config = uvicorn.Config(
             self._answer, log_config=None, timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3", ws="none"
@@ -124,15 +128,21 @@ class _House:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    def _turn_away(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> bytes | None:
+    def _meet(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> bytes | Errand | None:
         self.turned += [f"{method} {path} {len(headers)}"] * self.is_full
-        return b"content-length: 4\r\n\r\nfull" if self.is_full else None
+        if self.is_full:
+            return b"content-length: 4\r\n\r\nfull"
+        return self._take if self.is_short else None
+
+    async def _take(self, body: bytes, _receive: Receive, _shown: Presented | None) -> Answer | None:
+        self.taken.append(body)
+        return self.says
 
     def connect(self, peer: str = "1.2.3.4") -> tuple[Http, _Transport]:
         made = Http(
             self._limits,
             BODY_BYTES_MAX,
-            self._turn_away,
+            self._meet,
             config=self._config,
             server_state=ServerState(),
             app_state={},
@@ -327,6 +337,61 @@ def test_who_is_turned_away_keeps_the_connection_and_nothing_is_made_of_the_body
     house.loop.run()
     assert house.heard == [b"/v1/x hi"]
     assert (transport.is_aborted, house.loop.due()) == (False, [KEEP_ALIVE_S])
+
+
+def test_who_is_shown_the_short_way_is_taken_with_a_whole_body_and_keeps_the_connection(make_house: MakeHouse) -> None:
+    house = make_house()
+    connection, transport = house.connect()
+    house.is_short = True
+    connection.data_received(HEAD + b"Content-Length: 10\r\n\r\n01234")
+    assert (house.loop.started, house.loop.due()) == ([], [BODY_STEP_S])
+    connection.data_received(b"56789")
+    assert transport.written == b""
+    house.loop.run()
+    assert transport.written == b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\ntaken"
+    assert (house.taken, house.heard, house.loop.due()) == ([b"0123456789"], [], [KEEP_ALIVE_S])
+    # Whoever cannot be taken so goes to the application with all of it.
+    house.says = None
+    connection.data_received(HEAD + b"Content-Length: 2\r\n\r\nhi")
+    house.loop.run()
+    assert (house.taken[1:], house.heard) == ([b"hi"], [b"/v1/x hi"])
+    assert (transport.is_aborted, transport.is_ended, house.loop.due()) == (False, False, [KEEP_ALIVE_S])
+
+
+@pytest.mark.parametrize("who", ["the errand", "the server"])
+def test_the_short_way_says_so_where_a_connection_is_to_end(make_house: MakeHouse, who: str) -> None:
+    house = make_house()
+    connection, transport = house.connect()
+    house.is_short = True
+    connection.data_received(HEAD + b"Content-Length: 1\r\n\r\na")
+    if who == "the errand":
+        house.says = Answer(200, b"content-length: 0\r\n\r\n", closes=True)
+    else:
+        connection.shutdown()
+    house.loop.run()
+    assert b"\r\nconnection: close\r\n" in transport.written
+    assert transport.is_ended
+
+
+def test_nothing_is_said_to_who_has_hung_up_on_the_short_way(make_house: MakeHouse) -> None:
+    house = make_house()
+    connection, transport = house.connect()
+    house.is_short = True
+    connection.data_received(HEAD + b"Content-Length: 2\r\n\r\nab")
+    connection.connection_lost(None)
+    house.loop.run()
+    assert (house.taken, transport.written) == ([], b"")
+
+
+def test_the_short_way_keeps_the_order_of_answers(make_house: MakeHouse) -> None:
+    house = make_house()
+    connection, transport = house.connect()
+    house.is_short = True
+    request = HEAD + b"Content-Length: 1\r\n\r\n"
+    connection.data_received(request + b"a" + request + b"b")
+    house.loop.run()
+    assert (house.taken, house.heard) == ([b"a"], [b"/v1/x b"])
+    assert transport.written.index(b"taken") < transport.written.index(b"content-length: 0")
 
 
 def test_answers_keep_their_order_where_some_are_turned_away(make_house: MakeHouse) -> None:
