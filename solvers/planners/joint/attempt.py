@@ -322,9 +322,7 @@ class Attempt:
         return Certificate.of(loose, prices, self.spare_deadline(units), kept.patterns if same else ())
 
     def closer_deadline(self) -> Deadline:
-        """What branching may take for a nearer bound of the plan: no more work than there is time for, since its parts
-        are parts of that.
-        """
+        """What branching may take for a nearer bound: no more work than there is time for, for parts are of that."""
         units = min(CLOSER_UNITS, CLOSER_TIMES * (self.request.budget.work_units or CLOSER_UNITS))
         return self.spare_deadline(max(1, int(self.spare_deadline(units).units_until(0.0))))
 

@@ -144,9 +144,7 @@ def reach_terms(policy: Policy) -> ReachTerms:
 
 
 def scope_of(reading: Reading, restless: frozenset[int], full_at_s: float | None) -> frozenset[int] | None:
-    """Workloads that may change, by number; None for all. `full_at_s`: when the last full solve was, as snapshots
-    count; None: that is not known.
-    """
+    """Workloads that may change, by number; None for all. `full_at_s`: of the last full solve; None: not known."""
     snapshot = reading.snapshot
     if not reading.standing_patterns or full_at_s is None:
         return None

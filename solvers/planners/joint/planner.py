@@ -68,9 +68,7 @@ class Joint(Recalling):
         return SPEC
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        """A plan always, and the patterns to begin with next time. Raises EngineError when the solver fails and there
-        was no time for a first plan.
-        """
+        """A plan always, and patterns for next time. Raises EngineError without one, where the solver fails."""
         clock = Deadline(ANSWERING_PART * request.budget.deadline_s)
         first = None if request.snapshot.target.assignments else self._first(request, reporter)
         reading = read(request.snapshot, request.movable)
@@ -384,9 +382,7 @@ def _by_way(attempt: Attempt, found: Found, plan: Plan, seats: Seats) -> tuple[P
 def better(
     snapshot: Snapshot, movable: tuple[WorkloadId, ...], plans: Sequence[Plan], interrupted: Sequence[float] = ()
 ) -> int:
-    """Index of the plan to propose; the first one sets the mark. `interrupted`: what counts as unserved of each as
-    well, where it is known.
-    """
+    """Index of the plan to propose; the first sets the mark. `interrupted`: counts as unserved, where known."""
     terms, aims = snapshot.policy.terms, [aim_of(snapshot, plan) for plan in plans]
     more = interrupted or [0.0] * len(plans)
     keys = [replace(aim, unserved=aim.unserved + part).key(terms) for aim, part in zip(aims, more, strict=True)]

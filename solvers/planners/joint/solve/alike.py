@@ -23,9 +23,7 @@ class Alike:
 
     @staticmethod
     def of(whole: JointProblem, *, by_domain: bool = False) -> Alike:
-        """A relaxation: replicas need not be in several failure domains, if these are not kept apart, and caps let the
-        rest of a pool draw more.
-        """
+        """A relaxation: failure domains may not be kept apart, and caps let the rest of a pool draw more."""
         number, first, pool = dict[tuple[object, ...], int](), list[int](), list[int]()
         kinds = [np.flatnonzero(whole.kind_pool == at) for at in range(len(whole.pools))]
         for at, item in enumerate(whole.pools):

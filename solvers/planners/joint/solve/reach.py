@@ -46,7 +46,8 @@ ENTRIES, COLUMNS_LEAST = 30_000, 250
 """Of the integer programme: rows times columns; and columns."""
 NODES_LEAST, NODES_MAX = 5.0, 30.0
 """That are looked at, where work is counted."""
-GAP = 5e-4
+GAP, FAR = 5e-4, 0.02
+"""Of the integer programme: what is nothing; where it ends so far from its bound, smaller ones inside it find more."""
 DUST = 1e-6
 SURE = 1e-6
 """Of what must be served, beside it: engines round."""
@@ -372,11 +373,14 @@ class _ReachProgramme:
         most = min(useful, max(self.stands.count, COLUMNS_LEAST, ENTRIES // len(self.lower)))
         chosen = np.sort(np.argsort(reduced, kind="stable")[:most])
         nodes = min(NODES_MAX, max(NODES_LEAST, ENTRIES * NODES_MAX / (len(self.lower) * max(1, most))))
-        work = None if deadline.work_units is None else nodes
-        limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
         some = np.concatenate([np.arange(self.first), self.first + chosen])
         program = programme_of(columns.take(some), self.integer[some], self.lower, self.upper)
-        answer = create(ENGINE).solve(program, limits, None if stays is None else stays[some])
+        work, begin = None if deadline.work_units is None else nodes, None if stays is None else stays[some]
+        limits = Limits(time_s=deadline.time_left_s, work=work, gap=GAP, within=False)
+        answer = create(ENGINE).solve(program, limits, begin)
+        if answer.objective - answer.bound > FAR * abs(answer.bound) and not deadline.over:
+            limits, begin = replace(limits, within=True), begin if answer.values is None else answer.values
+            answer = create(ENGINE).solve(program, limits, begin)
         if answer.values is not None and answer.objective < usd:
             self.left_usd = answer.objective - relaxed.value
             counts[:] = 0
