@@ -1,4 +1,4 @@
-"""Which way a request takes: straight, or through the proxy that the environment names; to this machine always straight."""
+"""Which way a request takes: straight, or through the proxy that the environment names; straight to this machine."""
 
 from __future__ import annotations
 
