@@ -197,13 +197,18 @@ def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableT
     elif form is Format.NAME:
         sys.stdout.write("".join(f"{name}\n" for name in names_of(answer)))
     elif form is Format.JSON:
-        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False, default=str) + "\n")
+        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=not _writes_all(), default=str) + "\n")
     elif form is Format.YAML:
         import yaml
 
-        sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True))
+        sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=_writes_all()))
     else:
         say(*parts)
+
+
+def _writes_all() -> bool:
+    """Whether standard output has every character; else programs read escapes."""
+    return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import stat
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from app.cli.options import connect
 from app.cli.output import CommandError, Exit
 from app.client.connection import CLIENT_FILE, Connection, read_connection, write_connection
 from solvers.errors import InputError
-from tests.unit.app.cli.conftest import Headroom
+from tests.unit.app.cli.conftest import Headroom, Served
 
 STORED = Connection(server="http://127.0.0.1:8080", token="stored")
 
@@ -61,38 +58,6 @@ def test_a_broken_file_is_named(home: Path) -> None:
     (home / CLIENT_FILE).write_text("{}")
     with pytest.raises(InputError, match=r"client\.json"):
         connect(None, None)
-
-
-class Served:
-    """A server of this machine, and what it was asked."""
-
-    def __init__(self) -> None:
-        asked = self.asked = list[str]()
-
-        class Answers(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                asked.append(self.path)
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.end_headers()
-                self.wfile.write(b'{"items": [], "next_cursor": null}')
-
-            def log_message(self, *_: object) -> None:
-                """Not to standard error."""
-
-        self.server = HTTPServer(("127.0.0.1", 0), Answers)
-        self.port = self.server.server_port
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    made = Served()
-    thread = threading.Thread(target=made.server.serve_forever)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
 
 
 PROXIES = ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy")
