@@ -6,9 +6,10 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.unit.app.cli.conftest import Api, Headroom
+from tests.unit.app.cli.conftest import Api, Headroom, page
 
 
 @dataclass(frozen=True)
@@ -67,3 +68,29 @@ def test_a_closed_standard_input_is_one_line(api: Api, headroom: Headroom, monke
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"kind: \xff"), "utf-8"))
     answer = headroom("apply", "-f", "-")
     assert (answer.status, answer.err) == (2, "headroom: standard input: not UTF-8 text\n")
+
+
+@pytest.mark.parametrize("name", ["nope.csv", "nope.json"])
+def test_measurements_that_are_not_there_are_wrong_input(api: Api, headroom: Headroom, name: str) -> None:
+    answer = headroom("profiles", "import", name)
+    assert (answer.status, answer.err) == (2, f"headroom: {name}: no such file\n")
+
+
+@pytest.mark.parametrize("words", [("drain", ""), ("uncordon", ""), ("nodes", "revoke", ""), ("token", "revoke", "")])
+def test_an_empty_name_is_sent_to_nobody(api: Api, headroom: Headroom, words: tuple[str, ...]) -> None:
+    answer = headroom(*words)
+    assert (answer.status, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert "a name is empty" in answer.err
+    assert api.asked == []
+
+
+@pytest.mark.parametrize("what", ["cost", "focus"])
+def test_a_report_on_a_project_that_is_not_there_says_so(api: Api, headroom: Headroom, what: str) -> None:
+    api.answers["GET /v1/costs"] = {"items": [], "usd": 0, "start": "a", "end": "b", "accounting": "share"}
+    api.answers["GET /v1/costs/focus"] = httpx.Response(200, text="BilledCost\n")
+    api.answers["GET /v1/projects"] = page({"name": "vision"})
+    answer = headroom("report", what, "--project", "visoin")
+    assert (answer.status, answer.out) == (3, "")
+    assert "did you mean vision" in answer.err
+    api.answers["GET /v1/projects/visoin"] = {"name": "visoin"}
+    assert headroom("report", what, "--project", "visoin").status == 0
