@@ -23,6 +23,7 @@ from headroom_client.wire import (
     ApiError,
     Document,
     UnreachableError,
+    WrongUseError,
     answer_of,
     given,
     key_of,
@@ -376,6 +377,8 @@ class Calls:
         attempts_max: int | None = None,
         **terms: Any,
     ) -> ApiAnswer:
+        if "//" in path or path.endswith("/"):
+            raise WrongUseError(f"a name is empty: {method} {path} would ask for something else")
         terms["headers"] = dict(headers or {})
         if method == "POST":
             terms["headers"].setdefault("Idempotency-Key", str(uuid.uuid4()))

@@ -23,7 +23,7 @@ class Client(Calls, Sync):
         transport: httpx.BaseTransport | None = None,
         attempts_max: int = ATTEMPTS_MAX,
     ) -> None:
-        self._own = httpx.Client(transport=transport, **terms(server, token, timeout_s))
+        self._own = httpx.Client(transport=transport, **terms(server, token, timeout_s, transport))
         super().__init__(server.rstrip("/"), Blocking(self._own), attempts_max)
 
     def __enter__(self) -> Client:
@@ -52,7 +52,7 @@ class AsyncClient(Calls, Async):
         transport: httpx.AsyncBaseTransport | None = None,
         attempts_max: int = ATTEMPTS_MAX,
     ) -> None:
-        self._own = httpx.AsyncClient(transport=transport, **terms(server, token, timeout_s))
+        self._own = httpx.AsyncClient(transport=transport, **terms(server, token, timeout_s, transport))
         super().__init__(server.rstrip("/"), Awaiting(self._own), attempts_max)
 
     async def __aenter__(self) -> AsyncClient:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import httpx
 
+from headroom_client.way import way
 from headroom_client.wire import ApiError, WrongUseError, problem_of
 
 STREAM_SILENT_S = 60.0
@@ -17,14 +17,24 @@ STREAM_SILENT_S = 60.0
 _PATIENCE = httpx.Timeout(10.0, read=STREAM_SILENT_S)
 
 
-def terms(server: str, token: str, timeout_s: float) -> dict[str, Any]:
+def terms(server: str, token: str, timeout_s: float, transport: object | None) -> dict[str, Any]:
     """What either of httpx' clients is told."""
     if not server.startswith(("http://", "https://")):
         raise WrongUseError(f"the server address {server!r} must start with http:// or https://")
+    try:
+        address = httpx.URL(server)
+    except httpx.InvalidURL as error:
+        raise WrongUseError(f"the server address {server!r} cannot be read: {str(error).rstrip('.')}") from None
+    if not address.host:
+        raise WrongUseError(f"the server address {server!r} names no host")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise WrongUseError("the token holds what no token does: spaces, line breaks, or characters that are not ASCII")
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    # Where nothing is encrypted nobody's certificate is believed: to read whom the system trusts takes long.
-    verify = server.startswith("https://") or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return {"base_url": server, "headers": headers, "timeout": timeout_s, "verify": verify}
+    try:
+        taken = way(address) if transport is None else {}
+    except ValueError as error:
+        raise WrongUseError(str(error)) from None
+    return {"base_url": address, "headers": headers, "timeout": timeout_s, **taken}
 
 
 class Blocking:

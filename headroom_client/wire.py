@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 import httpx
 
+from headroom_client.way import through
+
 Document = dict[str, Any]
 
 
@@ -53,14 +55,15 @@ class UnreachableError(ClientError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAnswer:
-    """A successful answer: status, parsed body (None when empty), the version tag, and how far what is believed has
-    come with what is stored (`learned`, `learning`, `failed`), if any.
+    """A successful answer: status, parsed body (None when empty), the version tag, how far what is believed has come
+    with what is stored (`learned`, `learning`, `failed`), if any, and what the server's clock said.
     """
 
     status: int
     body: Any
     etag: str | None
     belief: str | None = None
+    date: str | None = None
 
 
 def given(wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +134,11 @@ def answer_of(response: httpx.Response) -> ApiAnswer:
         body = response.json() if is_json else response.text
     headers = response.headers
     return ApiAnswer(
-        status=response.status_code, body=body, etag=headers.get("etag"), belief=headers.get("headroom-belief")
+        status=response.status_code,
+        body=body,
+        etag=headers.get("etag"),
+        belief=headers.get("headroom-belief"),
+        date=headers.get("date"),
     )
 
 
@@ -139,7 +146,8 @@ def problem_of(response: httpx.Response) -> Mapping[str, Any]:
     try:
         problem = response.json()
     except ValueError:
-        return {"detail": f"{response.request.method} {response.request.url.path} answered {response.status_code}"}
+        asked = response.request
+        return {"detail": f"{asked.method} {asked.url.path} answered {response.status_code}{through(asked.url)}"}
     return problem if isinstance(problem, Mapping) else {}
 
 
@@ -153,6 +161,6 @@ def pause_s(response: httpx.Response, attempt: int) -> float:
 
 def no_answer(server: str, error: httpx.TransportError) -> str:
     if isinstance(error, httpx.TimeoutException):
-        return f"{server} did not answer in time"
+        return f"{server} did not answer in time{through(httpx.URL(server))}"
     reason = str(error).strip() or type(error).__name__
-    return f"cannot reach {server}: {reason}"
+    return f"cannot reach {server}{through(httpx.URL(server))}: {reason}"

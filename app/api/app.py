@@ -83,6 +83,7 @@ class _Exchange:
         "_app",
         "_headers",
         "_lags_s",
+        "_method",
         "_options",
         "_read",
         "_receive",
@@ -96,7 +97,9 @@ class _Exchange:
     def __init__(self, app: ASGIApp, options: EdgeOptions, scope: Scope, receive: Receive, send: Send) -> None:
         self._app = app
         self._options = options
-        self._scope = scope
+        self._method = scope["method"]
+        # What HEAD asks for is what GET would be told, without the body.
+        self._scope = {**scope, "method": "GET"} if self._method == "HEAD" else scope
         self._receive = receive
         self._send = send
         self._read = 0
@@ -105,7 +108,7 @@ class _Exchange:
         self._headers = dict(scope["headers"])
         self.request_id = request_id_of(self._headers, options.new_id)
         self.status = 0
-        scope.setdefault("state", {})["request_id"] = self.request_id
+        self._scope.setdefault("state", {})["request_id"] = self.request_id
 
     async def serve(self) -> None:
         """Run the application; whatever escapes it becomes a problem."""
@@ -149,11 +152,17 @@ class _Exchange:
                 # The next request of a kept connection belongs to another process.
                 message["headers"].append((b"connection", b"close"))
             self._count(self.status)
+        if self._method == "HEAD":
+            if message["type"] != "http.response.start":
+                return
+            await self._send(message)
+            # At once, for a stream has no end.
+            message = {"type": "http.response.body", "body": b""}
         await self._send(message)
 
     def _count(self, status: int) -> None:
         taken_s = (self._options.elapsed_ms() - self._started_ms) / 1000.0
-        self._options.metrics.observe(self._scope["method"], _route_of(self._scope), status, taken_s)
+        self._options.metrics.observe(self._method, _route_of(self._scope), status, taken_s)
 
     def _header(self, name: bytes) -> str:
         return str(self._headers.get(name, b"").decode("latin-1"))
@@ -193,7 +202,7 @@ THREADS_MAX = 40
 DESCRIPTION = (
     "Headroom finds the cheapest plan that keeps every SLO on a mixed GPU fleet, explains it and lets agents hold it. "
     "Errors are RFC 9457 problems with stable codes. PUT is declarative and guarded by If-Match; POST takes an "
-    "Idempotency-Key; lists are paged by cursor; unknown fields are refused."
+    "Idempotency-Key; lists are paged by cursor; unknown fields are refused. HEAD is answered where GET is."
 )
 
 

@@ -172,7 +172,12 @@ NEVER = -1
 """A version that no document has: If-Match with foreign tags matches nothing."""
 
 IfMatch = Annotated[
-    str | None, Header(alias="If-Match", max_length=200, description='Version that must be current, such as `"3"`.')
+    str | None,
+    Header(
+        alias="If-Match",
+        max_length=200,
+        description='Version that must be current, such as `"3"`; `*`: any that stands.',
+    ),
 ]
 IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", max_length=200, description="`*`: only create.")]
 HeldTag = Annotated[str | None, Header(alias="If-None-Match", max_length=400, description="Tags you hold.")]
@@ -185,9 +190,16 @@ def etag(version: int | str) -> str:
 def precondition(if_match: str | None, if_none_match: str | None = None) -> Precondition:
     """What a write demands.
 
-    Raises FieldsError for anything but one tag in If-Match and `*` in If-None-Match.
+    Raises FieldsError for anything but one tag or `*` in If-Match and `*` in If-None-Match.
     """
+    if demands_any(if_match):
+        return Precondition(present=True, absent=_absent(if_none_match))
     return Precondition(version=_expected(if_match), absent=_absent(if_none_match))
+
+
+def demands_any(if_match: str | None) -> bool:
+    """Whether it only has to stand."""
+    return if_match is not None and if_match.strip() == "*"
 
 
 def _expected(if_match: str | None) -> int | None:
@@ -195,7 +207,7 @@ def _expected(if_match: str | None) -> int | None:
         return None
     found = _TAG.fullmatch(if_match.strip())
     if found is None:
-        raise FieldsError.of("header:If-Match", 'If-Match takes one tag, such as "3"')
+        raise FieldsError.of("header:If-Match", 'If-Match takes one tag, such as "3", or *')
     weak, text = found.groups()
     return int(text) if not weak and text.isascii() and text.isdigit() and len(text) < 19 else NEVER
 

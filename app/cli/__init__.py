@@ -4,15 +4,45 @@ themselves.
 
 from __future__ import annotations
 
+import codecs
 import gc
+import os
+import sys
+from pathlib import Path
 
 OBJECTS_NEW = 20_000
 """So many before they are looked through for garbage: what is loaded is none."""
 
 
+PLAIN = {"█": "#", "·": ".", "…": "...", "–": "-", "—": "-", "→": "->", "×": "x", "≥": ">=", "≤": "<="}
+"""What is written for a character that standard output cannot write; for any other a question mark."""
+
+
+def plainly(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of codecs."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+def ready_streams() -> None:
+    """What is written can always be: standard streams that were closed lead nowhere, and no encoding is too small."""
+    while (held := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(held)
+    codecs.register_error("headroom.plain", plainly)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif name == "stdout":
+            stream.reconfigure(errors="headroom.plain")
+
+
 def main() -> int:
     """Entry point of `headroom`: run one command and return its exit status."""
     gc.set_threshold(OBJECTS_NEW)
+    ready_streams()
     from app.cli.program import run
 
     try:

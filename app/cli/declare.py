@@ -36,9 +36,10 @@ from app.client.documents import (
     labels_merged,
     read_documents,
     told_near,
+    unsayable,
 )
 from app.kinds import Kind
-from app.marked import UnreadableError
+from app.marked import UnreadableError, read_marked
 from headroom_client import ApiError, Client, ClientError, Document, key_of
 from solvers.errors import HeadroomError, InputError, did_you_mean
 
@@ -332,12 +333,13 @@ def patch(
     token: Token = None,
 ) -> None:
     """Change some fields of a document: null goes back to the default, lists are replaced whole."""
-    try:
-        said = yaml.safe_load(wish)
-    except yaml.YAMLError:
-        said = None
+    # As YAML, for few write JSON's quotes in a shell.
+    marked = read_marked(f"--- {wish}" if wish.lstrip().startswith("{") else wish, "--patch")
+    said = marked[0].plain if len(marked) == 1 else None
     if not isinstance(said, dict):
         raise InputError('--patch takes an object, such as {"priority": 70}')
+    if unsaid := unsayable(marked[0]):
+        raise UnreadableError(unsaid)
     kind, key = kind_and_key(names)
     with connect(server, token) as client, told_near(client, kind, key):
         before = client.get(kind.name, *key)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -133,7 +134,8 @@ def sentence_of(error: BaseException) -> str | None:
         return error.message
     if isinstance(error, ModuleNotFoundError) and _top(error) in EXTRAS:
         extra = EXTRAS[_top(error)]
-        how = f'pip install ".[{extra}]" in a checkout of Headroom'
+        # The locks of a checkout bring every extra but torch's, with hashes.
+        how = "make venv" if _CHECKOUT and extra != "rl" else f'pip install ".[{extra}]" in a checkout of Headroom'
         return f"needs headroom-gpu[{extra}] ({_top(error)} is missing): {how}"
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
@@ -164,6 +166,7 @@ def _top(error: ModuleNotFoundError) -> str:
     return (error.name or "").partition(".")[0]
 
 
+_CHECKOUT = (Path(__file__).parents[2] / "requirements-dev.lock").is_file()
 Cell = str | Callable[[Any], object]
 _PIPE_COLUMNS = 400
 _STDOUT, _STDERR = 1, 2
@@ -197,13 +200,18 @@ def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableT
     elif form is Format.NAME:
         sys.stdout.write("".join(f"{name}\n" for name in names_of(answer)))
     elif form is Format.JSON:
-        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False, default=str) + "\n")
+        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=not _writes_all(), default=str) + "\n")
     elif form is Format.YAML:
         import yaml
 
-        sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True))
+        sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=_writes_all()))
     else:
         say(*parts)
+
+
+def _writes_all() -> bool:
+    """Whether standard output has every character; else programs read escapes."""
+    return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:

@@ -25,7 +25,7 @@ from app.settings import Settings, load_settings
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
-    from app.demo.home import Home, Message
+    from app.demo.home import Home, Message, SupervisorState
 
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (HEADROOM_HOST).", show_default=False)]
 Port = Annotated[
@@ -64,16 +64,15 @@ def up(
     home.prepare()
     found = holder(home)
     if isinstance(found, SupervisorState):
-        where = f"at {found.address} (process {found.supervisor.pid})"
-        typer.echo(f"headroom is already running {where}; stop it with: headroom down")
+        _say_running(found, progress_descriptor)
         return
     found.close()
     if foreground:
         _supervise(settings, demo=not no_demo, verbose=verbose, progress_descriptor=progress_descriptor)
         return
     arguments = ["--foreground", *(["--no-demo"] if no_demo else []), "--host", settings.host]
-    _detach(home, [*arguments, "--port", str(settings.port)], verbose=verbose)
-    _say_welcome(home, demo=not no_demo)
+    if _detach(home, [*arguments, "--port", str(settings.port)], verbose=verbose):
+        _say_welcome(home, demo=not no_demo)
 
 
 def down() -> None:
@@ -252,10 +251,23 @@ def _database_url() -> str:
     return embedded_url(settings.home)
 
 
+def _say_running(found: SupervisorState, progress_descriptor: int | None) -> None:
+    """Where another one runs, to whoever asked for one: it may have come first since that one looked."""
+    from app.demo.home import Message, Teller
+
+    where = f"at {found.address} (process {found.supervisor.pid})"
+    told = f"headroom is already running {where}; stop it with: headroom down"
+    if progress_descriptor is None:
+        typer.echo(told)
+    else:
+        Teller(progress_descriptor).tell(Message(event="running", text=told))
+
+
 def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descriptor: int | None) -> None:
-    from app.demo.home import Home, Message, Teller
+    from app.demo.home import Home, Message, SupervisorState, Teller
+    from app.demo.process import holder
     from app.demo.rooms import LocalRooms, Order
-    from app.demo.supervisor import Supervisor
+    from app.demo.supervisor import AlreadyRunningError, Supervisor
 
     _configure_logs(settings.log_level)
     teller = Teller(progress_descriptor) if progress_descriptor is not None else None
@@ -279,6 +291,9 @@ def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descri
     try:
         Supervisor(order, home, LocalRooms(order, home), phase).run(ready)
     except Exception as error:
+        if isinstance(error, AlreadyRunningError) and isinstance(found := holder(home), SupervisorState):
+            _say_running(found, progress_descriptor)
+            return
         sentence = sentence_of(error)
         if teller is None or sentence is None:
             raise
@@ -286,7 +301,8 @@ def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descri
         raise typer.Exit(exit_code_of(error)) from error
 
 
-def _detach(home: Home, arguments: list[str], *, verbose: bool) -> None:
+def _detach(home: Home, arguments: list[str], *, verbose: bool) -> bool:
+    """Whether it is the one that runs now."""
     from app.demo.home import listen
 
     reading, writing = os.pipe()
@@ -305,7 +321,7 @@ def _detach(home: Home, arguments: list[str], *, verbose: bool) -> None:
     try:
         for message in listen(reading):
             last = message
-            if verbose and message.event != "failed":
+            if verbose and message.event in ("phase", "ready"):
                 typer.echo(f"  {message.text:<12} {message.elapsed_s:6.2f} s")
     except KeyboardInterrupt:
         supervisor.terminate()
@@ -314,8 +330,11 @@ def _detach(home: Home, arguments: list[str], *, verbose: bool) -> None:
     if last is not None and last.event == "ready":
         # It stays; leaving it unwaited is what detaching means.
         supervisor.returncode = 0
-        return
+        return True
     supervisor.wait()
+    if last is not None and last.event == "running":
+        typer.echo(last.text)
+        return False
     if last is not None and last.event == "failed":
         raise CommandError(last.text, Exit(last.exit_code))
     raise CommandError(f"the supervisor died while starting; see {home.logs / 'supervisor.log'}")

@@ -24,7 +24,8 @@ from solvers.version import VERSION
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
 
 Exit status: 0 done, 1 failed, 2 wrong usage or input, 3 not found, 4 refused, 5 conflict, 6 unreachable, 7 checked and
-found wrong, 8 needs an extra, such as headroom-gpu\\[server].
+found wrong, 8 needs an extra, such as headroom-gpu\\[server], 9 cannot be told, 130 interrupted. A reader that has seen
+enough (`| head`) changes none of them.
 """
 
 app = typer.Typer(
@@ -111,11 +112,26 @@ def version(output: Output = Format.TABLE) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Every expected error is one line; only a bug of ours shows a traceback."""
+    """Run one command. A reader (`| head`) that has seen enough is no failure: then nothing more can be said, not even
+    at exit.
+    """
+    status: int = Exit.OK
+    try:
+        status = _ran(arguments)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as error:
+        # Click makes an exit of it.
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
+
+
+def _ran(arguments: Sequence[str] | None) -> int:
+    """Every expected error is one line; only a bug of ours shows a traceback."""
     try:
         called = typer.main.get_command(_with(sys.argv[1:] if arguments is None else arguments))
         outcome = called.main(args=arguments, prog_name="headroom", standalone_mode=False)
-        sys.stdout.flush()
     except _ClickError as error:
         return _say_usage(error)
     except typer.Exit as error:
@@ -124,9 +140,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         typer.echo("headroom: interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; nothing more can be said, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
+        raise
     except Exception as error:
         sentence = sentence_of(error)
         if sentence is None:

@@ -357,6 +357,8 @@ def cost(
     query = {"by": group, "label": label or None, "accounting": accounting, "project": project}
     with connect(server, token) as client:
         answer = client.costs(**query, **{"from": since.isoformat(), "to": until.isoformat()})
+        if not answer["items"]:
+            _require(client, project)
     if not answer["items"] and output.is_for_people:
         typer.echo(f"headroom: {_NOTHING_YET}", err=True)
     if output is Format.CSV:
@@ -372,6 +374,13 @@ def cost(
     )
     title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
     show(answer, output, [title, table])
+
+
+def _require(client: Client, project: str | None) -> None:
+    """Nothing was spent by what there is not. Raises ApiError."""
+    if project is not None:
+        with told_near(client, kinds.PROJECT, [project]):
+            client.get("project", project)
 
 
 @report.command("focus")
@@ -390,7 +399,10 @@ def focus(
         raise InputError("FOCUS is written as CSV only")
     since, until = span_of(start, end, last)
     with connect(server, token) as client:
-        sys.stdout.write(client.focus(**{"from": since.isoformat(), "to": until.isoformat()}, project=project))
+        found = client.focus(**{"from": since.isoformat(), "to": until.isoformat()}, project=project)
+        if found.count("\n") <= 1:
+            _require(client, project)
+    sys.stdout.write(found)
 
 
 def logs(

@@ -7,6 +7,7 @@ told with file and line.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from typing import Any
 
 from app import kinds
 from app.kinds import Kind
-from app.marked import Marked, UnreadableError, read_marked
+from app.marked import Marked, UnreadableError, Where, read_marked
 from headroom_client import ApiError, Client, ClientError, Document, WrongUseError, key_of
 from solvers.errors import InputError, did_you_mean
 
@@ -165,8 +166,14 @@ class _FilesRead:
     def read(self, source: str) -> None:
         """Take in a file, a folder or standard input."""
         if source == "-":
-            text = sys.stdin.read(FILE_BYTES_MAX + 1)
-            if len(text) > FILE_BYTES_MAX:
+            try:
+                text = sys.stdin.read(FILE_BYTES_MAX + 1) if sys.stdin is not None else None
+            except UnicodeDecodeError:
+                self.faults.append("standard input: not UTF-8 text")
+                return
+            if text is None:
+                self.faults.append("standard input: closed")
+            elif len(text) > FILE_BYTES_MAX:
                 self.faults.append(f"standard input: larger than {FILE_BYTES_MAX // 2**20} MiB")
             else:
                 self._parse(text, "standard input", Path())
@@ -199,6 +206,9 @@ class _FilesRead:
 
     def _add(self, part: Marked, folder: Path) -> None:
         place = part.complaint((), "")[1].removesuffix(": ")
+        if unsaid := unsayable(part):
+            self.faults += unsaid
+            return
         try:
             document = _declared(part, folder, self._loose)
         except InputError as error:
@@ -209,6 +219,34 @@ class _FilesRead:
                 self.faults.append(f"{place}: {document.label} is already declared in {self._seen[document.label]}")
             self._seen.setdefault(document.label, place)
         self.found.append(document)
+
+
+def unsayable(part: Marked) -> list[str]:
+    """What of it JSON cannot say, each with its place."""
+    return [part.complaint(where, why)[1] for where, why in _unsaid(part.plain)]
+
+
+def _unsaid(plain: Any) -> Iterator[tuple[Where, str]]:
+    left: list[tuple[tuple[str | int, ...], Any]] = [((), plain)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, dict):
+            left += [((*where, str(key)), item) for key, item in reversed(value.items())]
+            odd = [key for key in value if not _is_text(str(key)) or not isinstance(key, str | int | float | None)]
+            if odd:
+                yield where, f"the key {odd[0]!a} is no text"
+        elif isinstance(value, list):
+            left += [((*where, index), item) for index, item in reversed(list(enumerate(value)))]
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield where, f"{value} is no number that JSON has"
+        elif isinstance(value, str) and not _is_text(value):
+            yield where, "half a character: a surrogate without its other half"
+        elif not isinstance(value, str | int | float | None):
+            yield where, f"JSON has no {type(value).__name__}"
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _text(file: Path, bytes_max: int = FILE_BYTES_MAX) -> str:

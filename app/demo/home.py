@@ -111,7 +111,7 @@ def write_private(file: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A phase that ended, readiness, or failure with the exit code the command shall have."""
+    """A phase that ended, readiness, one that runs already, or failure with the exit code the command shall have."""
 
     event: str
     text: str = ""

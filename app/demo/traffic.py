@@ -201,7 +201,7 @@ def read_routes(body: Mapping[str, Any]) -> dict[str, tuple[ReadyRoute, ...]]:
 
 class NodeEndpoints:
     def __init__(self, transport: httpx.BaseTransport | None = None) -> None:
-        self._http = httpx.Client(timeout=NODE_TIMEOUT_S, transport=transport)
+        self._http = httpx.Client(timeout=NODE_TIMEOUT_S, transport=transport, trust_env=False)
         self._silent_until_s: dict[str, float] = {}
 
     def send(self, endpoint: str, loads: Mapping[str, int], interval_s: float) -> Mapping[str, int]:

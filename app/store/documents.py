@@ -47,9 +47,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precondition:
-    """What must hold for a write: the current version, or that nothing is there yet."""
+    """What must hold for a write: the current version, that there is one, or that nothing is there yet."""
 
     version: int | None = None
+    present: bool = False
     absent: bool = False
 
 
@@ -137,7 +138,7 @@ def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = A
     key = key_of(kind, spec)
     before = find(session, kind, key, lock=True)
     if before is None:
-        if precondition.version is not None:
+        if precondition.version is not None or precondition.present:
             raise _precondition_failed(kind, key, None)
         after = _insert(session, kind, key, spec)
         if after is not None:

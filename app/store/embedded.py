@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import shlex
 import shutil
 import stat
 import subprocess
@@ -158,13 +159,15 @@ def _open_path(path: Path) -> None:
             directory.chmod(mode | stat.S_IXOTH)
 
 
-def _run(account: _Account, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # A clean environment: PGDATA, PGPORT and their like mean other servers.
+def _run(
+    account: _Account, program: str, *arguments: str, cwd: Path | None = None, data: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    # A clean environment: PGPORT and its like mean other servers.
     return subprocess.run(
         [str(_binaries() / program), *arguments],
         check=False,
-        cwd="/",
-        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+        cwd=cwd or "/",
+        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"} | ({"PGDATA": str(data)} if data else {}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -175,7 +178,8 @@ def _run(account: _Account, program: str, *arguments: str) -> subprocess.Complet
 
 
 def _pg_ctl(data: Path, account: _Account, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return _run(account, "pg_ctl", "-D", str(data), *arguments)
+    # It puts what it is told into a shell's line between double quotes: no path stands there.
+    return _run(account, "pg_ctl", *arguments, cwd=data, data=data)
 
 
 def _words(finished: subprocess.CompletedProcess[str]) -> str:
@@ -215,10 +219,11 @@ def _initialise(data: Path, account: _Account) -> None:
 
 
 def _socket_place(data: Path) -> Path:
-    """Directory of the socket: the data directory, unless that is too long for a socket address."""
-    if len(str(data)) <= SOCKET_PATH_LENGTH_MAX - len(f"/.s.PGSQL.{PORT}"):
+    """Directory of the socket: the data directory, unless that is too long for an address, or reads as several."""
+    written = os.fsencode(data)
+    if len(written) <= SOCKET_PATH_LENGTH_MAX - len(f"/.s.PGSQL.{PORT}") and not set(str(data)) & set(",\"'\\"):
         return data
-    return Path(tempfile.gettempdir()) / f"headroom-{hashlib.sha256(str(data).encode()).hexdigest()[:16]}"
+    return Path(tempfile.gettempdir()) / f"headroom-{hashlib.sha256(written).hexdigest()[:16]}"
 
 
 def _socket_path(data: Path, account: _Account) -> Path:
@@ -251,9 +256,9 @@ def _start(data: Path, sockets: Path, account: _Account) -> None:
     memory.
     """
     settings = {**SERVER_OPTIONS, "port": str(PORT), "unix_socket_directories": str(sockets)}
-    options = " ".join(f"-c {name}='{setting}'" for name, setting in settings.items())
+    options = shlex.join(word for name, setting in settings.items() for word in ("-c", f"{name}={setting}"))
     log = data / "start.log"
-    arguments = ("start", "-w", "-t", str(int(START_DEADLINE_S)), "-l", str(log), "-o", options)
+    arguments = ("start", "-w", "-t", str(int(START_DEADLINE_S)), "-l", log.name, "-o", options)
     deadline = time.monotonic() + START_DEADLINE_S
     while True:
         started = _pg_ctl(data, account, *arguments)

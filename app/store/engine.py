@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 import psycopg
 from psycopg import sql
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
@@ -52,12 +52,18 @@ def normalise_url(url: str) -> str:
         raise InputError(f"the database must be PostgreSQL, not {parsed.drivername}")
     # A server whose databases have no encoding (SQL_ASCII) would otherwise answer with bytes instead of text.
     encoded = parsed.set(drivername=DRIVER).update_query_dict({"client_encoding": "utf8"})
-    return encoded.render_as_string(hide_password=False)
+    return _written(encoded)
 
 
 def libpq_url(url: str) -> str:
     """The same URL for psycopg and other libpq clients."""
-    return make_url(normalise_url(url)).set(drivername="postgresql").render_as_string(hide_password=False)
+    return _written(make_url(normalise_url(url)).set(drivername="postgresql"))
+
+
+def _written(url: URL) -> str:
+    """As libpq reads it, too: a `+` is no space to it, and a space is nothing that it takes."""
+    head, mark, query = url.render_as_string(hide_password=False).partition("?")
+    return head.replace(" ", "%20") + mark + query.replace("+", "%20")
 
 
 def core_error(error: psycopg.Error) -> HeadroomError | None:

@@ -6,6 +6,8 @@ Alembic; every process asks which revision there is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from app.store.engine import normalise_url, translated
 from app.store.sql import named
+from solvers.errors import InputError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -44,18 +47,32 @@ def _config(url: str) -> Config:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Migrate up to `revision`. Raises TransientError when the database cannot be reached."""
+    """Migrate up to `revision`. Raises InputError when no way leads there, TransientError when nobody answers."""
     from alembic import command
 
-    with translated():
+    with translated(), _led(revision):
         command.upgrade(_config(url), revision)
 
 
 def downgrade(url: str, revision: str) -> None:
+    """Migrate down to `revision`. Raises as `upgrade` does."""
     from alembic import command
 
-    with translated():
+    with translated(), _led(revision):
         command.downgrade(_config(url), revision)
+
+
+@contextmanager
+def _led(revision: str) -> Iterator[None]:
+    from alembic.util.exc import CommandError
+
+    known = f"revisions are 0001 to {head()}, and `base` and `head`"
+    if not revision.strip():
+        raise InputError(f"a revision has a name: {known}")
+    try:
+        yield
+    except CommandError as error:
+        raise InputError(f"no way to revision {revision!r}: {str(error).rstrip('.')}; {known}") from None
 
 
 def current(url: str) -> str | None:

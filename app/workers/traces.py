@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from app.logs import EventLog
+from headroom_client.way import way
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.errors import InputError
 from solvers.version import VERSION
@@ -83,7 +84,7 @@ class Tracer:
         while (record := self._waiting.get()) is not None:
             try:
                 self._send(record)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
                 if self._well:
                     _log.warning("traces.untold", url=self._url, reason=str(error), lost=self.lost)
                 self._well = False
@@ -95,7 +96,9 @@ class Tracer:
         scope = {"scope": {"name": "headroom"}, "spans": spans_of(record)}
         body = {"resourceSpans": [{"resource": {"attributes": self._resource}, "scopeSpans": [scope]}]}
         headers = {"Content-Type": "application/json", **self._headers}
-        httpx.post(self._url, content=json.dumps(body), headers=headers, timeout=ANSWER_S).raise_for_status()
+        httpx.post(
+            self._url, content=json.dumps(body), headers=headers, timeout=ANSWER_S, **way(httpx.URL(self._url))
+        ).raise_for_status()
 
 
 def spans_of(record: CycleRecord) -> list[dict[str, Any]]:

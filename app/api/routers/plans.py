@@ -13,7 +13,7 @@ from pydantic import Field
 from app.api.auth import ClusterReader, ClusterWriter, SharedReader, visible_project
 from app.api.body import RequestBody, json_of
 from app.api.deps import context_of, deed_of, services_of
-from app.api.forms import IfMatch, Page, Paging, PlanText, Posting, answer, etag, once, said
+from app.api.forms import IfMatch, Page, Paging, PlanText, Posting, answer, demands_any, etag, once, said
 from app.api.openapi import json_body, router_of
 from app.api.problems import request_id_of
 from app.records import record
@@ -268,7 +268,7 @@ def resume_planning(request: Request, actor: ClusterWriter, posted: Posting) -> 
 
 
 def _terms(request: Request, comment: str | None, if_match: str | None) -> Remark:
-    tag = None if if_match is None else if_match.strip().strip('"')
+    tag = None if if_match is None or demands_any(if_match) else if_match.strip().strip('"')
     return Remark(request_id=request_id_of(request.scope), comment=comment, standing=tag)
 
 

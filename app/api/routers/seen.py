@@ -246,8 +246,9 @@ def window(
     step_s: Annotated[float, Query(ge=1, le=86_400, allow_inf_nan=False, description="Seconds per step.")] = 60.0,
 ) -> TelemetryWindow:
     until = utc("to", end) or context_of(request).clock.now()
+    since = utc("from", start) or until - SERIES_SPAN
     try:
-        return TelemetryWindow(since=utc("from", start) or until - SERIES_SPAN, until=until, step_s=step_s)
+        return TelemetryWindow(since=since, until=until, step_s=step_s)
     except FieldError as error:
         raise FieldError(f"query:{_QUERY_NAMES.get(error.field, error.field)}", error.message) from None
 

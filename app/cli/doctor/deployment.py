@@ -7,8 +7,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-import httpx
-
 from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, wrong
 from app.cli.output import CommandError
 from app.cli.tables import answered_line
@@ -55,10 +53,12 @@ def _api(client: Client) -> Symptom:
 
 def _clock(client: Client, settings: Settings) -> Symptom:
     began_s = time.time()
-    answer = httpx.get(f"{client.server}/v1/health", timeout=CLOCK_ANSWER_S)
+    date = client.call("GET", "/v1/health", timeout_s=CLOCK_ANSWER_S, attempts_max=1).date
     middle_s = (began_s + time.time()) / 2
+    if date is None:
+        return unseen("the API does not say what its clock says", "see what stands between: it takes the Date away")
     # A Date is a whole second that has begun.
-    return told_skew(parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5 - middle_s, "the API's", settings)
+    return told_skew(parsedate_to_datetime(date).timestamp() + 0.5 - middle_s, "the API's", settings)
 
 
 def _tokens(client: Client) -> Symptom:

@@ -87,17 +87,20 @@ def _disk(home: Path) -> Symptom:
 
 
 def _port(settings: Settings) -> Symptom:
-    import httpx
-
+    from app.demo.rooms import address_of
     from app.demo.supervisor import check_port
+    from headroom_client import Client, ClientError
     from solvers.errors import StateError
 
     place = f"{settings.host}:{settings.port}"
     try:
         check_port(settings.host, settings.port)
     except StateError as error:
-        with suppress(httpx.HTTPError, ValueError):
-            if httpx.get(f"http://{place}/v1/health", timeout=ANSWER_S).json() == {"status": "ok"}:
+        with (
+            suppress(ClientError, ValueError),
+            Client(address_of(settings), "", timeout_s=ANSWER_S, attempts_max=1) as client,
+        ):
+            if client.call("GET", "/v1/health").body == {"status": "ok"}:
                 return well(f"the API has {place}")
         return wrong(error.message, "end what listens there, or choose another port with HEADROOM_PORT")
     return well(f"{place} is free")

@@ -29,6 +29,7 @@ from app.store import events, sign_ins
 from app.store.engine import Database
 from app.store.sign_ins import OidcAttempt
 from app.store.tokens import Role
+from headroom_client.way import way
 from solvers.errors import InputError, TransientError
 
 if TYPE_CHECKING:
@@ -269,7 +270,9 @@ class OidcProvider:
 def _asked(method: str, address: str, form: Mapping[str, str] | None = None) -> Claims:
     """An answer in JSON, bounded. Raises OidcRefusedError for a refusal, TransientError for anything else."""
     try:
-        with httpx.stream(method, address, data=form, timeout=CALL_S, headers={"Accept": "application/json"}) as answer:
+        taken = way(httpx.URL(address))
+        headers = {"Accept": "application/json"}
+        with httpx.stream(method, address, data=form, timeout=CALL_S, headers=headers, **taken) as answer:
             found = json.loads(_bounded(answer.iter_bytes()))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
         raise TransientError(f"the identity provider cannot be asked: {type(error).__name__}") from None

@@ -55,6 +55,11 @@ def test_preconditions_prevent_lost_updates(world: World) -> None:
     for stale in (tag, f"W/{tag}", '"other"'):
         _problem(world.call("PUT", VISION, plain=changed, headers={"If-Match": stale}), 412, "precondition-failed")
         _problem(world.call("DELETE", VISION, headers={"If-Match": stale}), 412, "precondition-failed")
+    assert world.call("PUT", VISION, plain=changed, headers={"If-Match": "*"}).status_code == 200
+    patch = {"If-Match": "*", "Content-Type": "application/merge-patch+json"}
+    assert world.call("PATCH", VISION, plain={"priority": 8}, headers=patch).status_code == 200
+    assert world.call("DELETE", VISION, headers={"If-Match": "*"}).status_code == 204
+    _problem(world.call("PUT", VISION, plain=changed, headers={"If-Match": "*"}), 412, "precondition-failed")
     malformed = world.call("PUT", VISION, plain=changed, headers={"If-Match": "7"})
     _problem(malformed, 422, "field-invalid", "header:If-Match")
 
@@ -221,6 +226,19 @@ def test_the_frameworks_refusals_are_problems_too(world: World) -> None:
     _problem(world.call("GET", "/v1/services?cursor=abc"), 422, "field-invalid", "query:cursor")
     series = world.call("GET", "/v1/costs?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")
     _problem(series, 422, "field-invalid", "query:from")
+    early = world.call("GET", "/v1/telemetry/devices/GPU-1?from=1999-01-01T00:00:00Z")
+    _problem(early, 422, "field-invalid", "query:from")
+
+
+def test_head_is_answered_where_get_is(world: World) -> None:
+    made = world.call("PUT", VISION, plain=spec(builders.service()))
+    for path in ("/v1/health", "/v1/ready", "/v1/services", "/v1/openapi.json", "/metrics", VISION):
+        answer = world.call("HEAD", path)
+        assert (path, answer.status_code, answer.content) == (path, 200, b"")
+    assert world.call("HEAD", VISION).headers["etag"] == made.headers["etag"]
+    held = world.call("HEAD", VISION, headers={"If-None-Match": made.headers["etag"]})
+    assert (held.status_code, world.call("HEAD", "/v1/none-such").status_code) == (304, 404)
+    assert world.call("HEAD", "/v1/predictions").status_code == 405
 
 
 def test_a_request_id_is_taken_over_or_made(world: World) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from app.store import embedded
+from app.store import embedded, migrate
 from app.store.engine import Database
 from solvers.errors import StateError, TransientError
 from tests.waiting import wait_until
@@ -152,6 +152,19 @@ def test_a_home_too_deep_for_a_socket_still_works(home: Path) -> None:
             assert connection.execute("SELECT 1").fetchone() == (1,)
     finally:
         assert embedded.stop_embedded(deep)
+
+
+@pytest.mark.parametrize("name", ["my fleet", 'it\'s "ours", $HOME/`x` 100%', "Müllers + Söhne"])
+def test_a_home_may_be_called_anything(home: Path, name: str) -> None:
+    odd = home / name
+    try:
+        url = embedded.embedded_url(odd)
+        migrate.upgrade(url)
+        assert migrate.current(url) == migrate.head()
+        with Database(url).listening("heard") as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        assert embedded.stop_embedded(odd)
 
 
 def test_it_is_durable_private_and_roomy(home: Path) -> None:

@@ -214,6 +214,12 @@ def test_every_form_of_url_is_understood(given: str) -> None:
     assert libpq_url(given) == f"postgresql://{expected}"
 
 
+def test_spaces_are_written_as_libpq_reads_them() -> None:
+    written = libpq_url("postgresql://u:p%20a+b@/db?host=/my fleet/a%2Bb")
+    found = psycopg.conninfo.conninfo_to_dict(written)
+    assert (found["password"], found["host"]) == ("p a+b", "/my fleet/a+b")
+
+
 @pytest.mark.parametrize("given", ["", "nonsense", "mysql://u@h/d"])
 def test_other_urls_are_refused(given: str) -> None:
     with pytest.raises(InputError):

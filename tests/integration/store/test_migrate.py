@@ -13,6 +13,7 @@ from alembic.config import CommandLine
 from psycopg.types.json import Jsonb
 from sqlalchemy import inspect
 
+from app.cli.program import run
 from app.store import ingest, migrate
 from app.store.engine import Database
 from app.store.tables import metadata
@@ -37,6 +38,20 @@ UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal O
 def _objects(url: str) -> list[str]:
     with psycopg.connect(url) as connection:
         return [row[0] for row in connection.execute(OBJECTS)]
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.parametrize("revision", ["bogus", "99", "+1", "", "0001:0002"])
+def test_a_revision_that_there_is_none_of_is_one_line(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: str, revision: str
+) -> None:
+    migrate.upgrade(empty_url)
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", empty_url)
+    assert run(["migrate", way, revision]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert f"revisions are 0001 to {migrate.head()}" in said.err
+    assert migrate.current(empty_url) == migrate.head()
 
 
 def test_up_down_and_up_again(empty_url: str) -> None:

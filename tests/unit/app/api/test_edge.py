@@ -77,7 +77,11 @@ def test_if_match_names_a_version(header: str | None, version: int | None) -> No
     assert precondition(header).version == version
 
 
-@pytest.mark.parametrize("header", ["7", "*", '"1", "2"', ""])
+def test_if_match_takes_whatever_stands() -> None:
+    assert precondition(" * ") == Precondition(present=True)
+
+
+@pytest.mark.parametrize("header", ["7", "**", '"1", "2"', ""])
 def test_if_match_takes_one_tag(header: str) -> None:
     with pytest.raises(FieldsError):
         precondition(header)

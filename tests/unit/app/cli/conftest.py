@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,35 @@ def headroom(capsys: pytest.CaptureFixture[str]) -> Headroom:
 def page(*items: Any) -> dict[str, Any]:
     """A list's only page."""
     return {"items": list(items), "next_cursor": None}
+
+
+class Served:
+    """A server of this machine, for commands in processes of their own: what it was asked, and answers by path."""
+
+    def __init__(self) -> None:
+        asked, answers = self.asked, self.answers = list[str](), dict[str, Any]()
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(self.path)
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.end_headers()
+                self.wfile.write(json.dumps(answers.get(self.path.partition("?")[0], page())).encode())
+
+            def log_message(self, *_: object) -> None:
+                """Not to standard error."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Answers)
+        self.port = self.server.server_port
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served()
+    thread = threading.Thread(target=made.server.serve_forever)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()

@@ -11,6 +11,7 @@ from app.cli.options import connect
 from app.cli.output import CommandError, Exit
 from app.client.connection import CLIENT_FILE, Connection, read_connection, write_connection
 from solvers.errors import InputError
+from tests.unit.app.cli.conftest import Headroom, Served
 
 STORED = Connection(server="http://127.0.0.1:8080", token="stored")
 
@@ -19,6 +20,8 @@ STORED = Connection(server="http://127.0.0.1:8080", token="stored")
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HEADROOM_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in (*PROXIES, "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
@@ -55,3 +58,58 @@ def test_a_broken_file_is_named(home: Path) -> None:
     (home / CLIENT_FILE).write_text("{}")
     with pytest.raises(InputError, match=r"client\.json"):
         connect(None, None)
+
+
+PROXIES = ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy")
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("variable", PROXIES)
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9", "http://[::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_no_proxy_is_asked_for_this_machine(
+    headroom: Headroom, monkeypatch: pytest.MonkeyPatch, served: Served, variable: str, proxy: str, host: str
+) -> None:
+    monkeypatch.setenv(variable, proxy)
+    said = headroom("get", "services", "--server", f"http://{host}:{served.port}", "--token", "t")
+    assert (said.status, said.err) == (Exit.OK, "")
+    assert served.asked[0].startswith("/v1/services")
+
+
+def test_a_proxy_that_fails_is_named(home: Path, headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("get", "services", "--server", "http://control.test", "--token", "t")
+    monkeypatch.setenv("http_proxy", "user:hush@127.0.0.1:9")
+    said = headroom(*asked)
+    assert said.status == Exit.UNREACHABLE
+    assert "through the proxy http://127.0.0.1:9 that the environment names" in said.err
+    assert "hush" not in said.err
+    monkeypatch.setenv("no_proxy", "control.test")
+    assert "proxy" not in headroom(*asked).err
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.setenv("http_proxy", "http://[::1")
+    said = headroom(*asked)
+    assert (said.status, said.err.count("\n")) == (Exit.USAGE, 1)
+    assert "the proxy that the environment names for http:// is no address" in said.err
+
+
+def test_a_proxy_is_asked_for_others(
+    home: Path, headroom: Headroom, monkeypatch: pytest.MonkeyPatch, served: Served
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{served.port}")
+    assert headroom("get", "services", "--server", "http://control.test", "--token", "t").status == Exit.OK
+    assert served.asked[0].startswith("http://control.test/v1/services")
+
+
+@pytest.mark.parametrize("server", ["http://[::1", "http://", "http://a:b:c"])
+def test_an_address_that_is_none_is_one_line(home: Path, headroom: Headroom, server: str) -> None:
+    said = headroom("status", "--server", server, "--token", "t")
+    assert (said.status, said.out, said.err.count("\n")) == (Exit.USAGE, "", 1)
+    assert "the server address" in said.err
+
+
+@pytest.mark.parametrize("token", ["hush\u00e9", "hush\ny", "hush\r", "hush y", "\udce9hush"])
+def test_a_token_that_is_none_is_one_line_without_it(home: Path, headroom: Headroom, token: str) -> None:
+    said = headroom("status", "--server", "http://127.0.0.1:9", "--token", token)
+    assert (said.status, said.out, said.err.count("\n")) == (Exit.USAGE, "", 1)
+    assert "the token holds" in said.err
+    assert "hush" not in said.err

@@ -95,10 +95,13 @@ def test_files_are_named_and_bugs_are_not_explained_away() -> None:
 
 
 @pytest.mark.parametrize(("module", "extra"), [("numpy.linalg", "server"), ("pyarrow", "arena")])
-def test_a_missing_extra_is_named(module: str, extra: str) -> None:
+@pytest.mark.parametrize("is_checkout", [True, False])
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, module: str, extra: str, is_checkout: bool) -> None:
+    monkeypatch.setattr("app.cli.output._CHECKOUT", is_checkout)
     sentence = sentence_of(ModuleNotFoundError("x", name=module))
     assert sentence is not None
-    assert sentence.endswith(f'pip install ".[{extra}]" in a checkout of Headroom')
+    how = "make venv" if is_checkout else f'pip install ".[{extra}]" in a checkout of Headroom'
+    assert sentence.endswith(f"is missing): {how}")
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,20 @@ def test_up_beside_a_living_supervisor_says_where_it_is(headroom: Headroom, home
     assert said.out == f"headroom is already running at {where}; stop it with: headroom down\n"
 
 
+def test_up_that_comes_second_says_where_the_first_one_is(
+    headroom: Headroom, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are told to start at once: both see nobody, and the loser's supervisor meets the other's."""
+    home.write_state(state_of(identify("supervisor", os.getpid())))
+    monkeypatch.setattr("app.demo.process.holder", lambda _: (home.path / "nobody").open("w"))
+    handle = home.lock()
+    assert handle is not None
+    with handle:
+        said = headroom("up", "--no-demo")
+    assert (said.status, said.err) == (Exit.OK, "")
+    assert said.out.startswith(f"headroom is already running at http://127.0.0.1:9 (process {os.getpid()})")
+
+
 STARTING = """
 import signal, sys
 from pathlib import Path

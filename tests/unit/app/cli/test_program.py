@@ -12,10 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 import typer
+import yaml
 
 from app.cli.output import Exit
 from app.cli.program import app, run
-from tests.unit.app.cli.conftest import Api, Headroom
+from tests.unit.app.cli.conftest import Api, Headroom, Served, page
 
 ROOT = Path(__file__).parents[4]
 HEAVY = ("sqlalchemy", "fastapi", "ortools", "numpy", "psycopg", "alembic", "uvicorn", "apscheduler")
@@ -192,3 +193,50 @@ def test_the_module_is_the_program() -> None:
 
 def test_the_version_comes_for_programs_too(headroom: Headroom) -> None:
     assert headroom("version").out == f"headroom {headroom('version', '-o', 'json').json['version']}\n"
+
+
+DEVICE = {"node": "n", "index": 0, "gpu_type": "t4", "share_pct_sm_held": 50.0, "replicas": []}
+
+
+def shell(served: Served, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which `headroom` asks that server."""
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    own = {"HEADROOM_SERVER": f"http://127.0.0.1:{served.port}", "HEADROOM_TOKEN": "hush", **environment}
+    line = f'set -o pipefail; headroom() {{ {sys.executable} -m app "$@"; }}; {words}'
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=ROOT,
+        env={**os.environ, **own},
+        capture_output=True,
+        encoding=encoding,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_output_that_is_not_utf_8_gets_what_it_can_write(served: Served, encoding: str) -> None:
+    served.answers["/v1/fleet"] = {"nodes": [], "devices": [{**DEVICE, "node": "żółw"}]}
+    said = shell(served, "headroom nodes", PYTHONIOENCODING=encoding)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert f"##########{10 * ('.' if encoding == 'ascii' else '·')}" in said.stdout
+    assert "?" in said.stdout
+    for form in ("json", "yaml"):
+        served.answers["/v1/services"] = page({"kind": "service", "project": "p", "name": "żółw"})
+        said = shell(served, f"headroom get services -o {form}", PYTHONIOENCODING=encoding)
+        assert (said.returncode, yaml.safe_load(said.stdout)[0]["name"]) == (0, "żółw")
+
+
+def test_closed_streams_are_no_tracebacks(served: Served) -> None:
+    said = shell(served, "headroom get services >&-")
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    said = shell(served, "headroom apply -f - <&-")
+    assert (said.returncode, said.stderr) == (2, "headroom: standard input: closed\n")
+    assert shell(served, "headroom get pods 2>&- >&-").returncode == 2
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml", "csv", "name"])
+def test_a_reader_that_has_seen_enough_is_no_failure(served: Served, form: str) -> None:
+    served.answers["/v1/services"] = page(*({"kind": "service", "project": "p", "name": f"s{n}"} for n in range(9000)))
+    said = shell(served, f"headroom get services -o {form} | head -n 1 > /dev/null")
+    assert (said.returncode, said.stderr) == (0, "")
