@@ -92,6 +92,10 @@ class TransientError(HeadroomError):
     retryable = True
 
 
+class EndingError(TransientError):
+    """This process was asked to end: whatever it was at is left as it stands, and says nothing about anybody."""
+
+
 class InvariantError(HeadroomError):
     """Our own bug: a promise between two rooms was broken. Abort the cycle and be loud."""
 

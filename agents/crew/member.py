@@ -123,7 +123,7 @@ class CrewMember(KeptMember):
     @property
     def serves(self) -> bool:
         """Takes requests; jobs and tasks work by themselves."""
-        return self.spec.kind == "service"
+        return self.spec.takes_requests
 
     @property
     def speaks(self) -> bool:

@@ -250,7 +250,7 @@ class Tally:
         percentiles = _percentiles(latency, now, completed)
         executions = grown(then.executions, now.executions) or 0.0
         execution_ms = _execution_ms(then, now)
-        iterations = None if reading.spec.kind == "service" else int(grown(then.iterations, now.iterations) or 0)
+        iterations = None if reading.spec.takes_requests else int(grown(then.iterations, now.iterations) or 0)
         sample = WorkerSample(
             reading=reading,
             gone=gone,

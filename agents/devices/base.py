@@ -47,6 +47,10 @@ class WorkerState(StrEnum):
     FAILED = "failed"
 
 
+MEASURED = "profile"
+"""The kind of what a profile run starts: it takes requests as a service's worker does, but those are no traffic."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """A worker as it is asked for. `batch`, `latency_ms_limit` and what that counts can be changed while it runs; all
@@ -71,6 +75,11 @@ class WorkerSpec:
     """Whether the latency limit counts the execution of a request's batch alone, without waiting."""
     worker: WorkerTarget | None = None
     """How its process is started; None where the workload does not say, then only simulated devices can hold it."""
+
+    @property
+    def takes_requests(self) -> bool:
+        """Jobs and tasks work by themselves."""
+        return self.kind in ("service", MEASURED)
 
     def tuned_as(self, wanted: WorkerSpec) -> WorkerSpec:
         """This worker with everything of another that can be changed while it runs."""

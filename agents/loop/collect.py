@@ -1,6 +1,7 @@
 """Turns what devices did into reports, and keeps reports until the control plane has them.
 
-Intervals are of the monotonic clock. No reading is edited: rows are what the back end said, in the wire's words.
+Intervals are of the monotonic clock. No reading is edited: rows are what the back end said, in the wire's words. What a
+profile run started is no replica of anybody's: of it the rows of devices tell, by what the device drew and held.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from agents.devices.base import Devices, DeviceSample, WorkerSample
+from agents.devices.base import MEASURED, Devices, DeviceSample, WorkerSample
 from agents.loop.unsent import ReportFile, UnsentReport
 from agents.wire import DeviceReport, ReplicaReport, Report, mirrored
 
@@ -62,13 +63,17 @@ class Collector:
             generation_applied=generation_applied,
             devices=tuple(_device_row(sample) for sample in samples),
             replicas=tuple(
-                _replica_row(sample.uuid, worker, interval_s) for sample in samples for worker in sample.workers
+                _replica_row(sample.uuid, worker, interval_s) for sample in samples for worker in _replicas(sample)
             ),
         )
 
 
+def _replicas(sample: DeviceSample) -> list[WorkerSample]:
+    return [worker for worker in sample.workers if worker.reading.spec.kind != MEASURED]
+
+
 def _device_row(sample: DeviceSample) -> DeviceReport:
-    held = sum(worker.reading.spec.share_pct_sm for worker in sample.workers if not worker.gone)
+    held = sum(worker.reading.spec.share_pct_sm for worker in _replicas(sample) if not worker.gone)
     return mirrored(DeviceReport, sample, share_pct_sm_total=held)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agents.devices.base import Devices, DeviceSample, Reservations, WorkerSpec
+from agents.devices.base import MEASURED, Devices, DeviceSample, Reservations, WorkerSpec
 from agents.errors import AgentError, DeviceError, StateFileError
 from agents.log import Log
 from agents.profiling.loads import LoadMaker
@@ -367,7 +367,7 @@ class ProfilingDesk:
 def _spec(subject: ProfileSubject, point: MeasuringPoint, memory_mib_limit: int) -> WorkerSpec:
     return WorkerSpec(
         replica=f"profile-{subject.service.replace('/', '-')}",
-        kind="service",
+        kind=MEASURED,
         workload=subject.service,
         project=subject.project,
         model=subject.model,

@@ -87,11 +87,20 @@ def verify(
     show(
         [to_plain(finding) for finding in findings],
         output,
-        finding_lines(findings) or ["nothing is wrong with this plan"],
+        [*_mismatch(subject), *finding_lines(findings)] or ["nothing is wrong with this plan"],
     )
     fatal = sum(finding.severity.value == "fatal" for finding in findings)
     if fatal:
         raise CommandError(f"{fatal} fatal finding{'s' if fatal > 1 else ''}", Exit.FOUND_WRONG)
+
+
+def _mismatch(subject: _Subject) -> list[str]:
+    """What is said first of a plan for another snapshot."""
+    from solvers.domain.codec import picture_digest
+
+    made_for, named = subject.plan.snapshot, picture_digest(subject.snapshot)
+    words = f"this plan was made for snapshot {made_for}, not for this one, {named}; so judged by this one:"
+    return [] if made_for == named else [words]
 
 
 def _chosen_files(*named: str | None) -> tuple[str, str] | None:

@@ -357,7 +357,7 @@ def workloads_told(session: Session) -> tuple[ToldWorkload, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldReplica:
-    """A process that a node may speak of; what it is ordered to measure may have any size and model."""
+    """A process that a node may speak of."""
 
     node_id: str
     uuid: str
@@ -371,7 +371,7 @@ class ToldReplica:
 
 def told_to(session: Session, node_ids: Sequence[str]) -> tuple[ToldReplica, ...]:
     """What nodes were told to hold, now or of late."""
-    return records(session, ToldReplica, named("told_to_nodes"), nodes=list(node_ids), kept_s=TOLD_KEPT_S)
+    return records(session, ToldReplica, named("told_to_nodes"), nodes=list(node_ids))
 
 
 def forget_told(session: Session) -> int:

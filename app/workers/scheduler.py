@@ -41,7 +41,7 @@ from app.workers.told import PlannerTold
 from app.workers.webhooks import WebhookSender
 from solvers.cycle.alarm import demand_alarms
 from solvers.cycle.ports import Clock
-from solvers.errors import EngineError, HeadroomError, LeaseLostError, TransientError
+from solvers.errors import EndingError, EngineError, HeadroomError, LeaseLostError, TransientError
 
 RENEWALS = 5
 """In the life of a lease, so that a leader that stands still for four fifths of it leads on."""
@@ -315,7 +315,8 @@ class PlannerWorker:
             ends.callback(parts.keeper.stop)
             if self._scheduler.running:
                 ends.callback(self._scheduler.shutdown, wait=True)
-            # The child goes first: a planner in the middle of its work would hold everything up until its deadline.
+            # The child goes first: a planner in the middle of its work would hold everything up until its deadline. Its
+            # cycle ends with it, aborted.
             ends.callback(parts.pool.close)
         _log.info("planner.ended", holder=parts.keeper.holder)
 
@@ -353,6 +354,8 @@ class PlannerWorker:
             try:
                 loop(leader)
                 well = True
+            except EndingError:
+                _log.info("loop.ended")
             except TransientError as error:
                 _log.warning("loop.delayed", error)
             except LeaseLostError as error:

@@ -31,7 +31,7 @@ from solvers.domain.evidence import Reporter
 from solvers.domain.ids import Digest
 from solvers.domain.plan import PlannerEnding, Proposal
 from solvers.domain.policy import Policy
-from solvers.errors import EngineError, HeadroomError, OverrunError, TransientError
+from solvers.errors import EndingError, EngineError, HeadroomError, OverrunError, TransientError
 from solvers.planners.base import Planner, PlanRequest, Thought
 from solvers.planners.registry import create, think
 
@@ -145,14 +145,14 @@ class SolvePool:
 
     def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
         """The planner's checked answer with its new state; EngineError for everything that went wrong on the way.
-        Raises TransientError when too many requests wait already.
+        Raises TransientError when too many requests wait already, EndingError when the pool was closed meanwhile.
         """
         if not self._places.acquire(blocking=False):
             raise TransientError("too many plans are being made at once; try again shortly")
         try:
             return self._thread.submit(self._think, planner, request, state).result()
         except (RuntimeError, CancelledError) as error:
-            raise EngineError("the solve pool is closed", planner=planner) from error
+            raise _closed(planner) from error
         finally:
             self._places.release()
 
@@ -167,7 +167,12 @@ class SolvePool:
         self._discard()
 
     def _think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
-        heard = self._exchange(planner, request, state)
+        try:
+            heard = self._exchange(planner, request, state)
+        finally:
+            if self._closing:
+                # Whatever became of it, `close` did that: the planner is not to blame, and nobody takes its place.
+                raise _closed(planner)
         answer = heard.answer
         for name, facts in () if answer is None else answer.events:
             self._reporter.event(
@@ -306,6 +311,10 @@ class _Watchdog:
             timer.cancel()
         for timer in self._timers:
             timer.join()
+
+
+def _closed(planner: str) -> EndingError:
+    return EndingError("the solve pool is closed", planner=planner)
 
 
 def _left_behind(planner: str, request: PlanRequest, heard: _Heard) -> Proposal:

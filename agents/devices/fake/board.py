@@ -103,7 +103,7 @@ class Worker:
 
     @property
     def serves(self) -> bool:
-        return self.spec.kind == "service" and self.state is WorkerState.READY
+        return self.spec.takes_requests and self.state is WorkerState.READY
 
     @property
     def executes(self) -> bool:
@@ -175,7 +175,7 @@ class Worker:
             latency_ms_p50=tally.percentile(0.50),
             latency_ms_p95=tally.percentile(0.95),
             latency_ms_p99=tally.percentile(0.99),
-            iterations_done=None if self.spec.kind == "service" else tally.iterations,
+            iterations_done=None if self.spec.takes_requests else tally.iterations,
             executions=tally.batches,
             execution_ms_mean=tally.executed_ms / tally.batches if tally.batches > 0.0 else None,
         )
@@ -311,7 +311,7 @@ class FakeBoard:
             self._train(worker, neighbours, seconds)
             return
         arrived = worker.arrive(seconds)
-        if worker.spec.kind == "service" and arrived + worker.queue <= 0.0:
+        if worker.spec.takes_requests and arrived + worker.queue <= 0.0:
             worker.busy = 0.0
             return
         curve = execution_curve_ms(self.gpu, worker.resident(), self._clock_reached, neighbours)

@@ -70,6 +70,7 @@ def audit(
 ) -> Response:
     """Who did what to what."""
     order = PageOrder(limit=EVENTS_SHOWN, cursor=cursor or None)
+    subject = "".join(filter(str.isprintable, subject))  # what no subject can hold, PostgreSQL refuses
     page = visit.services.history.events(order, subject or None, None)
     topics = "" if cursor else "events"
     return visit.page("audit.html", topics=topics, events=page.items, next_cursor=page.next_cursor, subject=subject)

@@ -347,7 +347,8 @@ def check_documents(
     request: Request, actor: Declarer, asked: Annotated[DocumentsToCheck, Depends(json_of(DocumentsToCheck))]
 ) -> Any:
     """Created, updated, unchanged or refused, and why; field by field what would change; and what to warn of. All of
-    them are judged together, so that one may name another. Nothing is written.
+    them are judged together, so that one may name another. Nothing is stored; what asks for more than the bounds of its
+    project leaves an event.
     """
     wished = [_wished(actor, item, index) for index, item in enumerate(asked.documents)]
     return answer({"items": services_of(request).checks.check(wished, deed_of(request, actor))})

@@ -1,4 +1,4 @@
-"""What putting documents would do, found out by doing it in a transaction that is rolled back: nothing is stored, noted
+"""What putting documents would do, found out by doing it in a transaction that is rolled back: nothing is stored
 or announced. So references between documents of one file hold, and everything that is wrong is told at once.
 """
 
@@ -14,13 +14,22 @@ from app.errors import Fault, FieldsError
 from app.kinds import Kind
 from app.records import record
 from app.services.beliefs.beliefs import Beliefs
-from app.services.declared.documents import FieldDifference, check_references, differences, put_audited, with_names
+from app.services.declared.documents import (
+    FieldDifference,
+    check_references,
+    differences,
+    note_refusal,
+    put_audited,
+    with_names,
+)
 from app.services.declared.doubts import doubts
 from app.services.declared.tokens import Deed
 from app.store import documents
 from app.store.documents import Key, Precondition
 from app.store.engine import Database
 from solvers.errors import InputError
+
+REFUSED_EVERY_S = 60.0
 
 
 class PutOutcome(StrEnum):
@@ -66,7 +75,9 @@ class DocumentChecks:
         self._beliefs = beliefs
 
     def check(self, wished: Sequence[WishedDocument], deed: Deed) -> tuple[CheckedDocument, ...]:
-        """What putting these documents one after the other would do. All of it is done and nothing is kept."""
+        """What putting these documents one after the other would do. All of it is done and nothing is kept, but an
+        event of each that asks for more than the bounds of its project, once a minute: whoever is refused puts nothing.
+        """
         found: list[CheckedDocument] = []
         suite = self._beliefs.belief().suite
         refused = {(item.kind, item.key) for item in wished if item.faults}
@@ -83,6 +94,9 @@ class DocumentChecks:
             stood = [item for item, line in zip(wished, found, strict=True) if line.outcome is not PutOutcome.REFUSED]
             warnings = {(item.kind, item.key): doubts(session, item.value, suite) for item in stood}
             session.rollback()
+        rarely = replace(deed, every_s=REFUSED_EVERY_S)
+        for item, line in zip(wished, found, strict=True):
+            note_refusal(self._database, item.kind, item.key, rarely, line.faults)
         return tuple(
             replace(line, warnings=warnings.get((item.kind, item.key), ()))
             for item, line in zip(wished, found, strict=True)

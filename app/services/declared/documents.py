@@ -330,11 +330,7 @@ class Documents:
         try:
             yield
         except FieldsError as error:
-            asked: list[Plain] = [fault.detail for fault in error.faults if fault.code == BEYOND]
-            if asked:
-                with self._database.transaction() as session:
-                    spec = dict(zip(kind.key, key, strict=True))
-                    _note(session, kind, spec, "refused", deed, {"code": BEYOND, "asked": asked})
+            note_refusal(self._database, kind, key, deed, error.faults)
             raise
 
     def delete(self, kind: Kind, key: Key, precondition: Precondition, deed: Deed) -> None:
@@ -347,6 +343,15 @@ class Documents:
             with _moves_noted(session, kind, None, deed):
                 documents.delete(session, kind, key, precondition)
             _note(session, kind, before.spec, "deleted", deed, {"version_before": before.version})
+
+
+def note_refusal(database: Database, kind: Kind, key: Key, deed: Deed, faults: Iterable[Fault]) -> None:
+    """Leave an event of a document that asks for more than the bounds of its project, with what for."""
+    asked: list[Plain] = [fault.detail for fault in faults if fault.code == BEYOND]
+    if asked:
+        with database.transaction() as session:
+            spec = dict(zip(kind.key, key, strict=True))
+            _note(session, kind, spec, "refused", deed, {"code": BEYOND, "asked": asked})
 
 
 @contextmanager

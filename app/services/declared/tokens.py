@@ -52,6 +52,8 @@ class Deed:
 
     actor: str
     request_id: str | None = None
+    every_s: float = 0.0
+    """Of events with one name, subject and code, one in so many seconds is left."""
 
     def note(
         self, session: Session, name: str, subject: str, facts: Mapping[str, Plain], project: str | None = None
@@ -59,7 +61,10 @@ class Deed:
         event = events.Event(
             name=name, actor=self.actor, subject=subject, project=project, request_id=self.request_id, facts=facts
         )
-        events.append(session, event)
+        if self.every_s:
+            events.append_rarely(session, event, self.every_s)
+        else:
+            events.append(session, event)
 
 
 SECRET_PREFIX = "hr"

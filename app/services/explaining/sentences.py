@@ -118,6 +118,12 @@ def sentence(reason: Reason, pool: str | None = None) -> str:
 def _by_numbers(reason: Reason, numbers: Mapping[str, float], pool: str | None) -> str | None:
     """What the numbers of a reason say more exactly than its code; None where they do not."""
     subject = reason.subject
+    if reason.code is ReasonCode.WAITS_IN_LINE and "rate_rps_short" in numbers:
+        return (
+            f"{subject} has all replicas that its planner gives it, and they serve only part of its rate as they begin;"
+            " a longer latency limit, anti_affinity soft or off, more devices, other settings of the planner or another"
+            " planner would help"
+        )
     if reason.code is ReasonCode.REPLICAS_MIN and "replicas_missing" in numbers:
         return f"{subject} has fewer replicas than it must have"
     if reason.code is ReasonCode.NO_DEVICE_OF_TYPE and pool is not None:

@@ -40,7 +40,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
-from solvers.errors import EngineError, StateError
+from solvers.errors import EndingError, EngineError, StateError
 from solvers.planners import registry
 from solvers.planners.base import PlanRequest, Thought
 
@@ -280,7 +280,7 @@ class Planning:
 
     def run_lanes(self, leader: Leader) -> tuple[CycleRecord, ...]:
         """One cycle in every lane that has workloads of its own; the acting lane first. Raises TransientError,
-        LeaseLostError, InvariantError; the cycle that raised is marked aborted.
+        LeaseLostError, InvariantError; the cycle that raised is marked aborted, at once where the process ends.
         """
         lanes, seed = self._prepare(leader)
         if self._parts.beliefs is not None and not lanes:
@@ -363,7 +363,12 @@ class Planning:
         with bound(cycle=new.id, lane=lane.value):
             journal = LeaderJournal(self._parts.database, new)
             author = Author(name=leader.holder, fencing=leader.fencing)
-            record = self._run(journal, author, replace(self._order(new, seed), beside=beside), sight)
+            try:
+                record = self._run(journal, author, replace(self._order(new, seed), beside=beside), sight)
+            except EndingError:
+                with self._parts.database.transaction() as session:
+                    cycles.abort(session, new.id)
+                raise
             self._unended.discard(new.id)
             return record
 

@@ -468,6 +468,7 @@ class _Sight:
 
     def work(self, kind: WorkloadKind, spec: Plain, progress: telemetry.ProgressRow | None) -> WorkLine:
         workload = f"{spec['project']}/{spec['name']}"
+        total = spec["iterations_total"] if kind is WorkloadKind.JOB else spec["inputs_total"]
         return record_of(
             WorkLine,
             spec,
@@ -476,7 +477,8 @@ class _Sight:
             policy=self._policy(spec),
             replicas_planned=self._planned[workload],
             replicas_ready=self._ready[workload],
-            done=progress.done if progress is not None else 0.0,
-            total=spec["iterations_total"] if kind is WorkloadKind.JOB else spec["inputs_total"],
+            # Of what was done, less may have been asked since.
+            done=min(progress.done, total) if progress is not None else 0.0,
+            total=total,
             evictions=progress.evictions if progress is not None else 0,
         )

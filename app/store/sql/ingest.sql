@@ -63,9 +63,11 @@ SET done = progress.done + excluded.done, updated_at = now(), executions = progr
     begun_at = coalesce(progress.begun_at, excluded.begun_at)
 
 -- name: end_progress
--- When these jobs and tasks ended. More may be asked of work that had ended; it has not, then.
+-- When these jobs and tasks ended; what their last batches did beyond that is none of it. More may be asked of work that
+-- had ended; it has not, then.
 UPDATE job_progress AS progress
-SET finished_at = CASE WHEN progress.done >= asked.total THEN coalesce(progress.finished_at, now()) END
+SET done = least(progress.done, asked.total),
+    finished_at = CASE WHEN progress.done >= asked.total THEN coalesce(progress.finished_at, now()) END
 FROM unnest(CAST(:kinds AS text[]), CAST(:projects AS text[]), CAST(:names AS text[])) AS new (kind, project, name)
 CROSS JOIN LATERAL (
     SELECT CAST(spec ->> 'iterations_total' AS float8) AS total

@@ -40,15 +40,9 @@ ON CONFLICT ON CONSTRAINT told_replicas_pkey
 DO UPDATE SET told_until = NULL WHERE told_replicas.told_until IS NOT NULL
 
 -- name: told_to_nodes
--- Replicas that nodes were told of late, and processes that they were ordered to measure, which have any size.
+-- Replicas that nodes were told of late. What a profile run starts is none: measuring is no traffic.
 SELECT node_id, uuid, replica, kind, workload, model, share_pct_sm, memory_mib_limit FROM told_replicas
 WHERE node_id = ANY(:nodes)
-UNION ALL
-SELECT node_id, uuid, 'profile-' || replace(measured.name || measured.place, '/', '-'), 'service', measured.name, NULL, NULL, NULL
-FROM profile_runs, LATERAL (VALUES (service, CASE WHEN beside IS NULL THEN '' ELSE '-0' END), (beside, '-1'))
-    AS measured (name, place)
-WHERE node_id = ANY(:nodes) AND measured.name IS NOT NULL
-    AND coalesce(ended_at, expires_at) > now() - make_interval(secs => :kept_s)
 
 -- name: busy_processes
 -- Who plans or serves with this database now: whoever holds the planner's lease, and API processes by what they listen with.

@@ -7,7 +7,7 @@ WITH standing AS (
     WHERE cluster_state.cluster = :cluster AND item ->> 'kind' = 'task'
 ), told AS (
     SELECT t.project, t.name, t.spec, t.created_at AS submitted_at, p.begun_at, ended.at AS finished_at,
-        asked.deadline_at, coalesce(p.done, 0) AS inputs_done, coalesce(p.evictions, 0) AS evictions,
+        asked.deadline_at, least(coalesce(p.done, 0), asked.inputs) AS inputs_done, coalesce(p.evictions, 0) AS evictions,
         p.executed_ms / nullif(p.executions, 0) AS latency_ms_measured,
         ended.at IS NULL AND standing.task IS NULL AS unseated, now() AS read_at,
         CASE WHEN ended.at IS NOT NULL THEN 'done' WHEN now() > asked.deadline_at THEN 'late'

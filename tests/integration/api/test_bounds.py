@@ -212,6 +212,21 @@ def test_variables_that_steer_programs_need_an_administrators_word(world: World)
     )
 
 
+def test_what_apply_refuses_before_it_writes_is_noted_too(world: World) -> None:
+    """Once a minute, however often it is asked; what is wrong otherwise leaves nothing."""
+    bound(world, priority_max=200)
+    over, fine = (spec(builders.service(name, priority=rank)) for name, rank in (("vision", 201), ("labels", 200)))
+    odd = {**spec(builders.service("odd")), "model": "no-such-model"}
+    asked = {"documents": [{"kind": "service", "document": each} for each in (over, fine, odd)]}
+    for _ in range(3):
+        checked = world.call("POST", "/v1/checks", TENANT, plain=asked)
+        assert [line["outcome"] for line in checked.json()["items"]] == ["refused", "created", "refused"]
+    (noted,) = events(world, "service.refused")
+    assert (noted["subject"], noted["actor"]) == (f"services/{OWN}/vision", f"token:{world.ids[TENANT]}")
+    assert "priority 201" in noted["facts"]["asked"][0]
+    assert world.call("GET", f"/v1/services/{OWN}/labels").status_code == 404
+
+
 def test_what_was_declared_before_is_still_planned(world: World) -> None:
     """Nodes judge for themselves when they start it."""
     variable = EnvironmentVariable(name="PYTHONPATH", value="/srv/lib")

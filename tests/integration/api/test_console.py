@@ -697,3 +697,9 @@ def test_rates_and_events_are_told_without_reading_the_fleet_again(full: World) 
     assert {"node.drained"} < {event["name"] for event in told[Topic.EVENTS]["set"].values()}
     # What it told is what the next whole reading tells.
     assert fleet.picture()[Topic.SERVICES][f"{OWN}/vision"]["rate_rps"] == 60.0
+
+
+def test_a_subject_that_no_text_can_be_is_no_subject(full: World) -> None:
+    answer = full.client.get("/audit?subject=%00", headers=full.cookie("admin"))
+    assert answer.status_code == 200
+    assert "PostgreSQL" not in answer.text

@@ -188,20 +188,27 @@ def test_late_words_of_an_earlier_generation_count_for_a_day(standing: World) ->
         assert targets.forget_told(session) == 0
 
 
-def test_what_a_node_is_ordered_to_measure_is_its_own(standing: World) -> None:
+def test_what_a_node_is_ordered_to_measure_is_no_replica_of_the_service(standing: World) -> None:
+    """Agents of before report it as the service's own; only the device's watts count, as nobody's."""
     ordered = NewRun(
         node_id=NODE, uuid=DEVICE, service=f"{OWN}/vision", beside=f"{OWN}/bert", budget_s=60.0, drain=False,
         created_by="test", patience_s=60.0,
     )  # fmt: skip
-    measured = replica_report(f"profile-{OWN}-vision-0", DEVICE, workload=f"{OWN}/vision", project=OWN)
-    beside = replica_report(f"profile-{OWN}-bert-1", DEVICE, workload=f"{OWN}/bert", project=OWN)
-    send(standing, NODE, 1, measured)
-    assert stored_rows(standing) == set()
     with standing.database.transaction() as session:
         profile_runs.create(session, ordered)
-    send(standing, NODE, 2, measured, beside, replace(measured, workload=f"{OWN}/train"))
-    assert stored_rows(standing) == {measured.replica, beside.replica}
-    assert len(standing.call("GET", f"/v1/routes/{OWN}/vision").json()["replicas"]) == 0
+    alone, beside = (f"profile-{OWN}-vision", f"{OWN}/vision"), (f"profile-{OWN}-bert-1", f"{OWN}/bert")
+    own = replica_report(VISION, DEVICE, model="resnet50", memory_mib_limit=1408)
+    measured = [
+        replica_report(name, DEVICE, workload=service, project=OWN, completed=159_322.0, dropped=8_425_678.0)
+        for name, service in (alone, (f"{alone[0]}-0", alone[1]), beside)
+    ]
+    send(standing, NODE, 1, own, *measured)
+    assert stored_rows(standing) == {VISION}
+    with standing.database.raw() as connection:
+        (joules,) = connection.execute("SELECT sum(energy_j) FROM device_samples").fetchone() or ()
+        answered = connection.execute("SELECT workload, completed, dropped FROM service_samples").fetchall()
+    assert joules > 0.0
+    assert answered == [(f"{OWN}/vision", own.completed, own.dropped)]
 
 
 TARGET = f"/v1/agent/nodes/{NODE}/target"

@@ -178,15 +178,18 @@ def test_running_and_finished_tasks_tell_their_group_and_what_was_measured(world
     _work(world, 1, done=400)
     half = world.call("GET", f"/v1/tasks/{OWN}/one/status", "viewer").json()
     assert (half["state"], half["inputs_done"], half["latency_ms_measured"]) == ("running", 400.0, 100.0)
-    _work(world, 2, done=600)
+    # The last batches do more than was asked.
+    _work(world, 2, done=736)
     done = world.call("GET", f"/v1/tasks/{OWN}/one/status", "viewer").json()
     assert (done["state"], done["deadline_kept"], done["group"], done["why"]) == ("done", True, None, [])
+    assert (done["inputs_done"], done["inputs_total"]) == (1000.0, 1000)
     _work(world, 3, done=1)
     assert world.call("GET", f"/v1/tasks/{OWN}/one/status", "viewer").json()["finished_at"] == done["finished_at"]
     with world.database.reading() as session:
         row = session.execute(text("SELECT * FROM task_outcomes WHERE name = 'one'")).one()
         errors = session.execute(text("SELECT * FROM task_error_by_model")).one()
     assert (row.state, row.gpu_type, row.planner, row.deadline_kept) == ("done", "t4", "greedy", True)
+    assert (row.inputs_done, row.inputs_total) == (1000.0, 1000.0)
     assert row.task_group == [f"{OWN}/one", f"{OWN}/two"]
     assert (row.latency_ms_predicted, row.latency_ms_measured, row.error_pct) == (80.0, 100.0, -20.0)
     assert (errors.model, errors.tasks, errors.finished, errors.deadlines_kept) == ("resnet50", 2, 1, 1)
@@ -194,7 +197,13 @@ def test_running_and_finished_tasks_tell_their_group_and_what_was_measured(world
     more = {**NEW, "name": "one", "inputs_total": 5000}
     document = world.call("GET", f"/v1/tasks/{OWN}/one", "viewer").json()
     assert world.call("PUT", f"/v1/tasks/{OWN}/one", "operator", plain={**document, **more}).status_code == 200
-    assert world.call("GET", f"/v1/tasks/{OWN}/one/status", "viewer").json()["state"] == "running"
+    again = world.call("GET", f"/v1/tasks/{OWN}/one/status", "viewer").json()
+    assert (again["state"], again["inputs_done"]) == ("running", 1000.0)
+    document = world.call("GET", f"/v1/tasks/{OWN}/one", "viewer").json()
+    less = {**document, "inputs_total": 700}
+    assert world.call("PUT", f"/v1/tasks/{OWN}/one", "operator", plain=less).status_code == 200
+    again = world.call("GET", f"/v1/tasks/{OWN}/one/status", "viewer").json()
+    assert (again["state"], again["inputs_done"]) == ("done", 700.0)
 
 
 def _stand(world: World, plan: Plan) -> None:

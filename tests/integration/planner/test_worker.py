@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,14 @@ from app import bootstrap
 from app.bootstrap import build_planner
 from app.settings import Settings
 from app.workers.scheduler import PlannerWorker
-from app.workers.solve_pool import SolvePool
+from app.workers.solve_pool import PoolLimits, SolvePool
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.policy import CostBasis
 from solvers.errors import EngineError
 from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.world import World, check_history
 from tests.unit.app.services.whatif.small_fleet import SWIFT, service
+from tests.unit.app.workers.planted import MARK, build_lingering
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -187,6 +190,26 @@ def test_the_second_worker_takes_over_when_the_first_ends(world: World, start: S
     wait_until(lambda: generation(world) == 2, "the second plans")
     check_history(world, [1, 2])
     assert world.column("SELECT count(DISTINCT fencing_token) FROM target_history") == [2]
+
+
+def test_a_stop_in_the_middle_of_a_cycle_stands_nobody_in(
+    world: World, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the joint planner had handed over was promoted as that of one who failed, while the process ended."""
+    mark = tmp_path / "found"
+    monkeypatch.setenv(MARK, str(mark))
+    limits = PoolLimits(grace_s=NEVER_S)
+    monkeypatch.setattr(bootstrap, "_pool", lambda *_: SolvePool(build_lingering, SilentReporter(), limits, "fork"))
+    world.build()
+    world.declare(replace(world.policy, planners=("joint", "greedy"), deadline_s=60.0))
+    caplog.set_level(logging.INFO)
+    worker = start()
+    wait_until(mark.exists, "a plan was handed over")
+    worker.stop()
+    assert (generation(world), world.column("SELECT state FROM cycles")) == (0, ["aborted"])
+    told = {record.getMessage() for record in caplog.records if record.name.startswith("headroom")}
+    assert {"loop.ended", "planner.ended"} <= told
+    assert not {"planner.failed", "plan.stood_in", "plan.promoted", "loop.failed", "loop.delayed"} & told
 
 
 def test_lost_connections_cost_time_only(world: World, start: Start) -> None:

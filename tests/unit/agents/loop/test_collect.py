@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agents.devices.base import MEASURED
 from agents.devices.fake.host import FakeDevices
 from agents.loop.collect import INTERVAL_S_MAX, Collector, Sampler
 from tests.unit.agents.builders import NODE, FakeClock, fake_devices, worker_spec
@@ -83,6 +84,28 @@ def test_rows_of_replicas_add_up_to_their_device(devices: FakeDevices, clock: Fa
         assert sum(row.energy_j for row in mine) <= device.energy_j
         assert sum(row.memory_mib_used for row in mine) == pytest.approx(device.memory_mib_used)
         assert sum(row.share_pct_sm * row.held_s for row in mine) <= 100 * report.interval_s
+
+
+def test_what_a_profile_run_started_is_no_replica(devices: FakeDevices, clock: FakeClock) -> None:
+    """Measuring is no traffic; what the device drew for it is told all the same."""
+    cutter = collector(devices, clock)
+    v100, t4 = (device.uuid for device in devices.inventory())
+    clock.pass_s(5.0)
+    idle_j = {row.uuid: row.energy_j for row in cutter.cut(0).devices}
+    devices.start(v100, worker_spec("profile-team-svc", share=60, kind=MEASURED, launch_s=0.1))
+    devices.start(t4, worker_spec("a", share=50))
+    clock.pass_s(5.0)
+    cutter.cut(0)
+    for _ in range(5):
+        devices.offer({"profile-team-svc": 500.0}, 1.0)
+        clock.pass_s(1.0)
+    measuring = devices.workers()[0].spec
+    assert (measuring.kind, measuring.takes_requests) == (MEASURED, True)
+    report = cutter.cut(0)
+    assert [row.replica for row in report.replicas] == ["a"]
+    assert {row.uuid: row.share_pct_sm_total for row in report.devices} == {v100: 0, t4: 50}
+    drawn_j = {row.uuid: row.energy_j for row in report.devices}
+    assert drawn_j[v100] > 1.2 * idle_j[v100]
 
 
 def test_executions_are_told_apart_from_waiting(devices: FakeDevices, clock: FakeClock) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from agents.devices.base import Reservations
 from agents.log import Log
+from agents.loop.collect import Collector
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import HttpLoads, LoadMaker
 from agents.profiling.points import Control, MeasuringPoint
@@ -141,6 +142,22 @@ def test_an_order_is_measured_and_handed_in(room: Room) -> None:
     ]
     assert room.plane.news[-1] == {"state": "done", "measured": 2, "doubtful": 0, "detail": ""}
     assert left_clean(room)
+
+
+def test_no_report_counts_what_was_measured_as_the_services_own(room: Room) -> None:
+    room.order()
+    room.plane.asked = POINTS
+    seen: list[str] = []
+
+    def look() -> None:
+        assert room.stage.devices.workers()
+        sampler = Collector(NODE, "boot-1", room.stage.devices.collect, (room.stage.clock, room.stage.clock))
+        seen.extend(row.replica for row in sampler.cut(0).replicas)
+
+    room.later += [(second, look) for second in (5.0, 8.0, 9.0)]
+    room.desk().look()
+    assert (room.later, seen) == ([], [])
+    assert room.plane.news[-1]["state"] == "done"
 
 
 def test_live_traffic_is_not_disturbed(room: Room) -> None:

@@ -108,6 +108,16 @@ def test_a_refuted_plan_is_named_line_by_line(files: Path, headroom: Headroom) -
     assert (positional.status, positional.out) == (said.status, said.out)
 
 
+def test_a_plan_of_another_snapshot_is_said_to_be_one_before_all_else(files: Path, headroom: Headroom) -> None:
+    headroom("plan", "--snapshot", f"{files}/s.json", "--out", f"{files}/p.json")
+    plain = json.loads((files / "s.json").read_text())
+    (files / "later.json").write_text(json.dumps({**plain, "taken_at_s": plain["taken_at_s"] + 1.0}))
+    said = headroom("verify", "--snapshot", f"{files}/later.json", "--plan", f"{files}/p.json")
+    assert said.status == Exit.FOUND_WRONG
+    made_for = json.loads((files / "p.json").read_text())["snapshot"]
+    assert said.out.startswith(f"this plan was made for snapshot {made_for}, not for this one, sha256:")
+
+
 BAD = {
     "text": ("{", "not JSON: "),
     "number": ('{"cluster": NaN}', "not JSON: NaN is not a JSON number"),

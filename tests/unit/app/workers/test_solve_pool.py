@@ -21,7 +21,7 @@ from solvers.domain.ids import ClusterName, PolicyName
 from solvers.domain.plan import PlannerEnding, ProposalStatus
 from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
-from solvers.errors import EngineError, TransientError
+from solvers.errors import EndingError, EngineError, TransientError
 from solvers.planners.base import Budget, PlanRequest
 from tests.unit.app.workers.planted import MARK, build, empty_plan
 from tests.waiting import LIMIT_S, wait_until
@@ -256,17 +256,19 @@ def test_child_killed_while_idle_costs_one_request_at_most(pool: SolvePool) -> N
     assert pool.propose("good", request_of()).plan is not None
 
 
-def test_close_ends_a_running_request_and_the_line_is_bounded() -> None:
+@pytest.mark.parametrize("planner", ["hang", "found-and-hung"])
+def test_close_ends_a_running_request_and_the_line_is_bounded(planner: str) -> None:
+    """Whoever asked hears that this process ends, not that a planner failed, whatever that had found."""
     pool = SolvePool(build, Heard(), PoolLimits(requests_max=1))
     pool.warm()
     child = child_pid(pool)
     assert child is not None
-    failures: list[EngineError] = []
+    failures: list[EndingError] = []
 
     def ask() -> None:
         try:
-            pool.propose("hang", request_of(deadline_s=60))
-        except EngineError as error:
+            pool.propose(planner, request_of(deadline_s=60))
+        except EndingError as error:
             failures.append(error)
 
     asking = threading.Thread(target=ask)
@@ -278,7 +280,7 @@ def test_close_ends_a_running_request_and_the_line_is_bounded() -> None:
     asking.join(10)
     assert len(failures) == 1
     assert gone(child)
-    with pytest.raises(EngineError, match="closed"):
+    with pytest.raises(EndingError, match="closed"):
         pool.propose("good", request_of())
 
 

@@ -33,6 +33,13 @@ def test_every_code_has_a_sentence_of_its_own() -> None:
     assert len(set(held)) == len(held) == len(HoldReason)
 
 
+def test_who_is_short_although_nothing_bars_it_hears_what_would_help() -> None:
+    facts = (Fact(name="rate_rps_short", value=91.7),)
+    said = sentence(Reason(code=ReasonCode.WAITS_IN_LINE, subject="vision/edge", facts=facts))
+    assert "waits in line" not in said
+    assert all(word in said for word in ("only part of its rate", "91.7", "would help", "anti_affinity"))
+
+
 def test_facts_come_with_their_units() -> None:
     facts = (
         Fact(name="usd_per_h", value=0.35),
