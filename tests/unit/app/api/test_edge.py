@@ -77,7 +77,12 @@ def test_if_match_names_a_version(header: str | None, version: int | None) -> No
     assert precondition(header).version == version
 
 
-@pytest.mark.parametrize("header", ["7", "*", '"1", "2"', ""])
+def test_if_match_takes_whatever_stands() -> None:
+    found = precondition(" * ")
+    assert (found.present, found.version, found.absent) == (True, None, False)
+
+
+@pytest.mark.parametrize("header", ["7", "**", '"1", "2"', ""])
 def test_if_match_takes_one_tag(header: str) -> None:
     with pytest.raises(FieldsError):
         precondition(header)
