@@ -78,7 +78,8 @@ def test_if_match_names_a_version(header: str | None, version: int | None) -> No
 
 
 def test_if_match_takes_whatever_stands() -> None:
-    assert precondition(" * ") == Precondition(present=True)
+    found = precondition(" * ")
+    assert (found.present, found.version, found.absent) == (True, None, False)
 
 
 @pytest.mark.parametrize("header", ["7", "**", '"1", "2"', ""])
