@@ -160,7 +160,8 @@ def _told(request: Request, error: Exception) -> Response:
         return sign_in_page(request, status=200 if request.method == "GET" else 401, ended=COOKIE in request.cookies)
     if isinstance(error, RequestValidationError):
         faults = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in error.errors())
-        error = FieldError("", faults)
+        nowhere = any(item["loc"][0] == "path" for item in error.errors())
+        error = NotFoundError(f"There is no page {request.url.path}.") if nowhere else FieldError("", faults)
     assert isinstance(error, HeadroomError)
     entry = status_of(error)
     message = "The server failed; its log says more." if entry.status == 500 else error.message

@@ -703,3 +703,9 @@ def test_a_subject_that_no_text_can_be_is_no_subject(full: World) -> None:
     answer = full.client.get("/audit?subject=%00", headers=full.cookie("admin"))
     assert answer.status_code == 200
     assert "PostgreSQL" not in answer.text
+
+
+def test_an_address_that_names_no_plan_is_no_page(full: World) -> None:
+    answer = full.client.get("/plans/zzz", headers=full.cookie("admin"))
+    assert (answer.status_code, "There is no page /plans/zzz." in answer.text) == (404, True)
+    assert "sha256:" not in answer.text.partition("<main")[2]
