@@ -271,6 +271,8 @@ def _born(asked: dict[str, Any], streams: Sequence[int]) -> list[str]:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # Of files that these were before they know what is not so of pipes.
+    sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
