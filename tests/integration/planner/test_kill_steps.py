@@ -140,4 +140,5 @@ def test_a_terminated_planner_ends_in_order(world: World, planning: Planning, la
     planner.terminate()
     assert planner.wait(60.0) == 0
     assert world.rows("SELECT holder, token FROM leases") == [(None, token_first + 1)]
-    assert world.column("SELECT DISTINCT state FROM cycles") == ["closed"]
+    states = set(world.column("SELECT DISTINCT state FROM cycles"))
+    assert states <= {"closed", "aborted"}  # the one that it was in the midst of

@@ -177,9 +177,9 @@ def put_samples(session: Session, said: Report, received_at: datetime) -> None:
         "SELECT FROM sample_shapes WHERE received_at = %s AND shape = %s", (shaped_at, shape[0])
     ).rowcount
     at = {"received_at": "timestamptz"}
-    shapes, samples = Packed("sample_shapes", at | SHAPE_TYPES), Packed("node_samples", at | SAMPLE_TYPES)
+    shapes = Packed("sample_shapes", at | SHAPE_TYPES)
     shapes.copy(connection, [shapes.row((shaped_at, *shape))] if not known else [])
-    at["shaped_at"] = "timestamptz"
+    samples = Packed("node_samples", at | {"shaped_at": "timestamptz"} | SAMPLE_TYPES)
     samples.copy(connection, [samples.row((received_at, shaped_at, *sample))])
 
 
