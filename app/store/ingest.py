@@ -17,6 +17,7 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg.errors import UniqueViolation
 from sqlalchemy import BigInteger, Boolean, DateTime, Double, Integer, Table, Text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
@@ -25,6 +26,7 @@ from agents.wire import DeviceReport, EdgeReport, ReplicaReport, Report
 from app.store.binary import UNFIT, Packed, Row
 from app.store.sql import driven, named
 from app.store.tables import node_samples, rate_samples, report_log, sample_shapes
+from solvers.errors import TransientError
 
 # --- Rows of telemetry as binary COPY takes them: columns with their types, and the values of a report in that order
 
@@ -385,7 +387,11 @@ def _write_shapes(connection: psycopg.Connection, shapes: Mapping[UUID, Row]) ->
     if not shapes:
         return
     known = {shape for (shape,) in connection.execute(driven(named("shapes_known")), {"shapes": list(shapes)})}
-    SHAPES.copy(connection, [SHAPES.row(row) for shape, row in shapes.items() if shape not in known])
+    try:
+        SHAPES.copy(connection, [SHAPES.row(row) for shape, row in shapes.items() if shape not in known])
+    except UniqueViolation as error:
+        # Where a clock jumped, rows move to a partition of their own in the midst of this.
+        raise TransientError("what reports name is being moved within the database") from error
 
 
 def _write_progress(connection: psycopg.Connection, progress: Mapping[tuple[str, str, str], _Gain]) -> None:
