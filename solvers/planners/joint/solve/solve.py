@@ -44,8 +44,8 @@ from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL = 0.7
-DIVE_PART, DIVE_ROUNDS = 1.0, 6.5
-"""Of what is left, a dive may take; and how many rounds of generation one of its own takes."""
+DIVE_PART, DIVE_PART_COUNTED, DIVE_ROUNDS = 0.3, 1.0, 6.5
+"""Of what is left, a dive may take, of time and of work; and how many rounds of generation one of its own takes."""
 DEEP = Depth(rounds=6, group_part=0.4, up_part=0.5, until_part=0.3)
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
@@ -60,9 +60,7 @@ IMPROVE_PART, COUNTED_UNTIL, COUNTED_PART, COUNTED_GAIN = 0.97, 0.15, 0.7, 5e-4
 """Of what is left, at last; of a turn, kept from counting; of what is left, an attempt; of the cost, worth one."""
 MARGIN_DEVICES, MARGIN_FIRST, MARGIN_MOST = 0.6, 0.01, 0.1
 MARGIN_LEAST, NARROW, RISES, FALLS = 5e-4, 1.2, 1.5, 0.5
-"""Of all rates, for how much more devices are counted: at first so many devices' worth, between these two; how little
-and how near to what was too little is not asked; and what is asked next where all was too little, or nothing.
-"""
+"""Of all rates, for how much more devices are counted: at first, between two; what is not asked; what is asked next."""
 COMPLETE_ROUNDS, COMPLETE_PART, URGENT_DEVICES, COLUMNS_KEPT = 25, 0.3, 1e5, 400
 PROOF_PART, PROOF_FAR_PART = 0.2, 0.4
 """Of what generation leaves, kept for the bound; where it is far. To serve every rate comes before that."""
@@ -157,8 +155,9 @@ class Phases:
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
         depth = None
         if not counts:
-            rate = rounds / max(1 - deadline.left_part, 1e-9)
-            rounds = int(np.clip(DIVE_PART * deadline.left_part * rate / DIVE_ROUNDS, 1, DEEP.rounds))
+            rate = rounds / max(1 - deadline.left_part, 1e-9) * deadline.left_part / DIVE_ROUNDS
+            most = DIVE_PART if deadline.work_units is None else DIVE_PART_COUNTED
+            rounds = int(np.clip(most * rate, 1, DEEP.rounds))
             part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
             self.deadline, depth = portion(deadline, 1 - part), replace(DEEP, rounds=rounds)
         if self.begin is not None:
