@@ -43,9 +43,9 @@ def _driven(kind: str, value: object) -> bytes:
 
 
 @pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in KINDS.items() for value in values])
-def test_a_value_is_packed_as_the_driver_packs_it(kind: str, value: object) -> None:
+def test_a_value_is_packed_as_the_driver_packs_it(kind: str, value: Any) -> None:
     if kind == "float8[]":
-        value = [None if each is None else float(each) for each in value]  # type: ignore[attr-defined]
+        value = [None if each is None else float(each) for each in value]
     assert Packed("t", {"c": kind}).row((value,)) == b"\0\1" + _driven(kind, value)
 
 

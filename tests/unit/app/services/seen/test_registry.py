@@ -21,7 +21,9 @@ class _World:
         self.now_ms = 0.0
         self.generation = 0
         self.meanwhile: Callable[[], None] = lambda: None
-        self.registry = NodeRegistry(self, self, "main")  # type: ignore[arg-type]
+        database: Any = self
+        clock: Any = self
+        self.registry = NodeRegistry(database, clock, "main")
 
     def read(self, _query: object, names: tuple[str, ...], _cluster: str) -> tuple[Assigned, ...]:
         self.asked.append(tuple(names))
@@ -36,6 +38,16 @@ class _World:
         """As a report asks."""
         known = self.registry.remembered(node, lambda _: True)
         return asyncio.run(self.registry.asked(node)) if known is None else known
+
+
+def _nearly_over() -> _World:
+    """Every node spoke of late, and what is known of it is as old as it may be."""
+    world = _World()
+    for world.now_ms in (0.0, 0.9 * REGISTRY_TTL_MS):
+        for node in NODES:
+            world.report(node)
+    world.now_ms = REGISTRY_TTL_MS
+    return world
 
 
 def test_who_asks_asks_for_others_whose_time_is_half_over() -> None:
@@ -79,26 +91,15 @@ def test_who_speaks_no_more_is_forgotten_and_asked_for_no_more() -> None:
 
 def test_so_many_are_asked_for_at_once(monkeypatch: Any) -> None:
     monkeypatch.setattr(telemetry, "ALONG_MAX", 3)
-    world = _World()
-    for node in NODES:
-        world.report(node)
-    world.now_ms = 0.9 * REGISTRY_TTL_MS
-    for node in NODES:
-        world.report(node)
-    world.now_ms = REGISTRY_TTL_MS
+    world = _nearly_over()
     world.report("n4")
     assert world.asked[-1] == ("n4", "n0", "n1", "n2")
 
 
 def test_what_was_forgotten_meanwhile_stays_so() -> None:
     """A node joined again while others were asked for: it may have other devices now."""
-    world = _World()
-    for node in NODES:
-        world.report(node)
-    world.now_ms = 0.9 * REGISTRY_TTL_MS
-    for node in NODES:
-        world.report(node)
-    world.now_ms, world.meanwhile = REGISTRY_TTL_MS, lambda: world.registry.forget("n1")
+    world = _nearly_over()
+    world.meanwhile = lambda: world.registry.forget("n1")
     world.report("n0")
     assert set(world.asked[-1]) == set(NODES)
     world.meanwhile = lambda: None
