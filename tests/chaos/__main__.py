@@ -7,17 +7,15 @@ and it tells after how many histories each is missed.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from tests.chaos.life import Lived, Stage, live_all, missed_after, stage
+from tests.chaos.life import Lived, Stage, live_all, missed_after, stage, take_little
 from tests.chaos.mutants import MUTANTS, planted
 from tests.integration.postgres import embedded_binaries, running
-from tests.scratch import put_into_memory
 
 
 def main() -> int:
@@ -26,7 +24,7 @@ def main() -> int:
     parser.add_argument("--mutants", action="store_true", help="take promises out and see whether that is told")
     parser.add_argument("--processes", type=int, default=1, help="among how many they are shared out")
     asked = parser.parse_args()
-    _save()
+    take_little()
     first, _, last = asked.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     if asked.mutants:
@@ -35,15 +33,8 @@ def main() -> int:
     parts = [seeds[place :: asked.processes] for place in range(asked.processes)]
     if asked.processes == 1:
         return _told([live_all(seeds)])
-    with ProcessPoolExecutor(asked.processes, get_context("spawn"), _save) as pool:
+    with ProcessPoolExecutor(asked.processes, get_context("spawn"), take_little) as pool:
         return _told(list(pool.map(live_all, parts, range(asked.processes))))
-
-
-def _save() -> None:
-    """Take from the machine only what histories need: no disk, and no looking for garbage among what stays."""
-    put_into_memory()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
 
 
 def _told(parts: Sequence[Lived]) -> int:
