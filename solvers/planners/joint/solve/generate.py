@@ -124,10 +124,8 @@ UNITS_BESIDE, WORKLOADS_PER_UNIT, ENTRIES_PER_UNIT = 1, 100, 90_000
 CUT_ROUNDS, CUT_WORKLOADS_MAX = 12, 40
 """Where there are more, parts of replicas are a small matter, and the time is better spent on dives."""
 UP_LEAST = 0.5
-WORTH_LEAST = 0.9
-"""A column is rounded up only while it is still worth so much of what it was."""
 ADOPT_MAX = 3000
-STAGES_MAX, STAGE_UNITS = 300, 3
+STAGES_MAX, STAGE_UNITS, STAGE_ROUNDS, STAGES_LIKE, UNCUT = 300, 3, 6, 6, 3
 MARGIN = 0.001
 """Part of a rate that is served beyond it: the last thousandth is not worth a device, so it would stay behind."""
 
@@ -259,16 +257,18 @@ def generate(master: Master, deadline: Deadline, pace: Pace, begun: Relaxation |
     if pace.cut_rounds and near and deadline.left_part > pace.until_part and master.tighten(state.best):
         answer = master.programme.solve(max(0.1, deadline.left_s), primal=False)
         if answer is not None:
-            state.best, state.part = answer, LOOK_LOOSE
+            state.best, state.part, again = answer, LOOK_LOOSE, pace.gap is None
             pace = replace(pace, rounds=state.rounds + pace.cut_rounds, gap=None)
             state.centre = fitted(state.centre, master.rows.count)
             state.refine(state.step_pct)
-            _converge(master, pricing, deadline, pace, state)
+            _converge(master, pricing, deadline, pace, state, cuts=again)
     return state
 
 
-def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> None:
-    """Price with the rows as they are: coarse shares first."""
+def _converge(
+    master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation, *, cuts: bool = False
+) -> None:
+    """Price with the rows as they are, or with more cuts after every round: coarse shares first."""
     step = max(1, master.problem.share_step_pct)
     finest = step * max(1, pace.finest_pct // step)
     while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
@@ -281,6 +281,10 @@ def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, 
             if answer is None:
                 break
             state.best = answer
+            if cuts and master.tighten(answer):
+                if (answer := master.programme.solve(max(0.1, deadline.left_s), primal=False)) is None:
+                    break
+                state.best, state.centre = answer, fitted(state.centre, master.rows.count)
         if pace.gap is not None and state.step_pct == step and state.gap <= pace.gap:
             break
         slow = pace.gap is None and before - state.best.value <= SLOW * abs(before)
@@ -325,14 +329,16 @@ def _round(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, sta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """How to dive: pricing rounds of a stage, of the devices left how many a stage looks at, of the fractions there how
-    many are rounded up in one stage, and the part of the deadline left to others: from there on nothing is priced any
-    more.
+    """How to dive: most pricing rounds of a stage, of the devices left how many a stage looks at, of the fractions
+    there how many are rounded up in one stage, as long as each is still worth so much of what it was, and the part of
+    the deadline left to others: from there on nothing is priced any more. Stages have as many rounds as there is time
+    for, if so many more cost what the last one did.
     """
 
     rounds: int = 6
     group_part: float = 0.4
     up_part: float = 0.5
+    worth_part: float = 0.97
     until_part: float = 0.0
 
 
@@ -347,8 +353,9 @@ class Dive:
 
     def run(self, deadline: Deadline) -> Layout:
         """Whole devices for all that the master asks, judged once more."""
-        master, relaxed = self.begin.master, self.begin.relaxed
+        master, relaxed, rounds = self.begin.master, self.begin.relaxed, min(STAGE_ROUNDS, self.depth.rounds)
         for _ in range(STAGES_MAX):
+            begun_part = deadline.left_part
             deadline.spend(STAGE_UNITS)
             parts = relaxed.values[master.slacks :]
             if parts.sum() <= PART_LEAST:
@@ -365,11 +372,16 @@ class Dive:
             left = rest.rows.rate / np.maximum(master.rows.rate, 1e-12)
             prior = relaxed.row_duals[: rest.rows.base].copy()
             prior[: rest.rows.pool_at] *= np.where(master.rows.rate > 0, left, 0.0)
-            pace = Pace(rounds=self.depth.rounds, until_part=self.depth.until_part, finest_pct=DIVE_PCT, prior=prior)
+            uncut = -(-rounds // UNCUT)
+            until = self.depth.until_part
+            pace = Pace(rounds=uncut, cut_rounds=rounds - uncut, until_part=until, finest_pct=DIVE_PCT, prior=prior)
             relaxation = generate(rest, deadline, pace)
             if relaxation is None:
                 break
             master, relaxed = rest, relaxation.best
+            round_part = max(begun_part - deadline.left_part, 1e-9) / max(1, relaxation.rounds)
+            many = (deadline.left_part - self.depth.until_part) / (STAGES_LIKE * round_part)
+            rounds = int(np.clip(many, 1, self.depth.rounds))
         rows = Patterns.chained([Patterns.none(master.width), *self._chosen])
         counts = np.concatenate([np.zeros(0, dtype=np.int64), *self._counts])
         return master.judge.layout(rows, counts)
@@ -412,7 +424,7 @@ class Dive:
             whole = float(price[row[asked]] @ value[asked])
             rest = np.minimum(value[asked], np.maximum(0.0, 1 - done[row[asked]]))
             worth = float(price[row[asked]] @ rest)
-            enough = fraction[column] >= UP_LEAST and worth >= WORTH_LEAST * whole
+            enough = fraction[column] >= UP_LEAST and worth >= depth.worth_part * whole
             if fits and (enough or not counts.any()):
                 counts[column] += 1
                 done[row] += value

@@ -44,9 +44,7 @@ from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL = 0.7
-DIVE_PART, DIVE_PART_COUNTED, DIVE_ROUNDS = 0.3, 1.0, 6.5
-"""Of what is left, a dive may take, of time and of work; and how many rounds of generation one of its own takes."""
-DEEP = Depth(rounds=6, group_part=0.4, up_part=0.5, until_part=0.3)
+DEEP = Depth(rounds=8, until_part=0.15)
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
 FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
@@ -134,7 +132,7 @@ class Phases:
     def turn(self, deadline: Deadline, seed: int) -> Layout:
         """All phases, as far as the deadline lets them. Of few workloads devices are counted before they are whole."""
         counts = self.pace is None and len(self.problem.workloads) <= TURNS_WORKLOADS_MAX
-        problem, master, self.deadline, begun_s, rounds = self.problem, self.master, deadline, deadline.elapsed_s, 0
+        problem, master, self.deadline, begun_s = self.problem, self.master, deadline, deadline.elapsed_s
         if not self.converged:
             if self.relaxation is None:
                 master.offer(singles(problem, master.width))
@@ -147,19 +145,20 @@ class Phases:
             self.facts["generate_s"] += deadline.elapsed_s - begun_s
             if relaxation is None:
                 return self.found
-            rounds, self.relaxation = relaxation.rounds, relaxation
+            self.relaxation = relaxation
             self.begin = Generation(master=master, relaxed=relaxation.best)
             self.search, self.bound = replace(self.begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
-            self.facts |= {"columns": master.size, "rounds": rounds, "relaxed_usd_per_h": self.search.relaxed.value}
+            self.facts |= {
+                "columns": master.size,
+                "rounds": relaxation.rounds,
+                "relaxed_usd_per_h": self.search.relaxed.value,
+            }
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
         depth = None
         if not counts:
-            rate = rounds / max(1 - deadline.left_part, 1e-9) * deadline.left_part / DIVE_ROUNDS
-            most = DIVE_PART if deadline.work_units is None else DIVE_PART_COUNTED
-            rounds = int(np.clip(most * rate, 1, DEEP.rounds))
             part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
-            self.deadline, depth = portion(deadline, 1 - part), replace(DEEP, rounds=rounds)
+            self.deadline, depth = portion(deadline, 1 - part), DEEP
         if self.begin is not None:
             self._search(self.begin, depth, seed)
         if not counts:
@@ -246,7 +245,7 @@ def first_layout(problem: JointProblem, time_left_s: float = 1e9, master: Master
     if begun is None:
         return EMPTY
     begin = Generation(master=master, relaxed=begun.best)
-    return Dive(begin, Depth(rounds=1, group_part=1.0, up_part=1.0)).run(deadline)
+    return Dive(begin, Depth(rounds=1, group_part=1.0, up_part=1.0, worth_part=0.9)).run(deadline)
 
 
 def worth_of(problem: JointProblem, order: SolveOrder, layout: Layout) -> tuple[float, float]:

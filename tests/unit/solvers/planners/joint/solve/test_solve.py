@@ -10,8 +10,9 @@ import pytest
 from benchmarks.instances.family import family_problem
 from solvers.engines import deadline as deadline_module
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve import generate as generating
 from solvers.planners.joint.solve import solve as solving
-from solvers.planners.joint.solve.generate import Depth, Dive, Generation
+from solvers.planners.joint.solve.generate import Depth, Dive, Generation, Pace, Relaxation, generate
 from solvers.planners.joint.solve.improve import improved_at_once
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
@@ -77,24 +78,38 @@ def test_what_a_search_is_worth_is_spent_in_whole_turns(services: int) -> None:
 
 def test_in_haste_one_quick_dive_is_where_exchanging_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves somebody a little short, which exchanging makes up; the first answer serves everybody and is dear."""
-    problem, begun, rounds = family_problem(200, 48, 1), list[Layout](), list[int]()
+    problem, begun = family_problem(200, 48, 1), list[Layout]()
 
     def exchanged(_judge: Judge, layout: Layout, *_rest: object, **_named: object) -> Layout:
         begun.append(layout)
         return layout
 
-    class Counting(Dive):
-        def __init__(self, begin: Generation, depth: Depth) -> None:
-            rounds.append(depth.rounds)
-            super().__init__(begin, depth)
-
     monkeypatch.setattr(solving, "improved", exchanged)
-    monkeypatch.setattr(solving, "Dive", Counting)
     _solved(problem)
     assert begun[0].leaves_short(problem)
     assert not begun[1].leaves_short(problem)
     assert begun[0].usd_per_h < begun[1].usd_per_h
-    assert rounds == [1, 1]  # the first answer's, and the only turn's
+
+
+@pytest.mark.parametrize(("units", "most"), [(100, 2), (20_000, 8)])
+def test_a_dive_prices_as_often_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch, units: int, most: int) -> None:
+    problem, rounds = family_problem(200, 48, 1), list[int]()
+    master = Master(problem, Judge(problem))
+    first_layout(problem, master=master)
+    begun = generate(master, Deadline(1e9, 1_000), Pace(rounds=20))
+    assert begun is not None
+
+    def counted(rest: Master, deadline: Deadline, pace: Pace) -> Relaxation | None:
+        rounds.append(pace.rounds + pace.cut_rounds)
+        return generate(rest, deadline, pace)
+
+    monkeypatch.setattr(generating, "generate", counted)
+    deadline = Deadline(1e9, units)
+    layout = Dive(Generation(master=master, relaxed=begun.best), Depth(rounds=8, until_part=0.2)).run(deadline)
+    assert layout.patterns
+    assert max(rounds[1:]) <= most  # the first stage's are before anything is known
+    assert min(rounds[1:-1]) >= most / 8
+    assert (sorted(rounds[1:])[len(rounds) // 2] == 1) == (most == 2)
 
 
 def test_a_dive_that_leaves_somebody_short_is_what_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
