@@ -125,7 +125,7 @@ CUT_ROUNDS, CUT_WORKLOADS_MAX = 12, 40
 """Where there are more, parts of replicas are a small matter, and the time is better spent on dives."""
 UP_LEAST = 0.5
 ADOPT_MAX = 3000
-STAGES_MAX, STAGE_UNITS, STAGE_ROUNDS, STAGES_LIKE, UNCUT = 300, 3, 6, 6, 3
+STAGES_MAX, STAGE_UNITS, STAGE_ROUNDS, STAGES_LIKE, UNCUT = 300, 3, 6, 8, 3
 MARGIN = 0.001
 """Part of a rate that is served beyond it: the last thousandth is not worth a device, so it would stay behind."""
 
