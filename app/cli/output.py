@@ -363,15 +363,6 @@ def signed(amount: float) -> str:
     return f"+{text}" if amount > 0 and text != "0" else text
 
 
-def gap_told(cost_usd_per_h: float, bound_usd_per_h: float | None) -> str:
-    """How far from the best a plan can be, in words."""
-    if cost_usd_per_h <= 0:
-        return "nothing is cheaper"
-    if not bound_usd_per_h or bound_usd_per_h <= 0:
-        return "gap not known"
-    return f"at most {100 * max(0.0, cost_usd_per_h / bound_usd_per_h - 1):,.1f} % above the optimum"
-
-
 def usd(amount: float | None, *, per_hour: bool = False) -> str:
     """Dollars, with cents below a thousandth shown."""
     if amount is None:

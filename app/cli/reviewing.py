@@ -99,9 +99,19 @@ def diff(
 def waiting_plans(client: Client) -> list[str]:
     """Plans that wait, and what whoever decides should know of them."""
     found = _waiting(client)
-    lines = [f"plan {short_id(item['id'])} waits for approval: {_remark(item)}" for item in found[:WAITING_SHOWN]]
+    lines = [
+        f"plan {short_id(item['id'])} waits for approval: {_remark(item)}; {_how(item)}"
+        for item in found[:WAITING_SHOWN]
+    ]
     more = len(found) - WAITING_SHOWN
     return [*lines, f"{more} more wait: headroom plans --waiting"] if more > 0 else lines
+
+
+def _how(item: Document) -> str:
+    """How to look at it, and to decide."""
+    return " or ".join(
+        f"headroom {verb} {short_id(item['id'])}" for verb in ("diff", "reject" if item["blocked"] else "approve")
+    )
 
 
 def _waiting(client: Client) -> list[Document]:
