@@ -50,7 +50,10 @@ def plans(
     with connect(server, token) as client:
         wanted = {"lane": lane.value if lane else None, "state": WAITING if waiting else None, "limit": limit}
         items = list(islice(client.items("plans", **wanted), limit))
-    show(items, output, listed(_PLANS, items) if items else "no plans")
+    # A remark is a sentence: below the table, where it has a line's room.
+    table = listed({head: cell for head, cell in _PLANS.items() if head or not output.is_for_people}, items)
+    remarks = [f"{short_id(item['id'])}: {told}" for item in items if (told := _remark(item))]
+    show(items, output, [table, *(["", *remarks] if remarks else [])] if items else "no plans")
 
 
 def _remark(item: Document) -> str:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 20
 SHORT_SHOWN = 8
+NO_SERVICES = "no services yet: headroom apply -f FILE declares some (examples/vision.yaml)"
+NO_NODES = "no nodes yet: headroom agent on a GPU host turns it into one"
 
 
 def status(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
@@ -55,7 +57,8 @@ def list_nodes(
         {**node, "devices": [device for device in fleet["devices"] if device["node"] == node["id"]]}
         for node in fleet["nodes"]
     ]
-    show(answer, output, [listed(_NODES, fleet["nodes"]), "", listed(_DEVICES, fleet["devices"])])
+    devices = listed(_DEVICES, fleet["devices"], none="no devices yet")
+    show(answer, output, [listed(_NODES, fleet["nodes"], none=NO_NODES), "", devices])
 
 
 @nodes.command("identities")
@@ -184,6 +187,7 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
         f"cost {usd(cost['planned_usd_per_h'], per_hour=True)}{whole}, SLO kept: {_percent(fleet['slo_attainment'])}",
     ]
     planning = [_planning(fleet["planning"])] if fleet["planning"] is not None else []
+    planning += [f"WARNING: {fleet['unled']}"] if fleet.get("unled") else []
     planning += [*hold_lines(fleet.get("held")), *waiting]
     planning += [f"beyond its project's bounds: {told}" for told in fleet.get("beyond", ())]
     planning += fleet.get("problems", ())
@@ -202,8 +206,8 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
 def _short_lines(short: Sequence[Document]) -> list[str]:
     """Who has no place, or too little of it, and why."""
     more = len(short) - SHORT_SHOWN
-    rest = [f"  and {more} more: headroom explain WORKLOAD says why of each"] if more > 0 else []
-    return [*(f"  {item['id']}: {item['told']}" for item in short[:SHORT_SHOWN]), *rest]
+    rest = [f"and {more} more without a place: headroom explain WORKLOAD says why of each"] if more > 0 else []
+    return [*(f"{item['id']}: {item['told']}" for item in short[:SHORT_SHOWN]), *rest]
 
 
 def _planning(told: Document) -> str:
@@ -219,7 +223,7 @@ def _policy(item: Document) -> str:
 
 
 def _services(fleet: Document) -> Any:
-    return listed(_SERVICES, fleet["services"])
+    return listed(_SERVICES, fleet["services"], none=NO_SERVICES)
 
 
 def _jobs(fleet: Document) -> list[Any]:

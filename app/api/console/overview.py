@@ -71,7 +71,13 @@ def at_risk(fleet: Plain) -> list[Plain]:
     """
     short = {item["id"]: item for item in fleet["short"]}
     services = [
-        {**service, "budget": budget_used(service), "why": why, "home": "services"}
+        {
+            **service,
+            "budget": budget_used(service),
+            "why": why,
+            "home": "services",
+            "part": short.get(service["id"], {}).get("part_short"),
+        }
         for service in fleet["services"]
         if (why := _worries(service, short.get(service["id"])))
     ]
@@ -80,7 +86,7 @@ def at_risk(fleet: Plain) -> list[Plain]:
         for item in fleet["jobs"]
         if item["id"] in short
     ]
-    return [*sorted(services, key=lambda item: (-(item["budget"] or 0), item["id"])), *work]
+    return [*sorted(services, key=lambda item: (-(item["budget"] or 0), -(item["part"] or 0), item["id"])), *work]
 
 
 def _worries(service: Plain, short: Plain | None) -> list[str]:

@@ -59,9 +59,9 @@ _ENDINGS: Mapping[PlannerEnding, str] = {
 def answered_words(found: Authorship) -> str:
     """Who made a plan, and how it came about."""
     if found.planner is None:
-        said = f"no planner gave a plan; {found.asked} was asked first"
+        said = f"nobody: no planner gave a plan; {found.asked} was asked first"
     elif found.planner != found.asked:
-        said = f"{found.planner} stands in for {found.asked}"
+        said = f"{found.planner}, standing in for {found.asked}"
     else:
         own = f" with the plan of {found.by}" if found.by is not None else ""
         said = f"{found.planner}{own}, {_ENDINGS[found.ending]}"

@@ -11,9 +11,13 @@ from app.services.explaining.explaining import ExplainedGap
 from app.services.explaining.sentences import answered_words, gap_words
 from app.store.cycles import CycleSummary
 from app.store.plans import PlanSummary
+from app.store.targets import Lease
 from solvers.cycle.owners import StandingOwners
 from solvers.domain.change import Target
 from solvers.domain.workload import WorkloadKind
+
+UNLED_S = 15.0
+"""Longer than a leader takes to follow another."""
 
 
 @record
@@ -96,3 +100,13 @@ def _short_line(gap: ExplainedGap, served_rps: float) -> ShortLine:
         said = "no place"
     first = gap.why[0].sentence.removesuffix(".") if gap.why else "its planner gave no reason"
     return record_of(ShortLine, gap, id=gap.workload, part_short=part, told=f"{said}: {first}")
+
+
+def unled_words(lease: Lease | None) -> str | None:
+    """That no planner leads, and since when; None while one does, or hands over to the next."""
+    if lease is None:
+        return "no planner has led yet: nothing is planned until one runs (headroom planner)"
+    if lease.held or lease.left_s > -UNLED_S:
+        return None
+    since = f"{lease.expires_at:%Y-%m-%d %H:%M:%S UTC}"
+    return f"no planner leads since {since}: nothing is planned until one runs (headroom planner)"

@@ -24,7 +24,15 @@ from app.services.explaining.explaining import gaps
 from app.services.explaining.sentences import owner_words, problem_sentences
 from app.services.planning.reviewing import cheaper_words
 from app.services.planning.snapshots import read_policy
-from app.services.seen.standing import PlanLine, PlanningLine, ShortLine, plan_line, planning_line, short_lines
+from app.services.seen.standing import (
+    PlanLine,
+    PlanningLine,
+    ShortLine,
+    plan_line,
+    planning_line,
+    short_lines,
+    unled_words,
+)
 from app.store import cycles, documents, nodes, plans, targets, telemetry
 from app.store.documents import Stored
 from app.store.engine import Database
@@ -154,6 +162,8 @@ class FleetSummary:
     promoted_at_s: float
     planning: PlanningLine | None
     """None before the first cycle, and for a project's token."""
+    unled: str | None
+    """Why nothing is planned: no planner runs; None where one does, and for a project's token."""
     held: Hold | None
     """Who holds automatic planning since a rollback; None where nobody does, and for a project's token."""
     beliefs: str | None
@@ -212,6 +222,7 @@ class StatusReader:
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
             counts = telemetry.counts(session, self._cluster, mine.silent_s)
             held = targets.held_back(session, self._cluster)
+            unled = unled_words(targets.read_lease(session, targets.PLANNER))
             problems = nodes.problems(session, mine.target.generation)
             cheaper = cheaper_words(plans.waiting(session)) if project is None else None
         return FleetSummary(
@@ -220,6 +231,7 @@ class StatusReader:
             plan=known.plan,
             promoted_at_s=mine.target.promoted_at_s,
             planning=mine.planning,
+            unled=unled if project is None else None,
             held=held if project is None else None,
             beliefs=_beliefs(counts) if project is None else None,
             cost=mine.cost(),

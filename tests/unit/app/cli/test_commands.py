@@ -47,7 +47,7 @@ def fleet(plan: bool = True) -> dict[str, Any]:
         "promoted_at_s": 0.0,
         "planning": {
             "at": "2026-01-01T00:00:00Z", "planner": "greedy", "ending": "finished", "stood_in": True,
-            "answered": "greedy stands in for joint; planner joint overran its deadline and was killed",
+            "answered": "greedy, standing in for joint; planner joint overran its deadline and was killed",
         },
         "cost": {"planned_usd_per_h": 1.5, "fleet_usd_per_h": 20.0},
         "slo_attainment": 0.987,
@@ -319,7 +319,7 @@ def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> Non
     assert "plan eeeeeeeeeeee waits for approval: costs $3.49/h more than what stands\n" in out
     assert "cluster default: 1 of 2 nodes up, 2 devices, 25 % of the SMs held" in out
     assert "cost $1.50/h of $20.00/h, SLO kept: 98.7 %" in out
-    assert "WARNING: planned by greedy stands in for joint; planner joint overran its deadline and was killed" in out
+    assert "WARNING: planned by greedy, standing in for joint; planner joint overran its deadline and was killed" in out
     assert "generation 7 by greedy, since 00:00:00 UTC, at most 25.0 % above the optimum, 1 without a place" in out
     line = next(line for line in out.splitlines() if line.startswith("vision/resnet50"))
     assert line.split() == ["vision/resnet50", "auto", "p99", "80", "ms", "1/2", "300", "-", "50.0", "%"]

@@ -34,7 +34,7 @@ def test_agent_becomes_the_agent_with_its_options(headroom: Headroom, monkeypatc
     became: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, arguments: became.append(arguments))
     headroom("agent", "--node", "n1", "--help", "-x", "--devices=fake:T4")
-    assert became == [[sys.executable, "-m", "agents", "--node", "n1", "--help", "-x", "--devices=fake:T4"]]
+    assert became == [[sys.executable, "-P", "-m", "agents", "--node", "n1", "--help", "-x", "--devices=fake:T4"]]
 
 
 def test_agent_helper_becomes_the_helper_with_its_options(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
