@@ -321,7 +321,8 @@ def fitted(wants: Sequence[int], needs: Sequence[int], room: int) -> list[int]:
     """How wide columns are: as they want where there is room, else so that no word is broken but the longest."""
     widths = list(needs)
     while sum(widths) > room and max(widths) > 1:
-        widths[widths.index(max(widths))] -= 1
+        # Of equal ones the last: names of things stand first, and are copied.
+        widths[max(range(len(widths)), key=lambda at: (widths[at], at))] -= 1
     for at in sorted(range(len(widths)), key=lambda at: wants[at] - widths[at]):
         widths[at] += max(0, min(wants[at] - widths[at], room - sum(widths)))
     return widths

@@ -66,12 +66,12 @@ def _remark(item: Document) -> str:
 _PLANS: Mapping[str, Cell] = {
     "plan": lambda item: short_id(item["id"]),
     "lane": "lane",
-    "state": "state",
+    "state": lambda item: item["state"].replace("_", " "),
     ">age": lambda item: _age(item["created_at"]),
     ">$/h": "cost_usd_per_h",
-    ">generation": lambda item: item["generation"],
+    ">gen.": lambda item: item["generation"],
     "planned by": lambda item: item["planner"],
-    ">without a place": lambda item: item["unplaced_count"] or None,
+    ">short": lambda item: item["unplaced_count"] or None,
     "decided by": lambda item: item.get("decided_by_name") or item["decided_by"],
     "": _remark,
 }
