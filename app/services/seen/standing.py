@@ -54,7 +54,9 @@ class ShortLine:
     """A workload for which the standing plan has no place, or too little of it."""
 
     id: str
+    """Of the workload, `project/name`."""
     kind: str
+    """service, job or task."""
     rate_rps_short: float
     part_short: float | None
     """Of its rate, as it was planned for, 0 to 1; null where what is missing is no rate."""

@@ -180,6 +180,7 @@ class FleetSummary:
     services: tuple[ServiceLine, ...]
     jobs: tuple[WorkLine, ...]
     short: tuple[ShortLine, ...]
+    """Who has no place in the standing plan, or too little of it: services first, the worst of them before."""
     beyond: tuple[str, ...]
     """What asks for more than its project's bounds, which were lowered since it was declared."""
     problems: tuple[str, ...]
