@@ -16,6 +16,7 @@ from solvers.cycle.owners import StandingOwners
 from solvers.domain.change import Target
 from solvers.domain.workload import WorkloadKind
 
+PART_LEAST = 0.001
 UNLED_S = 15.0
 """Longer than a leader takes to follow another."""
 
@@ -97,7 +98,10 @@ def _short_line(gap: ExplainedGap, served_rps: float) -> ShortLine:
     # Where some of a rate is missing, all that stands is used: both together are what was asked.
     asked_rps = gap.rate_rps_short + served_rps
     part = gap.rate_rps_short / asked_rps if gap.rate_rps_short > 0 else None
-    said = f"{100 * part:.3g} % of {asked_rps:.4g} requests/s unserved" if part is not None else "too little place"
+    said = "too little place"
+    if part is not None:
+        much = f"{100 * part:.3g} %" if part >= PART_LEAST else f"less than {100 * PART_LEAST:.3g} %"
+        said = f"{much} of {asked_rps:.4g} requests/s unserved"
     if not served_rps and gap.kind != WorkloadKind.SERVICE:
         said = "no place"
     first = gap.why[0].sentence.removesuffix(".") if gap.why else "its planner gave no reason"
