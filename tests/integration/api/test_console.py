@@ -365,7 +365,7 @@ def test_a_bound_says_whose_it_is_and_what_waits_that_costs_less(full: World) ->
     assert (told["gap_told"], told["cheaper"]) == (gap, cheaper)
     assert full.call("GET", f"/v1/plans/{plan}", "viewer").json()["gap_told"] == gap
     page = re.sub("<[^>]+>", "", html.unescape(_text(full, "operator", "/")))
-    assert f"when planned {gap}. {cheaper}" in page
+    assert f"when planned {gap}{cheaper}" in page
     assert "Compare and approve it" in page
     assert "Compare and approve it" not in _text(full, "viewer", "/")
     assert gap in html.unescape(_text(full, "viewer", f"/plans/{plan}"))
