@@ -22,9 +22,7 @@ from app.services.declared.documents import beyond_bounds
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
 from app.services.explaining.explaining import gaps
 from app.services.explaining.sentences import owner_words, problem_sentences
-from app.services.planning.reviewing import cheaper_words
-from app.services.planning.snapshots import read_policy
-from app.services.seen.standing import (
+from app.services.explaining.standing import (
     PlanLine,
     PlanningLine,
     ShortLine,
@@ -33,6 +31,8 @@ from app.services.seen.standing import (
     short_lines,
     unled_words,
 )
+from app.services.planning.reviewing import cheaper_words
+from app.services.planning.snapshots import read_policy
 from app.store import cycles, documents, nodes, plans, targets, telemetry
 from app.store.documents import Stored
 from app.store.engine import Database

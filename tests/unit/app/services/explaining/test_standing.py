@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from app.services.explaining.explaining import gaps
-from app.services.seen.standing import UNLED_S, short_lines, unled_words
+from app.services.explaining.standing import UNLED_S, short_lines, unled_words
 from app.store.targets import Lease
 from solvers.domain.evidence import Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
