@@ -600,6 +600,10 @@ def test_lanes_show_who_held_a_gpu_beside_whom(full: World) -> None:
     ]
 
 
+def test_numbers_in_facts_are_as_people_write_them() -> None:
+    assert [words.said(each) for each in (5.405776000000001, 0.0, 12, "t4")] == ["5.40578", "0", "12", "t4"]
+
+
 def test_times_in_facts_are_as_people_write_them() -> None:
     told = str(words.brief("until 2026-02-31T09:27:10.5+00:00, not 2026-13-01T00:00:00Z <b>"))
     shown = '<span title="2026-02-31T09:27:10.5+00:00">31 Feb 09:27</span>'
