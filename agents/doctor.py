@@ -101,7 +101,7 @@ def _state(config: AgentConfig, arguments: Sequence[str]) -> Iterator[dict[str, 
         return
     yield _line("agent", ODD, f"no agent lives with {place}, which {joined}", "start it")
     try:
-        command = [sys.executable, "-m", "agents", *arguments, "--dry-run"]
+        command = [sys.executable, "-P", "-m", "agents", *arguments, "--dry-run"]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=REHEARSAL_S)
     except subprocess.TimeoutExpired:
         yield _line("rehearsal", WRONG, f"no answer within {REHEARSAL_S:g} s", "try headroom agent … --dry-run")

@@ -25,7 +25,7 @@ from agents.mps.proofs import probe
 from agents.state import StateDirectory, host_boot_id
 from agents.wire import mirrored
 
-PROBE_COMMAND = (sys.executable, "-m", "agents.probe")
+PROBE_COMMAND = (sys.executable, "-P", "-m", "agents.probe")
 MIG_PART_LEAST = 1.0 / 7.0
 """The smallest slice there is: a MIG device has room for at least this part of a GPU's clients."""
 

@@ -29,7 +29,11 @@ _WHOLE = (
     ("replicas_ready", "headroom_replicas_ready", "Replicas that reported ready lately."),
     ("replicas_planned", "headroom_replicas_planned", "Replicas of the current target."),
     ("plan_cost_usd_per_h", "headroom_plan_cost_usd_per_hour", "Cost of the current plan, US dollars per hour."),
-    ("plan_bound_usd_per_h", "headroom_plan_bound_usd_per_hour", "What serving as much costs at least, when planned."),
+    (
+        "plan_bound_usd_per_h",
+        "headroom_plan_bound_usd_per_hour",
+        "What serving as much cost at least when planned, with what may not move left as it is.",
+    ),
     ("plan_age_s", "headroom_plan_age_seconds", "Age of the newest plan, promoted or not."),
     ("cycles_last_hour", "headroom_cycles_last_hour", "Planning cycles begun in the last hour."),
     (

@@ -22,7 +22,7 @@ import typer
 
 from app import own_planners
 from app.cli.files import STANDARD, Seal, StrangeFileError, check_target, decode, placed, read_value, write_value
-from app.cli.output import CommandError, Exit, Format, gap_told, number, rows, show, usd
+from app.cli.output import CommandError, Exit, Format, number, rows, show, usd
 from app.cli.tables import (
     answered_line,
     binding_lines,
@@ -294,7 +294,7 @@ def solving(tuning: Tuning) -> Iterator[SolvePool]:
 
 
 def _head(outcome: Outcome) -> list[str]:
-    gap, moves = gap_told(outcome.cost_usd_per_h, outcome.bound_usd_per_h), outcome.moves
+    moves = outcome.moves
     short = "nothing"
     if outcome.workloads_short:
         many = "workload" if outcome.workloads_short == 1 else "workloads"
@@ -302,7 +302,7 @@ def _head(outcome: Outcome) -> list[str]:
     by_type = ", ".join(f"{use.gpu_type} {use.in_use}/{use.total}" for use in outcome.gpus if use.in_use)
     return [
         f"plan {outcome.plan}",
-        f"by {outcome.planner}: {usd(outcome.cost_usd_per_h, per_hour=True)}, {gap}",
+        f"by {outcome.planner}: {usd(outcome.cost_usd_per_h, per_hour=True)}, {outcome.gap_told}",
         answered_line(plain(outcome)),
         f"unserved: {short} (weighted {number(outcome.unserved)}), SLO risk {number(outcome.slo_risk)}",
         *([f"full batches carry {number(outcome.capacity_rps)} requests/s"] if outcome.capacity_rps else []),
@@ -348,8 +348,10 @@ def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple
     standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     answer = {
         "summary": {**_summary(plan), "answered": outcome.answered, "stood_in": outcome.stood_in},
+        "gap_told": outcome.gap_told,
+        "cheaper": None,
         "assignments": plain(choices(plan, types, name)),
-        "unplaced": plain(gaps(plan, name)),
+        "unplaced": plain(gaps(plan.unplaced, name)),
         "waiting": None,
         "insight": plain(told(insight_of(made, wish), None, name)),
         "owners": owner_sentences(owners_of(picture), standing, name, places_of(picture.with_offers().devices)),

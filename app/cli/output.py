@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from itertools import islice
 from pathlib import Path
@@ -28,8 +28,7 @@ from headroom_client import ApiError, ClientError, UnreachableError, WrongUseErr
 from solvers.errors import EngineError, HeadroomError, InputError, NotFoundError, StateError, TransientError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 
 
 class Exit(IntEnum):
@@ -283,23 +282,50 @@ class PrintedTable:
     lines: tuple[tuple[object, ...], ...]
     title: str | None = None
     empty: str = "-"
+    none: str | None = None
+    """What people are told in place of a table without lines."""
 
     @property
     def heads(self) -> tuple[str, ...]:
         return tuple(column.removeprefix(">") for column in self.columns)
 
-    def __rich__(self) -> Table:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.cells import cell_len
         from rich.table import Table
         from rich.text import Text
 
+        if not self.lines and self.none is not None:
+            yield Text(self.none)
+            return
+        lines = [[self.empty if cell == "" else word(cell) for cell in line] for line in self.lines]
+        columns = list(zip(self.heads, *lines, strict=True))
+        wants = [max(map(cell_len, "\n".join(column).split("\n"))) for column in columns]
+        needs = [max((cell_len(part) for cell in column for part in cell.split()), default=0) for column in columns]
+        widths = fitted(wants, needs, options.max_width - _GAP * (len(columns) - 1))
         table = Table(
             title=self.title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold"
         )
-        for column, head in zip(self.columns, self.heads, strict=True):
-            table.add_column(head, justify="right" if column.startswith(">") else "left", overflow="fold")
-        for line in self.lines:
-            table.add_row(*(Text(self.empty if cell == "" else word(cell)) for cell in line))
-        return table
+        for column, head, width in zip(self.columns, self.heads, widths, strict=True):
+            justify: JustifyMethod = "right" if column.startswith(">") else "left"
+            table.add_column(head, justify=justify, overflow="fold", width=width)
+        for line in lines:
+            table.add_row(*map(Text, line))
+        yield table
+
+
+_GAP = 2
+"""Between columns."""
+
+
+def fitted(wants: Sequence[int], needs: Sequence[int], room: int) -> list[int]:
+    """How wide columns are: as they want where there is room, else so that no word is broken but the longest."""
+    widths = list(needs)
+    while sum(widths) > room and max(widths) > 1:
+        # Of equal ones the last: names of things stand first, and are copied.
+        widths[max(range(len(widths)), key=lambda at: (widths[at], at))] -= 1
+    for at in sorted(range(len(widths)), key=lambda at: wants[at] - widths[at]):
+        widths[at] += max(0, min(wants[at] - widths[at], room - sum(widths)))
+    return widths
 
 
 def rows(
@@ -317,6 +343,7 @@ def listed(
     *,
     title: str | None = None,
     empty: str = "-",
+    none: str | None = None,
 ) -> PrintedTable:
     """A table of documents: under each column a field of theirs, or what is made of them. A dotted name walks into the
     document; without titles a column is called by its last part.
@@ -325,7 +352,7 @@ def listed(
         columns = {name.rpartition(".")[2]: name for name in columns}
     cells = columns.values()
     lines = ([_field(item, cell) if isinstance(cell, str) else cell(item) for cell in cells] for item in items)
-    return rows(tuple(columns), lines, title=title, empty=empty)
+    return replace(rows(tuple(columns), lines, title=title, empty=empty), none=none)
 
 
 def _field(item: Any, name: str) -> object:
@@ -363,17 +390,8 @@ def signed(amount: float) -> str:
     return f"+{text}" if amount > 0 and text != "0" else text
 
 
-def gap_told(cost_usd_per_h: float, bound_usd_per_h: float | None) -> str:
-    """How far from the best a plan can be, in words."""
-    if cost_usd_per_h <= 0:
-        return "nothing is cheaper"
-    if not bound_usd_per_h or bound_usd_per_h <= 0:
-        return "gap not known"
-    return f"at most {100 * max(0.0, cost_usd_per_h / bound_usd_per_h - 1):,.1f} % above the optimum"
-
-
 def usd(amount: float | None, *, per_hour: bool = False) -> str:
     """Dollars, with cents below a thousandth shown."""
     if amount is None:
         return "-"
-    return f"${amount:,.{2 if abs(amount) >= 1 else 4}f}{'/h' if per_hour else ''}"
+    return f"${amount:,.{2 if abs(amount) >= 1 or not amount else 4}f}{'/h' if per_hour else ''}"

@@ -143,7 +143,14 @@ def explain(
                 from app.cli import offline
 
                 answer["slo_curve"] = offline.curve(offline.live(client), offline.wished(**wish), name)
-    show(answer, output, [*plan_head(answer["summary"]), *_explanation(name, answer)])
+    show(
+        answer,
+        output,
+        [
+            *plan_head({**answer["summary"], "gap_told": answer["gap_told"], "cheaper": answer["cheaper"]}),
+            *_explanation(name, answer),
+        ],
+    )
 
 
 def why_not_online(client: Client, plan_id: str, asked: tuple[str, str]) -> Document:
@@ -281,7 +288,7 @@ def plan(
         asked = _known(client, why_not) if why_not is not None else None
         made = client.plan({"lane": lane.value})
         explained = client.explain(made["id"])
-        made["insight"] = explained["insight"]
+        made |= {"insight": explained["insight"], "cheaper": explained["cheaper"]}
         if asked is not None:
             made["why_not"] = why_not_online(client, made["id"], asked)
         if apply:
@@ -289,7 +296,8 @@ def plan(
     told = why_not_lines(made["why_not"]) if "why_not" in made else []
     show(made, output, [*plan_head(made), *([] if quiet else _tables(explained)), *told])
     if made["unplaced_count"] and output.is_for_people:
-        typer.echo(f"headroom: {made['unplaced_count']} workloads found no place, or too little of it", err=True)
+        many = "1 workload" if made["unplaced_count"] == 1 else f"{made['unplaced_count']} workloads"
+        typer.echo(f"headroom: {many} found no place, or too little of it", err=True)
 
 
 def _tables(explained: Document) -> list[Any]:

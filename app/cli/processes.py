@@ -145,12 +145,12 @@ def planner() -> None:
 def agent(context: typer.Context) -> None:
     """Turn this host into a node. All options go to the agent: see `headroom agent --help`."""
     # Replaces this process: an agent shall not carry the command line's libraries for the rest of its life.
-    os.execv(sys.executable, [sys.executable, "-m", "agents", *context.args])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "agents", *context.args])
 
 
 def agent_helper(context: typer.Context) -> None:
     """Set clocks, power limits and modes for unprivileged agents: see `headroom agent-helper --help`."""
-    os.execv(sys.executable, [sys.executable, "-m", "agents.helper", *context.args])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "agents.helper", *context.args])
 
 
 def traffic(
@@ -308,7 +308,7 @@ def _detach(home: Home, arguments: list[str], *, verbose: bool) -> bool:
     reading, writing = os.pipe()
     with (home.logs / "supervisor.log").open("ab") as log:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "app", "up", *arguments, "--progress-descriptor", str(writing)],
+            [sys.executable, "-P", "-m", "app", "up", *arguments, "--progress-descriptor", str(writing)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

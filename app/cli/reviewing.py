@@ -50,7 +50,10 @@ def plans(
     with connect(server, token) as client:
         wanted = {"lane": lane.value if lane else None, "state": WAITING if waiting else None, "limit": limit}
         items = list(islice(client.items("plans", **wanted), limit))
-    show(items, output, listed(_PLANS, items) if items else "no plans")
+    # A remark is a sentence: below the table, where it has a line's room.
+    table = listed({head: cell for head, cell in _PLANS.items() if head or not output.is_for_people}, items)
+    remarks = [f"{short_id(item['id'])}: {told}" for item in items if (told := _remark(item))]
+    show(items, output, [table, *(["", *remarks] if remarks else [])] if items else "no plans")
 
 
 def _remark(item: Document) -> str:
@@ -63,12 +66,12 @@ def _remark(item: Document) -> str:
 _PLANS: Mapping[str, Cell] = {
     "plan": lambda item: short_id(item["id"]),
     "lane": "lane",
-    "state": "state",
+    "state": lambda item: item["state"].replace("_", " "),
     ">age": lambda item: _age(item["created_at"]),
     ">$/h": "cost_usd_per_h",
-    ">generation": lambda item: item["generation"],
+    ">gen.": lambda item: item["generation"],
     "planned by": lambda item: item["planner"],
-    ">without a place": lambda item: item["unplaced_count"] or None,
+    ">short": lambda item: item["unplaced_count"] or None,
     "decided by": lambda item: item.get("decided_by_name") or item["decided_by"],
     "": _remark,
 }
@@ -99,9 +102,19 @@ def diff(
 def waiting_plans(client: Client) -> list[str]:
     """Plans that wait, and what whoever decides should know of them."""
     found = _waiting(client)
-    lines = [f"plan {short_id(item['id'])} waits for approval: {_remark(item)}" for item in found[:WAITING_SHOWN]]
+    lines = [
+        f"plan {short_id(item['id'])} waits for approval: {_remark(item)}; {_how(item)}"
+        for item in found[:WAITING_SHOWN]
+    ]
     more = len(found) - WAITING_SHOWN
     return [*lines, f"{more} more wait: headroom plans --waiting"] if more > 0 else lines
+
+
+def _how(item: Document) -> str:
+    """How to look at it, and to decide."""
+    return " or ".join(
+        f"headroom {verb} {short_id(item['id'])}" for verb in ("diff", "reject" if item["blocked"] else "approve")
+    )
 
 
 def _waiting(client: Client) -> list[Document]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import Cell, CommandError, Exit, gap_told, listed, number, rows, short, signed, usd, word
+from app.cli.output import Cell, CommandError, Exit, listed, number, rows, short, signed, usd, word
 from headroom_client import Document
 from solvers.errors import InputError, did_you_mean
 
@@ -204,10 +204,10 @@ def answered_line(told: Document) -> str:
 
 def plan_head(summary: Document) -> list[Any]:
     """Which plan, whether it stands, what it costs and how far from the best it can be."""
-    cost = summary["cost_usd_per_h"]
-    gap = gap_told(cost, summary["bound_usd_per_h"])
+    cost = usd(summary["cost_usd_per_h"], per_hour=True)
     stands = f"generation {summary['generation']}" if summary["generation"] is not None else summary["state"]
-    head = [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}, {gap}"]
+    head = [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {cost}, {summary['gap_told']}"]
+    head += [summary["cheaper"]] if summary.get("cheaper") else []
     found = summary.get("answered")
     if isinstance(found, dict):
         from app.services.explaining.sentences import answered_words
@@ -389,7 +389,7 @@ def _simulation(told: Document) -> list[Any]:
 def _answered(which: str, outcome: Document) -> list[str]:
     """Who planned, loud where somebody had to stand in, and whether the plan before was not bettered."""
     kept = [f"{which}: nothing better was found than the plan before"] if outcome["as_before"] else []
-    return [f"{which}: {answered_line(outcome)}", *kept]
+    return [f"{which}: {answered_line(outcome)}, {outcome['gap_told']}", *kept]
 
 
 def _types(before: Sequence[Document], after: Sequence[Document]) -> list[Any]:

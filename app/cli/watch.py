@@ -17,7 +17,7 @@ import typer
 
 from app import kinds
 from app.cli.options import Server, Token, connect, duration_s
-from app.cli.output import Cell, CommandError, Exit, Format, Output, console, gap_told, listed, rows, show, usd, word
+from app.cli.output import Cell, CommandError, Exit, Format, Output, console, listed, rows, show, usd, word
 from app.cli.planning import full_name
 from app.cli.reviewing import hold_lines, waiting_plans
 from app.cli.tables import answered_line
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 _BAR_WIDTH = 20
+SHORT_SHOWN = 8
+NO_SERVICES = "no services yet: headroom apply -f FILE declares some (examples/vision.yaml)"
+NO_NODES = "no nodes yet: headroom agent on a GPU host turns it into one"
 
 
 def status(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
@@ -54,7 +57,8 @@ def list_nodes(
         {**node, "devices": [device for device in fleet["devices"] if device["node"] == node["id"]]}
         for node in fleet["nodes"]
     ]
-    show(answer, output, [listed(_NODES, fleet["nodes"]), "", listed(_DEVICES, fleet["devices"])])
+    devices = listed(_DEVICES, fleet["devices"], none="no devices yet")
+    show(answer, output, [listed(_NODES, fleet["nodes"], none=NO_NODES), "", devices])
 
 
 @nodes.command("identities")
@@ -183,6 +187,7 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
         f"cost {usd(cost['planned_usd_per_h'], per_hour=True)}{whole}, SLO kept: {_percent(fleet['slo_attainment'])}",
     ]
     planning = [_planning(fleet["planning"])] if fleet["planning"] is not None else []
+    planning += [f"WARNING: {fleet['unled']}"] if fleet.get("unled") else []
     planning += [*hold_lines(fleet.get("held")), *waiting]
     planning += [f"beyond its project's bounds: {told}" for told in fleet.get("beyond", ())]
     planning += fleet.get("problems", ())
@@ -191,11 +196,18 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
         return [*lines, "no plan yet", *planning, ""]
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
-    gap = gap_told(plan["cost_usd_per_h"], plan["bound_usd_per_h"])
-    lines.append(f"generation {fleet['generation']} by {plan['planner']}, since {since}, {gap}{unplaced}")
+    lines.append(f"generation {fleet['generation']} by {plan['planner']}, since {since}, {plan['gap_told']}{unplaced}")
+    lines += _short_lines(fleet.get("short", ()))
     # Who decides where is no news where one policy decides on everything.
     policies = fleet.get("policies", [])
     return [*lines, *planning, *(map(_policy, policies) if len(policies) > 1 else ()), ""]
+
+
+def _short_lines(short: Sequence[Document]) -> list[str]:
+    """Who has no place, or too little of it, and why."""
+    more = len(short) - SHORT_SHOWN
+    rest = [f"and {more} more without a place: headroom explain WORKLOAD says why of each"] if more > 0 else []
+    return [*(f"{item['id']}: {item['told']}" for item in short[:SHORT_SHOWN]), *rest]
 
 
 def _planning(told: Document) -> str:
@@ -211,7 +223,7 @@ def _policy(item: Document) -> str:
 
 
 def _services(fleet: Document) -> Any:
-    return listed(_SERVICES, fleet["services"])
+    return listed(_SERVICES, fleet["services"], none=NO_SERVICES)
 
 
 def _jobs(fleet: Document) -> list[Any]:

@@ -100,7 +100,7 @@ class LocalRooms:
     def api(self) -> ChildSpec:
         return ChildSpec(
             name="api",
-            command=(sys.executable, "-m", "app", "serve"),
+            command=(sys.executable, "-P", "-m", "app", "serve"),
             environment={
                 **self._server_environment(),
                 "HEADROOM_HOST": self._settings.host,
@@ -110,7 +110,7 @@ class LocalRooms:
         )
 
     def planner(self) -> ChildSpec:
-        command = (sys.executable, "-m", "app", "planner")
+        command = (sys.executable, "-P", "-m", "app", "planner")
         return ChildSpec(name="planner", command=command, environment=self._server_environment())
 
     def agents(self) -> tuple[ChildSpec, ...]:
@@ -122,6 +122,7 @@ class LocalRooms:
             name="traffic",
             command=(
                 sys.executable,
+                "-P",
                 "-m",
                 "app",
                 "traffic",
@@ -141,7 +142,7 @@ class LocalRooms:
         return ChildSpec(
             name=f"agent-{node.name}",
             command=(
-                *(sys.executable, "-m", "agents", "--server", self._address),
+                *(sys.executable, "-P", "-m", "agents", "--server", self._address),
                 *("--node", node.name, "--devices", "fake:" + ",".join(node.gpus)),
                 *("--state-dir", str(self._home.path / "agents" / node.name), "--listen", "127.0.0.1:0"),
                 *("--rack", node.rack, "--failure-domain", node.failure_domain, "--time-factor", str(LAUNCH_FASTER)),

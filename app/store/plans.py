@@ -28,7 +28,7 @@ from solvers.cycle.record import Authorship, Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
 from solvers.domain.evidence import Insight
 from solvers.domain.ids import Digest
-from solvers.domain.plan import Plan, PlanPart
+from solvers.domain.plan import Plan, PlanPart, Unplaced
 from solvers.errors import FieldError, NotFoundError, StateError, SupersededError
 
 COMPRESSION_LEVEL = 6
@@ -75,6 +75,7 @@ class PlanSummary:
     policy: str | None
     cost_usd_per_h: float
     bound_usd_per_h: float | None
+    """Proven: serving as much costs at least so much while what the lane may not move stays as it is."""
     unplaced_count: int
     created_at: datetime
     created_by: str
@@ -101,6 +102,8 @@ class StoredPlan(PlanSummary):
     """A stored plan, whole. A project's token sees only its own assignments and no device settings."""
 
     plan: Plan
+    gap_told: str
+    """How far from the best of which plans it can be, in words."""
 
 
 _ANSWERED = select(cycles.c.answered).where(cycles.c.id == plans.c.cycle_id).correlate(plans).scalar_subquery()
@@ -181,6 +184,16 @@ def load(session: Session, plan_id: str) -> Plan:
     if document is None:
         raise _missing(plan_id)
     return from_plain(Plan, document)
+
+
+def unplaced(session: Session, plan_id: str) -> tuple[Unplaced, ...]:
+    """What a plan leaves short. Raises NotFoundError."""
+    row = session.execute(
+        select(plans.c.document["unplaced"].label("found")).where(plans.c.id == plan_id)
+    ).one_or_none()
+    if row is None:
+        raise _missing(plan_id)
+    return tuple(from_plain(Unplaced, item) for item in row.found or ())
 
 
 def makers(session: Session, plan_id: str) -> tuple[str, tuple[PlanPart, ...]]:

@@ -39,7 +39,8 @@ def models(visit: Looking, q: Annotated[str, Query(max_length=100)] = "") -> Res
     return visit.page(
         "models.html",
         models=sorted(
-            (spec for spec in found if q in spec["name"]), key=lambda spec: (spec["name"] not in used, spec["name"])
+            (spec for spec in found if q.lower() in spec["name"].lower()),
+            key=lambda spec: (spec["name"] not in used, spec["name"]),
         ),
         measured=measured,
         used=used,

@@ -166,7 +166,7 @@ def _charts(
     return {
         "subjects": subjects, "topic": subjects[0] if len(subjects) == 1 else "", "hours": hours,
         "together": "each" if len(subjects) == 1 else "sum", "charts": told if subjects else [],
-        "marks": [{"at": line.promoted_at.timestamp(), "text": str(line.generation)} for line in lines],
+        "marks": [{"at": line.promoted_at.timestamp(), "text": f"generation {line.generation}"} for line in lines],
     }  # fmt: skip
 
 

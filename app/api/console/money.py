@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from app.api.auth import CLUSTER_READ, CLUSTER_WRITE, COST_READ, visible_project
 from app.api.console.door import HEADERS, PageRoute, Visit, by_cookie
 from app.api.console.glance import fleet_of, homes_of
 from app.api.deps import context_of
+from app.errors import FieldsError
 from app.records import plain
 from app.services.whatif.changes import Changes, NodesAdded
 from app.services.whatif.question import WhatIfQuestion
@@ -34,6 +36,9 @@ OPTIONS_MAX = 4
 MONTH_H = 730.0
 CSV = "text/csv; charset=utf-8"
 DEADLINE_S = 15.0
+GPUS_MAX, RATE_MAX = 512, 100
+_FIELDS = {"gpus": "gpus", "type": "gpu_type", "rate": "rate_factor", "lose": "nodes_lost"}
+"""Of an option, and what of a question is made of each."""
 _KEYS = {
     CostBy.SERVICE: "workload",
     CostBy.PROJECT: "project",
@@ -177,33 +182,68 @@ def what_if(visit: Asking) -> Response:
     an address.
     """
     asked = [_option(visit.request, number) for number in range(1, OPTIONS_MAX + 1)]
-    options = [option for option in asked if option["given"]]
     types = [
         stored.key[0] for stored in visit.services.documents.page(kinds.GPU_TYPE, PageOrder(limit=500), None).items
     ]
-    made = [_answered(visit, option) for option in options]
-    before = next((item["answer"]["before"] for item in made if item.get("answer")), None)
-    return visit.page("whatif.html", asked=asked, types=types, made=made, before=before, month_h=MONTH_H)
+    made = [_answered(visit, option) for option in asked]
+    return visit.page(
+        "whatif.html",
+        options=made,
+        types=types,
+        done=[item for item in made if item["answer"] is not None],
+        empty=bool(visit.request.query_params) and not any(option["given"] for option in asked),
+        gpus_max=GPUS_MAX,
+        rate_max=RATE_MAX,
+        month_h=MONTH_H,
+    )
 
 
 def _option(request: Request, number: int) -> dict[str, Any]:
-    told = {name: request.query_params.get(f"{name}{number}", "").strip() for name in ("type", "gpus", "rate", "lose")}
-    return {**told, "number": number, "given": any(told.values())}
+    told = {name: request.query_params.get(f"{name}{number}", "").strip() for name in _FIELDS}
+    return {**told, "number": number, "given": any(told.values()), "answer": None, "field": "", "problem": ""}
 
 
 def _answered(visit: Visit, option: dict[str, Any]) -> dict[str, Any]:
+    """With its answer, or with what is wrong with it and which field that is about."""
+    if not option["given"]:
+        return option
     try:
         question = WhatIfQuestion(changes=_changes(option), deadline_s=DEADLINE_S)
-        found = plain(visit.services.simulations.answer(question))["simulation"]
-    except (HeadroomError, ValueError) as error:
-        return {**option, "problem": error.message if isinstance(error, HeadroomError) else "this is no number"}
-    return {**option, "answer": found}
+        return {**option, "answer": plain(visit.services.simulations.answer(question))["simulation"]}
+    except FieldsError as error:
+        fault = error.faults[0]
+        return {**option, "field": _field(fault.pointer), "problem": fault.detail}
+    except FieldError as error:
+        return {**option, "field": _field(error.field), "problem": error.message}
+    except HeadroomError as error:
+        return {**option, "problem": error.message}
+
+
+def _field(pointer: str) -> str:
+    """Which field of the form a part of the question was made of."""
+    parts = pointer.split("/")
+    return next((field for field, made in _FIELDS.items() if made in parts), "")
 
 
 def _changes(option: dict[str, Any]) -> Changes:
-    gpus = int(option["gpus"] or 0)
+    gpus, rate = _number(option["gpus"], 0), _number(option["rate"], 1)
+    if not (gpus.is_integer() and 0 <= gpus <= GPUS_MAX):
+        raise FieldError("gpus", f"a whole number up to {GPUS_MAX}")
+    if not 0 <= rate <= RATE_MAX:
+        raise FieldError("rate_factor", f"a number up to {RATE_MAX}, such as 1.5")
     if gpus and not option["type"]:
-        raise FieldError("type", "say which GPU type to add")
-    added = (NodesAdded(gpu_type=GpuTypeName(option["type"]), gpus=gpus),) if gpus else ()
+        raise FieldError("gpu_type", "say which GPU type to add")
+    if option["type"] and not gpus:
+        raise FieldError("gpus", "say how many of this type to add")
     lost = tuple(name for name in option["lose"].replace(",", " ").split())
-    return Changes(nodes_added=added, rate_factor=float(option["rate"] or 1), nodes_lost=lost)
+    if not (gpus or lost) and rate == 1:
+        raise FieldError("rate_factor" if option["rate"] else "gpus", "this changes nothing")
+    added = (NodesAdded(gpu_type=GpuTypeName(option["type"]), gpus=int(gpus)),) if gpus else ()
+    return Changes(nodes_added=added, rate_factor=rate, nodes_lost=lost)
+
+
+def _number(text: str, nothing: float) -> float:
+    try:
+        return float(text or nothing)
+    except ValueError:
+        return math.nan

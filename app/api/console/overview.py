@@ -33,8 +33,7 @@ def overview(visit: Looking) -> Response:
     """The fleet at a glance."""
     fleet = fleet_of(visit)
     clock = context_of(visit.request).clock
-    plan = fleet["plan"]
-    bounded = plan is not None and plan["bound_usd_per_h"]
+    risky = at_risk(fleet)
     return visit.page(
         "overview.html",
         fleet=fleet,
@@ -42,10 +41,10 @@ def overview(visit: Looking) -> Response:
         power_w=sum(device["power_w"] or 0.0 for device in fleet["devices"]),
         cap_w=_cap_w(visit),
         age_s=clock.now_s() - fleet["promoted_at_s"] if fleet["generation"] else None,
-        gap=plan["cost_usd_per_h"] / plan["bound_usd_per_h"] - 1 if bounded else None,
         budget=worst_budget(fleet["services"]),
         spent=_spent(visit, clock.now()),
-        at_risk=at_risk(fleet["services"])[:AT_RISK_SHOWN],
+        at_risk=risky[:AT_RISK_SHOWN],
+        at_risk_count=len(risky),
         cycles=recent_cycles(visit) if visit.may(CLUSTER_READ) else [],
         waiting=visit.services.plans.waiting(visit.actor.project),
     )
@@ -66,17 +65,42 @@ def worst_budget(services: list[Plain]) -> tuple[str, float] | None:
     return max(known, key=lambda item: item[1], default=None)
 
 
-def at_risk(services: list[Plain]) -> list[Plain]:
-    """Services that miss their SLO, or have fewer replicas than planned, or none; the worst first."""
-    found = []
-    for service in services:
-        used = budget_used(service)
-        short = service["replicas_planned"] - service["replicas_ready"]
-        nowhere = not service["replicas_planned"] and service["mode"] != "off"
-        if (used or 0) > 1 or short > 0 or nowhere:
-            why = "nothing planned" if nowhere else "misses its SLO" if (used or 0) > 1 else f"{short} not ready"
-            found.append({**service, "budget": used, "why": why})
-    return sorted(found, key=lambda item: -(item["budget"] or 0))
+def at_risk(fleet: Plain) -> list[Plain]:
+    """Services that miss their SLO, have fewer replicas than planned, or none, or are not served whole; the worst
+    first. Then jobs and tasks without a place.
+    """
+    short = {item["id"]: item for item in fleet["short"]}
+    services = [
+        {
+            **service,
+            "budget": budget_used(service),
+            "why": why,
+            "home": "services",
+            "part": short.get(service["id"], {}).get("part_short"),
+        }
+        for service in fleet["services"]
+        if (why := _worries(service, short.get(service["id"])))
+    ]
+    work = [
+        {**item, "slo_attainment": None, "latency_ms_p99": None, "why": [short[item["id"]]["told"]], "home": "work"}
+        for item in fleet["jobs"]
+        if item["id"] in short
+    ]
+    return [*sorted(services, key=lambda item: (-(item["budget"] or 0), -(item["part"] or 0), item["id"])), *work]
+
+
+def _worries(service: Plain, short: Plain | None) -> list[str]:
+    lacking, told = service["replicas_planned"] - service["replicas_ready"], list[str]()
+    if (budget_used(service) or 0) > 1:
+        told.append("misses its SLO")
+    if lacking > 0:
+        told.append(f"{lacking} not ready")
+    if short is not None:
+        told.append(short["told"])
+    elif not service["replicas_planned"] and service["mode"] != "off":
+        on = f"; it is on {service['mode']}" if service["mode"] != "auto" else ""
+        told.append(f"nothing planned{on}")
+    return told
 
 
 def recent_cycles(visit: Visit, lane: Lane | None = None) -> list[dict[str, Any]]:

@@ -73,6 +73,8 @@ def shown(value: Any, form: str) -> str:
 
 def said(value: Any) -> str:
     """A value of a document in one line."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

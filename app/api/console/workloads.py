@@ -14,7 +14,7 @@ from app import kinds
 from app.api.auth import CLUSTER_READ, require_project
 from app.api.console.door import HEADERS, Looking, PageRoute, Visit
 from app.api.console.glance import Plain, fleet_of
-from app.api.console.overview import budget_used
+from app.api.console.overview import at_risk, budget_used
 from app.api.deps import context_of
 from app.api.forms import Name, Project
 from app.api.routers.seen import WantedReplica, log_stream
@@ -54,14 +54,16 @@ def services(
     every: bool = False,
 ) -> Response:
     """All of them, as the address says; of many the first, unless every one is asked for."""
-    found = [{**item, "budget": budget_used(item)} for item in fleet_of(visit)["services"]]
+    fleet = fleet_of(visit)
+    found = [{**item, "budget": budget_used(item)} for item in fleet["services"]]
+    risky = {item["id"] for item in at_risk(fleet)}
     wanted = [
         item
         for item in found
         if q.lower() in f"{item['id']} {item['model']}".lower()
         and project in ("", item["project"])
         and mode in ("", item["mode"])
-        and (not risk or (item["budget"] or 0) > 1 or item["replicas_ready"] < max(1, item["replicas_planned"]))
+        and (not risk or item["id"] in risky)
     ]
     key, down = sort.removeprefix("-"), sort.startswith("-")
     key = key if key in SORTS else "id"

@@ -79,7 +79,9 @@ def _line(name: str, symptom: Symptom) -> dict[str, str]:
 
 def _node(arguments: Sequence[str], limit_s: float) -> list[dict[str, str]]:
     """The agent's own looks, in a process of their own: a driver that hangs is told, and lost."""
-    given = subprocess.Popen([sys.executable, "-m", "agents.doctor", *arguments], stdout=subprocess.PIPE, text=True)
+    given = subprocess.Popen(
+        [sys.executable, "-P", "-m", "agents.doctor", *arguments], stdout=subprocess.PIPE, text=True
+    )
     try:
         said, _ = given.communicate(timeout=3 * limit_s)
         late = []

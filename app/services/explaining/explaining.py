@@ -32,7 +32,7 @@ from solvers.domain.evidence import (
     ShadowPrice,
 )
 from solvers.domain.ids import GpuTypeName
-from solvers.domain.plan import Assignment, Plan
+from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.errors import NotFoundError
@@ -284,7 +284,7 @@ def choices(
     )
 
 
-def gaps(plan: Plan, workload: str | None, pools: Pools | None = None) -> tuple[ExplainedGap, ...]:
+def gaps(unplaced: Iterable[Unplaced], workload: str | None, pools: Pools | None = None) -> tuple[ExplainedGap, ...]:
     """What a plan leaves short, of one workload where named; the first reason is the one that has to give first."""
     owners = pools or {}
     return tuple(
@@ -294,7 +294,7 @@ def gaps(plan: Plan, workload: str | None, pools: Pools | None = None) -> tuple[
             kind=item.kind.value,
             why=_told(sorted(item.reasons, key=_nearness), owners.get(item.workload)),
         )
-        for item in plan.unplaced
+        for item in unplaced
         if workload in (None, item.workload)
     )
 

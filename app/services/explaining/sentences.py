@@ -15,7 +15,7 @@ from solvers.domain.device import Device
 from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.ids import WorkloadId
 from solvers.domain.ownership import Owners
-from solvers.domain.plan import PlannerEnding
+from solvers.domain.plan import Assignment, PlannerEnding
 from solvers.domain.policy import Term
 from solvers.domain.workload import ServiceMode
 from solvers.planners.registry import pursued
@@ -59,13 +59,31 @@ _ENDINGS: Mapping[PlannerEnding, str] = {
 def answered_words(found: Authorship) -> str:
     """Who made a plan, and how it came about."""
     if found.planner is None:
-        said = f"no planner gave a plan; {found.asked} was asked first"
+        said = f"nobody: no planner gave a plan; {found.asked} was asked first"
     elif found.planner != found.asked:
-        said = f"{found.planner} stands in for {found.asked}"
+        said = f"{found.planner}, standing in for {found.asked}"
     else:
         own = f" with the plan of {found.by}" if found.by is not None else ""
         said = f"{found.planner}{own}, {_ENDINGS[found.ending]}"
     return "; ".join((said, *found.failures))
+
+
+def gap_words(
+    cost_usd_per_h: float, bound_usd_per_h: float | None, assignments: Iterable[Assignment], *, pooled: bool = False
+) -> str:
+    """How far from the best a plan can be, and from the best of which plans: a bound takes as given what its lane may
+    not move, and where each pool plans for itself, who has which GPUs.
+    """
+    if cost_usd_per_h <= 0:
+        return "nothing is cheaper"
+    if bound_usd_per_h is None or bound_usd_per_h <= 0:
+        return "how far from the optimum was not proven"
+    held = {item.workload for item in assignments if any(why.code is ReasonCode.PINNED_BY_MODE for why in item.reasons)}
+    one = "1 workload that is not on auto left as it is"
+    several = f"{len(held)} workloads that are not on auto left as they are"
+    given = (" of its pools" if pooled else "") + (f" with {one if len(held) == 1 else several}" if held else "")
+    above = 100 * max(0.0, cost_usd_per_h / bound_usd_per_h - 1)
+    return f"at most {above:,.1f} % above the optimum{given}, which costs ${bound_usd_per_h:,.2f}/h or more"
 
 
 _HOLDS: Mapping[HoldReason, str] = {

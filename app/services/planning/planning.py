@@ -380,6 +380,8 @@ class Planning:
         """
         with self._parts.database.reading() as session:
             lanes, seed = lanes_with_work(session, self._parts.cluster), read_policy(session).seed
+        if not lanes:
+            raise StateError("there is nothing to plan for: no service, job or task is declared, or all are off")
         if lane not in lanes:
             raise StateError(f"no workload is in a mode that the {lane.value} lane moves", lane=lane.value)
         new = self._new(lane, actor, 0)

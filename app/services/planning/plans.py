@@ -31,7 +31,7 @@ from app.services.explaining.explaining import (
     told,
     why_not,
 )
-from app.services.explaining.sentences import mode_sentence, owner_sentences, places_of, problem_sentences
+from app.services.explaining.sentences import gap_words, mode_sentence, owner_sentences, places_of, problem_sentences
 from app.services.explaining.solves import (
     AnsweredAnew,
     ExplainQuestion,
@@ -41,7 +41,7 @@ from app.services.explaining.solves import (
     check_question,
     refuse_long,
 )
-from app.services.planning.reviewing import PlanDiff, Review, difference, known_by_now, tag_of
+from app.services.planning.reviewing import PlanDiff, Review, cheaper_words, difference, known_by_now, tag_of
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.changes import apply_changes
 from app.services.whatif.made import request_of
@@ -82,6 +82,11 @@ class Explanation:
     """
 
     summary: PlanSummary
+    gap_told: str
+    """How far from the best of which plans it can be, in words."""
+    cheaper: str | None
+    """What waits for approval and would cost less than what stands; None where nothing does, and for a project's token.
+    """
     assignments: tuple[ExplainedAssignment, ...]
     unplaced: tuple[ExplainedGap, ...]
     waiting: Waiting | None
@@ -124,7 +129,8 @@ class Plans:
         with self._database.reading() as session:
             (summary,) = known(session, self._cluster, plans.get(session, plan_id))
             plan = plans.load(session, plan_id)
-        return record_of(StoredPlan, self._told(summary, project), plan=seen_by(plan, project))
+        told = self._told(summary, project)
+        return record_of(StoredPlan, told, plan=seen_by(plan, project), gap_told=_gap_told(summary, plan))
 
     def _told(self, summary: PlanSummary, project: str | None) -> PlanSummary:
         who = summary.decided_by and self._tokens.name_of(summary.decided_by)
@@ -194,11 +200,14 @@ class Plans:
             problems = nodes.problems(session, summary.generation) if workload and summary.generation else {}
             pools = _pools(session)
             waiting = _waiting(session, self._cluster, workload, mode) if workload and mode is not None else None
-        wanted, missing = choices(plan, gpu_types, workload, pools), gaps(plan, workload, pools)
+            cheaper = cheaper_words(plans.waiting(session)) if project is None else None
+        wanted, missing = choices(plan, gpu_types, workload, pools), gaps(plan.unplaced, workload, pools)
         if workload is not None and mode is None and not wanted and not missing:
             raise NotFoundError(f"there is no workload {workload}", workload=workload)
         return Explanation(
             summary=summary,
+            gap_told=_gap_told(summary, whole),
+            cheaper=cheaper,
             assignments=wanted,
             unplaced=missing,
             waiting=waiting,
@@ -230,6 +239,10 @@ def known(session: Session, cluster: str, *items: PlanSummary, fresh: bool = Fal
         looked.pop(item.id, None)
     by_now = targets.generation(session, cluster), plans.waiting(session), looked
     return tuple(replace(item, told=known_by_now(item, *by_now)) for item in items)
+
+
+def _gap_told(summary: PlanSummary, plan: Plan) -> str:
+    return gap_words(summary.cost_usd_per_h, summary.bound_usd_per_h, plan.assignments, pooled=bool(plan.parts))
 
 
 def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:

@@ -134,6 +134,17 @@ def _knobs_of(assignments: Iterable[Assignment]) -> dict[str, set[tuple[object, 
     return found
 
 
+def cheaper_words(waiting: Iterable[PlanSummary]) -> str | None:
+    """Which of the plans that could be approved saves most, and how to approve it; None where none saves anything."""
+    added, best = min(_fitting(waiting), default=(0.0, ""))
+    short = _short_id(best)
+    return (
+        f"plan {short} waits for approval and costs {_beside(added)} what stands: headroom approve {short}"
+        if added < 0
+        else None
+    )
+
+
 def known_by_now(
     item: PlanSummary, generation: int, waiting: Iterable[PlanSummary], looked: Mapping[str, datetime]
 ) -> tuple[str, ...]:
@@ -149,18 +160,24 @@ def known_by_now(
         found.append(f"costs {_beside(item.added_usd_per_h)} what stands")
     if generation != item.parent_generation:
         found.append(f"made for generation {item.parent_generation}, {generation} stands by now")
-    fits = [
-        (each.added_usd_per_h, each.id) for each in waiting if not each.blocked and each.added_usd_per_h is not None
-    ]
-    added, best = min(fits, default=(0.0, item.id))
+    added, best = min(_fitting(waiting), default=(0.0, item.id))
     if best != item.id and (item.blocked or added < (item.added_usd_per_h or 0.0)):
-        short = best.removeprefix(DIGEST)[:12]
-        found.append(
-            f"plan {short} fits in its place: it serves no less than what stands and costs {_beside(added)} it"
-        )
+        fits = f"plan {_short_id(best)} fits in its place"
+        found.append(f"{fits}: it serves no less than what stands and costs {_beside(added)} it")
     if moments := [looked[name] for name in {item.id, best} & looked.keys()]:
         found.append(f"as the planner saw it at {min(moments):%H:%M:%S} UTC")
     return tuple(found)
+
+
+def _fitting(waiting: Iterable[PlanSummary]) -> Iterator[tuple[float, str]]:
+    """What each plan that could be approved adds to what stands, with its id."""
+    return (
+        (item.added_usd_per_h, item.id) for item in waiting if not item.blocked and item.added_usd_per_h is not None
+    )
+
+
+def _short_id(plan_id: str) -> str:
+    return plan_id.removeprefix(DIGEST)[:12]
 
 
 def _beside(added: float) -> str:

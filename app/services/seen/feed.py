@@ -110,6 +110,7 @@ def summary(fleet: FleetSummary) -> Fields:
             "nodes_up": sum(node.up for node in fleet.nodes),
             "devices_up": sum(device.up for device in fleet.devices),
             "answered": None if fleet.planning is None else fleet.planning.answered,
+            "led": fleet.unled is None,
             "stood_in": None if fleet.planning is None else fleet.planning.stood_in,
         }
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
@@ -21,13 +20,22 @@ from app.kinds import Kind
 from app.records import record, record_of
 from app.services.declared.documents import beyond_bounds
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
-from app.services.explaining.sentences import answered_words, owner_words, problem_sentences
+from app.services.explaining.explaining import gaps
+from app.services.explaining.sentences import owner_words, problem_sentences
+from app.services.explaining.standing import (
+    PlanLine,
+    PlanningLine,
+    ShortLine,
+    plan_line,
+    planning_line,
+    short_lines,
+    unled_words,
+)
+from app.services.planning.reviewing import cheaper_words
 from app.services.planning.snapshots import read_policy
 from app.store import cycles, documents, nodes, plans, targets, telemetry
-from app.store.cycles import CycleSummary
 from app.store.documents import Stored
 from app.store.engine import Database
-from app.store.plans import PlanSummary
 from app.store.targets import Hold, Standing
 from app.store.telemetry import DemandRow, FleetCounts, ServedRow
 from solvers.cycle.owners import StandingOwners, knob_owners
@@ -37,30 +45,6 @@ from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners
 from solvers.domain.workload import Slo, WorkloadKind
-
-
-@record
-class PlanLine:
-    """The standing plan in one line."""
-
-    id: str
-    planner: str
-    cost_usd_per_h: float
-    bound_usd_per_h: float | None
-    unplaced_count: int
-
-
-@record
-class PlanningLine:
-    """How the newest plan came about, promoted or not. `stood_in`: someone else than who was asked first made it, or a
-    planner failed or was stopped from outside; `answered` says it to people.
-    """
-
-    at: datetime
-    planner: str | None
-    ending: str
-    stood_in: bool
-    answered: str
 
 
 @record
@@ -178,11 +162,16 @@ class FleetSummary:
     promoted_at_s: float
     planning: PlanningLine | None
     """None before the first cycle, and for a project's token."""
+    unled: str | None
+    """Why nothing is planned: no planner runs; None where one does, and for a project's token."""
     held: Hold | None
     """Who holds automatic planning since a rollback; None where nobody does, and for a project's token."""
     beliefs: str | None
     """What plans do not know yet of what was measured; None where they know all, and for a project's token."""
     cost: CostLineNow
+    cheaper: str | None
+    """What waits for approval and would cost less than what stands; None where nothing does, and for a project's token.
+    """
     slo_attainment: float | None
     policies: tuple[PolicyLine, ...]
     """Empty for a project's token."""
@@ -190,6 +179,8 @@ class FleetSummary:
     devices: tuple[DeviceLine, ...]
     services: tuple[ServiceLine, ...]
     jobs: tuple[WorkLine, ...]
+    short: tuple[ShortLine, ...]
+    """Who has no place in the standing plan, or too little of it: services first, the worst of them before."""
     beyond: tuple[str, ...]
     """What asks for more than its project's bounds, which were lowered since it was declared."""
     problems: tuple[str, ...]
@@ -232,16 +223,20 @@ class StatusReader:
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in telemetry.progress(session)}
             counts = telemetry.counts(session, self._cluster, mine.silent_s)
             held = targets.held_back(session, self._cluster)
+            unled = unled_words(targets.read_lease(session, targets.PLANNER))
             problems = nodes.problems(session, mine.target.generation)
+            cheaper = cheaper_words(plans.waiting(session)) if project is None else None
         return FleetSummary(
             cluster=self._cluster,
             generation=mine.target.generation,
-            plan=None if mine.plan is None else record_of(PlanLine, mine.plan),
+            plan=known.plan,
             promoted_at_s=mine.target.promoted_at_s,
             planning=mine.planning,
+            unled=unled if project is None else None,
             held=held if project is None else None,
             beliefs=_beliefs(counts) if project is None else None,
             cost=mine.cost(),
+            cheaper=cheaper,
             slo_attainment=mine.attainment(),
             policies=known.policies if project is None else (),
             nodes=mine.nodes() if project is None else (),
@@ -253,6 +248,7 @@ class StatusReader:
                 for stored in workloads[source]
                 if mine.sees(stored.key)
             ),
+            short=tuple(item for item in known.short if mine.sees(tuple(item.id.split("/")))),
             beyond=beyond,
             problems=problem_sentences(problems, "" if project is None else f"{project}/"),
         )
@@ -285,19 +281,6 @@ def _beliefs(known: FleetCounts) -> str | None:
     return f"beliefs are {at}; newer measurements, {what}: {known.measurements_unlearned}"
 
 
-def _planning(cycle: CycleSummary | None) -> PlanningLine | None:
-    found = None if cycle is None else cycle.answered
-    if cycle is None or found is None:
-        return None
-    return PlanningLine(
-        at=cycle.started_at,
-        planner=found.planner,
-        ending=found.ending.value,
-        stood_in=found.stood_in,
-        answered=answered_words(found),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WhenDeclared:
     """What is another one whenever a document or the target is."""
@@ -313,7 +296,8 @@ class _KeptDeclared:
     mark: _WhenDeclared
     silent_s: float
     target: Target
-    plan: PlanSummary | None
+    plan: PlanLine | None
+    short: tuple[ShortLine, ...]
     owners: Owners
     standing: StandingOwners
     nodes: dict[str, Plain]
@@ -350,11 +334,18 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
         for uuid, spec in sorted(devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
     }
     workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
+    plan = None if target.plan is None else plan_line(plans.get(session, PlanId(target.plan)), target, standing)
+    unplaced = () if target.plan is None else plans.unplaced(session, target.plan)
+    named = _named_owners(owners, workloads)
+    ids = ["/".join(stored.key) for found in workloads.values() for stored in found]
+    pools = {name: str(named.policy_for(WorkloadId(name)).name) for name in ids}
+    there = [item for item in unplaced if item.workload in pools]
     return _KeptDeclared(
         mark=mark,
         silent_s=read_policy(session).device_silent_after_s,
         target=target,
-        plan=plans.get(session, PlanId(target.plan)) if target.plan is not None else None,
+        plan=plan,
+        short=short_lines(target, gaps(there, None, pools if owners.bound else None)),
         owners=owners,
         standing=standing,
         nodes=nodes_,
@@ -363,17 +354,15 @@ def _declared(session: Session, cluster: str, mark: _WhenDeclared) -> _KeptDecla
         fixed=fixed,
         workloads=workloads,
         slos={"/".join(item.key): from_plain(Slo, item.spec["slo"]) for item in workloads[kinds.SERVICE]},
-        policies=_policies(owners, standing, devices, workloads),
+        policies=policy_lines(named, standing, devices, ids),
     )
 
 
-def _policies(
-    owners: Owners, standing: StandingOwners, devices: Mapping[str, Plain], workloads: Mapping[Kind, Sequence[Stored]]
-) -> tuple[PolicyLine, ...]:
-    """Who decides on how much."""
+def _named_owners(owners: Owners, workloads: Mapping[Kind, Sequence[Stored]]) -> Owners:
+    """With the policy that each workload names."""
     specs = {"/".join(stored.key): stored.spec for found in workloads.values() for stored in found}
     named = {WorkloadId(name): PolicyName(str(spec["policy"])) for name, spec in specs.items() if spec.get("policy")}
-    return policy_lines(replace(owners, of_workload=named), standing, devices, list(specs))
+    return replace(owners, of_workload=named)
 
 
 class _Sight:
@@ -384,7 +373,7 @@ class _Sight:
         self._whole = project is None
         self._known = known
         self.silent_s, self.target, self.plan = known.silent_s, known.target, known.plan
-        self.planning = _planning(cycles.last_closed(session)) if self._whole else None
+        self.planning = planning_line(cycles.last_closed(session)) if self._whole else None
         self._owners = known.owners
         self._nodes, self._devices, self._prices = known.nodes, known.devices, known.prices
         self._states = {state.node_id: state for state in nodes.all_states(session)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.records import record_of
-from app.services.explaining.sentences import answered_words
+from app.services.explaining.sentences import answered_words, gap_words
 from app.services.whatif.made import KEPT, Made, Wish, planned_beside, request_of, standing_on
 from solvers.cycle.attempts import Asking
 from solvers.cycle.record import Attempt, Lane, answered
@@ -74,6 +74,8 @@ class Outcome:
     cost_usd_per_h: float = 0.0
     bound_usd_per_h: float | None = None
     gap_pct: float | None = None
+    gap_told: str = ""
+    """How far from the best of which plans it can be, in words."""
     unserved: float = 0.0
     """Weighted by priority, as the objective has it."""
     workloads_short: int = 0
@@ -113,6 +115,9 @@ def outcome_of(made: Made) -> Outcome:
         as_before=as_before,
         bound_usd_per_h=plan.bound_usd_per_h,
         gap_pct=plan.gap_pct,
+        gap_told=gap_words(
+            plan.objective.cost_usd_per_h, plan.bound_usd_per_h, plan.assignments, pooled=bool(plan.parts)
+        ),
         workloads_short=len(plan.unplaced),
         rate_rps_short=sum(item.rate_rps_short for item in plan.unplaced),
         power_w=power_w,

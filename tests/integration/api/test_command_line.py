@@ -281,7 +281,7 @@ def test_labels_choose_and_budgets_are_documents(world: World, headroom: Headroo
     assert world.call("GET", "/v1/services?label==x").status_code == 422
     assert world.call("GET", "/v1/nodes?label=team%3D%3Cb%3E").json()["items"] == []
     status, out, _ = headroom("budget", "-o", "csv")
-    assert (status, out.splitlines()[1]) == (0, f"own,{OWN},$10.00,$0.0000,$0.0000,$0.0000,kept")
+    assert (status, out.splitlines()[1]) == (0, f"own,{OWN},$10.00,$0.00,$0.00,$0.00,kept")
     assert headroom("delete", "project", OWN)[0] == Exit.CONFLICT
     file.write_text(SERVICE + "labels:\n" + "".join(f"  k{number}: v\n" for number in range(33)))
     status, _, err = headroom("apply", "-f", str(file))

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from http.cookies import SimpleCookie
 from typing import Any
 from unittest import mock
@@ -22,18 +23,21 @@ from app import kinds
 from app.api.console import door, machines, words, workloads
 from app.services.declared.sign_ins import SIGN_IN_S
 from app.services.seen.feed import FollowedFleet, Topic, difference
-from app.store import targets
+from app.store import plans, targets
 from app.store.ledger import CostBy
+from app.store.plans import NewPlan, PlanState
+from solvers.cycle.record import Lane
 from solvers.domain.budget import MonthlyBudget
 from solvers.domain.device import Label
 from solvers.domain.ids import PolicyName, ProjectName
-from solvers.domain.policy import Policy
+from solvers.domain.policy import Objective, Policy
 from solvers.domain.webhook import Webhook
 from solvers.domain.workload import Project
 from solvers.errors import TransientError
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.serving import DEADLINE_S, serving
 from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, World
+from tests.integration.store import plans as stored
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -309,10 +313,98 @@ def test_whatever_is_stored_is_shown_as_text(full: World) -> None:
 
 
 def test_an_empty_cluster_says_what_to_do(world: World) -> None:
-    assert "No node has joined yet." in _text(world, "viewer", "/")
+    for path in ("/", "/fleet"):
+        assert "No node has joined yet. <code>headroom agent" in _text(world, "viewer", path)
     assert "No services yet." in _text(world, "viewer", "/services")
     for path in ("/plans", "/fleet", "/costs", "/work", "/models", "/policies", "/settings", "/audit"):
         _text(world, "viewer", path)
+
+
+def test_who_is_not_served_whole_is_named_with_how_much_and_why(full: World) -> None:
+    said = "less than 0.1 % of 50 requests/s unserved: nothing is known about demo/speech: no profile (x 0.1)"
+    lacks = text("UPDATE plans SET document = jsonb_set(document, '{unplaced,0,workload}', CAST(:who AS jsonb))")
+    with full.database.transaction() as session:
+        session.execute(lacks, {"who": json.dumps(f"{OWN}/vision")})
+        targets.acquire_lease(session, targets.PLANNER, "x", 60.0)
+        targets.release_lease(session, targets.PLANNER, "x")
+    fleet = full.call("GET", "/v1/fleet", "viewer").json()
+    assert [(item["id"], item["kind"], item["told"]) for item in fleet["short"]] == [(f"{OWN}/vision", "service", said)]
+    assert fleet["plan"]["gap_told"] == "how far from the optimum was not proven"
+    (row,) = re.findall(
+        f'<tr><td><a href="/services/{OWN}/vision">.*?</tr>', html.unescape(_text(full, "viewer", "/")), re.DOTALL
+    )
+    assert said in row
+    assert f"{OWN}/vision" in _text(full, "viewer", "/services?risk=1")
+    # Nobody is told of what is others'.
+    assert full.call("GET", "/v1/fleet", "foreign operator").json()["short"] == []
+    assert said not in html.unescape(_text(full, "foreign operator", "/"))
+
+
+def test_a_bound_says_whose_it_is_and_what_waits_that_costs_less(full: World) -> None:
+    pinned = text(
+        "UPDATE plans SET bound_usd_per_h = 0.3,"
+        " document = jsonb_set(document, CAST(:path AS text[]), CAST(:why AS jsonb))"
+    )
+    why = json.dumps([{"code": "pinned_by_mode", "subject": f"{OWN}/vision", "facts": []}])
+    waits = replace(stored.plan(parent=1, seed=2), objective=Objective(cost_usd_per_h=0.2))
+    with full.database.transaction() as session:
+        for at in range(2):
+            session.execute(pinned, {"path": f"{{assignments,{at},reasons}}", "why": why})
+        state = PlanState.AWAITING_APPROVAL
+        new = NewPlan(plan=waits, lane=Lane.APPROVE, state=state, created_by="planner", matter="m", waits_s=900.0)
+        made = plans.put(session, new).id
+        plans.note_look(session, made, (), -0.15)
+    short = made.removeprefix("sha256:")[:12]
+    gap = "at most 16.7 % above the optimum with 2 workloads that are not on auto left as they are"
+    gap += ", which costs $0.30/h or more"
+    cheaper = f"plan {short} waits for approval and costs $0.15/h less than what stands: headroom approve {short}"
+    fleet = full.call("GET", "/v1/fleet", "viewer").json()
+    plan = fleet["plan"]["id"]
+    assert (fleet["plan"]["gap_told"], fleet["cheaper"]) == (gap, cheaper)
+    told = full.call("GET", f"/v1/plans/{plan}/explain", "viewer").json()
+    assert (told["gap_told"], told["cheaper"]) == (gap, cheaper)
+    assert full.call("GET", f"/v1/plans/{plan}", "viewer").json()["gap_told"] == gap
+    page = re.sub("<[^>]+>", "", html.unescape(_text(full, "operator", "/")))
+    assert f"when planned {gap}{cheaper}" in page
+    assert "Compare and approve it" in page
+    assert "Compare and approve it" not in _text(full, "viewer", "/")
+    assert gap in html.unescape(_text(full, "viewer", f"/plans/{plan}"))
+    # A project's token is told nothing of others' plans.
+    assert full.call("GET", "/v1/fleet", "own viewer").json()["cheaper"] is None
+
+
+def test_that_no_planner_leads_is_on_the_first_page(full: World) -> None:
+    assert "No planner" not in _text(full, "own viewer", "/")
+    assert "no planner has led yet: nothing is planned until one runs" in _text(full, "viewer", "/")
+    with full.database.transaction() as session:
+        targets.acquire_lease(session, targets.PLANNER, "x", 60.0)
+    full.client.app.state.glances.forget()  # type: ignore[attr-defined]
+    assert "no planner" not in _text(full, "viewer", "/")
+
+
+def test_a_question_that_asks_nothing_or_nonsense_is_told_beside_its_field(full: World) -> None:
+    def faults(query: str) -> list[str]:
+        page = html.unescape(_text(full, "operator", f"/what-if?{query}"))
+        assert page.count('aria-invalid="true"') == page.count('id="problem')
+        return re.findall(r'name="(\w+)" aria-invalid="true".*?role="alert">([^<]+)<', page, re.DOTALL)
+
+    page = _text(full, "operator", "/what-if?gpus1=&type1=&rate1=&lose1=")
+    assert "Nothing is asked yet." in page
+    assert "Nothing is asked yet." not in _text(full, "operator", "/what-if")
+    assert faults("gpus1=2") == [("type1", "say which GPU type to add")]
+    assert faults("type2=t4") == [("gpus2", "say how many of this type to add")]
+    assert faults("rate1=x&rate2=-1&rate3=nan&rate4=1") == [
+        *((f"rate{number}", "a number up to 100, such as 1.5") for number in (1, 2, 3)),
+        ("rate4", "this changes nothing"),
+    ]  # fmt: skip
+    assert faults("gpus1=1.5&type1=t4") == [("gpus1", "a whole number up to 512")]
+    assert faults("lose3=nobody") == [("lose3", "there is no node nobody")]
+    assert faults("gpus1=1&type1=nothing") == [("type1", "there is no GPU type nothing")]
+
+
+def test_models_are_found_however_they_are_written(full: World) -> None:
+    found = _text(full, "viewer", "/models?q=ResNet50")
+    assert 'id="resnet50"' in found
 
 
 def test_of_many_nodes_those_that_need_somebody_come_first(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,6 +598,10 @@ def test_lanes_show_who_held_a_gpu_beside_whom(full: World) -> None:
         ("demo/vision", "0.5"),
         ("other/speech", "0.2"),
     ]
+
+
+def test_numbers_in_facts_are_as_people_write_them() -> None:
+    assert [words.said(each) for each in (5.405776000000001, 0.0, 12, "t4")] == ["5.40578", "0", "12", "t4"]
 
 
 def test_times_in_facts_are_as_people_write_them() -> None:

@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 from html.parser import HTMLParser
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
@@ -622,6 +622,21 @@ def test_a_question_has_its_answers_side_by_side_and_an_address(operator: Visito
     assert "gpus1=1" in visitor.page.url
 
 
+def test_a_question_that_asks_nothing_says_what_is_missing(operator: Visitor) -> None:
+    visitor = operator
+    visitor.open("/what-if")
+    ask = visitor.page.get_by_role("button", name="Plan them")
+    ask.click()
+    expect(visitor.page.get_by_role("alert")).to_contain_text("Nothing is asked yet.")
+    visitor.page.get_by_label("type of option 2").select_option("t4")
+    ask.click()
+    field = visitor.page.get_by_label("GPUs of option 2")
+    expect(field).to_have_accessible_description("say how many of this type to add")
+    expect(visitor.page.get_by_role("alert")).to_have_count(1)
+    visitor.page.mouse.move(0, 0)
+    assert (visitor.wide(), visitor.pale(), visitor.axe(AXE)) == ([], [], [])
+
+
 def test_the_bill_is_taken_along_as_files(operator: Visitor) -> None:
     operator.open("/costs?by=model")
     for name, header in (("CSV", "model,usd,"), ("FOCUS CSV", "BilledCost,")):
@@ -774,6 +789,53 @@ def test_a_rate_that_changes_is_on_the_chart(viewer: Visitor, served: Served) ->
     expect(figure.get_by_role("columnheader")).to_have_text(["UTC", "offered", "served", "dropped"])
     viewer.page.get_by_label("charts in local time").check()
     expect(figure.get_by_role("columnheader").first).to_have_text("local time")
+
+
+WRITTEN = """window.written = [];
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+    if (text.startsWith("generation")) {
+      const wide = this.measureText(text).width;
+      window.written.push([this.canvas, text, x, x + wide, y, this.canvas.width]);
+    }
+    return write.call(this, text, x, y, ...rest);
+  };"""
+LAST_WRITTEN = """() => {
+  const first = window.written.findLast(([canvas]) => canvas.isConnected)?.[0], drawn = new Map();
+  for (const [canvas, text, ...place] of window.written) if (canvas === first) drawn.set(text, place);
+  return [...drawn].map(([text, place]) => [text, ...place]);
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 800])
+def test_plans_that_follow_closely_are_named_legibly(entrance: Entrance, served: Served, width: int) -> None:
+    ages_s = (3000, 1500, 130, 100, 70, 40)
+    values = ", ".join(
+        f"({900 + number}, {899 + number}, now() - interval '{age_s} s')" for number, age_s in enumerate(ages_s)
+    )
+    elsewhen = "UPDATE target_history SET promoted_at = promoted_at {} interval '1 day' WHERE generation < 900"
+    served.house.change(elsewhen.format("-"))
+    served.house.change(
+        "INSERT INTO target_history (generation, plan_id, parent_generation, promoted_at, promoted_by)"
+        " SELECT generation, plan_id, parent, at, 'test' FROM (SELECT plan_id FROM target_history LIMIT 1) AS any_plan,"
+        f" (VALUES {values}) AS made (generation, parent, at)"
+    )
+    try:
+        visitor = entrance.signed_in(served.tokens["viewer"], width=width)
+        visitor.page.add_init_script(WRITTEN)
+        visitor.open(f"/services/{OWN}/vision")
+        visitor.link().to_have_text("live")
+        visitor.page.wait_for_function("window.written.length > 0")
+        visitor.wide()
+        drawn = sorted(visitor.page.evaluate(LAST_WRITTEN), key=lambda item: item[1])
+    finally:
+        served.house.change(f"DELETE FROM target_history WHERE generation >= 900; {elsewhen.format('+')}")
+    # The newest, and of the others those with room: nothing lies over another, nor beyond the edge.
+    assert [text for text, *_ in drawn][-1] == "generation 905"
+    assert "generation 900" in [text for text, *_ in drawn]
+    assert len(drawn) < len(ages_s)
+    assert all(one[2] < other[1] for one, other in pairwise(drawn))
+    assert all(left >= 0 and right <= wide and line > 0 for _, left, right, line, wide in drawn)
 
 
 def test_a_server_that_went_away_is_waited_for(viewer: Visitor) -> None:

@@ -131,7 +131,7 @@ def test_values_of_the_core_stay_canonical_and_moments_keep_their_offset() -> No
 
 def test_a_record_of_another_keeps_what_it_says() -> None:
     summary = sample(PlanSummary)
-    stored = record_of(StoredPlan, summary, plan=sample(Plan))
+    stored = record_of(StoredPlan, summary, plan=sample(Plan), gap_told="far")
     assert {field.name: getattr(stored, field.name) for field in fields(PlanSummary)} == {
         field.name: getattr(summary, field.name) for field in fields(PlanSummary)
     }

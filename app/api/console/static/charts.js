@@ -37,18 +37,22 @@
     ctx.textAlign = "left";
     ctx.textBaseline = "alphabetic";
     ctx.setLineDash([3, 3]);
-    let free = 0;
-    for (const mark of [...asked.marks].sort((one, other) => one.at - other.at)) {
-      const x = chart.valToPos(mark.at, "x", true);
-      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    const edge = bbox.left + bbox.width;
+    const seen = asked.marks.map(({ at, text }) => ({ x: chart.valToPos(at, "x", true), text })).filter(({ x }) => x >= bbox.left && x <= edge);
+    for (const { x } of seen) {
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      const wide = ctx.measureText(mark.text).width + 6;
-      if (x < free) continue;
-      ctx.fillText(mark.text, x + wide > bbox.left + bbox.width ? x - wide : x + 3, bbox.top + 10 * devicePixelRatio);
-      free = x + wide + 6;
+    }
+    // The newest first, so that it is named whatever came shortly before; then whoever has room left of it.
+    let free = edge;
+    for (const { x, text } of seen.sort((one, other) => other.x - one.x)) {
+      const wide = ctx.measureText(text).width;
+      const left = x + wide <= free ? x : free === edge ? edge - wide : -1;
+      if (left < bbox.left) continue;
+      ctx.fillText(text, left, bbox.top - 4 * devicePixelRatio);
+      free = left - 8 * devicePixelRatio;
     }
     ctx.restore();
   }
@@ -70,7 +74,7 @@
       return [Math.max(0, from - (1 - from) * 0.2 - 0.002), 1.001];
     };
     const chart = new uPlot({
-      width: plot.clientWidth, height: HEIGHT, legend: { show: false }, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
+      width: plot.clientWidth, height: HEIGHT, legend: { show: false }, padding: [asked.marks.length ? 18 : null, null, null, null], tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
       cursor: { sync: { key: "headroom" } }, scales: { y: { range } },
       axes: [{ ...axis, values: clock, space: 60 }, { ...axis, size: 52 }],
       series: [{}, ...names.map((name, index) => ({

@@ -116,7 +116,7 @@
   }
 
   const known = {};
-  const STRUCTURE = { fleet: ["generation", "plan", "stood_in"], cycles: ["state", "generation"], nodes: ["up", "schedulable"] };
+  const STRUCTURE = { fleet: ["generation", "plan", "stood_in", "led"], cycles: ["state", "generation"], nodes: ["up", "schedulable"] };
   function heard(topic, data) {
     say("live");
     const things = (known[topic] ??= {}), elements = bound();

@@ -138,14 +138,15 @@ def served(picture: Snapshot) -> dict[str, Any]:
     """A server's answers about a plan whose why-not was answered from its insight."""
     summary = {
         "id": PLAN_ID, "generation": None, "state": "proposed", "planner": "joint", "cost_usd_per_h": 2.0,
-        "bound_usd_per_h": None, "unplaced_count": 0,
+        "bound_usd_per_h": None, "gap_told": "how far from the optimum was not proven", "unplaced_count": 0,
     }  # fmt: skip
     why_not = {
         "workload": "demo/fast", "gpu_type": "a100", "verdict": "dearer", "candidate": None,
         "sentence": "It is dearer.",
     }  # fmt: skip
     insight = {"contenders": [], "prices": [], "candidates": [], "ways_out": [], "facts": []}
-    explained = {"summary": summary, "assignments": [], "unplaced": [], "waiting": None, "insight": insight}
+    told = {"gap_told": summary["gap_told"], "cheaper": None}
+    explained = {**told, "summary": summary, "assignments": [], "unplaced": [], "waiting": None, "insight": insight}
     return {
         "POST /v1/plans": summary,
         f"GET /v1/plans/{PLAN_ID}/explain": {**explained, "why_not": why_not},

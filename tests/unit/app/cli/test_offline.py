@@ -199,14 +199,14 @@ def test_what_a_planner_had_found_by_its_deadline_is_the_answer_and_said_loudly(
     (files / "more.yaml").write_text("kind: changes\nrate_factor: 1.1\n")
     said = headroom(*command, "--snapshot", "s.json", "--planner", f"{LATE}:Finder", "--deadline-s", "1")
     assert said.status == Exit.OK, said.err
-    assert f"WARNING: planned by greedy stands in for {LATE}:Finder; planner {LATE}:Finder overran" in said.out
+    assert f"WARNING: planned by greedy, standing in for {LATE}:Finder; planner {LATE}:Finder overran" in said.out
 
 
 def test_with_nothing_found_in_time_somebody_else_plans_and_everybody_is_served(
     files: Path, headroom: Headroom
 ) -> None:
     said = headroom("plan", "--snapshot", f"{files}/s.json", "--planner", f"{LATE}:Endless", "--deadline-s", "0.1")
-    assert f"WARNING: planned by greedy stands in for {LATE}:Endless; planner {LATE}:Endless overran" in said.out
+    assert f"WARNING: planned by greedy, standing in for {LATE}:Endless; planner {LATE}:Endless overran" in said.out
     assert "unserved: nothing" in said.out
 
 
@@ -218,7 +218,7 @@ def test_with_nothing_found_in_time_what_stands_and_serves_everybody_is_the_answ
     write_value(f"{files}/standing.json", standing_on(PICTURE, planned))
     look = ("plan", "--snapshot", f"{files}/standing.json", "--planner", f"{LATE}:Endless", "--deadline-s", "0.1")
     said = headroom(*look)
-    assert "WARNING: planned by keep-target stands in for" in said.out
+    assert "WARNING: planned by keep-target, standing in for" in said.out
     assert "unserved: nothing" in said.out
     assert "0 started, 0 stopped" in said.out
 

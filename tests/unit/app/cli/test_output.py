@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 import yaml
+from rich.console import Console
 
-from app.cli.output import CommandError, Exit, Format, exit_code_of, number, rows, sentence_of, show, usd, word
+from app.cli.output import CommandError, Exit, Format, exit_code_of, fitted, number, rows, sentence_of, show, usd, word
 from headroom_client import ApiError, UnreachableError
 from solvers.errors import (
     EngineError,
@@ -137,3 +139,29 @@ def test_a_table_in_a_pipe_is_whole_and_plain(capsys: pytest.CaptureFixture[str]
     assert lines[2].split() == [long, "7"]
     assert lines[3].split() == ["[red]b[/red]", "-"]
     assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("wants", "needs", "room", "widths"),
+    [
+        ([10, 30], [5, 8], 100, [10, 30]),
+        ([10, 30], [5, 8], 30, [10, 20]),
+        ([40, 9, 9], [40, 9, 9], 30, [12, 9, 9]),
+        ([12, 12], [12, 12], 23, [12, 11]),
+        ([3, 3], [3, 3], 1, [1, 1]),
+    ],
+    ids=["as wide as wanted", "what folds best folds", "the longest word breaks", "of equal ones the last", "no room"],
+)
+def test_columns_share_what_room_there_is(wants: list[int], needs: list[int], room: int, widths: list[int]) -> None:
+    assert fitted(wants, needs, room) == widths
+
+
+def test_a_narrow_terminal_breaks_no_word_that_fits() -> None:
+    table = rows(
+        ("service", ">rate rps", "why"), [("language/transformer-mt", 44.36, "t4 has too little SM share left")]
+    )
+    with (screen := Console(file=io.StringIO(), width=50)).capture() as told:
+        screen.print(table)
+    lines = [line.rstrip() for line in told.get().splitlines()]
+    assert max(map(len, lines)) <= 50
+    assert lines[1].split() == ["language/transformer-mt", "44.36", "t4", "has", "too"]

@@ -34,14 +34,22 @@ def test_agent_becomes_the_agent_with_its_options(headroom: Headroom, monkeypatc
     became: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, arguments: became.append(arguments))
     headroom("agent", "--node", "n1", "--help", "-x", "--devices=fake:T4")
-    assert became == [[sys.executable, "-m", "agents", "--node", "n1", "--help", "-x", "--devices=fake:T4"]]
+    assert became == [[sys.executable, "-P", "-m", "agents", "--node", "n1", "--help", "-x", "--devices=fake:T4"]]
 
 
 def test_agent_helper_becomes_the_helper_with_its_options(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
     became: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, arguments: became.append(arguments))
     headroom("agent-helper", "--allow-uid", "990", "--help")
-    assert became == [[sys.executable, "-m", "agents.helper", "--allow-uid", "990", "--help"]]
+    assert became == [[sys.executable, "-P", "-m", "agents.helper", "--allow-uid", "990", "--help"]]
+
+
+def test_no_code_of_the_folder_is_run_that_is_called_like_ours(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "__main__.py").write_text("print('of the folder')")
+    headroom = Path(sys.executable).with_name("headroom")
+    told = subprocess.run([headroom, "agent", "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("usage: headroom agent")
 
 
 def state_of(supervisor: SupervisedProcess | None) -> SupervisorState:

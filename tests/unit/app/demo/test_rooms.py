@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import httpx
@@ -44,6 +45,12 @@ def test_no_secret_is_on_a_command_line(home: Home) -> None:
     assert specs[0].environment["HEADROOM_DATABASE_URL"] == "postgresql://u:password@h/d"
     assert {spec.environment["HEADROOM_TOKEN"] for spec in rooms.agents()} == {"join-secret"}
     assert rooms.traffic().environment["HEADROOM_TOKEN"] == "gateway-secret"
+
+
+def test_nothing_is_taken_from_the_folder_that_one_stands_in(home: Home) -> None:
+    rooms = rooms_of(home)
+    specs = [rooms.api(), rooms.planner(), *rooms.agents(), rooms.traffic()]
+    assert {spec.command[:3] for spec in specs} == {(sys.executable, "-P", "-m")}
 
 
 def test_everybody_is_told_the_address_of_this_machine(home: Home) -> None:

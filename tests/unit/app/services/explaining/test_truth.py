@@ -189,7 +189,7 @@ def _said(seed: int, planner: str) -> list[Said]:
         for item in choices(plan, types, None)
         for each in (*item.why, *item.alternatives)
     ]
-    told += [(item.workload, each) for item in gaps(plan, None) for each in item.why]
+    told += [(item.workload, each) for item in gaps(plan.unplaced, None) for each in item.why]
     return [Said(picture, plan, workload, each.reason, each.sentence) for workload, each in told]
 
 
@@ -209,7 +209,7 @@ def test_who_fits_nowhere_is_told_of_memory_first() -> None:
     met = 0
     for seed in range(60):
         picture, plan, _ = _planned(seed, "joint" if seed < 8 else "greedy")
-        for gap in gaps(plan, None):
+        for gap in gaps(plan.unplaced, None):
             service = next(item for item in picture.services if item.id == gap.workload)
             allowed = service.gpu_types_allowed or tuple(item.gpu_type for item in picture.devices)
             if service.model == "large" and any(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from app.services.planning.reviewing import Review, difference, known_by_now
+from app.services.planning.reviewing import Review, cheaper_words, difference, known_by_now
 from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
@@ -70,6 +70,11 @@ def test_of_what_fits_in_a_plans_place_only_what_is_cheaper_is_told_or_what_fits
     assert known_by_now(same, 4, items, {}) == ("costs as much as what stands", later)
     refused = ("cannot be approved now: falls short (x) and 1 more", instead)
     assert known_by_now(gone, 3, items, {}) == refused
+    # What cannot be approved saves nothing, and what costs as much neither.
+    assert cheaper_words(items) is None
+    less = cheaper_words((*items, waits("d", -0.54), waits("e", -0.3)))
+    named = "d" * 12
+    assert less == f"plan {named} waits for approval and costs $0.54/h less than what stands: headroom approve {named}"
     # It is as old as the older of the two looks.
     looked = {each.id: datetime(2026, 5, 1, 12, 0, at, tzinfo=UTC) for at, each in enumerate(items)}
     assert known_by_now(gone, 3, items, looked) == (*refused, "as the planner saw it at 12:00:01 UTC")

@@ -1,0 +1,118 @@
+"""The plan that stands, for people: in one line, how it came about, and what it leaves short."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+from app.records import record, record_of
+from app.services.explaining.explaining import ExplainedGap
+from app.services.explaining.sentences import answered_words, gap_words
+from app.store.cycles import CycleSummary
+from app.store.plans import PlanSummary
+from app.store.targets import Lease
+from solvers.cycle.owners import StandingOwners
+from solvers.domain.change import Target
+from solvers.domain.workload import WorkloadKind
+
+PART_LEAST = 0.001
+UNLED_S = 15.0
+"""Longer than a leader takes to follow another."""
+
+
+@record
+class PlanLine:
+    """The standing plan in one line."""
+
+    id: str
+    planner: str
+    cost_usd_per_h: float
+    bound_usd_per_h: float | None
+    """Proven when it was planned: serving as much costs at least so much while what its lane may not move stays as it
+    is.
+    """
+    gap_told: str
+    """How far from the best of which plans it can be, in words."""
+    unplaced_count: int
+
+
+@record
+class PlanningLine:
+    """How the newest plan came about, promoted or not. `stood_in`: someone else than who was asked first made it, or a
+    planner failed or was stopped from outside; `answered` says it to people.
+    """
+
+    at: datetime
+    planner: str | None
+    ending: str
+    stood_in: bool
+    answered: str
+
+
+@record
+class ShortLine:
+    """A workload for which the standing plan has no place, or too little of it."""
+
+    id: str
+    """Of the workload, `project/name`."""
+    kind: str
+    """service, job or task."""
+    rate_rps_short: float
+    part_short: float | None
+    """Of its rate, as it was planned for, 0 to 1; null where what is missing is no rate."""
+    told: str
+    """How much of it, and why: the reason of its planner's that has to give first. Explanations have them all."""
+
+
+def planning_line(cycle: CycleSummary | None) -> PlanningLine | None:
+    found = None if cycle is None else cycle.answered
+    if cycle is None or found is None:
+        return None
+    return PlanningLine(
+        at=cycle.started_at,
+        planner=found.planner,
+        ending=found.ending.value,
+        stood_in=found.stood_in,
+        answered=answered_words(found),
+    )
+
+
+def plan_line(plan: PlanSummary, target: Target, standing: StandingOwners) -> PlanLine:
+    told = gap_words(plan.cost_usd_per_h, plan.bound_usd_per_h, target.assignments, pooled=bool(standing.parts))
+    return record_of(PlanLine, plan, gap_told=told)
+
+
+def short_lines(target: Target, found: Iterable[ExplainedGap]) -> tuple[ShortLine, ...]:
+    """Services first, for people wait for them; among these who lacks the largest part of its rate."""
+    served: defaultdict[str, float] = defaultdict(float)
+    for item in target.assignments:
+        served[item.workload] += item.capacity_rps
+    lines = [_short_line(gap, served[gap.workload]) for gap in found]
+    return tuple(
+        sorted(lines, key=lambda item: (item.kind != WorkloadKind.SERVICE, -(item.part_short or 0.0), item.id))
+    )
+
+
+def _short_line(gap: ExplainedGap, served_rps: float) -> ShortLine:
+    # Where some of a rate is missing, all that stands is used: both together are what was asked.
+    asked_rps = gap.rate_rps_short + served_rps
+    part = gap.rate_rps_short / asked_rps if gap.rate_rps_short > 0 else None
+    said = "too little place"
+    if part is not None:
+        much = f"{100 * part:.3g} %" if part >= PART_LEAST else f"less than {100 * PART_LEAST:.3g} %"
+        said = f"{much} of {asked_rps:.4g} requests/s unserved"
+    if not served_rps and gap.kind != WorkloadKind.SERVICE:
+        said = "no place"
+    first = gap.why[0].sentence.removesuffix(".") if gap.why else "its planner gave no reason"
+    return record_of(ShortLine, gap, id=gap.workload, part_short=part, told=f"{said}: {first}")
+
+
+def unled_words(lease: Lease | None) -> str | None:
+    """That no planner leads, and since when; None while one does, or hands over to the next."""
+    if lease is None:
+        return "no planner has led yet: nothing is planned until one runs (headroom planner)"
+    if lease.held or lease.left_s > -UNLED_S:
+        return None
+    since = f"{lease.expires_at:%Y-%m-%d %H:%M:%S UTC}"
+    return f"no planner leads since {since}: nothing is planned until one runs (headroom planner)"

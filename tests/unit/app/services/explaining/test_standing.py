@@ -1,0 +1,58 @@
+"""What people are told at a glance of the plan that stands: who is short of how much, and that nobody plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from app.services.explaining.explaining import gaps
+from app.services.explaining.standing import UNLED_S, short_lines, unled_words
+from app.store.targets import Lease
+from solvers.domain.evidence import Reason, ReasonCode
+from solvers.domain.ids import WorkloadId
+from solvers.domain.plan import Unplaced
+from solvers.domain.workload import WorkloadKind
+from tests import builders
+
+FULL = Reason(code=ReasonCode.NO_SHARE_LEFT, subject="t4")
+
+
+def unplaced(workload: str, short: float = 0.0, kind: WorkloadKind = WorkloadKind.SERVICE) -> Unplaced:
+    reasons = (Reason(code=ReasonCode.NO_PROFILE, subject="a100"), FULL)
+    return Unplaced(kind=kind, workload=WorkloadId(workload), rate_rps_short=short, reasons=reasons)
+
+
+def test_who_is_short_is_told_of_how_much_and_why_the_worst_first() -> None:
+    on = builders.device("a", 0, "t4")
+    standing = [builders.assignment(f"demo/some#{number}", on, capacity_rps=150.0) for number in range(2)]
+    standing.append(builders.assignment("demo/dust#0", on, capacity_rps=100.0))
+    job = replace(builders.assignment("demo/job#0", on, capacity_rps=0.0), kind=WorkloadKind.JOB)
+    items = [
+        unplaced("demo/job", kind=WorkloadKind.JOB),
+        unplaced("demo/few"),
+        unplaced("demo/dust", 1e-6),
+        unplaced("demo/some", 100.0),
+        unplaced("demo/none", 26.0),
+    ]
+    found = short_lines(builders.target([*standing, job]), gaps(items, None))
+    why = "t4 has too little SM share left"
+    assert [(item.id, item.told) for item in found] == [
+        ("demo/none", f"100 % of 26 requests/s unserved: {why}"),
+        ("demo/some", f"25 % of 400 requests/s unserved: {why}"),
+        ("demo/dust", f"less than 0.1 % of 100 requests/s unserved: {why}"),
+        ("demo/few", f"too little place: {why}"),
+        ("demo/job", f"no place: {why}"),
+    ]
+    assert [item.part_short for item in found[:2]] == [1.0, 0.25]
+    assert found[3].part_short is None
+
+
+def test_that_nobody_plans_is_said_once_no_other_took_over() -> None:
+    moment = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+    lease = Lease(name="planner", holder="x", token=1, acquired_at=moment, expires_at=moment, left_s=8.0, held=True)
+    assert unled_words(lease) is None
+    ended = replace(lease, held=False, left_s=1.0 - UNLED_S)
+    assert unled_words(ended) is None
+    since = "no planner leads since 2026-05-01 12:00:00 UTC: nothing is planned until one runs (headroom planner)"
+    assert unled_words(replace(ended, left_s=-1.0 - UNLED_S)) == since
+    assert str(unled_words(None)).startswith("no planner has led yet")
