@@ -363,8 +363,10 @@ def signed(amount: float) -> str:
     return f"+{text}" if amount > 0 and text != "0" else text
 
 
-def gap_told(cost_usd_per_h: float, bound_usd_per_h: float | None) -> str:
-    """How far from the best a plan can be, in words."""
+def gap_told(cost_usd_per_h: float | None, bound_usd_per_h: float | None) -> str:
+    """How far from the best a plan can be, in words; none for who does not see its cost."""
+    if cost_usd_per_h is None:
+        return ""
     if cost_usd_per_h <= 0:
         return "nothing is cheaper"
     if not bound_usd_per_h or bound_usd_per_h <= 0:

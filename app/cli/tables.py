@@ -205,9 +205,9 @@ def answered_line(told: Document) -> str:
 def plan_head(summary: Document) -> list[Any]:
     """Which plan, whether it stands, what it costs and how far from the best it can be."""
     cost = summary["cost_usd_per_h"]
-    gap = gap_told(cost, summary["bound_usd_per_h"])
+    costs = [] if cost is None else [usd(cost, per_hour=True), gap_told(cost, summary["bound_usd_per_h"])]
     stands = f"generation {summary['generation']}" if summary["generation"] is not None else summary["state"]
-    head = [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}, {gap}"]
+    head = [f"plan {summary['id']}", ", ".join([stands, f"by {summary['planner']}", *costs])]
     found = summary.get("answered")
     if isinstance(found, dict):
         from app.services.explaining.sentences import answered_words

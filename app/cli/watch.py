@@ -192,7 +192,8 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
     gap = gap_told(plan["cost_usd_per_h"], plan["bound_usd_per_h"])
-    lines.append(f"generation {fleet['generation']} by {plan['planner']}, since {since}, {gap}{unplaced}")
+    told = ", ".join(filter(None, [f"generation {fleet['generation']} by {plan['planner']}", f"since {since}", gap]))
+    lines.append(told + unplaced)
     # Who decides where is no news where one policy decides on everything.
     policies = fleet.get("policies", [])
     return [*lines, *planning, *(map(_policy, policies) if len(policies) > 1 else ()), ""]

@@ -73,9 +73,10 @@ class PlanSummary:
     cycle_id: str | None
     planner: str
     policy: str | None
-    cost_usd_per_h: float
+    cost_usd_per_h: float | None
+    """Of everything, as the next two; null for a project's token."""
     bound_usd_per_h: float | None
-    unplaced_count: int
+    unplaced_count: int | None
     created_at: datetime
     created_by: str
     decided_at: datetime | None
@@ -98,7 +99,7 @@ class PlanSummary:
 
 @record
 class StoredPlan(PlanSummary):
-    """A stored plan, whole. A project's token sees only its own assignments and no device settings."""
+    """A stored plan, whole. A project's token sees its own assignments alone, no settings and an empty objective."""
 
     plan: Plan
 

@@ -31,7 +31,7 @@ from app.api.deps import Services, context_of, services_of
 from app.api.exposition import FleetPage
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
 from app.api.live import EventStream, Follower, live_stream
-from app.api.openapi import router_of
+from app.api.openapi import Route, router_of
 from app.api.streams import HEARTBEAT, AskingStream, LineStream
 from app.errors import ForbiddenError
 from app.records import record
@@ -393,7 +393,8 @@ def list_budget_forecasts(request: Request, actor: ClusterReader) -> Any:
 # --- This process
 
 
-health_router = router_of("health")
+# Whoever looks after processes may add what they like.
+health_router = router_of("health", Route)
 
 
 @record

@@ -59,6 +59,7 @@ from solvers.domain.codec import Plain
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
+from solvers.domain.policy import Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
 from solvers.errors import FieldError, NotFoundError, TransientError, did_you_mean
@@ -233,14 +234,26 @@ def known(session: Session, cluster: str, *items: PlanSummary, fresh: bool = Fal
 
 
 def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:
-    """A summary as a project may see it: what is said of other projects' workloads stays out."""
+    """A summary as a project may see it: what is said of other projects' workloads, and of all together, stays out."""
     if project is None:
         return summary
-    return replace(summary, blocked=(), comment=None, decided_by_name=None, added_usd_per_h=None, told=())
+    return replace(
+        summary,
+        cost_usd_per_h=None,
+        bound_usd_per_h=None,
+        unplaced_count=None,
+        blocked=(),
+        comment=None,
+        decided_by_name=None,
+        added_usd_per_h=None,
+        told=(),
+    )
 
 
 def seen_by(plan: Plan, project: str | None) -> Plan:
-    """The plan as a project may see it: its own workloads; device settings and the whole's objective stay out."""
+    """The plan as a project may see it: its own workloads. Device settings stay out, so does what is said of the whole:
+    its objective is empty, and what it makes room for is not told.
+    """
     if project is None:
         return plan
     prefix = f"{project}/"
@@ -249,7 +262,10 @@ def seen_by(plan: Plan, project: str | None) -> Plan:
         assignments=tuple(item for item in plan.assignments if item.workload.startswith(prefix)),
         unplaced=tuple(item for item in plan.unplaced if item.workload.startswith(prefix)),
         settings=(),
+        objective=Objective(),
+        bound_usd_per_h=None,
         parts=(),
+        toward=None,
     )
 
 

@@ -22,6 +22,7 @@ from app.records import record, record_of
 from app.services.declared.documents import beyond_bounds
 from app.services.declared.ownership import PolicyLine, policy_lines, read_owners, standing_of
 from app.services.explaining.sentences import answered_words, owner_words, problem_sentences
+from app.services.planning.plans import told_to
 from app.services.planning.snapshots import read_policy
 from app.store import cycles, documents, nodes, plans, targets, telemetry
 from app.store.cycles import CycleSummary
@@ -45,9 +46,10 @@ class PlanLine:
 
     id: str
     planner: str
-    cost_usd_per_h: float
+    cost_usd_per_h: float | None
+    """Of everything, as the next two; null for a project's token."""
     bound_usd_per_h: float | None
-    unplaced_count: int
+    unplaced_count: int | None
 
 
 @record
@@ -236,7 +238,7 @@ class StatusReader:
         return FleetSummary(
             cluster=self._cluster,
             generation=mine.target.generation,
-            plan=None if mine.plan is None else record_of(PlanLine, mine.plan),
+            plan=None if mine.plan is None else record_of(PlanLine, told_to(mine.plan, project)),
             promoted_at_s=mine.target.promoted_at_s,
             planning=mine.planning,
             held=held if project is None else None,
@@ -403,7 +405,7 @@ class _Sight:
         return f"{key[0]}/".startswith(self._prefix)
 
     def cost(self) -> CostLineNow:
-        planned = self.plan.cost_usd_per_h if self.plan is not None else 0.0
+        planned = 0.0 if self.plan is None else self.plan.cost_usd_per_h or 0.0
         if not self._whole:
             planned = sum(self._prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
         return CostLineNow(

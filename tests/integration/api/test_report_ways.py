@@ -481,6 +481,14 @@ def test_a_revoked_token_is_judged_alike(ways: Ways, forgotten: bool) -> None:
     assert told[0].status == (401 if forgotten else 200)
 
 
+@pytest.mark.parametrize("code", ["certificate-required", "certificate-foreign", "certificate-expired"])
+def test_what_the_connection_shows_is_judged_alike(ways: Ways, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    for way in ways.ways:
+        monkeypatch.setattr(way.world.app.state.authenticator, "doubt", lambda *_: code)
+    told = ways.compare(Sent(pieces=[_whole(ways, PLAIN, _body()) + HEALTH]))
+    assert (told[0].status, told[0].content["code"]) == (401, code)
+
+
 def _framed(body: bytes, *ends: bytes) -> bytes:
     head, tail = body[:7], body[7:]
     return b"%x\r\n%b\r\n%x;more=1\r\n%b\r\n%b" % (len(head), head, len(tail), tail, b"".join(ends) or b"0\r\n\r\n")
