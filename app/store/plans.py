@@ -278,6 +278,12 @@ def note_look(session: Session, plan_id: str, blocked: Sequence[str], added_usd_
     session.execute(update(plans).where(plans.c.id == plan_id, _WAITS).values(seen))
 
 
+def lapse(session: Session, plan_id: str, why: str) -> bool:
+    """Set a plan aside that waits, though nobody decided on it; whether it still did."""
+    statement = update(plans).where(plans.c.id == plan_id, _WAITS, ~_OVER.is_(True))
+    return bool(changed(session, statement.values(state=PlanState.SUPERSEDED, comment=why)))
+
+
 def mark_promoted(
     session: Session,
     plan_id: str,

@@ -229,8 +229,8 @@ def known(session: Session, cluster: str, *items: PlanSummary, fresh: bool = Fal
     looked = plans.looked_at(session)
     for item in items if fresh else ():
         looked.pop(item.id, None)
-    by_now = targets.generation(session, cluster), plans.waiting(session), looked
-    return tuple(replace(item, told=known_by_now(item, *by_now)) for item in items)
+    generation = targets.generation(session, cluster)
+    return tuple(replace(item, told=known_by_now(item, generation, looked)) for item in items)
 
 
 def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:

@@ -8,13 +8,14 @@ is believed otherwise each few minutes: a rate that was claimed is no obstacle, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from app.records import record, record_of
+from app.services.declared.tokens import BY_TOKEN
 from app.services.explaining.sentences import places_of
 from app.services.whatif.made import Made, Wish, judged_anew, kept
 from app.services.whatif.outcome import WorkloadChange, power_w_of, use_by_type, workload_changes
@@ -134,11 +135,44 @@ def _knobs_of(assignments: Iterable[Assignment]) -> dict[str, set[tuple[object, 
     return found
 
 
-def known_by_now(
-    item: PlanSummary, generation: int, waiting: Iterable[PlanSummary], looked: Mapping[str, datetime]
-) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A plan that waits for approval, by the fleet as it is now."""
+
+    summary: PlanSummary
+    review: Review
+
+    def replaces(self, older: Waits) -> bool:
+        """Whether this one waits on in place of one that was made before. What can be approved goes before what cannot;
+        what somebody may have read stays, unless this serves more, costs less by what a change has to gain, or was
+        asked for by somebody.
+        """
+        if older.review.blocked or self.review.blocked:
+            return bool(older.review.blocked)
+        mine, theirs = self.review.after.plan.objective, older.review.after.plan.objective
+        if abs(mine.unserved - theirs.unserved) > DUST * (1 + theirs.unserved):
+            return mine.unserved < theirs.unserved
+        policy = self.review.picture.policy
+        least_usd = max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * theirs.cost_usd_per_h)
+        asked_for = self.summary.created_by.startswith(BY_TOKEN)
+        return asked_for or theirs.net_usd_per_h - mine.net_usd_per_h >= max(least_usd, DUST)
+
+
+def live(waits: Sequence[Waits]) -> Waits | None:
+    """The one that waits on; of these, the newest first."""
+    found: Waits | None = None
+    for each in reversed(waits):
+        found = each if found is None or each.replaces(found) else found
+    return found
+
+
+def short_plan(plan_id: str) -> str:
+    return plan_id.removeprefix(DIGEST)[:12]
+
+
+def known_by_now(item: PlanSummary, generation: int, looked: Mapping[str, datetime]) -> tuple[str, ...]:
     """What whoever decides on a plan that waits should know: whether it fits, what it costs beside what stands, whether
-    that changed since it was made, what could be approved in its place, and since when the planner sees it so.
+    that changed since it was made, and since when the planner sees it so.
     """
     if item.state is not PlanState.AWAITING_APPROVAL:
         return ()
@@ -149,17 +183,8 @@ def known_by_now(
         found.append(f"costs {_beside(item.added_usd_per_h)} what stands")
     if generation != item.parent_generation:
         found.append(f"made for generation {item.parent_generation}, {generation} stands by now")
-    fits = [
-        (each.added_usd_per_h, each.id) for each in waiting if not each.blocked and each.added_usd_per_h is not None
-    ]
-    added, best = min(fits, default=(0.0, item.id))
-    if best != item.id and (item.blocked or added < (item.added_usd_per_h or 0.0)):
-        short = best.removeprefix(DIGEST)[:12]
-        found.append(
-            f"plan {short} fits in its place: it serves no less than what stands and costs {_beside(added)} it"
-        )
-    if moments := [looked[name] for name in {item.id, best} & looked.keys()]:
-        found.append(f"as the planner saw it at {min(moments):%H:%M:%S} UTC")
+    if item.id in looked:
+        found.append(f"as the planner saw it at {looked[item.id]:%H:%M:%S} UTC")
     return tuple(found)
 
 
