@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,22 @@ from typing import Any
 import pytest
 import uvicorn
 from psycopg import sql
+from sqlalchemy import text
 
 from agents.wire import Report, encode
+from app import kinds
 from app.api import reports, server
 from app.api.auth import RateLimiter
 from app.services.seen import telemetry
 from app.store.engine import Database
+from app.store.ledger import account
 from app.store.tokens import secret_hash
+from tests import builders
 from tests.integration.api.serving import DEADLINE_S, serving
-from tests.integration.api.world import NODE, World, build_world, settled_clone
+from tests.integration.api.world import NODE, OWN, World, build_world, settled_clone
 from tests.integration.availability.proxy import balancing
 from tests.integration.postgres import Server
-from tests.integration.store.samples import device_report, replica_report, report
+from tests.integration.store.samples import device_report, replica_report, report, tell
 from tests.ports import free_port
 from tests.waiting import spend, wait_until
 
@@ -271,9 +276,8 @@ def ways(both: Ways) -> Ways:
 
 
 def _report(**changes: Any) -> Report:
-    made = report(
-        NODE, next(_numbers), boot_id="boot-1", observed_at_s=time.time(), devices=[device_report(f"GPU-{NODE}-0")]
-    )
+    device = device_report(f"GPU-{NODE}-0")
+    made = report(NODE, next(_numbers), boot_id="boot-1", observed_at_s=time.time(), devices=[device])
     return replace(made, **changes)
 
 
@@ -603,6 +607,70 @@ def test_whoever_sends_too_much_is_told_alike(ways: Ways, monkeypatch: pytest.Mo
     told = ways.compare(Sent(pieces=[_whole(ways, PLAIN, _body()) * 3 + HEALTH]))
     assert [each.status for each in told] == [200, 429, 429, 200]
     assert dict(told[1].fields)["retry-after"] == "2"
+
+
+HELD = f"{OWN}/vision#0"
+MEASURED_MIN = range(20, 32)
+"""Minutes of the hour in which a device is measured, so that no report names what runs there."""
+
+
+def test_an_hour_is_billed_alike(template_server: Server, taken: list[bool]) -> None:
+    """With a profile run in it: what is reported comes to the same ledger, to the last digit, and that to the bills."""
+    with ExitStack() as stack:
+        ways = Ways(_pair(stack, template_server), taken)
+        ways.do(_hold)
+        began_s = time.time() - 3700.0
+        for minute in range(1, 61):
+            at_s = began_s + 60.0 * minute
+            replica = replica_report(HELD, f"GPU-{NODE}-0", held_s=60.0, model="resnet50", energy_j=20.0 * minute)
+            mine = _report(
+                sequence=minute,
+                observed_at_s=at_s,
+                interval_s=60.0,
+                devices=(device_report(f"GPU-{NODE}-0", 40.0 + minute),),
+                replicas=() if minute in MEASURED_MIN else (replica,),
+            )
+            idle = (device_report(f"GPU-{OTHER}-0", 11.0),)
+            other = replace(mine, node=OTHER, devices=idle, replicas=())
+            for who, said in ((NODE, mine), (OTHER, other)):
+                told = ways.compare(Sent(pieces=[_whole(ways, PLAIN, _body(said), who) + HEALTH]))
+                assert told[0].content == {"accepted": 1, "duplicates": 0}
+        assert ways.taken == [True]
+        now = datetime.now(UTC)
+        books = [_books(way.world, now) for way in ways.ways]
+        assert books[0] == books[1]
+        bills, ledger, differences = books[0]
+        assert (len(bills) > 100, differences) == (True, [])
+        served = {row["minute"] for row in ledger if row["kind"] == "replica"}
+        assert 0 <= len(served) - (60 - len(MEASURED_MIN)) <= 2
+
+
+def _hold(world: World) -> None:
+    """The node was told to hold a replica, and its devices have been paid for since hours."""
+    world.put(kinds.SERVICE, builders.service())
+    told = replica_report(HELD, f"GPU-{NODE}-0", model="resnet50")
+    with world.database.transaction() as session:
+        tell(session, NODE, told)
+        session.execute(text("UPDATE devices SET billed_from = date_trunc('hour', now()) - interval '3 hours'"))
+    world.app.state.services.telemetry.registry.forget(NODE)
+
+
+def _books(world: World, now: datetime) -> list[list[dict[str, Any]]]:
+    """Bills, the ledger and where they differ, as if each report had taken a tenth of a second."""
+    with world.database.transaction() as session:
+        for table in ("report_log", "node_samples"):
+            late = "received_at = observed_at + interval '0.1 s'"
+            session.execute(text(f"UPDATE {table} SET {late}"))
+        shapes = "UPDATE sample_shapes s SET received_at = n.shaped_at FROM node_samples n WHERE n.shape = s.shape"
+        session.execute(text(shapes))
+    with world.database.transaction() as session:
+        account(session, now, minutes_max=240)
+        queries = (
+            "SELECT * FROM device_bills ORDER BY minute, device_uuid",
+            "SELECT * FROM ledger ORDER BY minute, device_uuid, kind, subject",
+            "SELECT * FROM ledger_check WHERE difference_usd <> 0",
+        )
+        return [[dict(row) for row in session.execute(text(query)).mappings()] for query in queries]
 
 
 def test_a_proxy_before_it_changes_nothing(ways: Ways, tmp_path: Path) -> None:

@@ -317,7 +317,7 @@ def test_a_million_alternatives_are_refused_in_one_line(files: Path, headroom: H
 GHOST = builders.lab([builders.service(), builders.service("ghost", model=ModelName("resnet500"))], policy=GREEDY)
 
 
-@pytest.mark.parametrize("command", [("plan",), ("explain", "demo/ghost"), ("simulate", "--rate-factor", "2")])
+@pytest.mark.parametrize("command", [("plan",), ("explain", "demo/ghost"), ("simulate", "--advise", "1")])
 def test_a_model_that_the_file_does_not_have_is_told_with_its_place(
     files: Path, headroom: Headroom, command: tuple[str, ...]
 ) -> None:
