@@ -74,7 +74,7 @@ class PlanSummary:
     planner: str
     policy: str | None
     cost_usd_per_h: float | None
-    """Of everything, as the next two; null for a project's token."""
+    """Of the whole plan, $/h, by the policy's cost basis; as the next two null for a project's token."""
     bound_usd_per_h: float | None
     unplaced_count: int | None
     created_at: datetime

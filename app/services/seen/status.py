@@ -47,7 +47,7 @@ class PlanLine:
     id: str
     planner: str
     cost_usd_per_h: float | None
-    """Of everything, as the next two; null for a project's token."""
+    """Of the whole plan, $/h, by the policy's cost basis; as the next two null for a project's token."""
     bound_usd_per_h: float | None
     unplaced_count: int | None
 
