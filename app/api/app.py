@@ -202,7 +202,8 @@ THREADS_MAX = 40
 DESCRIPTION = (
     "Headroom finds the cheapest plan that keeps every SLO on a mixed GPU fleet, explains it and lets agents hold it. "
     "Errors are RFC 9457 problems with stable codes. PUT is declarative and guarded by If-Match; POST takes an "
-    "Idempotency-Key; lists are paged by cursor; unknown fields are refused. HEAD is answered where GET is."
+    "Idempotency-Key; lists are paged by cursor; unknown fields and parameters of the query are refused. HEAD is "
+    "answered where GET is."
 )
 
 

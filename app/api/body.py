@@ -42,7 +42,7 @@ _PATTERNS = {
 }
 _SHOULD = re.compile(r"^\w+ should ")
 _INTEGER_MAX = 2**63 - 1
-_FAULTS_MAX = 50
+FAULTS_MAX = 50
 
 
 class RequestBody(BaseModel):
@@ -96,7 +96,7 @@ def validate(kind: type[T], body: bytes) -> T:
         found: T = adapter_of(cast("Hashable", kind)).validate_json(body, strict=True)
     except ValidationError as error:
         told = fields_error(error.errors(include_url=False, include_input=False), kind).faults
-        raise FieldsError((*told, *_others(told, kind, body))[:_FAULTS_MAX]) from None
+        raise FieldsError((*told, *_others(told, kind, body))[:FAULTS_MAX]) from None
     except RecursionError:
         raise MalformedError("the body is nested too deeply") from None
     except OverflowError:
@@ -122,7 +122,7 @@ def refuse_odd_json(body: bytes) -> None:
     except ValueError as error:
         raise MalformedError(f"the body is not JSON: {str(error)[:200]}") from None
     if checks.found:
-        raise FieldsError(tuple(islice(_odd_faults(plain), _FAULTS_MAX)))
+        raise FieldsError(tuple(islice(_odd_faults(plain), FAULTS_MAX)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def _location(trail: _Step | None) -> list[int | str]:
 
 def fields_error(errors: Iterable[Mapping[str, Any]], kind: object = None) -> FieldsError:
     """What the validator found wrong; with the `kind` that was read, a wrong field is told the nearest right one."""
-    return FieldsError(tuple(_fault(error, kind) for error in list(errors)[:_FAULTS_MAX]))
+    return FieldsError(tuple(_fault(error, kind) for error in list(errors)[:FAULTS_MAX]))
 
 
 def _others(told: tuple[Fault, ...], kind: object, body: bytes) -> Iterator[Fault]:

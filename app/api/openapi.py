@@ -5,15 +5,19 @@ which wheels carry. A test fails on drift.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.dependencies.utils import get_dependant
 from fastapi.routing import APIRoute
 
-from solvers.errors import NotFoundError
+from app.api.body import FAULTS_MAX
+from app.errors import Fault, FieldsError
+from solvers.errors import NotFoundError, did_you_mean
 
 REF = "#/components/schemas/{model}"
 BODIES: dict[str, Any] = {}
@@ -41,9 +45,36 @@ class Route(APIRoute):
         self.described = partial(APIRoute, path, endpoint, **told)
 
 
-def router_of(tag: str) -> APIRouter:
+class StrictRoute(Route):
+    """Who may ask is refused what is not asked for here: whoever misspells a filter is not told everything."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **told: Any) -> None:
+        super().__init__(path, endpoint, **told)
+        self._asked = frozenset(_asked(self.dependant))
+        # The last: who may not ask is told that first.
+        self.dependant.dependencies.append(get_dependant(path=path, call=self._refuse_unknown))
+
+    async def _refuse_unknown(self, request: Request) -> None:
+        """Raises FieldsError for names in the query that this route does not know."""
+        unknown = tuple(name for name in request.query_params if name not in self._asked)
+        if unknown:
+            raise FieldsError(tuple(map(self._fault, unknown[:FAULTS_MAX])))
+
+    def _fault(self, name: str) -> Fault:
+        told = f"there is no parameter {name[:60]}{did_you_mean(name[:60], self._asked, all_known=True)}"
+        return Fault(pointer=f"query:{name[:60]}", code="unknown-parameter", detail=told)
+
+
+def _asked(dependant: Dependant) -> Iterator[str]:
+    """Names of all that a route reads from the query."""
+    yield from (field.alias for field in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _asked(inner)
+
+
+def router_of(tag: str, route_class: type[Route] = StrictRoute) -> APIRouter:
     """An empty router; its operations are called as their handlers are."""
-    return APIRouter(tags=[tag], route_class=Route, generate_unique_id_function=lambda route: route.name)
+    return APIRouter(tags=[tag], route_class=route_class, generate_unique_id_function=lambda route: route.name)
 
 
 class Described(FastAPI):

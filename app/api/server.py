@@ -235,6 +235,7 @@ class Http(HttpToolsProtocol):
         self._limits.work(self._peer, self)
         self._limits.left(self._peer)
         super().connection_lost(exc)
+        self._leave_errand()
 
     def abort(self) -> None:
         """It gives way to another."""
@@ -297,6 +298,12 @@ class Http(HttpToolsProtocol):
         # An errand waits for the body.
         if self._errand is None:
             super()._start_asgi_task(cycle, app)
+
+    def _leave_errand(self) -> None:
+        """Nobody sends the rest of its body: the application counts who hung up."""
+        if self._errand is not None:
+            self._errand = None
+            self._start_asgi_task(self.cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
         if self._turned is None:
@@ -427,6 +434,7 @@ class Http(HttpToolsProtocol):
             # To the application its client has hung up.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+            self._leave_errand()
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.abort)

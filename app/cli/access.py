@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlsplit
@@ -21,24 +20,17 @@ from app.client.connection import Connection
 from app.client.contexts import CONTEXT_VARIABLE, read_contexts, write_contexts
 from app.demo.fleet import GATEWAY
 from app.settings import load_settings
-from headroom_client import ApiError, Client, Document
+from headroom_client import ApiError, Client
 from solvers.errors import InputError
 
 token = typer.Typer(help="Access tokens: who may do what.", no_args_is_help=True)
-
-
-def _state(item: Document) -> str:
-    if item["revoked_at"]:
-        return "revoked"
-    ended = item["expires_at"] and datetime.fromisoformat(item["expires_at"]) <= datetime.now(UTC)
-    return "expired" if ended else "good"
 
 
 _COLUMNS: Mapping[str, Cell] = {
     **{name: name for name in ("id", "name", "role", "purpose", "project", "subject")},
     "expires": "expires_at",
     "uses": lambda item: f"{item['uses']} of {item['uses_max']}" if item.get("uses_max") else None,
-    "state": _state,
+    "state": "state",
     "last used": "last_used_at",
 }
 

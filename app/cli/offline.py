@@ -51,7 +51,7 @@ from solvers.cycle.owners import StandingOwners
 from solvers.cycle.ports import Forgetful, Recollection
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest, from_plain
-from solvers.domain.evidence import Insight, SilentReporter
+from solvers.domain.evidence import Insight, Reason, ReasonCode, SilentReporter
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Plan, Proposal, Unplaced
@@ -195,7 +195,7 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     tuning.check(wish)
     with solving(tuning) as pool:
         clock, asking = Deadline(math.inf), _asking(pool)
-        snapshot = read_value(Snapshot, file)
+        snapshot = read_snapshot(file)
         if showing.why_not is not None:
             known_question(showing.why_not, workloads_of(snapshot), [item.name for item in snapshot.gpu_types])
         memory = None if showing.memory is None else FileMemory.of(showing.memory, snapshot.cluster)
@@ -232,6 +232,20 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
         show(answer, output, parts)
     if not outcome.verified:
         raise CommandError("the verifier refutes this plan", Exit.FOUND_WRONG)
+
+
+def read_snapshot(file: str) -> Snapshot:
+    """A picture whose works name models that it has, as a server asks of documents. Raises InputError naming file and
+    place.
+    """
+    found = read_value(Snapshot, file)
+    models = {model.name for model in found.models}
+    for works in ("services", "jobs", "tasks"):
+        for place, work in enumerate(getattr(found, works)):
+            if work.model not in models:
+                near = did_you_mean(work.model, models)
+                raise InputError(f"{file}: /{works}/{place}/model: there is no model {work.model}{near}")
+    return found
 
 
 def _timed(asking: Asking, clock: Deadline, spent_s: list[float]) -> Asking:
@@ -319,16 +333,18 @@ def _short(unplaced: Sequence[Unplaced]) -> list[Any]:
     if not unplaced:
         return []
     worst = sorted(unplaced, key=lambda item: (-item.rate_rps_short, item.workload))
-    lines = [
-        (
-            item.workload,
-            item.rate_rps_short or None,
-            ", ".join(dict.fromkeys(each.code.value.replace("_", " ") for each in item.reasons)),
-        )
-        for item in worst[:SHORT_SHOWN]
-    ]
+    lines = [(item.workload, item.rate_rps_short or None, _blocks(item.reasons)) for item in worst[:SHORT_SHOWN]]
     more = len(worst) - len(lines)
     return [rows(("short", ">rps", "what blocks it"), lines), *([f"and {more} more"] if more else [])]
+
+
+def _blocks(reasons: Sequence[Reason]) -> str:
+    """What blocks a workload, and of what nobody measured, on which GPU types."""
+    subjects: dict[ReasonCode, list[str]] = {}
+    for each in reasons:
+        subjects.setdefault(each.code, []).append(each.subject)
+    unmeasured = f"no profile: it was not measured on {', '.join(subjects.get(ReasonCode.NO_PROFILE, ()))}"
+    return "; ".join(unmeasured if code is ReasonCode.NO_PROFILE else code.value.replace("_", " ") for code in subjects)
 
 
 def _found(outcome: Outcome) -> list[str]:
@@ -339,7 +355,7 @@ def _found(outcome: Outcome) -> list[str]:
 
 def explained(file: str, wish: Wish, workload: str, *, slo_curve: bool) -> tuple[str, Document]:
     """A workload's whole name, and why it is where it is in a plan made now; shaped like a server's answer."""
-    picture = read_value(Snapshot, file)
+    picture = read_snapshot(file)
     name = name_in(picture, workload)
     with planner_child() as asking:
         made = planned(picture, wish, asking)
@@ -432,7 +448,7 @@ def simulated(file: str, question: Document, files: Sequence[str]) -> Document:
         asked = WhatIfQuestion(**{**timed(question), "changes": changes, "lane": Lane(question["lane"])})
     except FieldError as error:
         raise InputError(f"{place}: {placed(error.field, error.message)}") from None
-    before = read_value(Snapshot, file)
+    before = read_snapshot(file)
     try:
         after = apply_changes(before, changes)
     except FieldsError as error:

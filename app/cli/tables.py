@@ -204,9 +204,10 @@ def answered_line(told: Document) -> str:
 
 def plan_head(summary: Document) -> list[Any]:
     """Which plan, whether it stands, what it costs and how far from the best it can be."""
-    cost = usd(summary["cost_usd_per_h"], per_hour=True)
+    cost = summary["cost_usd_per_h"]
+    costs = [] if cost is None else [usd(cost, per_hour=True), summary["gap_told"]]
     stands = f"generation {summary['generation']}" if summary["generation"] is not None else summary["state"]
-    head = [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {cost}, {summary['gap_told']}"]
+    head = [f"plan {summary['id']}", ", ".join([stands, f"by {summary['planner']}", *costs])]
     head += [summary["cheaper"]] if summary.get("cheaper") else []
     found = summary.get("answered")
     if isinstance(found, dict):

@@ -73,10 +73,11 @@ class PlanSummary:
     cycle_id: str | None
     planner: str
     policy: str | None
-    cost_usd_per_h: float
+    cost_usd_per_h: float | None
+    """Of the whole plan, $/h, by the policy's cost basis; as the next two null for a project's token."""
     bound_usd_per_h: float | None
     """Proven: serving as much costs at least so much while what the lane may not move stays as it is."""
-    unplaced_count: int
+    unplaced_count: int | None
     created_at: datetime
     created_by: str
     decided_at: datetime | None
@@ -99,7 +100,7 @@ class PlanSummary:
 
 @record
 class StoredPlan(PlanSummary):
-    """A stored plan, whole. A project's token sees only its own assignments and no device settings."""
+    """A stored plan, whole. A project's token sees its own assignments alone, no settings and an empty objective."""
 
     plan: Plan
     gap_told: str
@@ -288,6 +289,12 @@ def note_look(session: Session, plan_id: str, blocked: Sequence[str], added_usd_
     """Remember why a waiting plan could not be approved now, what it would add to the bill, and that this is of now."""
     seen = {"blocked": list(blocked), "added_usd_per_h": added_usd_per_h, "looked_at": func.now()}
     session.execute(update(plans).where(plans.c.id == plan_id, _WAITS).values(seen))
+
+
+def lapse(session: Session, plan_id: str, why: str) -> bool:
+    """Set a plan aside that waits, though nobody decided on it; whether it still did."""
+    statement = update(plans).where(plans.c.id == plan_id, _WAITS, ~_OVER.is_(True))
+    return bool(changed(session, statement.values(state=PlanState.SUPERSEDED, comment=why)))
 
 
 def mark_promoted(

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 
-from sqlalchemy import ARRAY, ColumnElement, LargeBinary, and_, any_, bindparam, func, insert, or_, select, update
+from sqlalchemy import ARRAY, ColumnElement, LargeBinary, and_, any_, bindparam, case, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.records import record, record_of
@@ -65,6 +65,16 @@ class TokenDraft:
     """So many nodes may join with it; None: any number."""
 
 
+class TokenState(StrEnum):
+    """Whether somebody who comes with a token is let in."""
+
+    GOOD = "good"
+    USED = "used"
+    """As many nodes as may have joined with it."""
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
 @record
 class Token:
     """A token without its secret."""
@@ -83,6 +93,7 @@ class Token:
     uses_max: int | None
     """Of a join token: so many nodes may join with it; null: any number."""
     uses: int
+    state: TokenState
 
 
 @record
@@ -90,7 +101,13 @@ class _WithSecret(Token):
     secret_hash: bytes
 
 
-_COLUMNS = [column for column in tokens.c if column.name != "secret_hash"]
+_STATE = case(
+    (tokens.c.revoked_at.is_not(None), TokenState.REVOKED.value),
+    (tokens.c.expires_at <= func.now(), TokenState.EXPIRED.value),
+    (tokens.c.uses >= tokens.c.uses_max, TokenState.USED.value),
+    else_=TokenState.GOOD.value,
+)
+_COLUMNS = [*(column for column in tokens.c if column.name != "secret_hash"), _STATE.label("state")]
 _LISTING = Listing(name="tokens", by=(tokens.c.id,), made=partial(from_row, Token))
 
 

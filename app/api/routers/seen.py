@@ -17,7 +17,6 @@ from starlette.background import BackgroundTask
 from app import kinds
 from app.api.auth import (
     CLUSTER_READ,
-    SHARED_READ,
     ClusterReader,
     CostReader,
     SharedReader,
@@ -31,7 +30,7 @@ from app.api.deps import Services, context_of, services_of
 from app.api.exposition import FleetPage
 from app.api.forms import HeldTag, Moment, Name, Opaque, Page, Paging, Project, Uuid, answer, etag, tagged, utc
 from app.api.live import EventStream, Follower, live_stream
-from app.api.openapi import router_of
+from app.api.openapi import Route, router_of
 from app.api.streams import HEARTBEAT, AskingStream, LineStream
 from app.errors import ForbiddenError
 from app.records import record
@@ -393,7 +392,8 @@ def list_budget_forecasts(request: Request, actor: ClusterReader) -> Any:
 # --- This process
 
 
-health_router = router_of("health")
+# Whoever looks after processes may add what they like.
+health_router = router_of("health", Route)
 
 
 @record
@@ -436,8 +436,9 @@ async def _allowed(request: Request, credentials: HTTPAuthorizationCredentials |
     if context_of(request).settings.metrics_public:
         return
     actor = await identify(request, credentials)
-    if not SHARED_READ.admits(actor):
-        raise ForbiddenError(f"a token with role {actor.role.value} may not read metrics")
+    if not CLUSTER_READ.admits(actor):
+        whose = f" of project {actor.project}" if actor.project is not None else ""
+        raise ForbiddenError(f"a token with role {actor.role.value}{whose} may not read metrics")
 
 
 @health_router.get(
@@ -446,7 +447,7 @@ async def _allowed(request: Request, credentials: HTTPAuthorizationCredentials |
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     dependencies=[Depends(_allowed)],
-    openapi_extra={"x-callers": f"everybody; {SHARED_READ} where HEADROOM_METRICS_PUBLIC is off"},
+    openapi_extra={"x-callers": f"everybody; {CLUSTER_READ} where HEADROOM_METRICS_PUBLIC is off"},
 )
 def get_metrics(request: Request) -> Response:
     """Base units; public unless `HEADROOM_METRICS_PUBLIC` is off."""

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.clock import new_id, new_secret
 from app.errors import ForbiddenError, UnauthenticatedError
 from app.records import record
-from app.services.declared.tokens import SIGN_IN_PREFIX, Actor, Deed
+from app.services.declared.tokens import BY_TOKEN, SIGN_IN_PREFIX, Actor, Deed
 from app.store import sign_ins, tokens
 from app.store.engine import Database
 from app.store.sign_ins import SignIn
@@ -98,5 +98,5 @@ def _begin(session: Session, token_id: str, browser: str, request_id: str | None
 
 
 def _note(session: Session, name: str, token_id: str, sign_in: str, request_id: str | None) -> None:
-    deed = Deed(actor=f"token:{token_id}", request_id=request_id)
+    deed = Deed(actor=f"{BY_TOKEN}{token_id}", request_id=request_id)
     deed.note(session, name, f"tokens/{token_id}", {"sign_in": sign_in})

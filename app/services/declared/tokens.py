@@ -19,6 +19,9 @@ from app.store.pages import PageOrder, StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
 from solvers.domain.codec import Plain
 
+BY_TOKEN = "token:"
+"""So the names of those begin who come with a token."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
@@ -43,7 +46,7 @@ class Actor:
 
     @property
     def name(self) -> str:
-        return f"token:{self.token_id}"
+        return f"{BY_TOKEN}{self.token_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,11 +69,17 @@ def answered_words(found: Authorship) -> str:
 
 
 def gap_words(
-    cost_usd_per_h: float, bound_usd_per_h: float | None, assignments: Iterable[Assignment], *, pooled: bool = False
+    cost_usd_per_h: float | None,
+    bound_usd_per_h: float | None,
+    assignments: Iterable[Assignment],
+    *,
+    pooled: bool = False,
 ) -> str:
     """How far from the best a plan can be, and from the best of which plans: a bound takes as given what its lane may
-    not move, and where each pool plans for itself, who has which GPUs.
+    not move, and where each pool plans for itself, who has which GPUs. Nothing for who does not see its cost.
     """
+    if cost_usd_per_h is None:
+        return ""
     if cost_usd_per_h <= 0:
         return "nothing is cheaper"
     if bound_usd_per_h is None or bound_usd_per_h <= 0:

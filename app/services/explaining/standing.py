@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from app.records import record, record_of
@@ -27,14 +28,19 @@ class PlanLine:
 
     id: str
     planner: str
-    cost_usd_per_h: float
+    cost_usd_per_h: float | None
+    """Of the whole plan, $/h, by the policy's cost basis; as the next two null for a project's token."""
     bound_usd_per_h: float | None
     """Proven when it was planned: serving as much costs at least so much while what its lane may not move stays as it
     is.
     """
     gap_told: str
     """How far from the best of which plans it can be, in words."""
-    unplaced_count: int
+    unplaced_count: int | None
+
+    def of_a_project(self) -> PlanLine:
+        """What a project's token is told of it."""
+        return replace(self, cost_usd_per_h=None, bound_usd_per_h=None, gap_told="", unplaced_count=None)
 
 
 @record

@@ -21,8 +21,9 @@ from app.records import record_of
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.completion import Completion
 from app.services.declared.ownership import misgoverned, read_owners
+from app.services.declared.tokens import Deed
 from app.services.planning.deciding import BARE, Decisions, Remark, RolledBack
-from app.services.planning.reviewing import Review, matter_of
+from app.services.planning.reviewing import Review, Waits, live, matter_of, short_plan
 from app.services.planning.rollout import Author, StoreActuator, outdated
 from app.services.planning.snapshots import StoreObserver, read_policy
 from app.services.whatif.made import no_plan
@@ -30,10 +31,11 @@ from app.store import cycles, documents, plans, targets, telemetry
 from app.store.cycles import NewCycle
 from app.store.engine import Database
 from app.store.pages import PageOrder
-from app.store.plans import NewPlan, PlanState
+from app.store.plans import NewPlan, PlanState, PlanSummary
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.ports import Clock, CycleOrder, Journal, Memory, Observer, Ports, Runner
 from solvers.cycle.record import CycleRecord, CycleStep, HoldReason, Lane
+from solvers.domain.codec import Plain
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import CycleId, WorkloadId
 from solvers.domain.plan import Plan
@@ -89,7 +91,7 @@ class LeaderJournal:
         if end is PlanState.AWAITING_APPROVAL:
             waits = _waiting_plan(record, plan, holder)
             asked = plans.decided_on(session, str(waits.matter))
-            # One that is blocked goes on waiting, and the newer one stands beside it.
+            # One that is blocked may give way to the newer one.
             if asked is None or asked.blocked:
                 plans.put(session, waits)
             return
@@ -319,12 +321,13 @@ class Planning:
                 self._asked_ms[record.lane] = self._parts.clock.elapsed_ms()
 
     def _look_through(self, leader: Leader, sight: LanePass) -> None:
-        """Hold what waits for approval against the fleet as it is: what could not be approved says why, and what has
-        nothing left to change is set aside.
+        """Hold what waits for approval against the fleet as it is: what could not be approved says why, what has
+        nothing left to change is set aside, and of all others one waits on.
         """
         with self._parts.database.reading() as session:
             found = [(each, plans.load(session, each.id)) for each in plans.waiting(session)[:LOOKED_THROUGH_MAX]]
-            renewed = _outdated(session) if found else ()
+            renewed, seen = (_outdated(session), plans.looked_at(session)) if found else ((), {})
+        waits: list[Waits] = []
         for summary, plan in found:
             review = Review(sight.observe(), plan, summary.lane)
             with self._parts.database.transaction() as session:
@@ -336,6 +339,21 @@ class Planning:
                     )
                 else:
                     plans.note_look(session, summary.id, review.blocked, review.added_usd_per_h)
+                    waits.append(Waits(summary, review))
+        kept = live(waits)
+        for each in waits:
+            if kept is not None and each is not kept:
+                self._lapse(leader, each.summary, kept.summary, was_shown=each.summary.id in seen)
+
+    def _lapse(self, leader: Leader, summary: PlanSummary, kept: PlanSummary, *, was_shown: bool) -> None:
+        """Let another plan wait in its place; the audit trail tells it of one that somebody may have read."""
+        with self._parts.database.transaction() as session:
+            targets.require_token(session, targets.PLANNER, leader.fencing)
+            gone = plans.lapse(session, summary.id, f"plan {short_plan(kept.id)} waits in its place")
+            if gone and was_shown:
+                states: dict[str, Plain] = {"from": summary.state.value, "to": PlanState.SUPERSEDED.value}
+                facts: dict[str, Plain] = {"changed": {"state": states}, "by": kept.id}
+                Deed(actor=leader.holder).note(session, "plan.superseded", f"plans/{summary.id}", facts)
 
     def rehearse(self) -> None:
         """Look as a leader would: what is believed is at hand then when this process leads. Raises TransientError."""

@@ -59,6 +59,7 @@ from solvers.domain.codec import Plain
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
+from solvers.domain.policy import Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
 from solvers.errors import FieldError, NotFoundError, TransientError, did_you_mean
@@ -237,8 +238,8 @@ def known(session: Session, cluster: str, *items: PlanSummary, fresh: bool = Fal
     looked = plans.looked_at(session)
     for item in items if fresh else ():
         looked.pop(item.id, None)
-    by_now = targets.generation(session, cluster), plans.waiting(session), looked
-    return tuple(replace(item, told=known_by_now(item, *by_now)) for item in items)
+    generation = targets.generation(session, cluster)
+    return tuple(replace(item, told=known_by_now(item, generation, looked)) for item in items)
 
 
 def _gap_told(summary: PlanSummary, plan: Plan) -> str:
@@ -246,14 +247,26 @@ def _gap_told(summary: PlanSummary, plan: Plan) -> str:
 
 
 def told_to(summary: PlanSummary, project: str | None) -> PlanSummary:
-    """A summary as a project may see it: what is said of other projects' workloads stays out."""
+    """A summary as a project may see it: what is said of other projects' workloads, and of all together, stays out."""
     if project is None:
         return summary
-    return replace(summary, blocked=(), comment=None, decided_by_name=None, added_usd_per_h=None, told=())
+    return replace(
+        summary,
+        cost_usd_per_h=None,
+        bound_usd_per_h=None,
+        unplaced_count=None,
+        blocked=(),
+        comment=None,
+        decided_by_name=None,
+        added_usd_per_h=None,
+        told=(),
+    )
 
 
 def seen_by(plan: Plan, project: str | None) -> Plan:
-    """The plan as a project may see it: its own workloads; device settings and the whole's objective stay out."""
+    """The plan as a project may see it: its own workloads. Device settings stay out, so does what is said of the whole:
+    its objective is empty, and what it makes room for is not told.
+    """
     if project is None:
         return plan
     prefix = f"{project}/"
@@ -262,7 +275,10 @@ def seen_by(plan: Plan, project: str | None) -> Plan:
         assignments=tuple(item for item in plan.assignments if item.workload.startswith(prefix)),
         unplaced=tuple(item for item in plan.unplaced if item.workload.startswith(prefix)),
         settings=(),
+        objective=Objective(),
+        bound_usd_per_h=None,
         parts=(),
+        toward=None,
     )
 
 

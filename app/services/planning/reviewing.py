@@ -8,13 +8,14 @@ is believed otherwise each few minutes: a rate that was claimed is no obstacle, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from app.records import record, record_of
+from app.services.declared.tokens import BY_TOKEN
 from app.services.explaining.sentences import places_of
 from app.services.whatif.made import Made, Wish, judged_anew, kept
 from app.services.whatif.outcome import WorkloadChange, power_w_of, use_by_type, workload_changes
@@ -134,10 +135,48 @@ def _knobs_of(assignments: Iterable[Assignment]) -> dict[str, set[tuple[object, 
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A plan that waits for approval, by the fleet as it is now."""
+
+    summary: PlanSummary
+    review: Review
+
+    def replaces(self, older: Waits) -> bool:
+        """Whether this one waits on in place of one that was made before. What can be approved goes before what cannot;
+        what somebody may have read stays, unless this serves more, costs less by what a change has to gain, or was
+        asked for by somebody.
+        """
+        if older.review.blocked or self.review.blocked:
+            return bool(older.review.blocked)
+        mine, theirs = self.review.after.plan.objective, older.review.after.plan.objective
+        if abs(mine.unserved - theirs.unserved) > DUST * (1 + theirs.unserved):
+            return mine.unserved < theirs.unserved
+        policy = self.review.picture.policy
+        least_usd = max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * theirs.cost_usd_per_h)
+        asked_for = self.summary.created_by.startswith(BY_TOKEN)
+        return asked_for or theirs.net_usd_per_h - mine.net_usd_per_h >= max(least_usd, DUST)
+
+
+def live(waits: Sequence[Waits]) -> Waits | None:
+    """The one that waits on; of these, the newest first."""
+    found: Waits | None = None
+    for each in reversed(waits):
+        found = each if found is None or each.replaces(found) else found
+    return found
+
+
+def short_plan(plan_id: str) -> str:
+    return plan_id.removeprefix(DIGEST)[:12]
+
+
 def cheaper_words(waiting: Iterable[PlanSummary]) -> str | None:
     """Which of the plans that could be approved saves most, and how to approve it; None where none saves anything."""
-    added, best = min(_fitting(waiting), default=(0.0, ""))
-    short = _short_id(best)
+    fitting = (
+        (item.added_usd_per_h, item.id) for item in waiting if not item.blocked and item.added_usd_per_h is not None
+    )
+    added, best = min(fitting, default=(0.0, ""))
+    short = short_plan(best)
     return (
         f"plan {short} waits for approval and costs {_beside(added)} what stands: headroom approve {short}"
         if added < 0
@@ -145,11 +184,9 @@ def cheaper_words(waiting: Iterable[PlanSummary]) -> str | None:
     )
 
 
-def known_by_now(
-    item: PlanSummary, generation: int, waiting: Iterable[PlanSummary], looked: Mapping[str, datetime]
-) -> tuple[str, ...]:
+def known_by_now(item: PlanSummary, generation: int, looked: Mapping[str, datetime]) -> tuple[str, ...]:
     """What whoever decides on a plan that waits should know: whether it fits, what it costs beside what stands, whether
-    that changed since it was made, what could be approved in its place, and since when the planner sees it so.
+    that changed since it was made, and since when the planner sees it so.
     """
     if item.state is not PlanState.AWAITING_APPROVAL:
         return ()
@@ -160,24 +197,9 @@ def known_by_now(
         found.append(f"costs {_beside(item.added_usd_per_h)} what stands")
     if generation != item.parent_generation:
         found.append(f"made for generation {item.parent_generation}, {generation} stands by now")
-    added, best = min(_fitting(waiting), default=(0.0, item.id))
-    if best != item.id and (item.blocked or added < (item.added_usd_per_h or 0.0)):
-        fits = f"plan {_short_id(best)} fits in its place"
-        found.append(f"{fits}: it serves no less than what stands and costs {_beside(added)} it")
-    if moments := [looked[name] for name in {item.id, best} & looked.keys()]:
-        found.append(f"as the planner saw it at {min(moments):%H:%M:%S} UTC")
+    if item.id in looked:
+        found.append(f"as the planner saw it at {looked[item.id]:%H:%M:%S} UTC")
     return tuple(found)
-
-
-def _fitting(waiting: Iterable[PlanSummary]) -> Iterator[tuple[float, str]]:
-    """What each plan that could be approved adds to what stands, with its id."""
-    return (
-        (item.added_usd_per_h, item.id) for item in waiting if not item.blocked and item.added_usd_per_h is not None
-    )
-
-
-def _short_id(plan_id: str) -> str:
-    return plan_id.removeprefix(DIGEST)[:12]
 
 
 def _beside(added: float) -> str:

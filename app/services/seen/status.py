@@ -229,7 +229,7 @@ class StatusReader:
         return FleetSummary(
             cluster=self._cluster,
             generation=mine.target.generation,
-            plan=known.plan,
+            plan=known.plan if known.plan is None or project is None else known.plan.of_a_project(),
             promoted_at_s=mine.target.promoted_at_s,
             planning=mine.planning,
             unled=unled if project is None else None,
@@ -392,7 +392,7 @@ class _Sight:
         return f"{key[0]}/".startswith(self._prefix)
 
     def cost(self) -> CostLineNow:
-        planned = self.plan.cost_usd_per_h if self.plan is not None else 0.0
+        planned = 0.0 if self.plan is None else self.plan.cost_usd_per_h or 0.0
         if not self._whole:
             planned = sum(self._prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
         return CostLineNow(

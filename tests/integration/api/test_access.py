@@ -5,7 +5,9 @@ The routes come from the application, so that a new one without a line in the ta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +16,16 @@ from fastapi.routing import iter_route_contexts
 from app import kinds
 from app.api.console.door import COOKIE
 from app.services.declared.tokens import Deed, Tokens
+from app.store.plans import PlanState
+from solvers.cycle.record import Lane
+from solvers.domain.codec import digest
+from solvers.domain.ids import Generation
+from solvers.domain.plan import Destination
+from solvers.domain.policy import Objective
 from tests import builders
 from tests.integration.api.routes import Requests, described, routes_of
-from tests.integration.api.world import FOREIGN, OWN, WHO, World, spec
+from tests.integration.api.world import FOREIGN, NODE, OWN, WHO, World, spec
+from tests.integration.store import plans as stored
 
 pytestmark = pytest.mark.integration
 
@@ -240,6 +249,40 @@ def test_lists_show_a_project_its_own_only(world: World) -> None:
     assert [item["project"] for item in world.call("GET", "/v1/fleet", "own viewer").json()["services"]] == [OWN]
 
 
+WHOLE_USD = 7654.321
+CONSOLE_PAGES = ("/", "/services", "/plans", "/plans/{plan}", "/fleet", "/costs", "/work", "/models", "/policies")
+
+
+def test_what_everything_costs_is_told_to_no_project(world: World, requests: Requests) -> None:
+    """Nor what the rest of a plan has, on any route that lets a project's token in, nor on any page."""
+    on = builders.device(NODE, 0, "t4")
+    mine, theirs = (builders.assignment(f"{project}/vision#0", on, share_pct_sm=30) for project in (OWN, FOREIGN))
+    objective = Objective(cost_usd_per_h=WHOLE_USD, unserved=7654.322)
+    rest = {"objective": objective, "bound_usd_per_h": 7654.323, "unplaced": (), "assignments": (mine, theirs)}
+    plan = replace(stored.plan(), **rest, toward=Destination(settings=(), **rest))
+    waiting = replace(plan, seed=2, parent=Generation(1))
+    with world.database.transaction() as session:
+        stored.promote(session, plan)
+        stored.keep(session, waiting, state=PlanState.AWAITING_APPROVAL, lane=Lane.APPROVE)
+    requests.plan = digest(plan)
+    gets = [route for route in routes_of(world) if route.method == "GET" and route.path != "/metrics"]
+    shown: dict[str, set[str]] = {}
+    for who in ("viewer", "own viewer", "own operator", "own reporter"):
+        told = {route.operation: world.call("GET", requests.request(route)[0], who).text for route in gets}
+        cookie = world.cookie(who)
+        for page in CONSOLE_PAGES if "reporter" not in who else ():
+            told[page] = world.call("GET", page.format(plan=digest(plan)), None, headers=cookie).text
+        shown[who] = {name for name, text in told.items() if re.search(r"7[,\u202f]?654[.]3", text)}
+        if who != "viewer":
+            assert f"{FOREIGN}/vision" not in told["get_plan"] + told["explain_plan"] + told["get_fleet"], who
+    assert shown.pop("viewer") >= {"get_plan", "list_plans", "explain_plan", "get_fleet", "/", "/plans"}
+    assert not any(shown.values()), shown
+    fleet = world.call("GET", "/v1/fleet", "own viewer").json()
+    assert (fleet["plan"]["id"], fleet["plan"]["cost_usd_per_h"]) == (digest(plan), None)
+    # Its own part is what its shares cost.
+    assert 0.0 < fleet["cost"]["planned_usd_per_h"] < 10.0
+
+
 def test_a_project_cannot_be_entered_through_the_body(world: World) -> None:
     foreign = spec(builders.service(project=FOREIGN))
     answer = world.call("PUT", f"/v1/services/{OWN}/vision", "own operator", plain=foreign)
@@ -253,4 +296,6 @@ def test_metrics_can_be_closed(database: Any) -> None:
     closed = build_world(database, metrics_public=False)
     assert closed.call("GET", "/metrics", None).status_code == 401
     assert closed.call("GET", "/metrics", "gateway").status_code == 403
+    # Of everybody's services, and of what everything costs.
+    assert closed.call("GET", "/metrics", "own viewer").status_code == 403
     assert closed.call("GET", "/metrics", "viewer").status_code == 200

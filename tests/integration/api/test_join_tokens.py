@@ -11,7 +11,7 @@ import pytest
 
 from agents.wire import encode
 from tests.integration.api.serving import serving
-from tests.integration.api.world import World, join_message
+from tests.integration.api.world import Headroom, World, join_message
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +51,28 @@ def test_a_join_token_is_for_one_node_and_for_an_hour(world: World) -> None:
     assert _join(world, "second") == (403, "join-token-used")
     assert world.call("GET", "/v1/nodes/second").status_code == 404
     assert _told(world, token) == [{"code": "join-token-used", "node": "second"}]
-    assert world.call("GET", f"/v1/tokens/{token['id']}").json()["uses"] == 1
+    seen = world.call("GET", f"/v1/tokens/{token['id']}").json()
+    assert (token["state"], seen["state"], seen["uses"]) == ("good", "used", 1)
+    world.call("DELETE", f"/v1/tokens/{token['id']}")
+    assert world.call("GET", f"/v1/tokens/{token['id']}").json()["state"] == "revoked"
+
+
+def test_lists_tell_which_tokens_let_nobody_in(world: World, headroom: Headroom) -> None:
+    states = {}
+    for name, made in (("spent", {}), ("half", {"uses_max": 2, "ttl_s": 60.0}), ("over", {}), ("ended", {})):
+        states[name] = _token(world, **{**made, "name": name})["id"]
+        if name in ("spent", "half"):
+            assert _join(world, name)[0] == 200
+    with world.database.raw() as connection:
+        connection.execute("UPDATE tokens SET expires_at = now() WHERE id = %s", (states["over"],))
+    world.call("DELETE", f"/v1/tokens/{states['ended']}")
+    wanted = {"spent": "used", "half": "good", "over": "expired", "ended": "revoked"}
+    status, told, _ = headroom("token", "list", "-o", "json")
+    assert status == 0
+    assert {item["name"]: item["state"] for item in json.loads(told) if item["name"] in wanted} == wanted
+    page = world.call("GET", "/settings", None, headers=world.cookie("admin")).text
+    shown = {row.split("<")[0]: row for row in page.split('<tr class="')[0:] for row in [row.partition("<td>")[2]]}
+    assert {name: f">{state}</td>" in shown[name] for name, state in wanted.items()} == dict.fromkeys(wanted, True)
 
 
 def test_a_lost_answer_is_asked_for_again_by_the_same_boot_alone(world: World) -> None:
@@ -63,7 +84,10 @@ def test_a_lost_answer_is_asked_for_again_by_the_same_boot_alone(world: World) -
     assert _join(world, "first")[0] == 200
     assert _join(world, "first", "boot-of-a-thief") == (403, "join-token-used")
     assert _join(world, "second", "boot-1") == (403, "join-token-used")
-    assert world.call("GET", f"/v1/tokens/{token['id']}").json()["uses"] == 1
+    seen = world.call("GET", f"/v1/tokens/{token['id']}").json()
+    assert (token["state"], seen["state"], seen["uses"]) == ("good", "used", 1)
+    world.call("DELETE", f"/v1/tokens/{token['id']}")
+    assert world.call("GET", f"/v1/tokens/{token['id']}").json()["state"] == "revoked"
 
 
 def test_a_join_that_fails_costs_no_use(world: World) -> None:

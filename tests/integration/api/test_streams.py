@@ -12,16 +12,20 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from app import kinds
 from app.api.streams import PER_NODE_MAX, PER_TOKEN_MAX
 from app.store.engine import Database
+from tests import builders
+from tests.integration.api.routes import TOLD
 from tests.integration.api.serving import DEADLINE_S, serving
-from tests.integration.api.world import NODE, World, build_world
+from tests.integration.api.world import NODE, OWN, World, build_world
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 BLIND = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Nothing is encrypted here: to read whom the system trusts takes most of opening a stream."""
 DOORBELL, ROUTES, CONSOLE = "/v1/doorbell", "/v1/routes?watch=true", "/console/events"
+LOGS = f"/v1/logs/{OWN}/vision?follow=true"
 ENDS_S_MAX = 5.0
 BEAT_S = 0.2
 
@@ -39,11 +43,17 @@ class Replicas:
     def open(self, path: str, secret: str, replica: int = 0) -> httpx.Response:
         """A stream that has begun, or whatever was answered instead."""
         client = self._stack.enter_context(httpx.Client(timeout=DEADLINE_S, verify=BLIND))
-        headers = {"Authorization": f"Bearer {secret}"}
-        if path == CONSOLE:
-            headers = self._signed_in.get(secret) or self._sign_in(secret)
-        sent = client.build_request("GET", f"http://127.0.0.1:{self._ports[replica]}{path}", headers=headers)
+        sent = client.build_request("GET", self.address(replica) + path, headers=self.headers(path, secret))
         return client.send(sent, stream=True)
+
+    def address(self, replica: int = 0) -> str:
+        return f"http://127.0.0.1:{self._ports[replica]}"
+
+    def headers(self, path: str, secret: str) -> dict[str, str]:
+        """What whoever has a token sends, a browser's cookie where that is asked for."""
+        if path == CONSOLE:
+            return self._signed_in.get(secret) or self._sign_in(secret)
+        return {"Authorization": f"Bearer {secret}"}
 
     def _sign_in(self, secret: str) -> dict[str, str]:
         self.first.secrets["signed in"] = secret
@@ -148,3 +158,25 @@ def test_who_hangs_up_leaves_nothing(replicas: Replicas) -> None:
     metrics = world.call("GET", "/metrics", None).text
     assert "headroom_doorbell_connections 0.0" in metrics
     assert "headroom_route_streams 0.0" in metrics
+
+
+@pytest.mark.parametrize("path", [DOORBELL, ROUTES, "/v1/events/stream", CONSOLE, LOGS])
+def test_head_of_a_stream_ends_at_once_and_leaves_nothing(replicas: Replicas, path: str) -> None:
+    """On one kept connection, more often than a token may have streams."""
+    world = replicas.first
+    world.put(kinds.SERVICE, builders.service())
+    world.joined(NODE)
+    with world.database.raw() as connection:
+        connection.execute(TOLD)
+    with httpx.Client(base_url=replicas.address(), timeout=DEADLINE_S, verify=BLIND) as client:
+        headers = replicas.headers(path, world.secrets["viewer"])
+        for _ in range(3 * PER_TOKEN_MAX):
+            answer = client.head(path, headers=headers)
+            assert (answer.status_code, answer.content) == (200, b"")
+        assert client.get("/v1/health").status_code == 200
+    wait_until(lambda: world.app.state.streams.open == {})
+    page = world.call("GET", "/metrics", None).text
+    streams = ("doorbell_connections", "route_streams", "event_streams", "log_streams")
+    assert [name for name in streams if f"headroom_{name} 0.0" not in page] == []
+    with world.database.raw() as connection:
+        assert connection.execute("SELECT count(*) FROM log_requests").fetchone() == (0,)

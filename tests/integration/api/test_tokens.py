@@ -44,6 +44,7 @@ def test_an_expired_token_is_out(world: World) -> None:
         connection.execute("UPDATE tokens SET expires_at = now() - interval '1 second' WHERE id = %s", (issued["id"],))
     world.secrets["brief"] = issued["secret"]
     assert world.call("GET", "/v1/nodes", "brief").status_code == 401
+    assert world.call("GET", f"/v1/tokens/{issued['id']}").json()["state"] == "expired"
 
 
 @pytest.mark.parametrize(

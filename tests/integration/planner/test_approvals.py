@@ -19,12 +19,12 @@ from app.services.planning.reviewing import tag_of
 from app.services.planning.snapshots import StoreObserver
 from app.store import plans, targets
 from app.store.pages import PageOrder
-from app.store.plans import PlanState, PlanSummary
+from app.store.plans import NewPlan, PlanState, PlanSummary
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.ports import Runner
 from solvers.cycle.record import Lane
 from solvers.domain.workload import ServiceMode
-from solvers.errors import HeadroomError, LeaseLostError, StateError
+from solvers.errors import HeadroomError, LeaseLostError, StateError, SupersededError
 from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.test_planning import assigned, lead
 from tests.integration.planner.world import CLUSTER, World, check_history
@@ -73,16 +73,16 @@ def test_a_plan_stays_what_it_is_while_the_fleet_moves_on(world: World, planning
     check_history(world, [1, 2])
     # Another leader, a restart: what waits is in the database alone.
     planning.run_lanes(lead_anew(world))
-    before = next(item for item in waiting(world) if item.id == pinned.id)
-    assert before.state is PlanState.AWAITING_APPROVAL
-    # It was made for one service of auto; what came since would lose its place, and it says so.
-    assert [item.split(" (")[0] for item in before.blocked]
-    assert any("vision/more" in item for item in before.blocked)
-    with pytest.raises(StateError, match=r"no longer fits: .*vision/more"):
-        planning.apply(pinned.id, "token:ann")
-    newer = waiting(world)[0]
+    # It was made for one service of auto; what came since would lose its place, so a newer one waits for it.
+    (newer,) = waiting(world)
     assert (newer.id != pinned.id, newer.blocked) == (True, ())
-    # Whoever decides is told what came since, what the newer one costs beside what stands, and that it fits.
+    short = newer.id.removeprefix("sha256:")[:12]
+    with pytest.raises(SupersededError, match=rf"the plan is superseded \(plan {short} waits in its place\)"):
+        planning.apply(pinned.id, "token:ann")
+    (event,) = world.rows("SELECT actor, subject, facts FROM events WHERE name = 'plan.superseded'")
+    assert event[1] == f"plans/{pinned.id}"
+    assert event[2] == {"by": newer.id, "changed": {"state": {"from": "awaiting_approval", "to": "superseded"}}}
+    # Whoever decides is told what it costs beside what stands.
     planning.run_lanes(lead_anew(world))
     listed = {
         item.id: item.told for item in reviewer(world).page(PageOrder(limit=9), None, PlanState.AWAITING_APPROVAL).items
@@ -90,18 +90,10 @@ def test_a_plan_stays_what_it_is_while_the_fleet_moves_on(world: World, planning
     added = reviewer(world).diff(newer.id).diff
     costs = f"costs ${added.after.cost_usd_per_h - added.before.cost_usd_per_h:.2f}/h more than what stands"
     (seen,) = (item for item in listed[newer.id] if item.startswith("as the planner saw it at "))
-    assert listed[newer.id] == (costs, seen)
-    assert listed[pinned.id][0].startswith("cannot be approved now: ")
-    instead = f"it serves no less than what stands and {costs.removesuffix('what stands')}it"
-    assert listed[pinned.id][1:] == (
-        "made for generation 1, 2 stands by now",
-        f"plan {newer.id[7:19]} fits in its place: {instead}",
-        seen,
-    )
+    assert listed == {newer.id: (costs, seen)}
     why = reviewer(world).explain(newer.id, None, "vision/asked").waiting
     assert why is not None
     assert why.sentence.endswith(f"waits for somebody to apply it; {costs}; {seen}.")
-    assert reviewer(world).get(pinned.id, "vision").told == ()
     assert planning.apply(newer.id, "token:ann") == 3
     assert "vision/asked" in assigned(world)
     assert world.column(f"SELECT plan_id = '{newer.id}' FROM cluster_state") == [True]
@@ -192,6 +184,37 @@ def test_nothing_left_to_decide_is_set_aside(world: World, planning: Planning, l
         found = plans.get(session, first.id)
     assert waiting(world) == ()
     assert (found.state, found.comment) == (PlanState.SUPERSEDED, "what it asks for stands already")
+
+
+def _beside(world: World, waits: PlanSummary, created_by: str, seed: int) -> str:
+    """Another plan of the same wish waits, too."""
+    with world.database.transaction() as session:
+        plan = replace(plans.load(session, waits.id), seed=seed)
+        made = {"lane": Lane.APPROVE, "state": PlanState.AWAITING_APPROVAL, "created_by": created_by}
+        return plans.put(session, NewPlan(plan=plan, matter=f"sha256:{seed}", waits_s=3600.0, **made)).id
+
+
+def test_one_plan_waits_at_a_time(world: World, planning: Planning, leader: Leader) -> None:
+    """What was read stays while something no better comes, and gives way to what somebody asked for."""
+    (pinned,) = waiting(world)
+    _beside(world, pinned, "planner-1", 77)
+    planning.run_lanes(leader)
+    assert [item.id for item in waiting(world)] == [pinned.id]
+    assert world.rows("SELECT 1 FROM events WHERE name = 'plan.superseded'") == []
+    asked = _beside(world, pinned, "token:bob", 78)
+    planning.run_lanes(leader)
+    assert [item.id for item in waiting(world)] == [asked]
+    told = world.rows("SELECT subject, facts ->> 'by' FROM events WHERE name = 'plan.superseded'")
+    assert told == [(f"plans/{pinned.id}", asked)]
+    # However many were left by a release that let them pile up.
+    for seed in range(80, 90):
+        _beside(world, pinned, "planner-1", seed)
+    planning.run_lanes(leader)
+    assert [item.id for item in waiting(world)] == [asked]
+    # Nobody decided, so no lane is planned again for it.
+    with world.database.reading() as session:
+        assert plans.last_decided(session) is None
+    assert planning.apply(asked, "token:ann") == 2
 
 
 def test_a_deposed_leader_sets_nothing_aside(world: World, planning: Planning, leader: Leader) -> None:

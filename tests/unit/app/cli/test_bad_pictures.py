@@ -88,7 +88,6 @@ ANSWERED: dict[str, Change] = {
     "nothing has a price": _priced(0.0),
     "no prices at all": _all("gpu_types", prices=[]),
     "nothing was measured": lambda picture: picture.update(profiles=[]),
-    "a network that is not there": _all("services", model="nobody"),
     "latencies that fall with the batch": _at_latencies(reversed),
     "latencies of nothing": _at_latencies(lambda cells: [0.0] * len(cells)),
     "the smallest latencies": _at_latencies(lambda cells: [1e-6] * len(cells)),
@@ -117,6 +116,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a negative latency": (_at_latencies(lambda cells: [-1.0] * len(cells)), "/profiles/0/grid/latency_ms"),
     "a type that is not there": (_all("devices", gpu_type="none"), "/devices/0/gpu_type: there is no gpu_type none"),
     "a node that is not there": (_all("devices", node="none"), "/devices/0/node: there is no node none"),
+    "a network that is not there": (_all("services", model="none"), "/services/0/model: there is no model none"),
     "a form of the future": (lambda picture: picture.update(schema_version=999), "/schema_version: "),
     "a whole number without end": (_all("services", replicas_max=10**400), "/services/0/replicas_max"),
 }

@@ -16,6 +16,7 @@ from app.cli.output import Exit, usd
 from app.services.whatif.made import Wish, standing_on
 from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.evidence import ReasonCode, Reporter
+from solvers.domain.ids import ModelName
 from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
 from solvers.planners import registry
@@ -311,3 +312,25 @@ def test_a_million_alternatives_are_refused_in_one_line(files: Path, headroom: H
     said = headroom("plan", "--snapshot", f"{files}/s.json")
     assert said.status == Exit.USAGE
     assert said.err.endswith("/services/0/alternatives: alternatives may list 64 at most, got 1000000\n")
+
+
+GHOST = builders.lab([builders.service(), builders.service("ghost", model=ModelName("resnet500"))], policy=GREEDY)
+
+
+@pytest.mark.parametrize("command", [("plan",), ("explain", "demo/ghost"), ("simulate", "--advise", "1")])
+def test_a_model_that_the_file_does_not_have_is_told_with_its_place(
+    files: Path, headroom: Headroom, command: tuple[str, ...]
+) -> None:
+    models = tuple(model for model in GHOST.models if model.name != "resnet500")
+    (files / "g.json").write_text(canonical_json(replace(GHOST, models=models)))
+    said = headroom(command[0], "--snapshot", f"{files}/g.json", *command[1:])
+    told = f"headroom: {files}/g.json: /services/0/model: there is no model resnet500; did you mean resnet50?\n"
+    assert (said.status, said.err) == (Exit.USAGE, told)
+
+
+def test_who_cannot_be_planned_as_nobody_measured_it_is_told_so(files: Path, headroom: Headroom) -> None:
+    profiles = tuple(item for item in GHOST.profiles if item.model != "resnet500")
+    (files / "g.json").write_text(canonical_json(replace(GHOST, profiles=profiles)))
+    said = headroom("plan", "--snapshot", f"{files}/g.json", "--work-units", "100", "--quiet")
+    assert said.status == Exit.OK
+    assert "no profile: it was not measured on a100, l4, t4, v100; replicas min" in said.out

@@ -58,26 +58,23 @@ def test_a_device_that_may_not_be_used_refuses_both() -> None:
     assert set(review.unsound) <= set(review.blocked)
 
 
-def test_of_what_fits_in_a_plans_place_only_what_is_cheaper_is_told_or_what_fits_at_all() -> None:
+def test_what_whoever_decides_should_know_by_now() -> None:
     def waits(name: str, added: float, *blocked: str) -> Any:
         state, told = PlanState.AWAITING_APPROVAL, {"added_usd_per_h": added, "blocked": blocked}
         return SimpleNamespace(id=f"sha256:{name * 64}", state=state, parent_generation=3, **told)
 
-    items = dear, same, gone = waits("a", 3.49), waits("b", 0.0), waits("c", -1.0, "falls short (x)", "other")
-    instead = f"plan {'b' * 12} fits in its place: it serves no less than what stands and costs as much as it"
-    assert known_by_now(dear, 3, items, {}) == ("costs $3.49/h more than what stands", instead)
+    dear, same, gone = waits("a", 3.49), waits("b", 0.0), waits("c", -1.0, "falls short (x)", "other")
+    assert known_by_now(dear, 3, {}) == ("costs $3.49/h more than what stands",)
     later = "made for generation 3, 4 stands by now"
-    assert known_by_now(same, 4, items, {}) == ("costs as much as what stands", later)
-    refused = ("cannot be approved now: falls short (x) and 1 more", instead)
-    assert known_by_now(gone, 3, items, {}) == refused
+    assert known_by_now(same, 4, {}) == ("costs as much as what stands", later)
+    refused = "cannot be approved now: falls short (x) and 1 more"
     # What cannot be approved saves nothing, and what costs as much neither.
-    assert cheaper_words(items) is None
-    less = cheaper_words((*items, waits("d", -0.54), waits("e", -0.3)))
+    assert cheaper_words((dear, same, gone)) is None
+    less = cheaper_words((dear, same, gone, waits("d", -0.54), waits("e", -0.3)))
     named = "d" * 12
     assert less == f"plan {named} waits for approval and costs $0.54/h less than what stands: headroom approve {named}"
-    # It is as old as the older of the two looks.
-    looked = {each.id: datetime(2026, 5, 1, 12, 0, at, tzinfo=UTC) for at, each in enumerate(items)}
-    assert known_by_now(gone, 3, items, looked) == (*refused, "as the planner saw it at 12:00:01 UTC")
+    looked = {gone.id: datetime(2026, 5, 1, 12, 0, 1, tzinfo=UTC)}
+    assert known_by_now(gone, 3, looked) == (refused, "as the planner saw it at 12:00:01 UTC")
 
 
 def test_every_step_says_what_it_does_and_no_other_does() -> None:
