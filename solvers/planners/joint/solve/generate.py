@@ -199,8 +199,6 @@ class Pace:
     repeats: int = REPEATS
     gap: float | None = None
     """Go on until a bound is so near; None: without a bound, as long as anything is found."""
-    fine: bool = False
-    """Look at all shares at once."""
     finest_pct: int = 1
     """Shares that are multiples of this are near enough."""
     first_pct: int = COARSE_PCT
@@ -243,8 +241,6 @@ def generate(master: Master, deadline: Deadline, pace: Pace, begun: Relaxation |
         state.centre = pace.prior
     if pace.gap is None:
         state.part = LOOK_LOOSE
-    if pace.fine:
-        state.step_pct = step
     _converge(master, pricing, deadline, pace, state)
     if pace.gap is not None and state.bound is None and not deadline.over:
         # Time may not do for more, and no bound is worse than a few patterns less.
@@ -254,14 +250,11 @@ def generate(master: Master, deadline: Deadline, pace: Pace, begun: Relaxation |
         state.best = master.programme.solve(max(0.1, deadline.left_s)) or state.best
     state.plain = state.best
     near = pace.gap is None or (state.bound is not None and state.gap <= pace.gap)
-    if pace.cut_rounds and near and deadline.left_part > pace.until_part and master.tighten(state.best):
-        answer = master.programme.solve(max(0.1, deadline.left_s), primal=False)
-        if answer is not None:
-            state.best, state.part, again = answer, LOOK_LOOSE, pace.gap is None
-            pace = replace(pace, rounds=state.rounds + pace.cut_rounds, gap=None)
-            state.centre = fitted(state.centre, master.rows.count)
-            state.refine(state.step_pct)
-            _converge(master, pricing, deadline, pace, state, cuts=again)
+    if pace.cut_rounds and near and deadline.left_part > pace.until_part and _tightened(master, deadline, state):
+        again, state.part = pace.gap is None, LOOK_LOOSE
+        pace = replace(pace, rounds=state.rounds + pace.cut_rounds, gap=None)
+        state.refine(state.step_pct)
+        _converge(master, pricing, deadline, pace, state, cuts=again)
     return state
 
 
@@ -281,14 +274,12 @@ def _converge(
             if answer is None:
                 break
             state.best = answer
-            if cuts and master.tighten(answer):
-                if (answer := master.programme.solve(max(0.1, deadline.left_s), primal=False)) is None:
-                    break
-                state.best, state.centre = answer, fitted(state.centre, master.rows.count)
+            if cuts and _tightened(master, deadline, state) is False:
+                break
         if pace.gap is not None and state.step_pct == step and state.gap <= pace.gap:
             break
-        slow = pace.gap is None and before - state.best.value <= SLOW * abs(before)
-        slow = slow or deadline.left_part <= pace.fine_until
+        slow = deadline.left_part <= pace.fine_until
+        slow |= pace.gap is None and before - state.best.value <= SLOW * abs(before)
         if state.step_pct > finest and (slow or state.gap <= NEAR or (state.exact and not added)):
             state.refine(finest * max(1, state.step_pct // 2 // finest))
         elif not added:
@@ -300,6 +291,15 @@ def _converge(
             state.exact = False
             if pace.gap is not None:
                 state.part = min(state.part, max(LOOK_LEAST, LOOK_OF_GAP * state.gap))
+
+
+def _tightened(master: Master, deadline: Deadline, state: Relaxation) -> bool | None:
+    """Cut off the optimum, if it breaks a cut, and solve again: whether there was time for it."""
+    if not master.tighten(state.best):
+        return None
+    if (answer := master.programme.solve(max(0.1, deadline.left_s), primal=False)) is not None:
+        state.best, state.centre = answer, fitted(state.centre, master.rows.count)
+    return answer is not None
 
 
 def units_of(master: Master) -> int:
@@ -335,7 +335,7 @@ class Depth:
     for, if so many more cost what the last one did.
     """
 
-    rounds: int = 6
+    rounds: int = 8
     group_part: float = 0.4
     up_part: float = 0.5
     worth_part: float = 0.97
@@ -353,15 +353,15 @@ class Dive:
 
     def run(self, deadline: Deadline) -> Layout:
         """Whole devices for all that the master asks, judged once more."""
-        master, relaxed, rounds = self.begin.master, self.begin.relaxed, min(STAGE_ROUNDS, self.depth.rounds)
+        master, relaxed, until = self.begin.master, self.begin.relaxed, self.depth.until_part
+        rounds = min(STAGE_ROUNDS, self.depth.rounds)
         for _ in range(STAGES_MAX):
             begun_part = deadline.left_part
             deadline.spend(STAGE_UNITS)
             parts = relaxed.values[master.slacks :]
             if parts.sum() <= PART_LEAST:
                 break
-            hurry = deadline.left_part <= self.depth.until_part
-            depth = replace(self.depth, up_part=1.0) if hurry else self.depth
+            depth = replace(self.depth, up_part=1.0) if deadline.left_part <= until else self.depth
             counts = self._some(master, relaxed, replace(depth, group_part=1.0) if deadline.late else depth)
             if not counts.any():
                 break
@@ -372,16 +372,14 @@ class Dive:
             left = rest.rows.rate / np.maximum(master.rows.rate, 1e-12)
             prior = relaxed.row_duals[: rest.rows.base].copy()
             prior[: rest.rows.pool_at] *= np.where(master.rows.rate > 0, left, 0.0)
-            uncut = -(-rounds // UNCUT)
-            until = self.depth.until_part
-            pace = Pace(rounds=uncut, cut_rounds=rounds - uncut, until_part=until, finest_pct=DIVE_PCT, prior=prior)
+            few = -(-rounds // UNCUT)
+            pace = Pace(rounds=few, cut_rounds=rounds - few, until_part=until, finest_pct=DIVE_PCT, prior=prior)
             relaxation = generate(rest, deadline, pace)
             if relaxation is None:
                 break
             master, relaxed = rest, relaxation.best
             round_part = max(begun_part - deadline.left_part, 1e-9) / max(1, relaxation.rounds)
-            many = (deadline.left_part - self.depth.until_part) / (STAGES_LIKE * round_part)
-            rounds = int(np.clip(many, 1, self.depth.rounds))
+            rounds = int(np.clip((deadline.left_part - until) / (STAGES_LIKE * round_part), 1, self.depth.rounds))
         rows = Patterns.chained([Patterns.none(master.width), *self._chosen])
         counts = np.concatenate([np.zeros(0, dtype=np.int64), *self._counts])
         return master.judge.layout(rows, counts)

@@ -43,8 +43,7 @@ from solvers.planners.joint.solve.master import Master, Rows
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
-GENERATE_UNTIL = 0.7
-DEEP = Depth(rounds=8, until_part=0.15)
+GENERATE_UNTIL, DIVE_UNTIL = 0.7, 0.15
 SERVE_UNTIL = 0.08
 """To serve every rate comes before proving anything."""
 FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
@@ -145,22 +144,17 @@ class Phases:
             self.facts["generate_s"] += deadline.elapsed_s - begun_s
             if relaxation is None:
                 return self.found
-            self.relaxation = relaxation
+            self.relaxation, rounds = relaxation, relaxation.rounds
             self.begin = Generation(master=master, relaxed=relaxation.best)
             self.search, self.bound = replace(self.begin, relaxed=relaxation.plain or relaxation.best), relaxation.bound
-            self.facts |= {
-                "columns": master.size,
-                "rounds": relaxation.rounds,
-                "relaxed_usd_per_h": self.search.relaxed.value,
-            }
+            self.facts |= {"columns": master.size, "rounds": rounds, "relaxed_usd_per_h": self.search.relaxed.value}
             kept = master.promising(relaxation.best, COLUMNS_KEPT)
             self.columns = tuple(master.judge.patterns(master.judged.take(kept)))
-        depth = None
         if not counts:
             part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
-            self.deadline, depth = portion(deadline, 1 - part), DEEP
+            self.deadline = portion(deadline, 1 - part)
         if self.begin is not None:
-            self._search(self.begin, depth, seed)
+            self._search(self.begin, seed, counts=counts)
         if not counts:
             charge(deadline, self.deadline)
         return self.found
@@ -171,13 +165,13 @@ class Phases:
         usd = 0.0 if self.search is None else self.search.relaxed.value
         return self.bound is not None and usd - self.bound.usd_per_h <= GAP * abs(usd)
 
-    def _search(self, begin: Generation, depth: Depth | None, seed: int) -> None:
+    def _search(self, begin: Generation, seed: int, *, counts: bool) -> None:
         """Counted devices or a dive, and exchange from whatever is best."""
         prices, judge = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge
-        if depth is None:
+        if counts:
             bases = self._counted(begin, seed)
         else:
-            bases = [self._within("dive_s", 1.0, Dive(begin, depth).run)]
+            bases = [self._within("dive_s", 1.0, Dive(begin, Depth(until_part=DIVE_UNTIL)).run)]
             if self.found.missing(self.problem)[self.problem.must_serve].any():
                 bases.append(self._within("complete_s", COMPLETE_PART, partial(completed, judge, bases[0])))
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
@@ -392,9 +386,8 @@ def _proven(phases: Phases, search: Generation, deadline: Deadline, gap: float) 
     if len(master.rows.cut_work):
         master = Master(master.problem, master.judge)
         master.adopt(search.master.judged)
-    found = generate(
-        master, deadline, Pace(until_part=END, gap=gap, fine=True, first_part=LOOK_OF_GAP_LAST * gap, proven=bound)
-    )
+    pace = Pace(until_part=END, gap=gap, first_pct=1, first_part=LOOK_OF_GAP_LAST * gap, proven=bound)
+    found = generate(master, deadline, pace)
     if found is None:
         return bound
     phases.facts["relaxed_usd_per_h"] = found.best.value
@@ -449,8 +442,7 @@ def _proven_together(problem: JointProblem, merged: Layout, patterns: list[Patte
         master.offer(some)
     units = deadline.work_units or 1000 * PROCESSORS * deadline.seconds
     kept = min(WHOLE_FINE_MOST, WHOLE_FINE_UNITS * len(problem.workloads) / units)
-    pace = replace(WHOLE_PACE, fine_until=kept)
-    found = generate(master, deadline, pace)
+    found = generate(master, deadline, replace(WHOLE_PACE, fine_until=kept))
     if found is None:
         return merged
     facts, bound = merged.facts | {"relaxed_usd_per_h": found.best.value}, found.bound
