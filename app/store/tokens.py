@@ -66,7 +66,7 @@ class TokenDraft:
 
 
 class TokenState(StrEnum):
-    """Whether somebody who comes with a token is let in."""
+    """What became of a token."""
 
     GOOD = "good"
     USED = "used"
@@ -94,6 +94,7 @@ class Token:
     """Of a join token: so many nodes may join with it; null: any number."""
     uses: int
     state: TokenState
+    """Whether somebody who comes with it is let in."""
 
 
 @record

@@ -38,7 +38,7 @@ from tests.integration.availability.proxy import balancing
 from tests.integration.postgres import Server
 from tests.integration.store.samples import device_report, replica_report, report, tell
 from tests.ports import free_port
-from tests.waiting import spend, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 OTHER = "n2"
@@ -71,9 +71,8 @@ class Sent:
     pieces: Sequence[bytes]
     after: Sequence[int] = ()
     hangs_up: bool = False
-    pause_s: float = 0.0
-    between: Callable[[World], object] = lambda _: None
-    """Done before the last piece."""
+    between: Callable[[Way], object] | None = None
+    """Done before the last piece, when the server has taken a head and waits for a body."""
 
 
 @dataclass(slots=True)
@@ -91,11 +90,9 @@ class Way:
                 for number, piece in enumerate(sent.pieces):
                     while number < len(sent.after) and len(told) < sent.after[number]:
                         told.append(_answer(heard))
-                    if number:
-                        spend(sent.pause_s)
-                    if number == len(sent.pieces) - 1:
-                        sent.between(self.world)
-                        spend(sent.pause_s)
+                    if sent.between is not None and number == len(sent.pieces) - 1:
+                        wait_until(self.awaits_body)
+                        sent.between(self)
                     peer.sendall(piece)
                 if sent.hangs_up:
                     peer.shutdown(socket.SHUT_WR)
@@ -105,6 +102,13 @@ class Way:
                 pass
         lasted = bool(told) and told[-1].content == {"status": "ok"}
         return told, lasted
+
+    @property
+    def connections(self) -> list[Any]:
+        return list(self.server.server_state.connections)
+
+    def awaits_body(self) -> bool:
+        return any(each._phase is server._Awaits.BODY for each in self.connections)
 
     def tables(self) -> dict[str, list[str]]:
         found = {}
@@ -508,7 +512,7 @@ EXCHANGES: dict[str, Callable[[Ways, bytes], Sent]] = {
     "the ordinary first": lambda ways, one: Sent(pieces=[HEALTH.replace(b"Connection: close\r\n", b"") + one + HEALTH]),
     "many at once": lambda ways, one: Sent(pieces=[one * 30 + HEALTH]),
     "byte by byte": lambda ways, one: Sent(pieces=[bytes([each]) for each in one + HEALTH]),
-    "head and body apart": lambda ways, one: Sent(pieces=[*one.partition(b"\r\n\r\n"), HEALTH], pause_s=0.05),
+    "head and body apart": lambda ways, one: Sent(pieces=_halves(one, HEALTH), between=lambda _: None),
     "the last, and more": lambda ways, one: Sent(
         pieces=[one.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) + one + HEALTH]
     ),
@@ -576,7 +580,7 @@ def test_a_process_that_drains_answers_alike(ways: Ways, is_late: bool) -> None:
     if not is_late:
         ways.do(_drain)
     pieces = _halves(_whole(ways, PLAIN, _body()), HEALTH)
-    (told,) = ways.compare(Sent(pieces=pieces, pause_s=0.1, between=_drain))
+    (told,) = ways.compare(Sent(pieces=pieces, between=lambda way: _drain(way.world)))
     assert (told.status, dict(told.fields)["connection"]) == (200, "close")
     assert any(ways.taken) is is_late
 
@@ -589,12 +593,12 @@ def test_a_server_that_stops_answers_alike(template_server: Server, taken: list[
     with ExitStack() as stack:
         ways = Ways(_pair(stack, template_server), taken)
         pieces = _halves(_whole(ways, PLAIN, _body()), HEALTH)
-        servers = {id(way.world): way.server for way in ways.ways}
 
-        def stop(world: World) -> None:
-            servers[id(world)].should_exit = True
+        def stop(way: Way) -> None:
+            way.server.should_exit = True
+            wait_until(lambda: not any(each.cycle.keep_alive for each in way.connections))
 
-        (told,) = ways.compare(Sent(pieces=pieces, pause_s=0.1, between=stop))
+        (told,) = ways.compare(Sent(pieces=pieces, between=stop))
         assert (told.status, dict(told.fields)["connection"]) == (200, "close")
 
 

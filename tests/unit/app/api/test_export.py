@@ -174,7 +174,7 @@ def test_every_operation_says_whose_it_is(spec: dict[str, Any]) -> None:
     assert callers["put_project"] == "tokens of role admin"
     assert callers["get_costs"] == "tokens of role viewer, operator, admin, reporter (also of one project)"
     assert callers["send_edge_reports"] == "tokens of role operator, admin; agent tokens of purpose gateway"
-    who = "tokens of role viewer, operator, admin (also of one project)"
+    who = "tokens of role viewer, operator, admin"
     assert callers["get_metrics"] == f"everybody; {who} where HEADROOM_METRICS_PUBLIC is off"
     open_ones = {"get_authorities", "get_health", "get_ready", "get_version"}
     assert {name for name, said in callers.items() if said == "everybody"} == open_ones
