@@ -131,7 +131,7 @@ class Plans:
             (summary,) = known(session, self._cluster, plans.get(session, plan_id))
             plan = plans.load(session, plan_id)
         told = self._told(summary, project)
-        return record_of(StoredPlan, told, plan=seen_by(plan, project), gap_told=_gap_told(summary, plan))
+        return record_of(StoredPlan, told, plan=seen_by(plan, project), gap_told=_gap_told(told, plan))
 
     def _told(self, summary: PlanSummary, project: str | None) -> PlanSummary:
         who = summary.decided_by and self._tokens.name_of(summary.decided_by)

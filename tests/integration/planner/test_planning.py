@@ -213,7 +213,7 @@ def test_a_waiting_plan_stays_readable_until_it_changes(world: World, planning: 
     assert plan_states(world) == ["approve awaiting_approval"]
     world.declare(service("labels", rate_rps=150.0, mode=ServiceMode.APPROVE))
     planning.run_lanes(leader)
-    assert plan_states(world) == ["approve awaiting_approval", "approve awaiting_approval"]
+    assert plan_states(world) == ["approve awaiting_approval", "approve superseded"]
 
 
 # -- on request --------------------------------------------------------------------------------------------------------
