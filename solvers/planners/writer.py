@@ -180,26 +180,35 @@ def _names(
     places: Sequence[PlannedReplica], staying: Sequence[Assignment], slots: Sequence[Assignment]
 ) -> list[ReplicaId]:
     """A slot for each of a workload's places: whoever stands there as it is keeps its own, then same device, then any
-    standing slot, then the lowest new one.
+    standing slot, then the lowest new one. Where more of a service start elsewhere than leave, those take the slots of
+    who carries most beyond the place on its device, which is a new one: so they serve until the others had time to
+    start.
     """
     named = {at: item.standing.replica for at, item in enumerate(places) if item.standing is not None}
     used = {*named.values(), *(item.replica for item in staying)}
     free = sorted((item for item in slots if item.replica not in used), key=lambda item: item.replica)
-    moving: list[int] = []
+    here: dict[int, Assignment] = {}
     for at, item in enumerate(places):
-        if at in named:
-            continue
-        same = next((slot for slot in free if slot.device == item.device), None)
-        if same is None:
-            moving.append(at)
-            continue
-        free.remove(same)
-        named[at] = same.replica
+        same = None if at in named else next((slot for slot in free if slot.device == item.device), None)
+        if same is not None:
+            free.remove(same)
+            here[at] = same
+    moving = [at for at in range(len(places)) if at not in named and at not in here]
+    lost = sorted(((_lost_rps(slot, places[at]), at) for at, slot in here.items()), reverse=True)
+    handing = [at for lost_rps, at in lost[: max(0, len(moving) - len(free))] if lost_rps > 0]
+    named |= {at: slot.replica for at, slot in here.items() if at not in handing}
+    free = sorted((*free, *(here[at] for at in handing)), key=lambda item: item.replica)
     left = iter([item.replica for item in free])
     used |= {*named.values(), *(item.replica for item in free)}
     fresh = (name for name in map(partial(replica_id, places[0].need.workload), count()) if name not in used)
     named |= {at: next(left, None) or next(fresh) for at in moving}
+    named |= {at: next(fresh) for at in handing}
     return [named[at] for at in range(len(places))]
+
+
+def _lost_rps(slot: Assignment, place: PlannedReplica) -> float:
+    """What ends with a service's process that makes way for this one on its device. A job never has two processes."""
+    return slot.capacity_rps - place.capacity_rps if place.need.kind is WorkloadKind.SERVICE else 0.0
 
 
 def _settings(snapshot: Snapshot, contents: Contents, assignments: tuple[Assignment, ...]) -> tuple[DeviceSetting, ...]:

@@ -6,9 +6,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pytest
 import uvicorn
 
+from app.api import reports
 from app.api.server import server_of
 from tests.integration.api.world import World
 from tests.waiting import wait_until
@@ -29,3 +32,17 @@ def serving(world: World) -> Iterator[tuple[int, uvicorn.Server]]:
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
     listening.close()
+
+
+def short_ways(patched: pytest.MonkeyPatch) -> list[bool]:
+    """Of each report that comes the short way from now on, whether it was answered there."""
+    found: list[bool] = []
+    take = reports._Delivery.take
+
+    async def noted(delivery: Any, *arguments: Any) -> Any:
+        answer = await take(delivery, *arguments)
+        found.append(answer is not None)
+        return answer
+
+    patched.setattr(reports._Delivery, "take", noted)
+    return found

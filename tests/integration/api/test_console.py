@@ -378,7 +378,7 @@ def test_that_no_planner_leads_is_on_the_first_page(full: World) -> None:
     assert "no planner has led yet: nothing is planned until one runs" in _text(full, "viewer", "/")
     with full.database.transaction() as session:
         targets.acquire_lease(session, targets.PLANNER, "x", 60.0)
-    full.client.app.state.glances.forget()  # type: ignore[attr-defined]
+    full.app.state.glances.forget()
     assert "no planner" not in _text(full, "viewer", "/")
 
 

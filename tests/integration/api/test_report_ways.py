@@ -32,7 +32,7 @@ from app.store.engine import Database
 from app.store.ledger import account
 from app.store.tokens import secret_hash
 from tests import builders
-from tests.integration.api.serving import DEADLINE_S, serving
+from tests.integration.api.serving import DEADLINE_S, serving, short_ways
 from tests.integration.api.world import NODE, OWN, World, build_world, settled_clone
 from tests.integration.availability.proxy import balancing
 from tests.integration.postgres import Server
@@ -242,21 +242,11 @@ def _pair(stack: ExitStack, server_of: Server, **settings: Any) -> tuple[Way, Wa
 
 @pytest.fixture(scope="module")
 def taken() -> Iterator[list[bool]]:
-    """Of each report that came the short way, whether it was answered there."""
-    found: list[bool] = []
-    take = reports._Delivery.take
-
-    async def noted(delivery: Any, *arguments: Any) -> Any:
-        answer = await take(delivery, *arguments)
-        found.append(answer is not None)
-        return answer
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reports._Delivery, "take", noted)
         patched.setattr(server, "BODY_STEP_S", STEP_S)
         # Nobody else is here: each look at what is remembered finds it.
         patched.setattr("app.api.auth.CACHE_TTL_MS", 1e9)
-        yield found
+        yield short_ways(patched)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from agents.wire import Report, encode
 from app.api import reports
 from app.services.seen import telemetry
 from app.store.engine import Database
-from tests.integration.api.serving import DEADLINE_S, serving
+from tests.integration.api.serving import DEADLINE_S, serving, short_ways
 from tests.integration.api.world import NODE, World, build_world
 from tests.integration.store.samples import count, device_report, replica_report, report
 
@@ -39,17 +39,7 @@ def world(database: Database) -> World:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each report that came the short way, whether it was answered there."""
-    found: list[bool] = []
-    take = reports._Delivery.take
-
-    async def noted(delivery: Any, *arguments: Any) -> Any:
-        answer = await take(delivery, *arguments)
-        found.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(reports._Delivery, "take", noted)
-    return found
+    return short_ways(monkeypatch)
 
 
 @pytest.fixture

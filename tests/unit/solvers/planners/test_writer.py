@@ -1,4 +1,6 @@
-"""Replicas keep their slots: unchanged ones their own, then same device, then any standing slot, then a new one."""
+"""Replicas keep their slots: unchanged ones their own, then same device, then any standing slot, then a new one. Who
+hands capacity over to another device goes there by name, so that it serves until that one is ready.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +74,18 @@ def test_a_changed_replica_on_the_same_device_keeps_its_slot() -> None:
 
 def test_a_moved_replica_takes_a_standing_slot_before_a_new_one() -> None:
     assert names([on(0), on(1), on(2)], [stands(9, 5)]) == {"9": 0, "0": 1, "1": 2}
+
+
+def test_who_carries_less_while_another_starts_elsewhere_leaves_for_it() -> None:
+    assert OPTION.capacity_rps < stands(3, 0).capacity_rps
+    assert names([on(0), on(2)], [stands(3, 0)]) == {"3": 2, "0": 0}
+    roomy = Placed(seat=seat_of(NEED, OPTION, 0), option=replace(OPTION, capacity_rps=60.0))
+    assert names([roomy, on(2)], [stands(3, 0)]) == {"3": 0, "0": 2}
+
+
+def test_no_more_hand_over_than_start_elsewhere() -> None:
+    smaller = Placed(seat=seat_of(NEED, OPTION, 1), option=replace(OPTION, capacity_rps=10.0))
+    assert names([on(0), smaller, on(2)], [stands(3, 0), stands(4, 1)]) == {"3": 0, "4": 2, "0": 1}
 
 
 @pytest.mark.parametrize(("latency_ms", "stated_ms"), [(131.32283, 131.32284), (131.3218, 131.322), (131.4, 131.4)])
