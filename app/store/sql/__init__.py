@@ -9,13 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sqlalchemy import ColumnElement, Delete, Executable, Insert, Table, TextClause, Update, func, literal_column, text
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Executable,
+    Insert,
+    Table,
+    TextClause,
+    Update,
+    func,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import Row, make_url
 from sqlalchemy.orm import Session
@@ -121,6 +134,12 @@ def put_over(
 def interval(seconds: float) -> ColumnElement[Any]:
     """A span of time for the database's clock."""
     return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+def database_now(session: Session) -> datetime:
+    """The database's time, which stamps the rows: of the transaction's beginning."""
+    found: datetime = session.execute(select(func.now())).scalar_one()
+    return found
 
 
 def ago(seconds: float) -> ColumnElement[Any]:
