@@ -112,8 +112,8 @@ def _fill(draft: Draft, need: Need, gpu_type: GpuTypeName | None) -> None:
     if gpu_type is None or not len(draft.options(need)):
         draft.refuse(need)
         return
-    mine = [number for number, kind in enumerate(draft.fleet.classes) if kind.gpu_type == gpu_type]
-    allowed = np.isin(draft.options(need).device_class, mine)
+    of_type = [number for number, kind in enumerate(draft.fleet.classes) if kind.gpu_type == gpu_type]
+    allowed = np.isin(draft.options(need).device_class, of_type)
     settled = draft.open(need)
     if not allowed.any():
         refusals = draft.case.menus[need.workload].refusals
