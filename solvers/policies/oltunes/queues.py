@@ -73,6 +73,11 @@ class Queues(Generic[T]):
         return tuple(self._urgent)
 
     @property
+    def patient(self) -> tuple[T, ...]:
+        """Q_TO."""
+        return tuple(self._patient)
+
+    @property
     def urgent_part(self) -> float | None:
         """Part of urgent tasks; None when nobody waits."""
         return len(self._urgent) / len(self) if len(self) else None

@@ -96,7 +96,7 @@ def test_queues_go_by_urgency_then_the_shortest_then_who_came_first() -> None:
         queues.push(each)
     assert [each.task.id for each in queues.urgent] == ["short", "first", "late"]
     queues.push(waiting("to", weight=0.3))
-    assert [each.task.id for each in queues][3:] == ["to"]
+    assert [each.task.id for each in queues.patient] == ["to"]
     assert queues.urgent_part == 0.75
     queues.push(replace(waiting("failed", weight=0.3, priority=9.0), boost=1))
     assert [each.task.id for each in queues.first(2)] == ["failed", "short", "to"]
