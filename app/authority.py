@@ -86,11 +86,6 @@ class Authority:
         """SHA-256 of the certificate that signs, in hex."""
         return _fingerprint(self._read().certificate)
 
-    @property
-    def fingerprints(self) -> tuple[str, ...]:
-        held = self._read()
-        return tuple(_fingerprint(item) for item in (held.certificate, *held.earlier))
-
     def sign_node(self, csr: str, node: str, cluster_id: str, life_s: float) -> Signed:
         """A certificate for the key in a request; what else stands there is not looked at. Raises FieldsError."""
         from cryptography import x509

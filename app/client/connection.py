@@ -41,8 +41,8 @@ def write_connection(home: Path, connection: Connection) -> None:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file whole, readable by this user only."""
-    scratch = file.with_suffix(".new")
+    """Replace a file in one step, readable by its user only."""
+    scratch = file.with_name(file.name + ".new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         os.fchmod(descriptor, 0o600)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from app.client.connection import write_private
 from solvers.errors import InputError
 
 
@@ -94,16 +95,6 @@ class Home:
 
     def write_secret(self, name: str, secret: str) -> None:
         write_private(self.path / f"{name}.token", secret + "\n")
-
-
-def write_private(file: Path, text: str) -> None:
-    """Replace a file in one step, readable by its user only."""
-    scratch = file.with_name(file.name + ".new")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        os.fchmod(descriptor, 0o600)
-        stream.write(text)
-    scratch.replace(file)
 
 
 # --- What a detached supervisor tells until it is ready or has failed

@@ -22,7 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.logs import EventLog
-from app.routing.routes import HeldRoutes, NewestRoutes, RouteServer, ServiceRoutes, label_of
+from app.routing.routes import HeldRoutes, NewestRoutes, RouteServer, ServiceRoutes, address_of, label_of
 from solvers.errors import HeadroomError, InputError
 
 SLOTS = 16
@@ -220,7 +220,7 @@ def _keep(slot: Slot, server: RouteServer) -> Iterator[Command]:
 
 def _fill(slot: Slot, server: RouteServer) -> Iterator[Command]:
     if not slot.in_maintenance:
-        yield _state("route.slot_freed", slot, _address(slot), "maint")
+        yield _state("route.slot_freed", slot, address_of(slot.host, slot.port), "maint")
     yield Command(
         event="route.server_placed",
         slot=slot.name,
@@ -236,9 +236,9 @@ def _fill(slot: Slot, server: RouteServer) -> Iterator[Command]:
 
 def _empty(slot: Slot) -> Iterator[Command]:
     if slot.ready:
-        yield _state("route.server_drained", slot, _address(slot), "drain")
+        yield _state("route.server_drained", slot, address_of(slot.host, slot.port), "drain")
     elif slot.draining and slot.used == 0:
-        yield _state("route.slot_freed", slot, _address(slot), "maint")
+        yield _state("route.slot_freed", slot, address_of(slot.host, slot.port), "maint")
 
 
 def _weight(slot: Slot, server: RouteServer) -> Command:
@@ -253,10 +253,6 @@ def _weight(slot: Slot, server: RouteServer) -> Command:
 
 def _state(event: str, slot: Slot, server: str, state: str) -> Command:
     return Command(event=event, slot=slot.name, server=server, words=f"state {state}")
-
-
-def _address(slot: Slot) -> str:
-    return f"[{slot.host}]:{slot.port}" if ":" in slot.host else f"{slot.host}:{slot.port}"
 
 
 def read_slots(states: str, connections: str) -> Mapping[str, tuple[Slot, ...]]:

@@ -28,6 +28,11 @@ WEIGHT_MAX = 100
 """Weight of a service's heaviest server; HAProxy takes 256 at most, nginx any."""
 
 
+def address_of(host: str, port: int) -> str:
+    """A host and a port as gateways write them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class RouteServer:
     """Where a ready process answers. `host` is an address or a name."""
@@ -39,7 +44,7 @@ class RouteServer:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from functools import partial
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.logs import EventLog, bound
@@ -27,6 +26,7 @@ from app.settings import Settings
 from app.signals import asked_to_end
 from app.store import budgets, cycles, idempotency, ledger, nodes, plans, targets, telemetry, webhooks
 from app.store.engine import Database
+from app.store.sql import database_now
 from app.workers.pace import (
     NOTHING_YET,
     CycleCause,
@@ -149,7 +149,7 @@ class Housekeeping:
         """Bring the ledger up to the last settled minute."""
         for _ in range(ACCOUNT_RUNS_MAX):
             with self._database.transaction() as session:
-                report = ledger.account(session, _now(session))
+                report = ledger.account(session, database_now(session))
             if report.minutes_new or report.minutes_late:
                 _keeping_log.info(
                     "minutes.accounted",
@@ -161,7 +161,7 @@ class Housekeeping:
             if not report.behind:
                 break
         with self._database.transaction() as session:
-            risks = budgets.note_risks(session, _now(session))
+            risks = budgets.note_risks(session, database_now(session))
         if risks:
             _keeping_log.warning("budgets.at_risk", budgets=risks)
 
@@ -179,13 +179,16 @@ class Housekeeping:
         steps: dict[str, Callable[[Session], int]] = {
             "raw_dropped": lambda session: ledger.drop_raw_telemetry(
                 session,
-                _now(session),
+                database_now(session),
                 settings.retention_raw_days,
                 hours=settings.retention_sample_hours,
                 bytes_max=settings.retention_raw_bytes,
             ),
             "minutes_dropped": lambda session: ledger.drop_minutes(
-                session, _now(session), settings.retention_minute_days, bytes_max=settings.retention_minute_bytes
+                session,
+                database_now(session),
+                settings.retention_minute_days,
+                bytes_max=settings.retention_minute_bytes,
             ),
             "cycles_deleted": lambda session: cycles.delete_older(session, days),
             "plans_deleted": lambda session: plans.delete_older(session, days),
@@ -196,7 +199,7 @@ class Housekeeping:
         }
         for name, step in steps.items():
             with self._database.transaction() as session:
-                ahead_s = _now(session).timestamp() - self._clock.now_s()
+                ahead_s = database_now(session).timestamp() - self._clock.now_s()
                 if abs(ahead_s) >= settings.report_clock_skew_s:
                     _keeping_log.warning("retention.clocks_apart", database_ahead_s=round(ahead_s))
                     return
@@ -212,12 +215,6 @@ class Housekeeping:
             if 0 < most < found:
                 # What is left is of open hours or days, which nothing sums up yet.
                 _keeping_log.warning("retention.bound_exceeded", kind=kind, bytes=found, bytes_max=most)
-
-
-def _now(session: Session) -> datetime:
-    """The database's time: it stamped the rows that are judged here."""
-    now: datetime = session.execute(select(func.now())).scalar_one()
-    return now
 
 
 # --- The loops

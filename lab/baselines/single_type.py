@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import GpuTypeName, WorkloadId
 from solvers.domain.plan import Proposal
@@ -110,7 +112,8 @@ def _fill(draft: Draft, need: Need, gpu_type: GpuTypeName | None) -> None:
     if gpu_type is None or not len(draft.options(need)):
         draft.refuse(need)
         return
-    allowed = draft.of_type(need, gpu_type)
+    of_type = [number for number, kind in enumerate(draft.fleet.classes) if kind.gpu_type == gpu_type]
+    allowed = np.isin(draft.options(need).device_class, of_type)
     settled = draft.open(need)
     if not allowed.any():
         refusals = draft.case.menus[need.workload].refusals

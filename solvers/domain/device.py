@@ -202,6 +202,11 @@ class Device:
     taints: Annotated[tuple[Taint, ...], distinct("key")] = ()
     schedulable: bool = True
 
+    @property
+    def board(self) -> DeviceId:
+        """The GPU it is, or is a slice of."""
+        return self.id if self.mig is None else self.mig.parent
+
 
 # --- GPUs on offer: what a planner may add to the fleet, by type, up to a number
 #

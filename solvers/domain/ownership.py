@@ -75,7 +75,7 @@ def device_owners(
 
 def gpus_of(devices: Iterable[Device]) -> tuple[tuple[Device, ...], ...]:
     """Devices by the board they are on: a whole GPU with its slices."""
-    boards = grouped(devices, lambda device: device.id if device.mig is None else device.mig.parent)
+    boards = grouped(devices, lambda device: device.board)
     return tuple(tuple(board) for _, board in sorted(boards.items()))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from solvers.domain.arrays import Flags, Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import GpuTypeName, ReplicaId, WorkloadId
+from solvers.domain.ids import ReplicaId, WorkloadId
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.worth import LAUNCH_S_DEFAULT
@@ -71,10 +71,6 @@ class Draft:
 
     def option(self, need: Need, index: int) -> Option:
         return self.case.beliefs.option(need, self.options(need), index)
-
-    def of_type(self, need: Need, gpu_type: GpuTypeName) -> Flags:
-        mine = [number for number, kind in enumerate(self.fleet.classes) if kind.gpu_type == gpu_type]
-        return np.isin(self.options(need).device_class, mine)
 
     def stop(self, need: Need, item: Placed) -> None:
         """Take a replica off the books, for good where it stands."""

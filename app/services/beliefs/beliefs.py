@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from app import kinds, library
@@ -27,7 +27,7 @@ from app.logs import EventLog
 from app.services.profiles.profiles import groups_of, samples_of
 from app.store import documents, outcomes, profiles
 from app.store.engine import Database
-from app.store.sql import named
+from app.store.sql import database_now, named
 from solvers.domain.arrays import Floats
 from solvers.domain.codec import digest
 from solvers.domain.device import GpuType
@@ -102,7 +102,7 @@ def read_evidence(session: Session, until: datetime = profiles.EVER) -> Evidence
         facts=read_facts(session),
         samples=samples_of([point for point in points if not point.neighbours and point.origin in _SEEN]),
         groups=groups_of([pair for pair in profiles.all_pairs(session, until) if pair.origin in _SEEN]),
-        as_of=min(until, session.execute(select(func.now())).scalar_one()),
+        as_of=min(until, database_now(session)),
     )
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app import kinds
@@ -27,6 +26,7 @@ from app.store import documents, events, outcomes, telemetry
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.outcomes import HourCounts, LearningProgress, Mark, ModelKey
+from app.store.sql import database_now
 from app.store.telemetry import DeviceMinute, ReplicaMinute
 from solvers.domain.codec import Plain
 from solvers.domain.device import Device, GpuType
@@ -341,7 +341,7 @@ class Learning:
 
 def _read(session: Session) -> _RunStart | None:
     """Outcomes of the settled minutes and what is known of their models; None when no new minute has settled."""
-    now: datetime = session.execute(select(func.now())).scalar_one()
+    now = database_now(session)
     settled = now - timedelta(seconds=SETTLED_S)
     until = settled.replace(second=0, microsecond=0)
     mark = outcomes.find_mark(session)

@@ -178,22 +178,17 @@ def _overlaps(estate: Estate, about: PolicyName | None) -> Iterator[str]:
     for gpu in gpus_of(estate.devices):
         claims = claims_on(estate.bound, estate.nodes, gpu)
         if len(claims) > 1 and about in (None, *claims):
-            twice.setdefault(tuple(sorted(claims)), []).append(_board(gpu))
+            twice.setdefault(tuple(sorted(claims)), []).append(gpu[0].board)
         elif len(gpu) > 1 and len(claims) == 1:
             (policy, meant), *_ = claims.items()
             slices = {device.id for device in gpu if device.mig is not None}
             if about in (None, policy) and slices - set(meant) and slices & set(meant):
                 yield (
-                    f"clock and power of {_board(gpu)} would have two owners: the pool of {policy} means "
+                    f"clock and power of {gpu[0].board} would have two owners: the pool of {policy} means "
                     f"{_some(sorted(slices & set(meant)))}, and not {_some(sorted(slices - set(meant)))}"
                 )
     for policies, boards in sorted(twice.items()):
         yield f"{_some(boards)} would be in the pools of {' and '.join(policies)}: every knob has one owner"
-
-
-def _board(gpu: tuple[Device, ...]) -> str:
-    first = gpu[0]
-    return first.id if first.mig is None else first.mig.parent
 
 
 def _homeless(estate: Estate, policy: Policy, work: Work) -> Iterator[str]:

@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import IO, cast
 
 import psycopg
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app import kinds
@@ -29,6 +28,7 @@ from app.store.ledger import Accounting, CostBy, CostQuery, CostRow, HeldSpan
 from app.store.nodes import ReceiptLine
 from app.store.pages import PageOrder, StoredPage
 from app.store.replica import Reads
+from app.store.sql import database_now
 from app.store.targets import TargetLine
 from app.store.webhooks import Delivery
 from solvers.cycle.ports import memory_key
@@ -111,12 +111,7 @@ class CostReports:
 
     def budgets(self) -> tuple[BudgetForecast, ...]:
         """Every budget beside what this month has cost it and will."""
-        return self._reads.read(lambda session: budgets.forecasts(session, _now(session)))
-
-
-def _now(session: Session) -> datetime:
-    now: datetime = session.execute(select(func.now())).scalar_one()
-    return now
+        return self._reads.read(lambda session: budgets.forecasts(session, database_now(session)))
 
 
 def _line(row: CostRow) -> CostLine:

@@ -19,7 +19,6 @@ from solvers.cycle.attempts import Asking
 from solvers.cycle.record import Attempt, Lane, answered
 from solvers.domain.change import ChangeKind, diff
 from solvers.domain.codec import digest
-from solvers.domain.device import Device
 from solvers.domain.evidence import Finding
 from solvers.domain.grouping import grouped, summed
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
@@ -146,13 +145,9 @@ def _moves_of(picture: Snapshot, plan: Plan) -> Moves:
 def use_by_type(picture: Snapshot, plan: Plan) -> tuple[TypeUse, ...]:
     """GPUs of every type, by name; slices of one GPU count as one."""
     held = {item.device for item in plan.assignments}
-    total = Counter({_whole(device): device.gpu_type for device in picture.devices}.values())
-    used = Counter({_whole(device): device.gpu_type for device in picture.devices if device.id in held}.values())
+    total = Counter({device.board: device.gpu_type for device in picture.devices}.values())
+    used = Counter({device.board: device.gpu_type for device in picture.devices if device.id in held}.values())
     return tuple(TypeUse(gpu_type=name, in_use=used[name], total=total[name]) for name in sorted(total))
-
-
-def _whole(device: Device) -> DeviceId:
-    return device.mig.parent if device.mig is not None else device.id
 
 
 def power_w_of(picture: Snapshot, plan: Plan) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
@@ -121,6 +122,12 @@ def put_over(
 def interval(seconds: float) -> ColumnElement[Any]:
     """A span of time for the database's clock."""
     return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+def database_now(session: Session) -> datetime:
+    """The database's time, which stamps the rows: of the transaction's beginning."""
+    found: datetime = session.execute(text("SELECT now()")).scalar_one()
+    return found
 
 
 def ago(seconds: float) -> ColumnElement[Any]:

@@ -64,10 +64,6 @@ class BatchAnswer:
     timeout_ms: float
     probes: tuple[int, ...]
 
-    @property
-    def feasible(self) -> bool:
-        return self.batch is not None
-
 
 def bisect_batch(question: BatchQuestion) -> BatchAnswer:
     """Search one replica's size; at most six probes in 1 to 32."""
