@@ -118,7 +118,14 @@ class FleetGoverning:
             replicas=tuple(found),
             power_capped=governed.capped and governed.envelope.power_w_cap is not None,
             stale=cell.lost > 0,
+            beside=any(_leaves(each, governed.state) for each in cell.processes),
         )
+
+
+def _leaves(process: Process, state: DeviceState) -> bool:
+    """Whether a process works that no target of its device has, or that drains."""
+    ready = process.state is ReplicaState.READY and process.item.replica not in state.replicas
+    return ready or process.state is ReplicaState.DRAINING
 
 
 def _told(process: Process, load: Load | None, execution_only: bool) -> ProcessReading:
