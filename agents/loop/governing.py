@@ -285,10 +285,10 @@ def reading_of(sample: DeviceSample, envelope: DeviceEnvelope) -> DeviceReading:
 
 
 def _leaves(worker: WorkerSample, envelope: DeviceEnvelope) -> bool:
-    """Whether a worker works that is in no envelope, or that drains."""
+    """Whether a worker works that is in no envelope, or that drains or ended since the last sample."""
     names = {replica.replica for replica in envelope.replicas}
     ready = worker.reading.state is WorkerState.READY and worker.reading.spec.replica not in names
-    return not worker.gone and (ready or worker.reading.state is WorkerState.DRAINING)
+    return worker.gone or ready or worker.reading.state is WorkerState.DRAINING
 
 
 def _ready(sample: DeviceSample) -> list[WorkerSample]:

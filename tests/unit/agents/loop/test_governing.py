@@ -379,8 +379,9 @@ def test_what_a_retiring_replica_draws_is_no_experience_of_who_stays() -> None:
     assert envelope is not None
     assert reading_of(sample, envelope).beside
     gone = tuple(replace(each, gone=each.reading.spec.replica != "r1") for each in sample.workers)
-    assert not reading_of(replace(sample, workers=gone), envelope).beside
+    assert reading_of(replace(sample, workers=gone), envelope).beside, "it drew power in the sample's time"
     (stays,) = (each for each in sample.workers if each.reading.spec.replica == "r1")
+    assert not reading_of(replace(sample, workers=(stays,)), envelope).beside
     drains = replace(stays, reading=replace(stays.reading, state=WorkerState.DRAINING))
     assert reading_of(replace(sample, workers=(stays, drains)), envelope).beside
 

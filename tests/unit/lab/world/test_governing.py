@@ -15,7 +15,11 @@ def test_who_drains_beside_the_planned_ones_is_told() -> None:
     ((device, governed), *_) = governing.governed.items()
     cell = run.state.cells[device]
     told = []
-    for state in (ReplicaState.READY, ReplicaState.DRAINING):
+    for state in (ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.READY):
         cell.processes[0].state = state
+        governing.watch()
         told.append(governing._reading(cell, governed).beside)
-    assert told == [False, True]
+    assert told == [False, True, True], "who ended in a period drew power in it"
+    governing.period()
+    governing.watch()
+    assert not governing._reading(cell, governed).beside
