@@ -280,7 +280,15 @@ def reading_of(sample: DeviceSample, envelope: DeviceEnvelope) -> DeviceReading:
         replicas=tuple(found),
         power_capped=envelope.power_w_cap is not None and "power" in sample.throttle,
         stale=not sample.healthy,
+        beside=any(_leaves(worker, envelope) for worker in sample.workers),
     )
+
+
+def _leaves(worker: WorkerSample, envelope: DeviceEnvelope) -> bool:
+    """Whether a worker works that is in no envelope, or that drains or ended since the last sample."""
+    names = {replica.replica for replica in envelope.replicas}
+    ready = worker.reading.state is WorkerState.READY and worker.reading.spec.replica not in names
+    return worker.gone or ready or worker.reading.state is WorkerState.DRAINING
 
 
 def _ready(sample: DeviceSample) -> list[WorkerSample]:

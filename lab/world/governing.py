@@ -40,6 +40,8 @@ class _Governed:
     power_w: float = 0.0
     """Peak of the period."""
     capped: bool = False
+    beside: bool = False
+    """Whether somebody on the way out worked here in the period."""
     fresh: bool = False
     """Whether a whole period passed under the present setting."""
 
@@ -77,6 +79,8 @@ class FleetGoverning:
             if load is not None and load.state is not None:
                 governed.power_w = max(governed.power_w, load.power_w)
                 governed.capped |= load.state.clock_mhz_sm < load.base.clock_mhz_sm
+            processes = self.state.cells[device].processes
+            governed.beside = governed.beside or any(_leaves(each, governed.state) for each in processes)
 
     def period(self) -> None:
         for device, governed in self.governed.items():
@@ -84,7 +88,7 @@ class FleetGoverning:
             reading = self._reading(cell, governed)
             for process in cell.processes:
                 process.period = Meter(since_s=self.state.now_s)
-            governed.power_w, governed.capped = 0.0, False
+            governed.power_w, governed.capped, governed.beside = 0.0, False, False
             if cell.gone or not governed.fresh:
                 governed.fresh = True
                 continue
@@ -118,7 +122,14 @@ class FleetGoverning:
             replicas=tuple(found),
             power_capped=governed.capped and governed.envelope.power_w_cap is not None,
             stale=cell.lost > 0,
+            beside=governed.beside,
         )
+
+
+def _leaves(process: Process, state: DeviceState) -> bool:
+    """Whether a process works that no target of its device has, or that drains."""
+    ready = process.state is ReplicaState.READY and process.item.replica not in state.replicas
+    return ready or process.state is ReplicaState.DRAINING
 
 
 def _told(process: Process, load: Load | None, execution_only: bool) -> ProcessReading:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import ceil, floor, prod
 from operator import attrgetter
 from typing import TypeVar
 
@@ -257,12 +257,7 @@ class WorldObserver:
             return Demand.declared(service.id, service.rate_rps_declared)
         window_s, lookback_s = min(now_s, rhythm.demand_window_s), min(now_s, self.policy.demand_lookback_s)
         mean = (asked_until(lane, now_s) - asked_until(lane, now_s - window_s)) / window_s
-        busiest = mean
-        until_s = now_s
-        while until_s > now_s - lookback_s + 1e-9:
-            from_s = max(now_s - lookback_s, until_s - DEMAND_BIN_S)
-            busiest = max(busiest, (asked_until(lane, until_s) - asked_until(lane, from_s)) / (until_s - from_s))
-            until_s = from_s
+        busiest = max((mean, *_bins_rps(lane, now_s - lookback_s, now_s)))
         # What no demand looks back to any more.
         index = bisect_right(lane.asked_until, (now_s - lookback_s, float("inf"))) - 1
         if index > 64:
@@ -280,6 +275,18 @@ class WorldObserver:
 def _ordered(items: Iterable[T], *fields: str) -> tuple[T, ...]:
     """In the order of pictures."""
     return tuple(sorted(items, key=attrgetter(*fields)))
+
+
+def _bins_rps(lane: ServiceLane, from_s: float, until_s: float) -> Iterator[float]:
+    """Rates of the whole bins of a time: the newest, and those that begin every half bin by the clock. Bins counted
+    back from now alone cut a burst elsewhere at every look: its rate would fall and rise while it is remembered.
+    """
+    half_s = DEMAND_BIN_S / 2.0
+    marks = range(ceil(from_s / half_s - 1e-9), floor(until_s / half_s + 1e-9) + 1)
+    sums = [asked_until(lane, mark * half_s) for mark in marks]
+    yield from ((after - before) / DEMAND_BIN_S for before, after in zip(sums, sums[2:], strict=False))
+    if until_s - from_s >= DEMAND_BIN_S:
+        yield (asked_until(lane, until_s) - asked_until(lane, until_s - DEMAND_BIN_S)) / DEMAND_BIN_S
 
 
 def asked_until(lane: ServiceLane, at_s: float) -> float:

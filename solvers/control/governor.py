@@ -117,7 +117,10 @@ class MorakGovernor:
         )
         late = any(verdict.latency is Zone.HIGH for verdict in verdicts)
         blamed = late and (state.raised_period is not None or _setting_is_late(envelope, verdicts))
-        state = _remember(self.settings, state, power, late=blamed)
+        if reading.beside:
+            state = replace(state, raised_period=None)
+        else:
+            state = _remember(self.settings, state, power, late=blamed)
         bad = is_bad(power, verdicts)
         turn = _Turn(settings=self.settings, envelope=envelope, state=state, verdicts=verdicts, reading=reading)
         setting, clock = turn.moved()

@@ -149,6 +149,8 @@ class DeviceReading:
     power_capped: bool = False
     stale: bool = False
     """Too old to act on."""
+    beside: bool = False
+    """Whether somebody runs here who is on the way out: what is broken meanwhile says nothing of the setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -298,6 +298,10 @@ class Policy:
         """All terms that count, in order."""
         return (*self.objective, *(term for term in ALWAYS if term not in self.objective))
 
+    def before_cost(self, term: Term) -> bool:
+        """Whether a term counts before what devices cost."""
+        return term in self.terms and self.terms.index(term) < self.terms.index(Term.COST)
+
     @property
     def planner_deadline_s(self) -> float:
         """What one planner of the chain may take: where all are asked, an equal part."""

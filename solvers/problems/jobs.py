@@ -27,7 +27,7 @@ VALUE_USD_LEAST = 1e-3
 
 def trains_first(policy: Policy) -> bool:
     """Whether how fast jobs run counts before what devices cost."""
-    return Term.TRAINING in policy.terms and policy.terms.index(Term.TRAINING) < policy.terms.index(Term.COST)
+    return policy.before_cost(Term.TRAINING)
 
 
 def must_run(policy: Policy) -> bool:

@@ -2,16 +2,25 @@
 -- Load of every service seen at any edge: its mean of late, and its busiest bin over the look-back. A gateway's rate
 -- inside a bin is what it counted over the time it counted, so that bins need not match its intervals; only they may
 -- not be shorter, or a bin would miss the gateways that report less often than it lasts. A sample with a bad interval
--- would divide by zero; the edge refuses those, the filter keeps us safe.
+-- would divide by zero; the edge refuses those, the filter keeps us safe. Whole bins count: the newest (-1), and those
+-- that begin every half bin by the clock, each of two halves. Bins counted back from now alone cut a burst elsewhere at
+-- every look, and its rate would fall and rise again while it is remembered.
 WITH counted AS (
     SELECT service, gateway, arrived, interval_s, received_at, extract(epoch FROM now() - received_at) AS age_s,
            greatest(:bin_s, max(interval_s) OVER (PARTITION BY service)) AS bin_s
     FROM rate_samples
     WHERE received_at > now() - make_interval(secs => :lookback_s) AND interval_s > 0
+), halves AS (
+    SELECT *, floor(2 * extract(epoch FROM received_at) / bin_s) AS half,
+           floor(2 * extract(epoch FROM now() - make_interval(secs => :lookback_s)) / bin_s) AS first,
+           floor(2 * extract(epoch FROM now()) / bin_s) AS last
+    FROM counted
 ), bins AS (
     SELECT service, bin, sum(rate) AS rate_rps FROM (
-        SELECT service, gateway, floor(age_s / bin_s) AS bin, sum(arrived) / sum(interval_s) AS rate
-        FROM counted GROUP BY service, gateway, bin
+        SELECT service, gateway, bin, sum(arrived) / sum(interval_s) AS rate
+        FROM halves CROSS JOIN LATERAL (VALUES (half), (half + 1), (CASE WHEN age_s < bin_s THEN -1 END)) AS part (bin)
+        WHERE bin = -1 OR bin BETWEEN first + 2 AND last - 1
+        GROUP BY service, gateway, bin
     ) AS per_gateway GROUP BY service, bin
 ), means AS (
     SELECT service, sum(rate) AS rate_rps FROM (
@@ -22,7 +31,7 @@ WITH counted AS (
 SELECT means.service, means.rate_rps AS rate_rps_mean, greatest(means.rate_rps, max(bins.rate_rps)) AS rate_rps_upper,
        least(:lookback_s, seen.window_s)::float8 AS window_s, seen.age_s
 FROM means
-JOIN bins USING (service)
+LEFT JOIN bins USING (service)
 JOIN (
     SELECT service, extract(epoch FROM now() - min(received_at))::float8 AS window_s,
            extract(epoch FROM now() - max(received_at))::float8 AS age_s

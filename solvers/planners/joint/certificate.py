@@ -22,7 +22,7 @@ from solvers.domain.arrays import Flags, Floats
 from solvers.domain.grouping import summed
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Plan
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.models.worth import cost_by_device, pinned_settings
@@ -178,14 +178,16 @@ class Certificate:
         """The plan with what branching proves of it, of a stopover of where it leads, where devices are few and that
         is more; and what was shown, which goes on to hold for whoever is asked for as much on the same fleet. What
         stands with less headroom is held against plans that have all of it, as what is planned has to, and run jobs as
-        fast; it may be cheaper. Where no plan has all of it, against those that serve as much.
+        fast; it may be cheaper. Where no plan has all of it, against those that serve as much. Where capacity counts
+        before cost, devices are taken for more than is asked, and what serving that costs is never near.
         """
         if plan.toward is not None:
             to, known = self.closer(plan.arrived, known, deadline)
             return replace(plan, toward=replace(plan.toward, bound_usd_per_h=to.bound_usd_per_h)), known
         loose, cost = self.problem, plan.objective.cost_usd_per_h
         outside_usd, bound = self._outside_usd(plan), plan.bound_usd_per_h or 0.0
-        if not (few_devices(loose.problem) and bound < cost * (1 - NEAR)):
+        for_cost = not loose.snapshot.policy.before_cost(Term.CAPACITY)
+        if not (for_cost and few_devices(loose.problem) and bound < cost * (1 - NEAR)):
             return plan, known
         served = served_rps(plan)
         # All of its rate, where it is served as far as it must be: what lacks is headroom.

@@ -127,6 +127,19 @@ def test_upper_demand_falls_only_when_the_look_back_has_passed(world: World) -> 
     assert observed(world).demands[0].rate_rps_upper == pytest.approx(200.0)
 
 
+@pytest.mark.parametrize("shift_s", [0, 5, 10, 300])
+def test_a_burst_counts_the_same_wherever_now_cuts_it(world: World, shift_s: int) -> None:
+    """Ten seconds of two reports, between silent ones: as bins counted back from now fall, they are one bin or two."""
+    world.build()
+    for rate in (2.0, 200.0, 202.0, 4.0):
+        world.offer({"vision/labels": rate})
+    places = "CASE arrived WHEN 2 THEN 17 WHEN 200 THEN 12 WHEN 202 THEN 7 ELSE 2 END"
+    shift = f"received_at = now() - make_interval(secs => {shift_s} + {places})"
+    assert len(world.column(f"UPDATE rate_samples SET {shift} RETURNING 1")) == 4
+    world.offer({"vision/labels": 1.0})
+    assert observed(world).demands[0].rate_rps_upper == pytest.approx(201.0)
+
+
 def test_a_bin_lasts_as_long_as_the_slowest_gateway_reports(world: World) -> None:
     world.build()
     world.offer({"vision/labels": 60.0}, "edge-1")

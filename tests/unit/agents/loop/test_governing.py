@@ -13,7 +13,7 @@ import pytest
 from agents.devices.base import DeviceSample, WorkerSample, WorkerState
 from agents.devices.fake.board import FakeBoard
 from agents.devices.fake.host import FakeDevices
-from agents.loop.governing import AGENT_SETTINGS, NodeGoverning, envelope_of
+from agents.loop.governing import AGENT_SETTINGS, NodeGoverning, envelope_of, reading_of
 from agents.loop.steps import spec_of
 from agents.wire import NodeTarget, WorkerTarget, decode, encode
 from solvers.control.controllers import controller, names
@@ -368,6 +368,22 @@ def test_retiring_replicas_stay_as_they_are() -> None:
     node.target = replace(node.target, devices=(replace(device, replicas=(device.replicas[0], leaving)),))
     node.start()
     assert batches(calm(node)) == [3, 2]
+
+
+def test_what_a_retiring_replica_draws_is_no_experience_of_who_stays() -> None:
+    node = Node()
+    both = node.target.devices[0]
+    alone = replace(both, replicas=(replace(both.replicas[0], clock_mhz_sm_min=900, clock_mhz_sm_max=900),))
+    node.start()
+    sample, envelope = sample_of(node), envelope_of(alone, node.inventory)
+    assert envelope is not None
+    assert reading_of(sample, envelope).beside
+    gone = tuple(replace(each, gone=each.reading.spec.replica != "r1") for each in sample.workers)
+    assert reading_of(replace(sample, workers=gone), envelope).beside, "it drew power in the sample's time"
+    (stays,) = (each for each in sample.workers if each.reading.spec.replica == "r1")
+    assert not reading_of(replace(sample, workers=(stays,)), envelope).beside
+    drains = replace(stays, reading=replace(stays.reading, state=WorkerState.DRAINING))
+    assert reading_of(replace(sample, workers=(stays, drains)), envelope).beside
 
 
 def test_execution_alone_counts_where_the_service_says_so() -> None:

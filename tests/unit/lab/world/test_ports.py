@@ -62,6 +62,16 @@ def test_demand_is_the_mean_of_a_window_and_the_busiest_bin_of_a_longer_one() ->
     assert seen(later).demands_by_service()[SERVICE].rate_rps_upper == pytest.approx(10.0)
 
 
+def test_a_burst_counts_the_same_at_every_look_until_it_is_forgotten() -> None:
+    made = scenario()
+    made = replace(made, policy=replace(made.policy, demand_lookback_s=180.0))
+    for now_s in (40.0, 45.0, 50.0, 55.0, 150.0, 205.0):
+        run = at(begun(made), now_s, (25.0, 250.0), (35.0, 1250.0), (now_s, 1250.0 + 10.0 * (now_s - 35.0)))
+        assert seen(run).demands_by_service()[SERVICE].rate_rps_upper == pytest.approx(100.0), now_s
+    gone = at(begun(made), 210.0, (25.0, 250.0), (35.0, 1250.0), (210.0, 3000.0))
+    assert seen(gone).demands_by_service()[SERVICE].rate_rps_upper < 60.0
+
+
 def test_a_short_history_is_not_thinned_by_what_was_before_it() -> None:
     demand = seen(at(begun(scenario()), 5.0, (5.0, 200.0))).demands_by_service()[SERVICE]
     assert (demand.rate_rps_mean, demand.rate_rps_upper) == pytest.approx((40.0, 40.0))

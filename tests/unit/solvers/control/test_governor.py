@@ -317,6 +317,21 @@ def test_what_broke_a_limit_is_not_tried_again_until_it_is_forgotten() -> None:
     assert [position for position, nine in enumerate(nines) if nine] == [0, 11, 22]
 
 
+def test_what_is_broken_beside_one_who_leaves_is_not_remembered() -> None:
+    """A board at its cap for two teaches nothing of what one of them may do alone."""
+    batches = {}
+    for beside in (True, False):
+        state = at(3, 3, clock=CLOCKS_MHZ[0])
+        for _ in range(3):
+            reading = replace(seen(170.0, 10.0, 10.0), beside=beside)
+            state = LOOP.step(pair(), state, reading).state
+        assert state.setting.batches == (1, 1), "power is held all the same"
+        for _ in range(4):
+            state = LOOP.step(pair(), state, seen(100.0, 10.0, 10.0)).state
+        batches[beside] = state.setting.batches
+    assert batches == {True: (5, 5), False: (1, 1)}
+
+
 def test_raising_waits_until_measurements_show_the_last_change() -> None:
     state, batches = at(8, 8), []
     slow = MorakGovernor(settings=GovernorSettings(settle_periods=2))

@@ -12,7 +12,7 @@ from benchmarks.instances.family import family_problem
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Destination, Plan
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
@@ -138,6 +138,16 @@ def test_what_is_left_unserved_counts_off() -> None:
     certificate = glance(picture)
     assert certificate.bound(replace(plan, assignments=left)) < certificate.bound(plan)
     assert certificate.bound(replace(plan, assignments=())) == 0.0
+
+
+def test_where_capacity_counts_before_cost_nobody_branches_for_a_nearer_bound() -> None:
+    picture = lab()
+    plan, deadline = replace(planned(picture), bound_usd_per_h=None), Deadline(60.0, 500)
+    after = replace(picture, policy=builders.policy(objective=(Term.COST, Term.CAPACITY)))
+    before = replace(picture, policy=builders.policy(objective=(Term.CAPACITY, Term.COST)))
+    assert glance(after).closer(plan, None, deadline)[1] is not None
+    assert glance(before).closer(plan, None, deadline) == (plan, None)
+    assert glance(before).bound(plan) > 0.0
 
 
 def test_what_branching_showed_goes_on_to_hold_for_whoever_serves_as_much() -> None:
