@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 
@@ -111,12 +111,23 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     outside = {need.workload for need in reading.needs} - {work.id for work in problem.workloads} - jobs
     for (workload, gpu_type), reason in reading.refusals.items():
         if workload in wanted or workload in outside:
-            model = own[workload]
-            refused = Candidate(
-                workload=workload, gpu_type=gpu_type, model=model, chosen=False, feasible=False, reasons=(reason,)
-            )
-            found.setdefault((workload, gpu_type, model), refused)
+            key = (workload, gpu_type, own[workload])
+            found.setdefault(key, _ruled_out(key, reason))
+    for need in reading.needs:
+        for reason, gpu_type in product(need.alternatives_refused, _types_of(need.workload, found)):
+            key = (need.workload, gpu_type, ModelName(reason.subject))
+            found[key] = _ruled_out(key, reason)
     return tuple(found[key] for key in sorted(found)), len(numbers) - len(grid.workloads)
+
+
+def _ruled_out(key: Key, reason: Reason) -> Candidate:
+    return Candidate(workload=key[0], gpu_type=key[1], model=key[2], chosen=False, feasible=False, reasons=(reason,))
+
+
+def _types_of(workload: WorkloadId, found: dict[Key, Candidate]) -> list[GpuTypeName]:
+    """Where it runs, else all that were looked at for it."""
+    own = [item for key, item in found.items() if key[0] == workload]
+    return sorted({item.gpu_type for item in own if item.chosen} or {item.gpu_type for item in own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -394,3 +394,21 @@ def test_services_that_promise_tokens_are_told_of_without_a_price_of_their_promi
     assert {item.share_pct_sm for item in mine if item.feasible} == {100}
     assert not [item for item in insight.prices if item.resource is Resource.LATENCY_MS]
     assert [item for item in insight.prices if item.resource is Resource.RATE_RPS]
+
+
+def test_a_network_that_may_not_serve_is_told_with_the_reason_where_its_service_runs() -> None:
+    asking = builders.service("vision", alternatives=(ModelName("crude"), ModelName("nobody")), accuracy_pct_min=70.0)
+    picture = builders.lab([asking], policy=DEVICE)
+    crude = builders.model("crude", accuracy_pct=60.0)
+    insight = insight_of(replace(picture, models=(*picture.models, crude)))
+    used = {item.gpu_type for item in insight.candidates if item.chosen}
+    told = {
+        (item.model, item.gpu_type, item.reasons[0].code)
+        for item in insight.candidates
+        if item.model != asking.model and not item.feasible
+    }
+    assert used
+    assert told == {("crude", name, ReasonCode.ACCURACY_TOO_LOW) for name in used} | {
+        ("nobody", name, ReasonCode.NO_PROFILE) for name in used
+    }
+    assert all(item.model == asking.model for item in insight.candidates if item.feasible)

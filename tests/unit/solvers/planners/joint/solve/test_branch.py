@@ -12,8 +12,7 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.planes import Box
 from solvers.planners.joint.certificate import branched, serving
 from solvers.planners.joint.solve import branch
-from solvers.planners.joint.solve.alike import Alike
-from solvers.planners.joint.solve.branch import NEAR, NODE_UNITS, Node, Tree, few_devices
+from solvers.planners.joint.solve.branch import NEAR, NODE_UNITS, Alike, Node, Tree, few_devices
 from solvers.planners.joint.solve.generate import Pace, generate, singles
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master, Rows
