@@ -5,10 +5,11 @@ which wheels carry. A test fails on drift.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.dependencies.models import Dependant
@@ -50,26 +51,35 @@ class StrictRoute(Route):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **told: Any) -> None:
         super().__init__(path, endpoint, **told)
-        self._asked = frozenset(_asked(self.dependant))
+        asked = {field.alias: field.field_info for part in _parts(self.dependant) for field in part.query_params}
+        self._asked = frozenset(asked)
+        self._several = frozenset(name for name, told in asked.items() if get_origin(told.annotation) is list)
         # The last: who may not ask is told that first.
         self.dependant.dependencies.append(get_dependant(path=path, call=self._refuse_unknown))
 
     async def _refuse_unknown(self, request: Request) -> None:
-        """Raises FieldsError for names in the query that this route does not know."""
-        unknown = tuple(name for name in request.query_params if name not in self._asked)
-        if unknown:
-            raise FieldsError(tuple(map(self._fault, unknown[:FAULTS_MAX])))
+        """Raises FieldsError for names in the query that this route does not know, or that say two things at once."""
+        given = Counter(name for name, _ in request.query_params.multi_items())
+        wrong = tuple(
+            name
+            for name, times in given.items()
+            if name not in self._asked or (times > 1 and name not in self._several)
+        )
+        if wrong:
+            raise FieldsError(tuple(map(self._fault, wrong[:FAULTS_MAX])))
 
     def _fault(self, name: str) -> Fault:
+        if name in self._asked:
+            return Fault(pointer=f"query:{name}", code="repeated-parameter", detail=f"{name} may be given only once")
         told = f"there is no parameter {name[:60]}{did_you_mean(name[:60], self._asked, all_known=True)}"
         return Fault(pointer=f"query:{name[:60]}", code="unknown-parameter", detail=told)
 
 
-def _asked(dependant: Dependant) -> Iterator[str]:
-    """Names of all that a route reads from the query."""
-    yield from (field.alias for field in dependant.query_params)
+def _parts(dependant: Dependant) -> Iterator[Dependant]:
+    """What a route reads, and all that this depends on."""
+    yield dependant
     for inner in dependant.dependencies:
-        yield from _asked(inner)
+        yield from _parts(inner)
 
 
 def router_of(tag: str, route_class: type[Route] = StrictRoute) -> APIRouter:

@@ -20,6 +20,7 @@ from app.api.console.glance import fleet_of, homes_of
 from app.api.deps import context_of
 from app.errors import FieldsError
 from app.records import plain
+from app.services.planning.plans import Together
 from app.services.whatif.changes import Changes, NodesAdded
 from app.services.whatif.question import WhatIfQuestion
 from app.store.ledger import Accounting, CostBy, CostQuery
@@ -185,7 +186,8 @@ def what_if(visit: Asking) -> Response:
     types = [
         stored.key[0] for stored in visit.services.documents.page(kinds.GPU_TYPE, PageOrder(limit=500), None).items
     ]
-    made = [_answered(visit, option) for option in asked]
+    simulations = visit.services.simulations.together()
+    made = [_answered(simulations, option) for option in asked]
     return visit.page(
         "whatif.html",
         options=made,
@@ -203,13 +205,13 @@ def _option(request: Request, number: int) -> dict[str, Any]:
     return {**told, "number": number, "given": any(told.values()), "answer": None, "field": "", "problem": ""}
 
 
-def _answered(visit: Visit, option: dict[str, Any]) -> dict[str, Any]:
+def _answered(simulations: Together, option: dict[str, Any]) -> dict[str, Any]:
     """With its answer, or with what is wrong with it and which field that is about."""
     if not option["given"]:
         return option
     try:
         question = WhatIfQuestion(changes=_changes(option), deadline_s=DEADLINE_S)
-        return {**option, "answer": plain(visit.services.simulations.answer(question))["simulation"]}
+        return {**option, "answer": plain(simulations.answer(question))["simulation"]}
     except FieldsError as error:
         fault = error.faults[0]
         return {**option, "field": _field(fault.pointer), "problem": fault.detail}

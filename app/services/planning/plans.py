@@ -9,8 +9,8 @@ production in a child process. The wording of an explanation is `sentences`'; ma
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -44,7 +44,7 @@ from app.services.explaining.solves import (
 from app.services.planning.reviewing import PlanDiff, Review, cheaper_words, difference, known_by_now, tag_of
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.changes import apply_changes
-from app.services.whatif.made import request_of
+from app.services.whatif.made import Made, Wish, planned, request_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
 from app.store import documents, nodes, plans, targets
 from app.store.engine import Database
@@ -343,9 +343,11 @@ class Simulations:
         do not fit the fleet or take too long, TransientError when too many questions are being answered, EngineError
         when no planner gives a plan.
         """
-        _known_planner(question.planner)
-        with self._place():
-            return answer(question, self._pictures(question), self._asking)
+        return self.together().answer(question)
+
+    def together(self) -> Together:
+        """For several questions of one fleet."""
+        return Together(self._observer, self._asking, self._place)
 
     def explain(self, question: ExplainQuestion, stored: WhyNot | None) -> AnsweredAnew:
         """What plans of the fleet as it is now say of a service. `stored`: what a stored plan says already. Raises
@@ -367,9 +369,37 @@ class Simulations:
         finally:
             self._places.release()
 
+
+class Together:
+    """Questions of one who asks one after the other: all of the fleet as it is at the first, which is planned once for
+    all that wish the same.
+    """
+
+    def __init__(
+        self, observer: StoreObserver, asking: Asking, place: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._observer, self._asking, self._place = observer, asking, place
+        self._whole: Snapshot | None = None
+        self._made: dict[Wish, Made] = {}
+
+    def answer(self, question: WhatIfQuestion) -> WhatIf:
+        """As `Simulations.answer`."""
+        _known_planner(question.planner)
+        with self._place():
+            pictures = self._pictures(question)
+            return answer(question, pictures, self._asking, lambda: self._as_it_is(question, pictures.before))
+
+    def _as_it_is(self, question: WhatIfQuestion, picture: Snapshot) -> Made:
+        wish = record_of(Wish, question)
+        if wish not in self._made:
+            self._made[wish] = planned(picture, wish, self._asking)
+        return self._made[wish]
+
     def _pictures(self, question: WhatIfQuestion) -> Pictures:
         """Both out of one reading of the database, so that nothing differs but what was asked."""
-        whole = self._observer.whole()
+        if self._whole is None:
+            self._whole = self._observer.whole()
+        whole = self._whole
         try:
             changed = apply_changes(whole, question.changes)
         except FieldsError as error:

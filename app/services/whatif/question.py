@@ -121,9 +121,11 @@ class Pictures:
     complete: Callable[[Snapshot], Snapshot]
 
 
-def answer(question: WhatIfQuestion, pictures: Pictures, asking: Asking) -> WhatIf:
-    """Make the plans that the question needs, one after the other."""
-    made, simulation = planned(pictures.before, question, asking), None
+def answer(
+    question: WhatIfQuestion, pictures: Pictures, asking: Asking, known: Callable[[], Made] | None = None
+) -> WhatIf:
+    """Make the plans that the question needs, one after the other. `known` has that of the fleet as it is."""
+    made, simulation = planned(pictures.before, question, asking) if known is None else known(), None
     if question.changed:
         made, simulation = compare(made, pictures.after, question, asking)
     if not question.advise:

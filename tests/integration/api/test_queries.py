@@ -54,6 +54,13 @@ def test_a_misspelt_name_is_told_the_nearest(world: World) -> None:
     assert len(fault[2]) < 300
 
 
+def test_a_parameter_that_says_two_things_is_refused(world: World) -> None:
+    (fault,) = _faults(world.call("GET", "/v1/services?project=demo&project=other"))
+    assert fault == ("query:project", "repeated-parameter", "project may be given only once")
+    many = "/v1/telemetry?subject=services/demo/vision&field=offered_rps&field=replicas"
+    assert world.call("GET", many).json()["detail"] == "there is no service demo/vision"
+
+
 def test_who_may_not_ask_is_told_that_first(world: World) -> None:
     assert world.call("GET", "/v1/nodes?nonsense=1", None).status_code == 401
     assert world.call("GET", "/v1/nodes?nonsense=1", "own viewer").status_code == 403

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.services.planning.plans import Simulations
 from app.services.whatif.changes import Changes, NodesAdded, RateChange, apply_changes
 from app.services.whatif.made import Made, Wish, planned, request_of, standing_on
 from app.services.whatif.outcome import Fate, Outcome, outcome_of, power_w_of
@@ -59,6 +60,39 @@ def test_the_difference_is_that_of_the_two_plans() -> None:
     (vision,) = (row for row in found.workloads if row.workload == VISION)
     assert (vision.fate, vision.before.rate_rps, vision.after.rate_rps) == (Fate.KEPT, 100.0, 300.0)
     assert sum(item.replicas for item in vision.after.on) == vision.after.replicas
+
+
+class Seen:
+    """A fleet that is read as often as it is asked for."""
+
+    readings = 0
+
+    def whole(self) -> Snapshot:
+        self.readings += 1
+        return PICTURE
+
+    def completed(self, picture: Snapshot) -> Snapshot:
+        return picture
+
+
+def test_questions_together_plan_the_fleet_as_it_is_once() -> None:
+    planned_for: list[PlanRequest] = []
+
+    def counted(name: str, request: PlanRequest, *more: Any) -> Proposal:
+        planned_for.append(request)
+        return propose(name, request, *more)
+
+    seen: Any = Seen()
+    simulations = Simulations(seen, counted)
+    more = question(Changes(nodes_added=(NodesAdded(gpu_type=GpuTypeName("t4"), gpus=1),)))
+    alone = [simulations.answer(each) for each in (question(TRIPLE), more)]
+    apart, planned_for[:] = len(planned_for), []
+    seen.readings, together = 0, simulations.together()
+    assert [together.answer(each) for each in (question(TRIPLE), more)] == alone
+    assert (len(planned_for), seen.readings) == (apart - 1, 1)
+    # Whoever wishes to plan otherwise has a plan of their own.
+    together.answer(replace(more, seed=7))
+    assert len(planned_for) == apart + 1
 
 
 def test_where_nothing_stands_moves_are_counted_from_the_plan_before() -> None:
