@@ -36,8 +36,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         before, is_alias = self._count, self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
-        # An alias within its own anchor stands for no end of nodes.
-        self._count += self._counts.get(id(node), NODES_MAX + 1) if is_alias else 1
+        if is_alias and id(node) not in self._counts:
+            raise yaml.YAMLError("an alias stands within what it stands for, without end")
+        self._count += self._counts[id(node)] if is_alias else 1
         if self._count > NODES_MAX:
             raise yaml.YAMLError(f"more than {NODES_MAX} values, with what aliases stand for")
         self._counts[id(node)] = self._count - before

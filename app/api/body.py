@@ -120,7 +120,8 @@ def refuse_odd_json(body: bytes) -> None:
     except UnicodeDecodeError:
         raise MalformedError("the body is not UTF-8") from None
     except ValueError as error:
-        raise MalformedError(f"the body is not JSON: {str(error)[:200]}") from None
+        told = f"the body is not JSON: {str(error)[:200]}" if body.strip() else "the body is empty, JSON is expected"
+        raise MalformedError(told) from None
     if checks.found:
         raise FieldsError(tuple(islice(_odd_faults(plain), FAULTS_MAX)))
 

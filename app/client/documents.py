@@ -282,6 +282,14 @@ def _label_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _word_of(plain: object) -> str:
+    """What a value is to who writes YAML or JSON."""
+    for kind, word in ((bool, "true or false"), (int | float, "a number"), (str, "text"), (list, "a list")):
+        if isinstance(plain, kind):
+            return word
+    return "nothing"
+
+
 def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
     """One document. Raises InputError with its place."""
 
@@ -289,7 +297,7 @@ def _declared(part: Marked, folder: Path, loose: str | None) -> Declared:
         return InputError(part.complaint(where, message)[1])
 
     if not isinstance(part.plain, dict):
-        raise refused(f"expected an object with a `kind`, got {type(part.plain).__name__}")
+        raise refused(f"expected an object with a `kind`, got {_word_of(part.plain)}")
     fields = labels_listed(part.plain)
     word = fields.pop("kind", loose)
     if not isinstance(word, str):

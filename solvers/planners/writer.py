@@ -266,8 +266,12 @@ def limited(code: ReasonCode, subject: str, names: tuple[str, str], numbers: tup
 
 
 def unplaced_of(need: Need, lack: Lack, blockers: Iterable[Reason]) -> Unplaced:
-    """Say what is lacking, after what left no place for it."""
-    reasons = list(dict.fromkeys(blockers))
+    """Say what is lacking, after what left no place for it. A GPU type some of whose devices were looked at is not told
+    to have none.
+    """
+    told = list(dict.fromkeys(blockers))
+    looked_at = {item.subject for item in told if item.code is not ReasonCode.NO_DEVICE_OF_TYPE}
+    reasons = [item for item in told if item.code is not ReasonCode.NO_DEVICE_OF_TYPE or item.subject not in looked_at]
     if need.kind is WorkloadKind.JOB:
         reasons.insert(0, Reason(code=ReasonCode.WAITS_IN_LINE, subject=need.workload))
     for code, name, number in (

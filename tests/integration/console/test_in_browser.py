@@ -714,6 +714,7 @@ def test_shares_that_overlap_are_drawn_whole_and_said(viewer: Visitor, served: S
     served.house.change(SHARE.format("+ 90"))
     try:
         viewer.open(f"/gpus/{DEVICE}")
+        viewer.link().to_have_text("live")
         shown = viewer.page.get_by_role("img", name="165 percent of the SMs held")
         expect(shown).to_be_visible()
         expect(viewer.page.get_by_text("165 % together: shares overlap while processes hand over")).to_be_visible()

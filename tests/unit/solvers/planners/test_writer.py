@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.domain.evidence import Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ReplicaId
 from solvers.domain.plan import Assignment
 from solvers.planners.base import Budget, PlannerSpec, PlanRequest
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.planners.writer import SequentialAnswer, replica_of, write_answer
+from solvers.planners.writer import Lack, SequentialAnswer, replica_of, unplaced_of, write_answer
 from solvers.problems.choice import Option
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import needs_of
@@ -95,3 +96,12 @@ def test_a_latency_is_not_rounded_over_the_limit_that_it_keeps(latency_ms: float
         ReplicaId("demo/vision#0")
     )
     assert item.latency_ms_planned == stated_ms
+
+
+def test_a_type_whose_devices_are_full_is_not_told_to_have_none() -> None:
+    none, full = (
+        Reason(code=code, subject="a100") for code in (ReasonCode.NO_DEVICE_OF_TYPE, ReasonCode.NO_SHARE_LEFT)
+    )
+    absent = Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject="t4")
+    told = unplaced_of(NEED, Lack(rate_rps=1.0), (none, full, absent)).reasons
+    assert told == (full, absent)
