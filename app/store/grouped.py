@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 BATCH_MAX = 256
 ENOUGH = 64
-"""Nobody lingers for more than so many: the next ones go together while these are stored."""
+"""Nobody lingers for more than so much: what comes next goes together while this is stored."""
 
 
 class _Ticket(Generic[Item, Result]):
@@ -51,8 +51,8 @@ class _Bell:
 
 class GroupCommit(Generic[Item, Result]):
     """Batches calls of `write`, which stores a sequence of items in one transaction and answers one result for each.
-    Whoever stores lingers for a while, unless enough others have come along. A batch has at most `batch_max` of what
-    `size_of` counts, or one item.
+    Whoever stores lingers for a while, unless enough has come along. A batch has at most `batch_max` of what `size_of`
+    counts, or one item.
     """
 
     def __init__(
@@ -68,6 +68,8 @@ class GroupCommit(Generic[Item, Result]):
         self._size_of = size_of
         self._lock = threading.Lock()
         self._waiting: deque[_Ticket[Item, Result]] = deque()
+        self._size = 0
+        """Of all that wait."""
         self._busy = False
         self._enough: _Bell | None = None
         """Rung for who lingers."""
@@ -82,8 +84,9 @@ class GroupCommit(Generic[Item, Result]):
         ticket: _Ticket[Item, Result] = _Ticket(item)
         with self._lock:
             self._waiting.append(ticket)
+            self._size += self._size_of(item)
             leads, self._busy = not self._busy, True
-            if self._enough is not None and len(self._waiting) >= ENOUGH:
+            if self._enough is not None and self._size >= ENOUGH:
                 self._enough.ring()
         try:
             leads = leads or await wrap_future(ticket.leads)
@@ -109,11 +112,16 @@ class GroupCommit(Generic[Item, Result]):
             with self._lock:
                 left = self._batch_max
                 while self._waiting and (not batch or self._size_of(self._waiting[0].item) <= left):
-                    batch.append(self._waiting.popleft())
+                    batch.append(self._next())
                     left -= self._size_of(batch[-1].item)
             await asyncio.to_thread(self._store, batch)
         finally:
             self._pass_on(batch)
+
+    def _next(self) -> _Ticket[Item, Result]:
+        ticket = self._waiting.popleft()
+        self._size -= self._size_of(ticket.item)
+        return ticket
 
     async def _linger(self, left_s: float) -> None:
         await asyncio.sleep(0)
@@ -121,7 +129,7 @@ class GroupCommit(Generic[Item, Result]):
             return
         with self._lock:
             self._enough = bell = _Bell()
-            if len(self._waiting) >= ENOUGH:
+            if self._size >= ENOUGH:
                 bell.ring()
         try:
             await bell.wait(left_s)
@@ -132,7 +140,7 @@ class GroupCommit(Generic[Item, Result]):
         with self._lock:
             # Who hung up does not lead.
             while self._waiting and self._waiting[0].leads.done():
-                self._waiting.popleft()
+                self._next()
             self._busy = bool(self._waiting)
             following = list(islice(self._waiting, 1))
         for ticket in (*batch, *following):

@@ -213,3 +213,27 @@ def test_a_writer_that_loses_an_item_is_a_bug_of_ours() -> None:
     group: GroupCommit[int, int] = GroupCommit(lambda _: [])
     with pytest.raises((ValueError, InvariantError)):
         run(lambda: group.submit(1))
+
+
+def test_few_who_bring_much_are_enough() -> None:
+    """Senders who were cut off bring dozens each: a batch is full long before so many senders wait."""
+    batches: list[list[int]] = []
+
+    def write(items: Sequence[int]) -> Sequence[int]:
+        batches.append(list(items))
+        return items
+
+    group: GroupCommit[int, int] = GroupCommit(write, linger_s=lambda: 1e6, size_of=lambda item: item)
+
+    async def work() -> None:
+        async with asyncio.timeout(10):
+            for _ in range(2):  # what was stored is not counted again
+                await asyncio.gather(*(group.submit(ENOUGH // 2) for _ in range(2)))
+            alone = asyncio.create_task(group.submit(ENOUGH // 2))
+            done, _ = await asyncio.wait({alone}, timeout=0.2)
+            assert not done
+            await group.submit(ENOUGH // 2)
+            await alone
+
+    run(work)
+    assert batches == 3 * [[ENOUGH // 2] * 2]
