@@ -103,12 +103,13 @@ async def _life(load: Load, number: int, body: Body, seen: Counter[str]) -> None
             node = 1 + (number - 1 + asked * CAPACITY_CONNECTIONS) % NODES_MAX
             asked, kept = asked + 1, 1
             connection.token, name = f"hr_bench_{node}", f"bench-{node}".encode()
+        # The oldest that are kept, as of when each was made, however often it is sent.
+        oldest_s = made_s - load.interval_s * kept if load.interval_s else now_s
         sent = min(kept, REPORTS_PER_SEND)
         kept -= sent
-        ages = (load.interval_s * (sent - 1 - place) for place in range(sent))
         reports = b",".join(
-            body.at(sequence + place, began_at_s + (time.monotonic() - begin_s - age_s) / load.slower)
-            for place, age_s in enumerate(ages)
+            body.at(sequence + place, began_at_s + (oldest_s + load.interval_s * place - begin_s) / load.slower)
+            for place in range(sent)
         )
         sent_s = time.monotonic()
         try:

@@ -59,9 +59,8 @@ class Alike:
 
     problem: JointProblem
     pool: Whole
-    """By pool of the whole problem: which one it is here."""
     kind: Whole
-    """By kind of the whole problem, likewise."""
+    """By pool and by kind of the whole problem: which one it is here."""
 
     @staticmethod
     def of(whole: JointProblem, *, by_domain: bool = False) -> Alike:
@@ -69,12 +68,10 @@ class Alike:
         number, first, pool = dict[tuple[object, ...], int](), list[int](), list[int]()
         kinds = [np.flatnonzero(whole.kind_pool == at) for at in range(len(whole.pools))]
         for at, item in enumerate(whole.pools):
-            same = (
-                replace(item, name="", devices=0, failure_domain=item.failure_domain * by_domain),
-                whole.allowed[at].tobytes(),
-            )
+            same = replace(item, name="", devices=0, failure_domain=item.failure_domain * by_domain)
             tables = (*whole.kind_table[kinds[at]].tolist(), *whole.kind_clock_mhz[kinds[at]].tolist())
-            pool.append(number.setdefault((same, tables), len(number)))
+            key = (same, whole.allowed[at].tobytes(), tables)
+            pool.append(number.setdefault(key, len(number)))
             first += [at] if pool[-1] == len(first) else []
         chosen, of = np.concatenate([np.zeros(0, np.int64), *(kinds[at] for at in first)]), np.array(pool, np.int64)
         start = np.searchsorted(of[whole.kind_pool[chosen]], np.arange(len(first)))

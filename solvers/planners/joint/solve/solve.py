@@ -44,8 +44,8 @@ from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import EMPTY, Layout, Pattern, Patterns, Standing
 
 GENERATE_UNTIL, DIVE_UNTIL = 0.7, 0.15
-SERVE_UNTIL = 0.08
-"""To serve every rate comes before proving anything."""
+SERVE_UNTIL, LATE, LATE_PART = 0.08, 0.05, 0.5
+"""To serve every rate comes before proving anything: a dive that leaves less has this much of what is kept."""
 FIRST_ROUNDS, FIRST_UNITS, FIRST_UNITS_PER_WORKLOAD = 3, 50, 1.5
 FIRST_PATTERNS_MAX = 2000
 """Of a first layout that is improved at once."""
@@ -154,7 +154,7 @@ class Phases:
             part = 0.0 if self.pace else PROOF_PART if self.converged else PROOF_FAR_PART
             self.deadline = portion(deadline, 1 - part)
         if self.begin is not None:
-            self._search(self.begin, seed, counts=counts)
+            self._search(self.begin, seed, deadline, counts=counts)
         if not counts:
             charge(deadline, self.deadline)
         return self.found
@@ -165,14 +165,17 @@ class Phases:
         usd = 0.0 if self.search is None else self.search.relaxed.value
         return self.bound is not None and usd - self.bound.usd_per_h <= GAP * abs(usd)
 
-    def _search(self, begin: Generation, seed: int, *, counts: bool) -> None:
+    def _search(self, begin: Generation, seed: int, whole: Deadline, *, counts: bool) -> None:
         """Counted devices or a dive, and exchange from whatever is best."""
         prices, judge = begin.master.rows.prices(begin.relaxed.row_duals), begin.master.judge
         if counts:
             bases = self._counted(begin, seed)
         else:
             bases = [self._within("dive_s", 1.0, Dive(begin, Depth(until_part=DIVE_UNTIL)).run)]
-            if self.found.missing(self.problem)[self.problem.must_serve].any():
+            if late := self.deadline.left_part < LATE and self.pace is None:
+                charge(whole, self.deadline)
+                self.deadline = portion(whole, LATE_PART)
+            if (bases[0] if late else self.found).missing(self.problem)[self.problem.must_serve].any():
                 bases.append(self._within("complete_s", COMPLETE_PART, partial(completed, judge, bases[0])))
         if self.worth(self.found)[1] <= begin.relaxed.value * (1 + self.order.gap):
             return

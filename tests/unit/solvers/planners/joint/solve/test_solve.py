@@ -132,6 +132,33 @@ def test_a_dive_that_leaves_somebody_short_is_what_is_completed(monkeypatch: pyt
     assert begun[0] is dived
 
 
+def test_a_dive_that_takes_all_its_time_is_completed_from_what_is_kept_for_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hair short it counts for nothing beside a dear first answer, and no time is left to exchange."""
+    problem = family_problem(200, 48, 1)
+    cheap = _solved(problem)
+    dived = replace(cheap, counts=(max(0, cheap.counts[0] - 1), *cheap.counts[1:]))
+    assert dived.leaves_short(problem)
+
+    run = Dive.run
+
+    def dives(dive: Dive, deadline: Deadline) -> Layout:
+        if dive.taken is not None:  # what completes it
+            return run(dive, deadline)
+        assert deadline.work_units is not None
+        deadline.spend(deadline.work_units)
+        return dived
+
+    monkeypatch.setattr(Dive, "run", dives)
+    phases = Phases(problem, SolveOrder(), first_layout(problem), Master(problem, Judge(problem)))
+    dear_usd, within = phases.found.judged_usd(problem), Deadline(1e9, 500)
+    found = phases.turn(within, 1)
+    assert not found.leaves_short(problem)
+    assert found.judged_usd(problem) < 0.5 * (dear_usd + cheap.judged_usd(problem))
+    assert not within.over  # something is left for the bound
+
+
 def test_equal_orders_end_alike() -> None:
     problem = scene(4)
     one, other = _solved(problem), _solved(problem)
