@@ -20,7 +20,7 @@ from app.api.console.glance import fleet_of, homes_of
 from app.api.deps import context_of
 from app.errors import FieldsError
 from app.records import plain
-from app.services.planning.plans import Together
+from app.services.planning.plans import Inquiry
 from app.services.whatif.changes import Changes, NodesAdded
 from app.services.whatif.question import WhatIfQuestion
 from app.store.ledger import Accounting, CostBy, CostQuery
@@ -205,7 +205,7 @@ def _option(request: Request, number: int) -> dict[str, Any]:
     return {**told, "number": number, "given": any(told.values()), "answer": None, "field": "", "problem": ""}
 
 
-def _answered(simulations: Together, option: dict[str, Any]) -> dict[str, Any]:
+def _answered(simulations: Inquiry, option: dict[str, Any]) -> dict[str, Any]:
     """With its answer, or with what is wrong with it and which field that is about."""
     if not option["given"]:
         return option

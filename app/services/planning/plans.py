@@ -345,9 +345,9 @@ class Simulations:
         """
         return self.together().answer(question)
 
-    def together(self) -> Together:
+    def together(self) -> Inquiry:
         """For several questions of one fleet."""
-        return Together(self._observer, self._asking, self._place)
+        return Inquiry(self._observer, self._asking, self._place)
 
     def explain(self, question: ExplainQuestion, stored: WhyNot | None) -> AnsweredAnew:
         """What plans of the fleet as it is now say of a service. `stored`: what a stored plan says already. Raises
@@ -370,7 +370,7 @@ class Simulations:
             self._places.release()
 
 
-class Together:
+class Inquiry:
     """Questions of one who asks one after the other: all of the fleet as it is at the first, which is planned once for
     all that wish the same.
     """

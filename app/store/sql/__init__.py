@@ -16,7 +16,19 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from sqlalchemy import ColumnElement, Delete, Executable, Insert, Table, TextClause, Update, func, literal_column, text
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Executable,
+    Insert,
+    Table,
+    TextClause,
+    Update,
+    func,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import Row, make_url
 from sqlalchemy.orm import Session
@@ -126,7 +138,7 @@ def interval(seconds: float) -> ColumnElement[Any]:
 
 def database_now(session: Session) -> datetime:
     """The database's time, which stamps the rows: of the transaction's beginning."""
-    found: datetime = session.execute(text("SELECT now()")).scalar_one()
+    found: datetime = session.execute(select(func.now())).scalar_one()
     return found
 
 

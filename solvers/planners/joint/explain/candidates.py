@@ -111,17 +111,17 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     outside = {need.workload for need in reading.needs} - {work.id for work in problem.workloads} - jobs
     for (workload, gpu_type), reason in reading.refusals.items():
         if workload in wanted or workload in outside:
-            key = (workload, gpu_type, own[workload])
-            found.setdefault(key, _ruled_out(key, reason))
+            model = own[workload]
+            found.setdefault((workload, gpu_type, model), _ruled_out(workload, gpu_type, model, reason))
     for need in reading.needs:
         for reason, gpu_type in product(need.alternatives_refused, _types_of(need.workload, found)):
-            key = (need.workload, gpu_type, ModelName(reason.subject))
-            found[key] = _ruled_out(key, reason)
+            model = ModelName(reason.subject)
+            found[need.workload, gpu_type, model] = _ruled_out(need.workload, gpu_type, model, reason)
     return tuple(found[key] for key in sorted(found)), len(numbers) - len(grid.workloads)
 
 
-def _ruled_out(key: Key, reason: Reason) -> Candidate:
-    return Candidate(workload=key[0], gpu_type=key[1], model=key[2], chosen=False, feasible=False, reasons=(reason,))
+def _ruled_out(of: WorkloadId, there: GpuTypeName, model: ModelName, reason: Reason) -> Candidate:
+    return Candidate(workload=of, gpu_type=there, model=model, chosen=False, feasible=False, reasons=(reason,))
 
 
 def _types_of(workload: WorkloadId, found: dict[Key, Candidate]) -> list[GpuTypeName]:
