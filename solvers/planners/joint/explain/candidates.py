@@ -111,8 +111,7 @@ def candidates_of(reading: Reading, plan: Plan, prices: Prices | None) -> tuple[
     outside = {need.workload for need in reading.needs} - {work.id for work in problem.workloads} - jobs
     for (workload, gpu_type), reason in reading.refusals.items():
         if workload in wanted or workload in outside:
-            model = own[workload]
-            found.setdefault((workload, gpu_type, model), _ruled_out(workload, gpu_type, model, reason))
+            found.setdefault((workload, gpu_type, own[workload]), _ruled_out(workload, gpu_type, own[workload], reason))
     for need in reading.needs:
         for reason, gpu_type in product(need.alternatives_refused, _types_of(need.workload, found)):
             model = ModelName(reason.subject)

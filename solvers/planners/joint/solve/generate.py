@@ -297,8 +297,9 @@ def _tightened(master: Master, deadline: Deadline, state: Relaxation) -> bool | 
     """Cut off the optimum, if it breaks a cut, and solve again: whether there was time for it."""
     if not master.tighten(state.best):
         return None
-    if (answer := master.programme.solve(max(0.1, deadline.left_s), primal=False)) is not None:
-        state.best, state.centre = answer, fitted(state.centre, master.rows.count)
+    answer, rows = master.programme.solve(max(0.1, deadline.left_s), primal=False), master.rows.count
+    state.best = answer or replace(state.best, row_duals=fitted(state.best.row_duals, rows))
+    state.centre = fitted(state.centre, rows)
     return answer is not None
 
 

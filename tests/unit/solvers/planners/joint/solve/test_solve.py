@@ -10,6 +10,7 @@ import pytest
 from benchmarks.instances.family import family_problem
 from solvers.engines import deadline as deadline_module
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve import generate as generating
 from solvers.planners.joint.solve import solve as solving
 from solvers.planners.joint.solve.generate import Depth, Dive, Generation, Pace, Relaxation, generate
@@ -157,6 +158,26 @@ def test_a_dive_that_takes_all_its_time_is_completed_from_what_is_kept_for_the_b
     assert not found.leaves_short(problem)
     assert found.judged_usd(problem) < 0.5 * (dear_usd + cheap.judged_usd(problem))
     assert not within.over  # something is left for the bound
+
+
+def test_a_dive_goes_on_where_there_was_no_time_for_its_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was known before them has no prices for their rows."""
+    problem, cut = family_problem(200, 48, 1), list[int]()
+    master = Master(problem, Judge(problem))
+    first_layout(problem, master=master)
+    begun = generate(master, Deadline(1e9, 1_000), Pace(rounds=20))
+    assert begun is not None
+    tighten = Master.tighten
+
+    def late(rest: Master, relaxed: Relaxed) -> bool:
+        if found := tighten(rest, relaxed):
+            cut.append(rest.rows.count)
+            monkeypatch.setattr(rest.programme, "solve", lambda *_rest, **_named: None)
+        return found
+
+    monkeypatch.setattr(Master, "tighten", late)
+    assert Dive(Generation(master=master, relaxed=begun.best), Depth()).run(Deadline(1e9, 5_000)).patterns
+    assert cut
 
 
 def test_equal_orders_end_alike() -> None:
