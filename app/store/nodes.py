@@ -79,9 +79,9 @@ def join(session: Session, request: Join) -> NodeState:
     return get(session, request.node)
 
 
-def find(session: Session, node_id: str, *, locked: bool = False) -> NodeState | None:
+def find(session: Session, node_id: str) -> NodeState | None:
     """A node's live state; None when it never joined."""
-    return one(session, NodeState, named("locked_node_state") if locked else named("node_state"), node=node_id)
+    return one(session, NodeState, named("node_state"), node=node_id)
 
 
 def get(session: Session, node_id: str) -> NodeState:

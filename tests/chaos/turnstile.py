@@ -336,6 +336,8 @@ class Turnstile:
         """With what is still under way, as where a promise was seen to be broken."""
         for operation in self.under_way:
             operation.leave()
+            if operation.aside:
+                self.cut(operation)
         for operation in self.under_way:
             operation.join(LEAVING_S)
         self._control.close()
@@ -388,7 +390,8 @@ class Turnstile:
             # Whoever came to a point since may have set free who stood aside.
             for operation in running:
                 operation.aside = operation.aside and self._waits(operation)
-            if all(operation.aside for operation in running) and len(running) < max(1, len(self.under_way)):
+            left = sum(not operation.over for operation in self.under_way)
+            if all(operation.aside for operation in running) and len(running) < max(1, left):
                 for operation in running:
                     operation.has_waited = True
                 return

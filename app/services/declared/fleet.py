@@ -91,7 +91,9 @@ def _repeats(session: Session, request: Join, actor: Actor) -> bool:
     Raises as `join` does.
     """
     _check_request(request, actor)
-    state = nodes.find(session, request.node, locked=True)
+    # The document first, as whoever joins anew does: each would wait for the other.
+    documents.find(session, kinds.NODE, (request.node,), lock=True)
+    state = nodes.find(session, request.node)
     _check_alone(state, request, actor)
     return state is not None and state.boot_id == request.boot_id and state.joined_s < REPEAT_S
 

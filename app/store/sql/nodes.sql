@@ -48,11 +48,6 @@ WHERE uuid = :uuid
 SELECT *, extract(epoch FROM now() - last_report_at)::float8 AS age_s, extract(epoch FROM now() - joined_at)::float8 AS joined_s
 FROM node_states WHERE node_id = :node
 
--- name: locked_node_state
--- The same, and nobody changes it before this transaction has ended.
-SELECT *, extract(epoch FROM now() - last_report_at)::float8 AS age_s, extract(epoch FROM now() - joined_at)::float8 AS joined_s
-FROM node_states WHERE node_id = :node FOR UPDATE
-
 -- name: node_states
 -- The same of every node.
 SELECT *, extract(epoch FROM now() - last_report_at)::float8 AS age_s, extract(epoch FROM now() - joined_at)::float8 AS joined_s

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import func, select
 
+from tests.chaos import turnstile
 from tests.chaos.history import ABSENT, Seen, possible
-from tests.chaos.life import Stage, life_of, missed_after, stage
+from tests.chaos.life import TEMPLATE, Stage, life_of, missed_after, stage
 from tests.chaos.mutants import MUTANTS, Mutant, planted
-from tests.chaos.turnstile import Operation
+from tests.chaos.turnstile import EPOCH, Operation, Turnstile, WatchedDatabase
 from tests.integration.postgres import Server
 from tests.waiting import spend
 
@@ -84,6 +86,43 @@ def test_a_promise_that_is_gone_is_missed(staged: Stage, mutant: Mutant) -> None
     begin = BEGIN.get(mutant.name, 0)
     with planted(mutant):
         assert missed_after(staged, range(begin, begin + MISSED_WITHIN)) is not None
+
+
+@pytest.fixture
+def watched(staged: Stage) -> Iterator[tuple[WatchedDatabase, Turnstile]]:
+    url = staged.server.create("chaos_locks", TEMPLATE)
+    database, gate = WatchedDatabase(url, lambda: EPOCH, pool_size=4), Turnstile(url)
+    yield database, gate
+    gate.close()
+    database.dispose()
+    staged.server.drop("chaos_locks")
+
+
+def test_who_wait_for_each_other_are_told(
+    watched: tuple[WatchedDatabase, Turnstile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the last who could still go on has just ended."""
+    monkeypatch.setattr(turnstile, "STUCK_LOOKS", 20)
+    database, gate = watched
+
+    def locking(*keys: int) -> Operation:
+        def work() -> None:
+            with database.transaction() as session:
+                for key in keys:
+                    session.execute(select(func.pg_advisory_xact_lock(key)))
+
+        operation = Operation(f"locks {keys}", work, seed=0)
+        gate.begin(operation)
+        return operation
+
+    one, other, last = locking(1, 2), locking(2, 1), locking(3)
+    while not (one.aside and other.aside):
+        for operation in (one, other):
+            if operation.point:
+                gate.advance(operation)
+    with pytest.raises(AssertionError, match="all wait for each other"):
+        while last.point:
+            gate.advance(last)
 
 
 def put(value: str, began: int, ended: int | None, *, expected: str | None = None, done: bool | None = True) -> Seen:
