@@ -120,9 +120,13 @@ def test_who_wait_for_each_other_are_told(
         for operation in (one, other):
             if operation.point:
                 gate.advance(operation)
-    with pytest.raises(AssertionError, match="all wait for each other"):
+
+    def end() -> None:
         while last.point:
             gate.advance(last)
+
+    with pytest.raises(AssertionError, match="all wait for each other"):
+        end()
 
 
 def put(value: str, began: int, ended: int | None, *, expected: str | None = None, done: bool | None = True) -> Seen:
