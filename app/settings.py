@@ -68,7 +68,9 @@ class Settings:
     connections_per_peer_max: int = 8_192
     """Of one address, which may be a proxy's."""
     rate_limit_per_s: float = 200.0
-    """Sustained requests per second allowed per token, doubled for bursts; agents are counted apart."""
+    """Sustained requests per second allowed per token, doubled for bursts: a quarter for that of a node, five times as
+    many for others of agents.
+    """
     page_size_max: int = 500
     idempotency_ttl_s: float = 86_400.0
     doorbell_heartbeat_s: float = 20.0

@@ -29,6 +29,8 @@ from app.store.tokens import Purpose, Role, secret_hash
 from solvers.errors import NotFoundError, TransientError
 
 BUCKETS_MAX = 20_000
+BODY_BYTES_PER_S = 2 * 2**20
+"""Of one token, besides the number of its requests: a long body costs as much as many."""
 
 
 class RateLimiter:
@@ -39,10 +41,11 @@ class RateLimiter:
         self._lock = threading.Lock()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, key: str, now_ms: float, spent: float = 1.0) -> None:
-        """Spend one request of `key`, or none, to see if it could. Raises RateLimitedError with the time until the next
-        is free. A rate of 0 limits nothing.
+    def take(self, key: str, now_ms: float, spent: float = 1.0, body_bytes: int = 0) -> None:
+        """Spend one request of `key`, or none, to see if it could, and more for a long body. Raises RateLimitedError
+        with the time until the next is free. A rate of 0 limits nothing.
         """
+        spent += self._rate_per_s * body_bytes / BODY_BYTES_PER_S
         if self._rate_per_s <= 0:
             return
         capacity = max(1.0, 2.0 * self._rate_per_s)
@@ -66,7 +69,10 @@ CERTIFICATE = "certificate"
 CACHE_SIZE_MAX = 20_000
 LATE_MS = 30_000.0
 """Who came within this time is asked about with all others."""
-AGENT_RATE_FACTOR = 5.0
+AGENT_RATE_FACTOR, NODE_RATE_FACTOR = 5.0, 0.25
+"""Many may come with one token to join; what one node has to say fits into a few requests a second, and more of it
+would leave less to others.
+"""
 _SECRET_LENGTH_MAX = 512
 _RANKS = {Role.VIEWER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
 
@@ -132,6 +138,7 @@ class Authenticator:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._people = RateLimiter(rate_limit_per_s)
         self._agents = RateLimiter(rate_limit_per_s * AGENT_RATE_FACTOR)
+        self._nodes = RateLimiter(rate_limit_per_s * NODE_RATE_FACTOR)
 
     def remembered(self, secret: str) -> tuple[bool, Actor | None]:
         """Whether what is remembered of this secret still holds, and whose it is or was."""
@@ -213,10 +220,11 @@ class Authenticator:
             for key, known in self._known.items():
                 self._known[key] = _Known(known.actor, -math.inf, known.used_ms)
 
-    def throttle(self, actor: Actor) -> None:
+    def throttle(self, actor: Actor, body_bytes: int = 0) -> None:
         """Count one request. Raises RateLimitedError."""
         limiter = self._agents if actor.role is Role.AGENT else self._people
-        limiter.take(actor.token_id, self._elapsed_ms())
+        limiter = self._nodes if actor.purpose is Purpose.NODE else limiter
+        limiter.take(actor.token_id, self._elapsed_ms(), body_bytes=body_bytes)
 
     def throttle_stranger(self, host: str, failed: bool = True) -> None:
         """Count one failed attempt of a host, or look whether it may make one. Raises RateLimitedError."""
@@ -254,7 +262,8 @@ async def identify(
     if actor.has_expired:
         authenticator.throttle_stranger(host)
         raise JoinTokenExpiredError("this join token has expired; ask for a new one")
-    authenticator.throttle(actor)
+    length = request.headers.get("content-length", "")
+    authenticator.throttle(actor, int(length[:20]) if length.isdigit() else 0)
     return await _proved(request, authenticator, actor, secret)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_type_hints
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema, SchemaValidator
+from pydantic_core import CoreSchema, SchemaValidator, from_json, to_json
 
 from agents.wire import EdgeReport, Join, LogPiece, NodeReceipt, Report
 from app.errors import Fault, FieldsError, MalformedError, MediaTypeError
@@ -42,7 +42,14 @@ _PATTERNS = {
 }
 _SHOULD = re.compile(r"^\w+ should ")
 _INTEGER_MAX = 2**63 - 1
-FAULTS_MAX = 50
+FAULTS_MAX, RECORDS_MAX = 50, 100
+"""So many are told; in so many records of a body limits are looked for that are broken beside what was told."""
+KEYS_MAX, ERRORS_MAX, RECORD_ERRORS = 4096, 30_000, 40
+"""Of one object. A validator tells all that is wrong at once, of two bytes as much as a whole record lacks: where that
+may be more, it ends with the first wrong one of every list.
+"""
+LONG_BYTES, PART_BYTES_LEAST, VALUE_BYTES_LEAST = 64 * 1024, 24, 8
+"""Of longer bodies the objects and lists, and the values, are counted first; on average none is shorter."""
 
 
 class RequestBody(BaseModel):
@@ -82,8 +89,32 @@ def adapter_of(kind: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(cast("type[Any]", kind))
 
 
+@cache
+def _brief(kind: Hashable) -> SchemaValidator:
+    """The same, which ends with the first wrong item of every list."""
+    return SchemaValidator(_ending_soon(copy.deepcopy(adapter_of(kind).core_schema)))
+
+
+def _ending_soon(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _ending_soon(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") in _LISTS:
+            schema["fail_fast"] = True
+        for key, part in schema.items():
+            if key not in ("metadata", "serialization", "config", "default"):
+                _ending_soon(part)
+    return schema
+
+
+_LISTS = ("list", "tuple", "set", "frozenset")
+
+
 def parse(kind: type[T], body: bytes) -> T:
     """Decode a JSON body into `kind`. Raises MalformedError or FieldsError."""
+    if len(body) > LONG_BYTES:
+        sparse(body)
     refuse_odd_json(body)
     return validate(kind, body)
 
@@ -92,16 +123,43 @@ def validate(kind: type[T], body: bytes) -> T:
     """Like `parse` for types whose own configuration already refuses NaN and infinities; one pass over the bytes."""
     if b"\\u0000" in body:
         raise MalformedError("the body contains the character U+0000")
+    named = cast("Hashable", kind)
+    many = RECORD_ERRORS * body.count(b"{") + body.count(b",") > ERRORS_MAX
+    validator = _brief(named) if many else adapter_of(named)
     try:
-        found: T = adapter_of(cast("Hashable", kind)).validate_json(body, strict=True)
+        found: T = validator.validate_json(body, strict=True)
     except ValidationError as error:
         told = fields_error(error.errors(include_url=False, include_input=False), kind).faults
-        raise FieldsError((*told, *_others(told, kind, body))[:FAULTS_MAX]) from None
+        raise FieldsError((*told, *islice(_others(told, kind, body), FAULTS_MAX - len(told)))) from None
     except RecursionError:
         raise MalformedError("the body is nested too deeply") from None
     except OverflowError:
         raise MalformedError("a number is too large") from None
     return found
+
+
+def sparse(body: bytes) -> Any:
+    """What a long body says, where it is filled as sane ones are; None where it is no JSON. A thousand times its length
+    is made of one that is nothing but braces. Raises MalformedError.
+    """
+    try:
+        plain = from_json(body)
+    except ValueError:
+        return None
+    waiting, parts, values = [plain], 1, 1
+    while waiting:
+        part = waiting.pop()
+        inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        values += len(inner)
+        if isinstance(part, dict) and len(part) > KEYS_MAX:
+            raise MalformedError(f"an object has more than {KEYS_MAX} keys")
+        if values * VALUE_BYTES_LEAST <= len(body):
+            inside = [each for each in inner if isinstance(each, dict | list)]
+            waiting += inside
+            parts += len(inside)
+        if values * VALUE_BYTES_LEAST > len(body) or parts * PART_BYTES_LEAST > len(body):
+            raise MalformedError("the body has more objects, lists or values than its length has room for")
+    return plain
 
 
 def refuse_odd_json(body: bytes) -> None:
@@ -205,7 +263,7 @@ def _others(told: tuple[Fault, ...], kind: object, body: bytes) -> Iterator[Faul
     and stops at the first of them.
     """
     seen = {fault.pointer for fault in told}
-    for pointer, error in _broken(kind, plain_of(body), ""):
+    for pointer, error in _broken(kind, plain_of(body), "", iter(range(RECORDS_MAX))):
         if pointer not in seen:
             seen.add(pointer)
             yield Fault(pointer=pointer, code="value-invalid", detail=error.message)
@@ -219,11 +277,18 @@ def plain_of(body: bytes) -> Any:
         return None
 
 
-def _broken(kind: object, said: object, at: str) -> Iterator[tuple[str, FieldError]]:
+def _broken(kind: object, said: object, at: str, turns: Iterator[int]) -> Iterator[tuple[str, FieldError]]:
+    """Where `said` is a `kind`, or several, as long as there are turns."""
     holder = _holder(kind)
-    for number, part in enumerate(said) if isinstance(said, list) else ():
-        yield from _broken(kind, part, f"{at}/{number}")
-    if holder is None or not is_dataclass(holder) or not isinstance(said, dict):
+    if holder is None or not is_dataclass(holder) or not isinstance(said, list | dict):
+        return
+    if isinstance(said, list):
+        for number, part in enumerate(said):
+            if next(turns, None) is None:
+                return
+            yield from _broken(kind, part, f"{at}/{number}", turns)
+        return
+    if next(turns, None) is None:
         return
     hints = get_type_hints(holder, include_extras=True)
     # Whoever says a field that is not there may mean any that is left out.
@@ -233,7 +298,7 @@ def _broken(kind: object, said: object, at: str) -> Iterator[tuple[str, FieldErr
         known.update((name, read) for read in _readable(hints[name], said[name]))
     yield from ((at + _tail(error.field), error) for error in limits_broken(holder, known))
     for name, part in said.items():
-        yield from _broken(hints.get(name), part, f"{at}/{name}")
+        yield from _broken(hints.get(name), part, f"{at}/{name}", turns)
 
 
 def _readable(kind: Hashable, part: object) -> Iterator[object]:
@@ -413,7 +478,7 @@ class BoundedMessage(Generic[T]):
         self.kind = kind
         schema = copy.deepcopy(TypeAdapter(kind).core_schema)
         _tighten(schema, "")
-        self.schema: CoreSchema = schema
+        self.schema: CoreSchema = _ending_soon(schema)
         self._validator = SchemaValidator(self.schema)
 
     def decode(self, body: bytes) -> T:
@@ -421,6 +486,9 @@ class BoundedMessage(Generic[T]):
         # Most have no backslash, which is found many times faster.
         if b"\\" in body and b"\\u0000" in body:
             raise MalformedError("the body contains the character U+0000")
+        if len(body) > LONG_BYTES and (plain := sparse(body)) is not None:
+            # Every key once: each that nobody knows would be told.
+            body = to_json(plain, inf_nan_mode="constants")
         try:
             found: T = self._validator.validate_json(body, strict=True)
         except ValidationError as error:

@@ -88,5 +88,5 @@ class _Delivery:
             return None
         if authenticator.doubt(actor, shown) is not None:
             return None
-        authenticator.throttle(actor)
+        authenticator.throttle(actor, len(body))
         return await stored(self.way.telemetry, actor, body)

@@ -1,5 +1,9 @@
 """Bodies are read strictly, and every fault points to its place."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from app.api.body import parse, plain_of, pointer_of, require_key
@@ -140,3 +144,72 @@ def test_the_body_must_repeat_the_key() -> None:
     with pytest.raises(FieldsError) as caught:
         require_key("/name", "a", "b")
     assert caught.value.faults[0].pointer == "/name"
+
+
+def _filled(item: bytes, before: bytes = b"", after: bytes = b"") -> bytes:
+    return before + b"[" + b",".join([item] * (500_000 // (len(item) + 1))) + b"]" + after
+
+
+_LISTS = _filled(b'{"replicas":[' + b",".join([b"{}"] * 4000) + b"]}")
+_KEYS = b"[{" + b",".join(b'"%d":1' % number for number in range(50_000)) + b"}]"
+_HOSTILE = {
+    "braces": _filled(b"{}"),
+    "brackets": _filled(b"[]"),
+    "numbers": _filled(b"1"),
+    "records inside": _LISTS,
+    "keys": _KEYS,
+    "a field of braces": _filled(b"{}", b'{"labels":', b"}"),
+    "braces that are long enough": _filled(b"{}" + b" " * 60),
+    "keys often": b"{" + b",".join([b'"a":1'] * 80_000) + b"}",
+}
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_what_is_nothing_but_braces_costs_no_more_than_what_it_says(name: str) -> None:
+    """In a process that may not have much: half a megabyte made 3 GiB of faults, and took minutes."""
+    done = subprocess.run(
+        [sys.executable, "-c", _READS], input=_HOSTILE[name], capture_output=True, check=False, timeout=120
+    )
+    assert done.stdout.split() == [b"refused"] * 4, done.stderr.decode()[-2000:]
+
+
+_READS = """
+import resource, sys
+from app.api import body
+from app.errors import FieldsError, MalformedError
+from solvers.domain.policy import Policy
+from solvers.domain.workload import Service
+looked = []
+limits = body.limits_broken
+body.limits_broken = lambda holder, known: looked.append(holder) or limits(holder, known)
+said = sys.stdin.buffer.read()
+for kind in (Policy, Service, tuple[Policy, ...]):
+    body.adapter_of(kind)
+with open("/proc/self/status") as status:
+    has = next(int(line.split()[1]) for line in status if line.startswith("VmSize")) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (has + 400 * 2**20, resource.RLIM_INFINITY))
+for read in (*(lambda said, kind=kind: body.parse(kind, said) for kind in (Policy, Service, tuple[Policy, ...])),
+             body.decode_reports):
+    looked.clear()
+    try:
+        read(said)
+    except (FieldsError, MalformedError) as error:
+        assert len(getattr(error, "faults", ())) <= body.FAULTS_MAX
+    assert len(looked) <= body.RECORDS_MAX, len(looked)
+    print("refused")
+"""
+
+
+def test_a_long_body_of_sane_length_is_read() -> None:
+    """And where many could be wrong, the first of every list is told."""
+    plain = json.loads(_GOOD)
+    many = [{**plain, "name": f"a-{number}", "labels": ["team=x", "tier=y"]} for number in range(2000)]
+    assert len(parse(tuple[Service, ...], json.dumps(many).encode())) == len(many)
+    for number in (3, 7, 1999):
+        many[number]["rate_rps_declared"] = "many"
+    with pytest.raises(FieldsError) as caught:
+        parse(tuple[Service, ...], json.dumps(many).encode())
+    assert caught.value.faults[0].pointer == "/3/rate_rps_declared"
+    with pytest.raises(FieldsError) as caught:
+        parse(tuple[Service, ...], json.dumps(many[:20]).encode())
+    assert [fault.pointer for fault in caught.value.faults] == ["/3/rate_rps_declared", "/7/rate_rps_declared"]

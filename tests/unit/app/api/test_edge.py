@@ -47,7 +47,7 @@ def test_no_rate_limits_nothing() -> None:
 
 def _request(authenticator: Authenticator) -> Any:
     state = SimpleNamespace(authenticator=authenticator)
-    return SimpleNamespace(app=SimpleNamespace(state=state), client=SimpleNamespace(host="h"), scope={})
+    return SimpleNamespace(app=SimpleNamespace(state=state), client=SimpleNamespace(host="h"), scope={}, headers={})
 
 
 def _bearer(secret: str) -> HTTPAuthorizationCredentials:

@@ -11,7 +11,7 @@ import pytest
 from fastapi.security import HTTPAuthorizationCredentials
 from starlette.requests import Request
 
-from app.api.auth import CACHE_TTL_MS, Authenticator, identify
+from app.api.auth import BODY_BYTES_PER_S, CACHE_TTL_MS, Authenticator, identify
 from app.errors import JoinTokenExpiredError, RateLimitedError, UnauthenticatedError
 from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role
@@ -61,3 +61,24 @@ def test_what_had_expired_is_looked_up_again_though_it_is_tried_all_the_time() -
         asyncio.run(authenticator.refresh())
     assert not holds
     assert asyncio.run(authenticator.look_up("hr_ended")) == found[0]
+
+
+def test_a_nodes_own_token_may_come_less_often_and_long_bodies_cost_more() -> None:
+    """One node leaves the others room, however much it says; who joins shares a token with many."""
+    authenticator = Authenticator(lambda _: (), lambda: 0.0, rate_limit_per_s=20.0)
+
+    def most(actor: Actor, body_bytes: int) -> int:
+        for number in range(1000):
+            try:
+                authenticator.throttle(actor, body_bytes)
+            except RateLimitedError:
+                return number
+        return 1000
+
+    def of(name: str, purpose: Purpose | None, role: Role = Role.AGENT) -> Actor:
+        return replace(ENDED, token_id=name, role=role, purpose=purpose, has_expired=False)
+
+    assert [most(of("a", Purpose.NODE), 0), most(of("b", Purpose.JOIN), 0)] == [10, 200]
+    assert most(of("c", None, Role.OPERATOR), 0) == 40
+    assert most(of("d", Purpose.NODE), BODY_BYTES_PER_S) == 2
+    assert most(of("e", None, Role.OPERATOR), BODY_BYTES_PER_S) == 2
