@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from agents.wire import NodeTarget
-from app.api import body
+from app.api import messages
 from app.api.app import create_app
 from app.api.deps import ApiContext
 from app.clock import SystemClock
@@ -82,7 +82,7 @@ def files() -> Mapping[str, str]:
     found = {"openapi.json": _text(describe_api(application()))}
     for kind in VALUES:
         found[f"schemas/{kind.__name__}.json"] = _described(TypeAdapter(kind).json_schema(), kind)
-    for message in body.MESSAGES.values():
+    for message in messages.MESSAGES.values():
         found[f"schemas/{message.kind.__name__}.json"] = _described(message.json_schema(), message.kind)
     return found
 

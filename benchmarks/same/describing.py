@@ -16,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
-from app.api import body
+from app.api import messages
 from app.api.auth import RULES
 from app.api.body import adapter_of
 from app.api.openapi import BODIES, REF, Route
@@ -60,7 +60,7 @@ def describe_api(app: FastAPI) -> dict[str, Any]:
         schemas.setdefault(name, schema)
     schemas.update(_messages())
     answered = [route.response_model for route in routes if isinstance(route, APIRoute)]
-    describe(schemas, [*answered, *BODIES.values(), Problem, *(message.kind for message in body.MESSAGES.values())])
+    describe(schemas, [*answered, *BODIES.values(), Problem, *(message.kind for message in messages.MESSAGES.values())])
     examples = json.loads(Path(__file__).with_name("examples.json").read_text("utf-8"))
     guards = {route.operation_id or route.unique_id: _guard(route) for route in routes if isinstance(route, APIRoute)}
     for path, operations in spec["paths"].items():
@@ -92,7 +92,7 @@ def _body_schemas() -> dict[str, Any]:
 
 def _messages() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, message in body.MESSAGES.items():
+    for name, message in messages.MESSAGES.items():
         schema = message.json_schema(REF)
         found.update(schema.pop("$defs", {}))
         found[name] = schema

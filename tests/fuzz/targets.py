@@ -21,7 +21,8 @@ from agents.helper.protocol import decode_answer, decode_request
 from agents.mps.daemon import speaks_3
 from agents.mps.protocols import memory_mib_in, number_in, pids_in, shortened
 from agents.wire import NodeReceipt, NodeTarget, WireError, decode, encode
-from app.api.body import JOIN, RECEIPT, decode_edge_reports, decode_reports, parse
+from app.api.body import parse
+from app.api.messages import JOIN, RECEIPT, decode_edge_reports, decode_reports
 from app.client.documents import read_documents
 from app.services.profiles.profiles import read_csv
 from app.store.pages import decode_cursor, encode_cursor

@@ -23,20 +23,10 @@ from app.api.auth import (
     certificate_of,
     require_project,
 )
-from app.api.body import (
-    CSR_LENGTH_MAX,
-    JOIN,
-    LOG_PIECE,
-    RECEIPT,
-    RequestBody,
-    decode_edge_reports,
-    decode_reports,
-    json_of,
-    read_body,
-    require_media_type,
-)
+from app.api.body import RequestBody, json_of, read_body, require_media_type
 from app.api.deps import context_of, deed_of, services_of
 from app.api.forms import HeldTag, Name, NodeKey, Project, answer, etag, tagged
+from app.api.messages import CSR_LENGTH_MAX, JOIN, LOG_PIECE, RECEIPT, decode_edge_reports, decode_reports
 from app.api.openapi import REF, json_body, request_body, router_of
 from app.api.streams import LineStream, RouteBoard, doorbell_stream
 from app.errors import ForbiddenError

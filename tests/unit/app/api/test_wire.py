@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agents.wire import DeviceReport, EdgeReport, Join, NodeReceipt, RateSample, ReplicaReport, Report, encode
-from app.api.body import MESSAGES, REPORT, decode_edge_reports, decode_reports
+from app.api.messages import MESSAGES, REPORT, decode_edge_reports, decode_reports
 from app.errors import FieldsError, MalformedError
 
 
