@@ -38,7 +38,7 @@ _PATTERNS = {
 }
 _SHOULD = re.compile(r"^\w+ should ")
 _INTEGER_MAX = 2**63 - 1
-FAULTS_MAX, RECORDS_MAX = 50, 100
+FAULTS_MAX, RECORDS_MAX = 50, 30
 """So many are told; in so many records of a body limits are looked for that are broken beside what was told."""
 KEYS_MAX, ERRORS_MAX, RECORD_ERRORS = 4096, 30_000, 40
 """Of one object. A validator tells all that is wrong at once, of two bytes as much as a whole record lacks: where that
@@ -286,7 +286,7 @@ def _broken(kind: object, said: object, at: str, turns: Iterator[int]) -> Iterat
         return
     if next(turns, None) is None:
         return
-    hints = get_type_hints(holder, include_extras=True)
+    hints = _hints(holder)
     # Whoever says a field that is not there may mean any that is left out.
     left = () if said.keys() - hints.keys() else (item for item in fields(holder) if item.name not in said)
     known = {item.name: item.default for item in left if item.default is not MISSING}
@@ -295,6 +295,11 @@ def _broken(kind: object, said: object, at: str, turns: Iterator[int]) -> Iterat
     yield from ((at + _tail(error.field), error) for error in limits_broken(holder, known))
     for name, part in said.items():
         yield from _broken(hints.get(name), part, f"{at}/{name}", turns)
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _readable(kind: Hashable, part: object) -> Iterator[object]:
@@ -344,7 +349,7 @@ def _fields_at(kind: object, location: Sequence[int | str]) -> tuple[str, ...]:
         if not inner:
             return ()
         return _fields_at(inner[0], location[1:] if isinstance(kind, GenericAlias) else location)
-    hints = get_type_hints(holder)
+    hints = _hints(holder)
     if not location:
         return tuple(hints)
     return _fields_at(hints.get(str(location[0])), location[1:])
