@@ -196,7 +196,8 @@ def _head(fleet: Document, waiting: Sequence[str] = ()) -> list[Any]:
         return [*lines, "no plan yet", *planning, ""]
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
-    told = filter(None, [f"generation {fleet['generation']} by {plan['planner']}", f"since {since}", plan["gap_told"]])
+    near = plan["gap_told"] and f"when planned {plan['gap_told']}"
+    told = filter(None, [f"generation {fleet['generation']} by {plan['planner']}", f"since {since}", near])
     lines.append(", ".join(told) + unplaced)
     lines += _short_lines(fleet.get("short", ()))
     # Who decides where is no news where one policy decides on everything.

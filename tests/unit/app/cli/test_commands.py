@@ -329,7 +329,7 @@ def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> Non
     assert "cost $1.50/h of $20.00/h, SLO kept: 98.7 %" in out
     assert "WARNING: planned by greedy, standing in for joint; planner joint overran its deadline and was killed" in out
     lines = out.splitlines()
-    at = lines.index(f"generation 7 by greedy, since 00:00:00 UTC, {FAR}, 9 without a place")
+    at = lines.index(f"generation 7 by greedy, since 00:00:00 UTC, when planned {FAR}, 9 without a place")
     # Who that is, how much of its rate, and why.
     assert lines[at + 1] == "vision/big: 12 % of 300 requests/s unserved: t4 has too little SM share left"
     assert lines[at + 9] == "and 1 more without a place: headroom explain WORKLOAD says why of each"
