@@ -55,7 +55,45 @@ def _text(data: bytearray, stream: random.Random) -> None:
         data[quotes[begin] : quotes[begin + 1] + 1] = stream.choice(WORDS)
 
 
-CHANGES: tuple[Callable[[bytearray, random.Random], None], ...] = (_flip, _cut, _repeat, _word, _number, _number, _text)
+def _crowd(data: bytearray, stream: random.Random) -> None:
+    """As many of one short thing as there is room for, as a list or as it is, in place of a part or of everything."""
+    begin = stream.choice((0, stream.randrange(len(data))))
+    end = stream.choice((len(data), begin + stream.randint(1, 40)))
+    thing = stream.choice((*CROWDS, bytes(data[begin : begin + stream.randint(1, 20)])))
+    before, between, after = stream.choice(((b"[", b",", b"]"), (b"", b"", b""), (b"", b"\n", b"\n")))
+    count = (LENGTH_MAX - len(data)) // (len(thing) + len(between))
+    if count > 0:
+        data[begin:end] = before + between.join([thing] * count) + after
+
+
+CROWDS = (
+    b"{}",
+    b"[]",
+    b"1",
+    b'""',
+    b",",
+    b"\n",
+    b'{"a":1}',
+    b'"a":1,',
+    b"a: 1\n",
+    b"- ",
+    b"a{} 1\n",
+    b"# HELP a\n",
+    b" ",
+    b"\t",
+)
+
+
+CHANGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
+    _flip,
+    _cut,
+    _repeat,
+    _word,
+    _number,
+    _number,
+    _text,
+    _crowd,
+)
 
 
 def mutated(seeds: tuple[bytes, ...], stream: random.Random) -> bytes:
