@@ -13,6 +13,7 @@ import itertools
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -173,6 +174,51 @@ class TurnQueue:
             self._leave(next(iter(self.waiting))).set_result(None)
         else:
             self._free += 1
+
+
+AT_ONCE_MAX, IN_LINE_MAX = 8, 256
+"""Of one token: fewer than there are threads and connections to the database, so that slow questions of one leave both
+to others.
+"""
+
+
+class Shares:
+    """Of what is worked on at once, the part of each token; what is more of it waits. On the event loop only."""
+
+    def __init__(self) -> None:
+        self._going: dict[str, int] = {}
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def enter(self, who: str) -> None:
+        """Wait for a place. Raises RateLimitedError where none comes free in time, or too many wait."""
+        going, line = self._going.get(who, 0), self._lines.setdefault(who, deque())
+        if going < AT_ONCE_MAX:
+            self._going[who] = going + 1
+            return
+        if len(line) >= IN_LINE_MAX:
+            raise RateLimitedError("too many requests of this token wait already", 1.0)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.append(turn)
+        try:
+            await asyncio.wait((turn,), timeout=WAIT_S_MAX)
+        except asyncio.CancelledError:
+            if turn.done():
+                self.leave(who)
+            else:
+                line.remove(turn)
+            raise
+        if not turn.done():
+            line.remove(turn)
+            raise RateLimitedError(f"{AT_ONCE_MAX} requests of this token are being worked on, and take long", 1.0)
+
+    def leave(self, who: str) -> None:
+        """Give the place to whoever waits first."""
+        if line := self._lines[who]:
+            line.popleft().set_result(None)
+            return
+        self._going[who] -= 1
+        if not self._going[who]:
+            del self._going[who], self._lines[who]
 
 
 LANES = {"/v1/agent/reports": (256, 256), "/v1/agent/join": (4, 64)}

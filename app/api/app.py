@@ -6,16 +6,16 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
-from app.api.admission import LANES, Door, Lanes, TurnQueue, request_id_of
+from app.api.admission import LANES, Door, Lanes, Shares, TurnQueue, request_id_of
 from app.api.auth import Authenticator
 from app.api.console import catalogue, door, machines, money, overview, reference, sources, workloads
 from app.api.console import plans as plan_pages
@@ -36,7 +36,17 @@ from app.api.openapi import Described
 from app.api.problems import escaped, of_error
 from app.api.reports import PATH, ShortWay
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
-from app.api.streams import ASKING_MAX, FeedThread, Hub, Listener, ReplicaWatch, RouteBoard, RouteReader, StreamRegistry
+from app.api.streams import (
+    ASKING_MAX,
+    PLACE,
+    FeedThread,
+    Hub,
+    Listener,
+    ReplicaWatch,
+    RouteBoard,
+    RouteReader,
+    StreamRegistry,
+)
 from app.clock import new_id
 from app.errors import BodyTooLargeError
 from app.logs import EventLog
@@ -64,6 +74,7 @@ class EdgeOptions:
     log: EventLog
     lane_of: Callable[[str, str, str], TurnQueue | None] = lambda *_: None
     is_ending: Callable[[], bool] = lambda: False
+    shares: Shares = field(default_factory=Shares)
 
 
 class Edge:
@@ -90,6 +101,7 @@ class _Exchange:
         "_scope",
         "_send",
         "_started_ms",
+        "_who",
         "request_id",
         "status",
     )
@@ -106,6 +118,7 @@ class _Exchange:
         self._lags_s: list[float] = []
         self._started_ms = options.elapsed_ms()
         self._headers = dict(scope["headers"])
+        self._who = ""
         self.request_id = request_id_of(self._headers, options.new_id)
         self.status = 0
         self._scope.setdefault("state", {})["request_id"] = self.request_id
@@ -121,7 +134,7 @@ class _Exchange:
         lane = self._options.lane_of(self._scope["method"], self._scope["path"], self._header(b"authorization"))
         try:
             if lane is None:
-                await self._app(self._scope, receive, self.send)
+                await self._in_turn(receive)
             else:
                 await lane.serve(self._app, self._scope, receive, self.send)
         except ClientDisconnect:
@@ -132,6 +145,25 @@ class _Exchange:
             told = escaped(self._options.log, error, request_id=self.request_id, method=method, path=path)
             if self.status == 0:
                 await told(self._scope, self._receive, self.send)
+
+    async def _in_turn(self, receive: Receive) -> None:
+        """Run the application in one of the places of a token; a stream goes on without."""
+        who = self._header(b"authorization").partition(" ")[2].strip() or cookie_parser(self._header(b"cookie")).get(
+            door.COOKIE, ""
+        )
+        if who:
+            await self._options.shares.enter(who)
+            self._who = who
+        self._scope["state"][PLACE] = self._leave
+        try:
+            await self._app(self._scope, receive, self.send)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._who:
+            self._options.shares.leave(self._who)
+            self._who = ""
 
     async def receive(self) -> Message:
         """Count the body, however it is chunked."""
@@ -249,6 +281,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.metrics, app.state.hub = registry, hub
     app.state.streams, app.state.route_board, app.state.live_board = streams, board, live_board
     app.state.log_hub = Hub(log_metrics(registry), ASKING_MAX)
+    app.state.shares = Shares()
     app.state.admission = Lanes(authenticator, context.settings.report_interval_s, context.clock.elapsed_ms)
     app.state.fleet_page = FleetPage(services.meters.look, context.clock.elapsed_ms, context.settings.metrics_fresh_s)
     registry.register(QueueCollector(app.state.admission.ages_s))
@@ -280,6 +313,7 @@ def _add_edge(app: FastAPI, context: ApiContext, metrics: RequestMetrics) -> Non
         log=context.log,
         lane_of=app.state.admission.lane_of,
         is_ending=is_ending,
+        shares=app.state.shares,
     )
     app.add_middleware(Edge, options=options)
 

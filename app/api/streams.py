@@ -127,6 +127,10 @@ class OpenStream:
         self._wake()
 
 
+PLACE = "place"
+"""Under this name the state of a request's scope holds what gives its place among those being worked on to another."""
+
+
 class LineStream(Response):
     """What somebody listens to: a line of JSON as things are, another when they changed, and a comment line while
     nothing happens.
@@ -146,11 +150,12 @@ class LineStream(Response):
         self._line = line
         self._heartbeat_s = heartbeat_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the ASGI signature
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve until the listener or its token goes, there is nothing to hear any more or the process ends. Raises
         RateLimitedError or TransientError when too many streams are open.
         """
         with self._registry.holding(self._opened), self._hub.listened():
+            scope.get("state", {}).get(PLACE, lambda: None)()
             gone = asyncio.ensure_future(_disconnected(receive))
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -19,6 +19,9 @@ from sqlalchemy import event
 
 from agents.wire import encode
 from app.api import admission
+from app.api.admission import AT_ONCE_MAX
+from app.api.app import THREADS_MAX
+from app.services.declared.documents import Documents
 from app.services.seen import telemetry
 from app.store import ingest
 from app.store.engine import Database
@@ -231,3 +234,43 @@ def test_who_joins_anew_and_who_repeats_lock_in_one_order(world: World) -> None:
         wait_until(lambda: connection.execute(BLOCKED).fetchone(), limit_s=DEADLINE_S)
         connection.execute("SELECT 1 FROM node_states FOR UPDATE NOWAIT")
     assert joining.result(DEADLINE_S)[0] == 200
+
+
+def test_slow_questions_of_one_token_leave_places_to_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there are threads come at once and find the database slow; streams take none of the places."""
+    world = build_world(database)
+    may_go_on, going = threading.Event(), [0]
+    read = Documents.page
+
+    def slow(self: Any, *arguments: Any) -> Any:
+        going[0] += 1
+        assert may_go_on.wait(DEADLINE_S)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(Documents, "page", slow)
+    asked = "/v1/nodes?limit=3"
+    with serving(world) as (port, _), ThreadPoolExecutor(THREADS_MAX + 20) as crowd:
+        base = f"http://127.0.0.1:{port}"
+
+        def ask(who: str, path: str) -> int:
+            headers = {"Authorization": f"Bearer {world.secrets[who]}"}
+            return httpx.get(base + path, headers=headers, timeout=DEADLINE_S).status_code
+
+        try:
+            with ExitStack() as streams:
+                for _ in range(AT_ONCE_MAX + 1):
+                    headers = {"Authorization": f"Bearer {world.secrets['viewer']}"}
+                    streams.enter_context(
+                        httpx.stream("GET", f"{base}/v1/events/stream", headers=headers, timeout=DEADLINE_S)
+                    )
+                slowly = [crowd.submit(ask, "viewer", asked) for _ in range(THREADS_MAX + 10)]
+                wait_until(lambda: going[0] == AT_ONCE_MAX)
+                assert [ask("admin", "/v1/nodes/none") for _ in range(5)] == [404] * 5
+                assert going[0] == AT_ONCE_MAX
+                may_go_on.set()
+                assert {each.result() for each in slowly} == {200}
+        finally:
+            may_go_on.set()
+    assert not world.app.state.shares._going

@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from app.api import admission
-from app.api.admission import AGAIN_S_MAX, LANES, LATE_S, PACE_S, Door, Lanes, TurnQueue
+from app.api.admission import AGAIN_S_MAX, AT_ONCE_MAX, LANES, LATE_S, PACE_S, Door, Lanes, Shares, TurnQueue
 from app.api.auth import Authenticator
 from app.errors import RateLimitedError
 from app.services.declared.tokens import Actor
@@ -394,3 +394,46 @@ def test_the_door_answers_for_lanes_that_are_full() -> None:
     assert ask() is not None
     ending[0] = True
     assert ask() is None
+
+
+def _crowd(shares: Shares, count: int) -> list[asyncio.Task[None]]:
+    return [asyncio.ensure_future(shares.enter("token")) for _ in range(count)]
+
+
+def test_what_is_more_than_a_tokens_part_waits_in_turn_and_leaves_nothing_behind() -> None:
+    async def life() -> None:
+        shares = Shares()
+        come = _crowd(shares, AT_ONCE_MAX + 3)
+        await asyncio.sleep(0)
+        assert [each.done() for each in come] == [True] * AT_ONCE_MAX + [False] * 3
+        await asyncio.wait_for(shares.enter("another"), 5.0)
+        come[-2].cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        shares.leave("token")
+        # Handed on, and then cancelled: the next one has it.
+        come[AT_ONCE_MAX].cancel()
+        await asyncio.wait(come)
+        assert [each.cancelled() for each in come[AT_ONCE_MAX:]] == [True, True, False]
+        for _ in range(AT_ONCE_MAX):
+            shares.leave("token")
+        shares.leave("another")
+        assert (shares._going, shares._lines) == ({}, {})
+
+    asyncio.run(life())
+
+
+def test_who_waits_too_long_or_behind_too_many_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "WAIT_S_MAX", 0.05)
+    monkeypatch.setattr(admission, "IN_LINE_MAX", 2)
+
+    async def life() -> None:
+        shares = Shares()
+        come = _crowd(shares, AT_ONCE_MAX + 3)
+        told = await asyncio.gather(*come, return_exceptions=True)
+        assert [type(each) for each in told[AT_ONCE_MAX:]] == [RateLimitedError] * 3
+        for _ in range(AT_ONCE_MAX):
+            shares.leave("token")
+        assert not shares._lines
+
+    asyncio.run(life())
