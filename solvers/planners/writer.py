@@ -265,11 +265,20 @@ def limited(code: ReasonCode, subject: str, names: tuple[str, str], numbers: tup
     return Reason(code=code, subject=subject, facts=tuple(facts))
 
 
+def _numbers(reason: Reason) -> tuple[float, ...]:
+    return tuple(fact.value for fact in reason.facts if not isinstance(fact.value, str))
+
+
 def unplaced_of(need: Need, lack: Lack, blockers: Iterable[Reason]) -> Unplaced:
-    """Say what is lacking, after what left no place for it. A GPU type some of whose devices were looked at is not told
-    to have none.
+    """Say what is lacking, after what left no place for it, of several that differ in numbers alone the least. A GPU
+    type some of whose devices were looked at is not told to have none.
     """
-    told = list(dict.fromkeys(blockers))
+    least: dict[tuple[ReasonCode, str], Reason] = {}
+    for item in blockers:
+        known = least.setdefault((item.code, item.subject), item)
+        if _numbers(item) < _numbers(known):
+            least[item.code, item.subject] = item
+    told = list(least.values())
     looked_at = {item.subject for item in told if item.code is not ReasonCode.NO_DEVICE_OF_TYPE}
     reasons = [item for item in told if item.code is not ReasonCode.NO_DEVICE_OF_TYPE or item.subject not in looked_at]
     if need.kind is WorkloadKind.JOB:

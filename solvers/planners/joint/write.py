@@ -220,16 +220,18 @@ def _of_owner(seats: Seats, number: int) -> Iterator[Reason]:
 
 
 def _of_room(seats: Seats, number: int) -> Iterator[Reason]:
-    problem = seats.floor.problem
+    problem, told = seats.floor.problem, set[str]()
     variants = [at for at, item in enumerate(problem.variants) if item.workload == number]
-    told: set[str] = set()
     for pool, item in enumerate(problem.pools):
         if item.gpu_type in told or not problem.allowed[pool, variants].any():
             continue
         told.add(item.gpu_type)
-        idle = sum(seats.patterns[device] is None for device in seats.floor.devices(pool))
-        code = ReasonCode.POWER_CAP if idle and problem.caps else ReasonCode.NO_SHARE_LEFT
-        yield Reason(code=code, subject=item.gpu_type, facts=(Fact(name="devices_idle", value=float(idle)),))
+        idle = [device for device in seats.floor.devices(pool) if seats.patterns[device] is None]
+        left_w = float(seats.lefts_at(np.array(idle, dtype=np.int64)).max(initial=-math.inf))
+        numbers = (("devices_idle", float(len(idle))), ("power_w_left", left_w))
+        code = ReasonCode.POWER_CAP if math.isfinite(left_w) else ReasonCode.NO_SHARE_LEFT
+        facts = tuple(Fact(name=name, value=value) for name, value in numbers if math.isfinite(value))
+        yield Reason(code=code, subject=item.gpu_type, facts=facts)
 
 
 NO_ENVELOPE = Envelope(batch_min=1, batch_max=1, clock_mhz_sm_min=1, clock_mhz_sm_max=1)

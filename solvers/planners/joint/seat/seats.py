@@ -104,9 +104,7 @@ def floor_of(reading: Reading) -> Floor:
             if item.variant is not None
         ]
         if found:
-            held[number[device]] = tuple(
-                sorted(found, key=lambda item: (item.variant, item.share_pct, item.memory_mib))
-            )
+            held[number[device]] = tuple(sorted(found, key=lambda one: (one.variant, one.share_pct, one.memory_mib)))
     domain_of, room_w = _domains(reading.snapshot, reading.fleet, number)
     return Floor(
         problem=problem,

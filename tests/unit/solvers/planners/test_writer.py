@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.domain.evidence import Reason, ReasonCode
+from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ReplicaId
 from solvers.domain.plan import Assignment
 from solvers.planners.base import Budget, PlannerSpec, PlanRequest
@@ -105,3 +105,16 @@ def test_a_type_whose_devices_are_full_is_not_told_to_have_none() -> None:
     absent = Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject="t4")
     told = unplaced_of(NEED, Lack(rate_rps=1.0), (none, full, absent)).reasons
     assert told == (full, absent)
+
+
+def test_of_refusals_that_differ_in_numbers_the_least_is_told() -> None:
+    """A planner tries larger replicas first: that not even the least had a place says it of all."""
+
+    def refusal(code: ReasonCode, share_pct: float, power_w: float) -> Reason:
+        facts = (Fact(name="share_pct_sm", value=share_pct), Fact(name="power_w", value=power_w))
+        return Reason(code=code, subject="t4", facts=facts)
+
+    blockers = [refusal(ReasonCode.POWER_CAP, share, 2.0 * share) for share in (80.0, 10.0, 40.0)]
+    other = refusal(ReasonCode.NO_SHARE_LEFT, 100.0, 1.0)
+    told = unplaced_of(NEED, Lack(rate_rps=1.0), (*blockers, other)).reasons
+    assert told == (blockers[1], other)

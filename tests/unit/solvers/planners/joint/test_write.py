@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import DeviceId, ModelName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.workload import WorkloadKind
+from solvers.planners.joint import write
 from solvers.planners.joint.reading.formulation import Stands
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.write import Batches, Member
@@ -86,3 +88,15 @@ def test_another_share_is_another_process() -> None:
 def test_the_envelope_ends_where_the_promise_does() -> None:
     found = member(one(20.0, limit_ms=60.0), None)
     assert (batch(found), found.envelope.batch_min, found.envelope.batch_max) == (1, 1, 1)
+
+
+def test_a_power_cap_is_blamed_for_idle_devices_that_it_covers_alone() -> None:
+    """With the most that it leaves to one of them."""
+    of = problem(devices=(2,))
+    for nodes, code, more in (
+        ((1, 7.0), ReasonCode.POWER_CAP, {"power_w_left": 7.0}),
+        (None, ReasonCode.NO_SHARE_LEFT, {}),
+    ):
+        seats = Seats.empty(floor(of, nodes=nodes))
+        (why,) = write._of_room(seats, 0)
+        assert (why.code, {fact.name: fact.value for fact in why.facts}) == (code, {"devices_idle": 2.0, **more})
