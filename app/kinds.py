@@ -150,7 +150,14 @@ PROJECT = Kind(
     rank=0,
     writers=Audience.ADMINISTRATORS,
     has_default=True,
-    listed=("description", "quota_gpus", "quota_replicas_min", "quota_budget_usd_per_h", "priority_max"),
+    listed=(
+        "description",
+        "quota_gpus",
+        "quota_replicas_min",
+        "quota_budget_usd_per_h",
+        "quota_workloads",
+        "priority_max",
+    ),
 )
 POWER_CAP = Kind(
     name="power-cap",

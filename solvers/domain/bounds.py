@@ -1,8 +1,8 @@
 """What a project's workloads ask for beyond what its document allows.
 
-Each workload's priority, the replicas that all its services keep at least, and what they may cost by their own budgets
-are bounded here; GPUs are the planners' to bound (`quota_gpus`). A bound looks at documents alone, so that one rule
-judges what is written, what is only tried on paper, and what stands.
+How many there are, each one's priority, the replicas that all services keep at least, and what they may cost by their
+own budgets are bounded here; GPUs are the planners' to bound (`quota_gpus`). A bound looks at documents alone, so that
+one rule judges what is written, what is only tried on paper, and what stands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _BOUNDS = {
     "priority": "priority_max",
     "replicas_min": "quota_replicas_min",
     "budget_usd_per_h": "quota_budget_usd_per_h",
+    "name": "quota_workloads",
 }
+"""By the field that is at fault: a name too many is no fault of any other."""
 _ROUNDING = 1e-9
 
 
@@ -31,7 +33,9 @@ def exceeded(
         bound = _BOUNDS[field]
         limit: float | None = getattr(bounded.get(name), bound, None)
         if limit is not None and asked > limit * (1 + _ROUNDING) and asked > stood[name, field, whose]:
-            said = f"{field} {asked:g}" if asked < math.inf else f"no {field}"
+            said = (
+                f"{asked:g} of them" if field == "name" else f"{field} {asked:g}" if asked < math.inf else f"no {field}"
+            )
             yield field, f"{whose}: {said}, where {bound} of project {name} is {limit:g}"
 
 
@@ -41,6 +45,7 @@ def _asked(works: Iterable[Work]) -> dict[tuple[ProjectName, str, str], float]:
     for work in works:
         whose = f"{type(work).__name__} {work.id}"
         found[work.project, "priority", whose] = work.priority
+        found[work.project, "name", "services, jobs and tasks"] += 1
         if isinstance(work, Service):
             found[work.project, "replicas_min", "all services"] += work.replicas_min
             # Without a budget of its own a service may cost anything.

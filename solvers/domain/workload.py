@@ -274,6 +274,7 @@ class Project:
     quota_budget_usd_per_h: Annotated[float | None, NOT_NEGATIVE] = late(None)
     """With it, every service has a budget of its own."""
     priority_max: Annotated[int | None, within(0, 1000)] = late(None)
+    quota_workloads: Annotated[int | None, NOT_NEGATIVE] = late(None)
     environment_allowed: Annotated[tuple[str, ...], DISTINCT] = late(())
     """Variables that its workers may be given though they steer programs, where a node's owner allows them, too."""
     labels: Labels = late(())
@@ -286,6 +287,5 @@ class Project:
     @property
     def bounded(self) -> bool:
         """Whether what its workloads may declare is bounded."""
-        return any(
-            item is not None for item in (self.quota_replicas_min, self.quota_budget_usd_per_h, self.priority_max)
-        )
+        quotas = (self.quota_replicas_min, self.quota_budget_usd_per_h, self.quota_workloads)
+        return any(item is not None for item in (*quotas, self.priority_max))

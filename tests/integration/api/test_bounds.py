@@ -122,6 +122,18 @@ def test_sums_are_over_all_services_of_one_project(world: World) -> None:
     assert world.call("PUT", "/v1/services/other/vision", plain=spec(other)).status_code == 201
 
 
+def test_services_jobs_and_tasks_are_counted_together(world: World) -> None:
+    bound(world, quota_workloads=2)
+    assert put(world, "one").status_code == 201
+    assert world.call("POST", "/v1/tasks", TENANT, plain=TASK).status_code == 201
+    refused(put(world, "two"), "/name", "3 of them", "quota_workloads", "is 2")
+    job = spec(builders.job())
+    refused(world.call("PUT", f"/v1/jobs/{OWN}/train", TENANT, plain=job), "/name", "3 of them")
+    assert put(world, "one", priority=7).status_code == 200
+    assert world.call("DELETE", f"/v1/services/{OWN}/one").status_code == 204
+    assert put(world, "two").status_code == 201
+
+
 def test_a_lowered_bound_lets_stand_what_stands_and_tells_it(world: World) -> None:
     assert put(world, priority=900, replicas_min=8).status_code == 201
     assert put(world, "speech", priority=100, replicas_min=2).status_code == 201
@@ -292,4 +304,4 @@ def test_projects_are_listed_with_their_bounds(world: World, capsys: pytest.Capt
         assert run(["get", "projects", *at]) == 0
     (title, *rows) = capsys.readouterr().out.splitlines()
     assert "priority_max" in title
-    assert [row.split() for row in rows if row.split()[0] == OWN] == [[OWN, "-", "-", "-", "12.5", "200"]]
+    assert [row.split() for row in rows if row.split()[0] == OWN] == [[OWN, "-", "-", "-", "12.5", "-", "200"]]

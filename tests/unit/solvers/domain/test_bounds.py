@@ -17,10 +17,14 @@ from tests import builders
 DEMO = Project(name=ProjectName("demo"))
 PRIORITIES, REPLICAS, DOLLARS = st.integers(0, 1000), st.integers(0, 16), st.integers(1, 400).map(lambda n: n / 4)
 BOUNDED = st.builds(
-    lambda priority, replicas, usd: replace(
-        DEMO, priority_max=priority, quota_replicas_min=replicas, quota_budget_usd_per_h=usd
+    lambda priority, replicas, usd, count: replace(
+        DEMO,
+        priority_max=priority,
+        quota_replicas_min=replicas,
+        quota_budget_usd_per_h=usd,
+        quota_workloads=count,
     ),
-    st.none() | PRIORITIES, st.none() | st.integers(0, 40), st.none() | DOLLARS,
+    st.none() | PRIORITIES, st.none() | st.integers(0, 40), st.none() | DOLLARS, st.none() | st.integers(0, 5),
 )  # fmt: skip
 SERVICES = st.builds(
     lambda name, priority, replicas, usd: builders.service(
@@ -38,6 +42,7 @@ def standing(works: list[Work]) -> dict[str, float]:
         "priority_max": max((work.priority for work in works), default=0),
         "quota_replicas_min": sum(work.replicas_min for work in services),
         "quota_budget_usd_per_h": sum(one.budget_usd_per_h or math.inf for one in services),
+        "quota_workloads": len({(type(work), work.name) for work in works}),
     }
 
 
@@ -52,6 +57,7 @@ def test_no_accepted_write_leads_further_beyond(project: Project, first: list[Wo
         own = max((item.priority for item in before if (type(item), item.name) == (type(work), work.name)), default=0)
         worse = {bound for bound, limit in limits.items() if now[bound] > limit and now[bound] > was[bound]}
         assert ("replicas_min" in refused) == ("quota_replicas_min" in worse)
+        assert ("name" in refused) == ("quota_workloads" in worse)
         assert ("priority" in refused) == (work.priority > max(limits.get("priority_max", math.inf), own))
         if not refused:
             assert not worse
@@ -67,7 +73,7 @@ def test_what_stands_may_stand_and_shrink(project: Project, works: list[Work]) -
 
 
 def test_every_bound_names_itself_the_value_and_the_project() -> None:
-    project = replace(DEMO, priority_max=5, quota_replicas_min=1, quota_budget_usd_per_h=2.5)
+    project = replace(DEMO, priority_max=5, quota_replicas_min=1, quota_budget_usd_per_h=2.5, quota_workloads=2)
     works = [
         builders.service("a", replicas_min=2, budget_usd_per_h=3.0),
         builders.service("b", priority=1),
@@ -77,6 +83,7 @@ def test_every_bound_names_itself_the_value_and_the_project() -> None:
         "priority": "TrainingJob demo/train: priority 10, where priority_max of project demo is 5",
         "replicas_min": "all services: replicas_min 3, where quota_replicas_min of project demo is 1",
         "budget_usd_per_h": "Service demo/b: no budget_usd_per_h, where quota_budget_usd_per_h of project demo is 2.5",
+        "name": "services, jobs and tasks: 3 of them, where quota_workloads of project demo is 2",
     }
 
 
