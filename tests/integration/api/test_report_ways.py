@@ -596,7 +596,7 @@ def test_whoever_sends_too_much_is_told_alike(ways: Ways, monkeypatch: pytest.Mo
     for way in ways.ways:
         authenticator = way.world.app.state.authenticator
         now_ms = authenticator._elapsed_ms()
-        monkeypatch.setattr(authenticator, "_agents", RateLimiter(0.5))
+        monkeypatch.setattr(authenticator, "_nodes", RateLimiter(0.5))
         monkeypatch.setattr(authenticator, "_elapsed_ms", lambda now_ms=now_ms: now_ms)
     told = ways.compare(Sent(pieces=[_whole(ways, PLAIN, _body()) * 3 + HEALTH]))
     assert [each.status for each in told] == [200, 429, 429, 200]
