@@ -600,7 +600,7 @@ def test_whoever_sends_too_much_is_told_alike(ways: Ways, monkeypatch: pytest.Mo
         monkeypatch.setattr(authenticator, "_elapsed_ms", lambda now_ms=now_ms: now_ms)
     told = ways.compare(Sent(pieces=[_whole(ways, PLAIN, _body()) * 3 + HEALTH]))
     assert [each.status for each in told] == [200, 429, 429, 200]
-    assert dict(told[1].fields)["retry-after"] == "2"
+    assert dict(told[1].fields)["retry-after"] == "3"
 
 
 HELD = f"{OWN}/vision#0"
