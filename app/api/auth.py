@@ -263,7 +263,9 @@ async def identify(
         authenticator.throttle_stranger(host)
         raise JoinTokenExpiredError("this join token has expired; ask for a new one")
     length = request.headers.get("content-length", "")
-    authenticator.throttle(actor, int(length[:20]) if length.isdigit() else 0)
+    # Who does not say how long it is may send as much as a burst has.
+    unsaid = 2 * BODY_BYTES_PER_S if "transfer-encoding" in request.headers else 0
+    authenticator.throttle(actor, int(length[:20]) if length.isdigit() else unsaid)
     return await _proved(request, authenticator, actor, secret)
 
 

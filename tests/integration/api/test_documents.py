@@ -286,6 +286,16 @@ def test_a_token_that_asks_too_often_waits(database: Any) -> None:
     assert slow.call("GET", "/v1/nodes", "operator").status_code == 200
 
 
+def test_a_body_of_untold_length_costs_a_whole_burst(database: Any) -> None:
+    slow = build_world(database, rate_limit_per_s=100.0)
+    plain = json.dumps(spec(builders.service())).encode()
+    headers = {"Authorization": f"Bearer {slow.secrets['admin']}", "Content-Type": "application/json"}
+    statuses = [slow.client.request("PUT", VISION, content=plain, headers=headers).status_code for _ in range(3)]
+    assert statuses == [201, 200, 200]
+    statuses = [slow.client.request("PUT", VISION, content=iter([plain]), headers=headers).status_code for _ in "ab"]
+    assert statuses == [200, 429]
+
+
 def test_every_change_is_in_the_audit_trail_and_reading_leaves_none(world: World) -> None:
     def trail() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = world.call("GET", f"/v1/events?subject=services/{OWN}/vision").json()["items"]
