@@ -103,7 +103,7 @@ class FleetGoverning:
             if process.item.replica in state.replicas and process.state is not ReplicaState.DRAINING:
                 batch = state.batch(process.item.replica)
                 if batch != process.batch:
-                    process.batch = batch
+                    process.become(process.item, batch, self.state.now_s)
                     self.state.touch(cell)
         if governed.envelope.clocks_mhz_sm and cell.clock_mhz != state.setting.clock_mhz_sm:
             cell.governed_clock_mhz = state.setting.clock_mhz_sm

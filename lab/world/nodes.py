@@ -17,7 +17,7 @@ import numpy as np
 from agents.devices.base import needed_pct_sm
 from lab.world.ledger import Usage
 from lab.world.queues import Carried
-from lab.world.state import Priority, Process, State, TargetByDevice, WorldDevice, WorldNode, may_swap
+from lab.world.state import Held, Priority, Process, State, TargetByDevice, WorldDevice, WorldNode, may_swap
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import ReplicaId, ServiceId
 from solvers.domain.plan import Assignment
@@ -71,7 +71,8 @@ class SwappedMemory:
         return moved
 
     def _move(self, process: Process, more_mib: int) -> None:
-        process.item = replace(process.item, memory_mib_limit=process.item.memory_mib_limit + more_mib)
+        item = replace(process.item, memory_mib_limit=process.item.memory_mib_limit + more_mib)
+        process.become(item, process.batch, self.state.now_s)
         process.pause_s += swap_s(process.cell.truth, abs(more_mib))
         self.moved_mib += abs(more_mib)
         self.state.touch(process.cell)
@@ -149,7 +150,7 @@ class WorldNodes:
         if not self.state.replicas[item.replica]:
             del self.state.replicas[item.replica]
         self.stops += 1
-        self.usages.append(self._usage(process, self.state.now_s))
+        self.usages += self._usages(process, self.state.now_s)
         work = self.state.works.get(item.workload)
         if work is not None and work.ended_s is None and process.state is not ReplicaState.STARTING:
             work.evictions += 1
@@ -165,7 +166,8 @@ class WorldNodes:
     def standing_usages(self) -> list[Usage]:
         """What has not ended, as if it ended now."""
         now_s = self.state.now_s
-        return [self._usage(each, now_s) for cell in self.state.cells.values() for each in cell.processes]
+        standing = (each for cell in self.state.cells.values() for each in cell.processes)
+        return [usage for process in standing for usage in self._usages(process, now_s)]
 
     def _wanted(self, cell: WorldDevice) -> dict[ReplicaId, Assignment]:
         items = cell.host.heard.by_device.get(cell.id, {})
@@ -187,8 +189,8 @@ class WorldNodes:
         for process in tuple(cell.processes):
             if process.serial in kept:
                 # Its memory moves later, and only where there is room.
-                process.item = replace(wanted[process.item.replica], memory_mib_limit=process.item.memory_mib_limit)
-                process.batch = process.item.batch
+                item = replace(wanted[process.item.replica], memory_mib_limit=process.item.memory_mib_limit)
+                process.become(item, item.batch, self.state.now_s)
                 if instantly:
                     self._ready(process)
             elif instantly:
@@ -335,18 +337,24 @@ class WorldNodes:
         at_s = done_s if process.waiting <= DUST else now_s + DRAIN_LOOK_S
         self.state.kernel.at(min(at_s, process.drain_until_s), Priority.READY, lambda: self._look(process))
 
-    def _usage(self, process: Process, end_s: float) -> Usage:
+    def _usages(self, process: Process, end_s: float) -> list[Usage]:
+        """One for each stretch of its time in which it held the same."""
+        held = (*process.before, Held(end_s, process.item.memory_mib_limit, process.batch))
+        begins_s = (process.begun_s, *(each.until_s for each in process.before))
+        return [self._usage(process, begin_s, each) for begin_s, each in zip(begins_s, held, strict=True)]
+
+    def _usage(self, process: Process, begin_s: float, held: Held) -> Usage:
         item, cell = process.item, process.cell
         memory_gb = cell.device.memory_mib / MIB_PER_GB
-        used = min(float(item.memory_mib_limit), self.memory_mib(item.model, item.batch))
+        used = min(float(held.memory_mib_limit), self.memory_mib(item.model, held.batch))
         return Usage(
             gpu=cell.id,
             price_per_gb_s=cell.usd_per_h / SECONDS_PER_HOUR / memory_gb,
             memory_gb_gpu=memory_gb,
-            memory_gb_reserved=item.memory_mib_limit / MIB_PER_GB,
+            memory_gb_reserved=held.memory_mib_limit / MIB_PER_GB,
             memory_gb_used=used / MIB_PER_GB,
-            begin_s=process.begun_s,
-            end_s=end_s,
+            begin_s=begin_s,
+            end_s=held.until_s,
             whole_gpu=process.serial not in self.in_turns
             and (item.share_pct_sm >= 100 or cell.mode is DeviceMode.DEDICATED),
         )

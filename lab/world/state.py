@@ -91,6 +91,15 @@ class Meter:
     """Only single requests have one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a process held until a moment, from the end of the one before or from its begin."""
+
+    until_s: float
+    memory_mib_limit: int
+    batch: int
+
+
 @dataclass(slots=True, eq=False)
 class Process:
     """One process of a replica. `batch` is what it has been told last, `queue` what waits in fluid mode."""
@@ -114,6 +123,15 @@ class Process:
     """Seconds at work and batches on the meter before the stretch that is simulated."""
     report: Meter = field(default_factory=Meter)
     period: Meter = field(default_factory=Meter)
+    before: list[Held] = field(default_factory=list)
+    """What it held before what it holds now: each is billed for its own time."""
+
+    def become(self, item: Assignment, batch: int, now_s: float) -> None:
+        """Take another item or batch while it runs; what it held for no time is forgotten."""
+        since_s = self.before[-1].until_s if self.before else self.begun_s
+        if (item.memory_mib_limit, batch) != (self.item.memory_mib_limit, self.batch) and now_s > since_s:
+            self.before.append(Held(now_s, self.item.memory_mib_limit, self.batch))
+        self.item, self.batch = item, batch
 
     @property
     def waiting(self) -> float:

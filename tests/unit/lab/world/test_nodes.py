@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from agents.loop.steps import next_steps
-from lab.world.nodes import DRAIN_S_MAX, WorldNodes
+from lab.world.ledger import bill
+from lab.world.nodes import DRAIN_S_MAX, MIB_PER_GB, WorldNodes
 from lab.world.queues import Carried
 from lab.world.state import Leave, Process, State, TargetByDevice
 from lab.world.world import state_of
@@ -194,6 +195,34 @@ def test_usage_is_kept_for_the_bill() -> None:
     assert (usage.begin_s, usage.end_s, usage.whole_gpu) == (0.0, 60.0, True)
     assert usage.memory_gb_used == pytest.approx(1500.0 * 1.048576e-3)
     assert usage.price_per_gb_s * usage.memory_gb_gpu * 3600.0 == pytest.approx(fleet.state.cells[FIRST].usd_per_h)
+
+
+def test_every_stretch_is_billed_by_the_batch_that_was_held_in_it() -> None:
+    fleet = Fleet()
+    fleet.nodes.memory_mib = lambda model, batch: 1000.0 + 100.0 * batch
+    fleet.tell(replica(batch=4, memory_mib_limit=4000), instantly=True)
+    fleet.wait(60.0)
+    fleet.tell(replica(batch=16, memory_mib_limit=4000))
+    fleet.wait(10.0)
+    told = [(each.begin_s, each.end_s, each.memory_gb_used * MIB_PER_GB) for each in fleet.nodes.standing_usages()]
+    assert told == [(0.0, 60.0, pytest.approx(1400.0)), (60.0, 70.0, pytest.approx(2600.0))]
+    price = fleet.state.cells[FIRST].usd_per_h / 3600.0
+    assert bill(fleet.nodes.standing_usages()).occupied == pytest.approx(price * 70.0)
+
+
+def test_a_batch_moved_between_plans_is_billed_and_what_lasted_no_time_is_not() -> None:
+    fleet = Fleet()
+    fleet.nodes.memory_mib = lambda model, batch: 1000.0 + 100.0 * batch
+    fleet.tell(replica(batch=4, memory_mib_limit=4000), instantly=True)
+    process = fleet.one()
+    fleet.wait(30.0)
+    for batch in (16, 8):
+        process.become(process.item, batch, fleet.state.now_s)
+    fleet.wait(10.0)
+    fleet.tell()
+    fleet.state.kernel.happen()
+    told = [(each.seconds, each.memory_gb_used * MIB_PER_GB) for each in fleet.nodes.usages]
+    assert told == [(30.0, pytest.approx(1400.0)), (10.0, pytest.approx(1800.0))]
 
 
 CHANGES = (
