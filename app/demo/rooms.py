@@ -33,10 +33,10 @@ class Order:
     demo: bool = True
 
 
-def address_of(settings: Settings) -> str:
+def address_of(settings: Settings, scheme: str = "http") -> str:
     """Where a browser on this machine finds an API that listens as these settings say."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    return f"{scheme}://[{host}]:{settings.port}" if ":" in host else f"{scheme}://{host}:{settings.port}"
 
 
 class LocalRooms:

@@ -7,7 +7,6 @@ import resource
 import shutil
 import stat
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from app.cli.doctor.checks import Check, Symptom, odd, unseen, well, wrong
@@ -87,23 +86,38 @@ def _disk(home: Path) -> Symptom:
 
 
 def _port(settings: Settings) -> Symptom:
-    from app.demo.rooms import address_of
     from app.demo.supervisor import check_port
-    from headroom_client import Client, ClientError
     from solvers.errors import StateError
 
     place = f"{settings.host}:{settings.port}"
     try:
         check_port(settings.host, settings.port)
     except StateError as error:
-        with (
-            suppress(ClientError, ValueError),
-            Client(address_of(settings), "", timeout_s=ANSWER_S, attempts_max=1) as client,
-        ):
-            if client.call("GET", "/v1/health").body == {"status": "ok"}:
-                return well(f"the API has {place}")
-        return wrong(error.message, "end what listens there, or choose another port with HEADROOM_PORT")
+        spoken = [scheme for scheme in ("https", "http") if _is_api(settings, scheme)]
+        if not spoken:
+            return wrong(error.message, "end what listens there, or choose another port with HEADROOM_PORT")
+        if settings.tls and spoken == ["http"]:
+            return wrong(
+                f"the API has {place}, without TLS, though HEADROOM_TLS is set here", "set it for the API, too"
+            )
+        return well(f"the API has {place}{', over TLS' if 'https' in spoken else ''}")
     return well(f"{place} is free")
+
+
+def _is_api(settings: Settings, scheme: str) -> bool:
+    """Whether one answers there that speaks so. Nothing is told to it, so that its certificate is not looked at: whom
+    this user believes is asked by the look at the API.
+    """
+    import httpx
+
+    from app.demo.rooms import address_of
+
+    try:
+        health = f"{address_of(settings, scheme)}/v1/health"
+        answer = httpx.get(health, verify=False, trust_env=False, timeout=ANSWER_S)  # noqa: S501 - as said above
+        return bool(answer.json() == {"status": "ok"})
+    except (httpx.HTTPError, ValueError):
+        return False
 
 
 def _descriptors(settings: Settings) -> Symptom:

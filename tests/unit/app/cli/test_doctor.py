@@ -6,11 +6,13 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 
 from agents import doctor as agents_doctor
 from agents.state import StateDirectory
+from app.authority import Authority
 from app.cli.doctor import database, deployment
 from app.cli.doctor.checks import Check, Grade, Symptom, told_skew, well
 from app.settings import Settings
@@ -83,6 +86,65 @@ def test_a_port_that_somebody_else_has(headroom: Headroom, home: Path, monkeypat
         monkeypatch.setenv("HEADROOM_PORT", str(other.getsockname()[1]))
         line = told(headroom)["port"]
     assert (line["state"], "end what listens" in line["todo"]) == ("wrong", True)
+
+
+@contextmanager
+def an_api(tls: bool, folder: Path) -> Iterator[int]:
+    """The port of what answers as an API does, with a certificate that nobody here believes, or without any."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"status": "ok"}'
+            self.send_response_only(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Not to standard error."""
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    server.timeout = 5.0
+    if tls:
+        authority = Authority(folder / "authority.pem")
+        authority.create()
+        pair = folder / "pair.pem"
+        pair.write_text(authority.server_pair(("localhost",))[0])
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("speaks_tls", "wants_tls", "said"),
+    [
+        (False, "0", "well: the API has 127.0.0.1:{}"),
+        (True, "1", "well: the API has 127.0.0.1:{}, over TLS"),
+        (
+            True,
+            "0",
+            "well: the API has 127.0.0.1:{}, over TLS",
+        ),  # as `headroom serve --tls` is told by its option alone
+        (False, "1", "wrong: the API has 127.0.0.1:{}, without TLS, though HEADROOM_TLS is set here"),
+    ],
+)
+def test_a_port_that_the_api_has_with_and_without_tls(
+    headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch, speaks_tls: bool, wants_tls: str, said: str
+) -> None:
+    with an_api(speaks_tls, home.parent) as port:
+        monkeypatch.setenv("HEADROOM_PORT", str(port))
+        monkeypatch.setenv("HEADROOM_TLS", wants_tls)
+        line = told(headroom)["port"]
+    assert f"{line['state']}: {line['found']}" == said.format(port)
 
 
 def test_too_few_open_files_an_old_python_and_missing_libraries(
