@@ -189,11 +189,14 @@ class Shares:
         self._going: dict[str, int] = {}
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
 
+    def is_full(self, who: str) -> bool:
+        return self._going.get(who, 0) >= AT_ONCE_MAX
+
     async def enter(self, who: str) -> None:
         """Wait for a place. Raises RateLimitedError where none comes free in time, or too many wait."""
-        going, line = self._going.get(who, 0), self._lines.setdefault(who, deque())
-        if going < AT_ONCE_MAX:
-            self._going[who] = going + 1
+        line = self._lines.setdefault(who, deque())
+        if not self.is_full(who):
+            self._going[who] = self._going.get(who, 0) + 1
             return
         if len(line) >= IN_LINE_MAX:
             raise RateLimitedError("too many requests of this token wait already", 1.0)
@@ -219,6 +222,28 @@ class Shares:
         self._going[who] -= 1
         if not self._going[who]:
             del self._going[who], self._lines[who]
+
+
+class Place:
+    """One request's; kept until it is left, once."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._who: str | None = None
+
+    async def take(self, who: str) -> bool:
+        """Wait for a place of theirs; whether it had to. Raises RateLimitedError."""
+        if self._who is not None:
+            return False
+        waited = self._shares.is_full(who)
+        await self._shares.enter(who)
+        self._who = who
+        return waited
+
+    def leave(self) -> None:
+        if self._who is not None:
+            self._shares.leave(self._who)
+            self._who = None
 
 
 LANES = {"/v1/agent/reports": (256, 256), "/v1/agent/join": (4, 64)}

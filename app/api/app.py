@@ -11,12 +11,12 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
-from starlette.requests import ClientDisconnect, cookie_parser
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
-from app.api.admission import LANES, Door, Lanes, Shares, TurnQueue, request_id_of
-from app.api.auth import Authenticator
+from app.api.admission import LANES, Door, Lanes, Place, Shares, TurnQueue, request_id_of
+from app.api.auth import PLACE, Authenticator
 from app.api.console import catalogue, door, machines, money, overview, reference, sources, workloads
 from app.api.console import plans as plan_pages
 from app.api.deps import ApiContext, Services
@@ -38,7 +38,6 @@ from app.api.reports import PATH, ShortWay
 from app.api.routers import agent, documents, plans, profiles, seen, tokens
 from app.api.streams import (
     ASKING_MAX,
-    PLACE,
     FeedThread,
     Hub,
     Listener,
@@ -101,7 +100,6 @@ class _Exchange:
         "_scope",
         "_send",
         "_started_ms",
-        "_who",
         "request_id",
         "status",
     )
@@ -118,7 +116,6 @@ class _Exchange:
         self._lags_s: list[float] = []
         self._started_ms = options.elapsed_ms()
         self._headers = dict(scope["headers"])
-        self._who = ""
         self.request_id = request_id_of(self._headers, options.new_id)
         self.status = 0
         self._scope.setdefault("state", {})["request_id"] = self.request_id
@@ -147,23 +144,14 @@ class _Exchange:
                 await told(self._scope, self._receive, self.send)
 
     async def _in_turn(self, receive: Receive) -> None:
-        """Run the application in one of the places of a token; a stream goes on without."""
-        who = self._header(b"authorization").partition(" ")[2].strip() or cookie_parser(self._header(b"cookie")).get(
-            door.COOKIE, ""
-        )
-        if who:
-            await self._options.shares.enter(who)
-            self._who = who
-        self._scope["state"][PLACE] = self._leave
+        """Run the application, which takes one of the places of a token once it knows whose it is; a stream goes on
+        without.
+        """
+        place = self._scope["state"][PLACE] = Place(self._options.shares)
         try:
             await self._app(self._scope, receive, self.send)
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        if self._who:
-            self._options.shares.leave(self._who)
-            self._who = ""
+            place.leave()
 
     async def receive(self) -> Message:
         """Count the body, however it is chunked."""

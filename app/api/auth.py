@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -66,6 +66,8 @@ CACHE_TTL_MS = 3000.0
 NOTED_MS = 3_600_000.0
 CERTIFICATE = "certificate"
 """Under this name the state of a request's scope holds what its connection showed."""
+PLACE = "place"
+"""Under this name it holds the request's place among those that are worked on."""
 CACHE_SIZE_MAX = 20_000
 LATE_MS = 30_000.0
 """Who came within this time is asked about with all others."""
@@ -231,6 +233,16 @@ class Authenticator:
         self._people.take(f"host:{host}", self._elapsed_ms(), spent=float(failed))
 
 
+class Place(Protocol):
+    """What one request has of the part of its token."""
+
+    async def take(self, who: str) -> bool:
+        """Wait for it; whether it had to. Raises RateLimitedError."""
+        ...
+
+    def leave(self) -> None: ...
+
+
 bearer = HTTPBearer(auto_error=False, scheme_name="bearer", description="A Headroom token.")
 
 
@@ -248,6 +260,21 @@ async def identify(
     if not secret or not secret.isascii() or len(secret) > _SECRET_LENGTH_MAX:
         authenticator.throttle_stranger(host)
         raise UnauthenticatedError("send a token: Authorization: Bearer <token>")
+    actor = await _behind(authenticator, secret, host)
+    length = request.headers.get("content-length", "")
+    # Who does not say how long it is may send as much as a burst has.
+    unsaid = 2 * BODY_BYTES_PER_S if "transfer-encoding" in request.headers else 0
+    authenticator.throttle(actor, int(length[:20]) if length.isdigit() else unsaid)
+    place: Place | None = request.scope.get("state", {}).get(PLACE)
+    # By who it is: one secret can be written in many ways, and beside others.
+    if place is not None and await place.take(actor.sign_in or actor.token_id):
+        # It may have ended while it waited.
+        actor = await _behind(authenticator, secret, host)
+    return await _proved(request, authenticator, actor, secret)
+
+
+async def _behind(authenticator: Authenticator, secret: str, host: str) -> Actor:
+    """Who has this secret and may come in. Raises UnauthenticatedError, JoinTokenExpiredError, RateLimitedError."""
     known, actor = authenticator.remembered(secret)
     if actor is not None and (authenticator.is_due or not known):
         await authenticator.refresh()
@@ -262,11 +289,7 @@ async def identify(
     if actor.has_expired:
         authenticator.throttle_stranger(host)
         raise JoinTokenExpiredError("this join token has expired; ask for a new one")
-    length = request.headers.get("content-length", "")
-    # Who does not say how long it is may send as much as a burst has.
-    unsaid = 2 * BODY_BYTES_PER_S if "transfer-encoding" in request.headers else 0
-    authenticator.throttle(actor, int(length[:20]) if length.isdigit() else unsaid)
-    return await _proved(request, authenticator, actor, secret)
+    return actor
 
 
 def certificate_of(request: Request) -> Presented | None:

@@ -26,6 +26,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.auth import PLACE
 from app.api.metrics import StreamMetrics
 from app.errors import RateLimitedError
 from app.logs import EventLog
@@ -127,10 +128,6 @@ class OpenStream:
         self._wake()
 
 
-PLACE = "place"
-"""Under this name the state of a request's scope holds what gives its place among those being worked on to another."""
-
-
 class LineStream(Response):
     """What somebody listens to: a line of JSON as things are, another when they changed, and a comment line while
     nothing happens.
@@ -155,7 +152,8 @@ class LineStream(Response):
         RateLimitedError or TransientError when too many streams are open.
         """
         with self._registry.holding(self._opened), self._hub.listened():
-            scope.get("state", {}).get(PLACE, lambda: None)()
+            if place := scope.get("state", {}).get(PLACE):
+                place.leave()
             gone = asyncio.ensure_future(_disconnected(receive))
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from fastapi.security import HTTPAuthorizationCredentials
 from prometheus_client import CollectorRegistry
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
+from app.api.admission import AT_ONCE_MAX, Shares
 from app.api.app import Edge, EdgeOptions
-from app.api.auth import CACHE_TTL_MS, LATE_MS, Authenticator, RateLimiter, Rule, identify
+from app.api.auth import CACHE_TTL_MS, LATE_MS, PLACE, Authenticator, RateLimiter, Rule, bearer, identify
+from app.api.console.door import COOKIE
 from app.api.forms import precondition, utc
 from app.api.metrics import RequestMetrics
 from app.errors import FieldsError, RateLimitedError, UnauthenticatedError
 from app.logs import EventLog
-from app.services.declared.tokens import Actor
+from app.services.declared.tokens import SIGN_IN_PREFIX, Actor
 from app.store.tokens import Purpose, Role
 from solvers.errors import FieldError, TransientError
 
@@ -217,16 +219,83 @@ def _exchange(
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    options = EdgeOptions(
+    options = _options(registry=registry)
+    asyncio.run(Edge(application, options)(_scope(), receive, send))  # type: ignore[arg-type]
+    return sent
+
+
+def _options(shares: Shares | None = None, registry: CollectorRegistry | None = None) -> EdgeOptions:
+    return EdgeOptions(
         body_bytes_max=100,
         new_id=lambda: "request-1",
         elapsed_ms=lambda: 0.0,
         metrics=RequestMetrics(registry or CollectorRegistry()),
         log=EventLog("test.quiet"),
+        shares=shares or Shares(),
     )
-    scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b""}
-    asyncio.run(Edge(application, options)(scope, receive, send))  # type: ignore[arg-type]
-    return sent
+
+
+def _scope(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"type": "http", "method": "GET", "path": "/x", "headers": list(headers), "query_string": b""}
+
+
+@pytest.mark.parametrize("by_cookie", [False, True])
+def test_a_tokens_places_are_its_own_however_it_is_written(by_cookie: bool) -> None:
+    """Beside other fields, in other letters and blanks: whose it is counts, and not what stands there."""
+    secret = f"{SIGN_IN_PREFIX}_good" if by_cookie else "good"
+    identities, here, most = _Identities(), [0], [0]
+    authenticator = Authenticator(identities.actors_of, lambda: 0.0, 0.0)
+
+    def headers(number: int) -> list[tuple[bytes, bytes]]:
+        other = (b"authorization", b"Bearer other-%d" % number)
+        if by_cookie:
+            return [other, (b"cookie", b"%b=%b" % (COOKIE.encode(), secret.encode()))]
+        return [(b"authorization", b"bearer " + b" " * number + secret.encode()), other]
+
+    async def life() -> None:
+        free = asyncio.Event()
+
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            request = Request({**scope, "app": SimpleNamespace(state=SimpleNamespace(authenticator=authenticator))})
+            told = _bearer(request.cookies[COOKIE]) if by_cookie else await bearer(request)
+            await identify(request, told, by_cookie=by_cookie)
+            here[0] += 1
+            most[0] = max(most[0], here[0])
+            await free.wait()
+            here[0] -= 1
+
+        async def nothing(*_: Any) -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        edge = Edge(application, _options(shares := Shares()))
+        come = [
+            asyncio.ensure_future(edge(_scope(*headers(number)), nothing, nothing)) for number in range(AT_ONCE_MAX + 2)
+        ]
+        done, _ = await asyncio.wait(come, timeout=0.1)
+        assert (len(done), here[0]) == (0, AT_ONCE_MAX)
+        free.set()
+        await asyncio.gather(*come)
+        assert (here[0], most[0], shares._going) == (0, AT_ONCE_MAX, {})
+
+    asyncio.run(life())
+
+
+def test_who_waited_for_a_place_with_a_token_that_ended_meanwhile_is_refused() -> None:
+    identities = _Identities()
+    authenticator = Authenticator(identities.actors_of, lambda: 0.0, 0.0)
+
+    class Line:
+        async def take(self, who: str) -> bool:
+            identities.actor = None
+            authenticator._known.clear()
+            return who == VIEWER.token_id
+
+        def leave(self) -> None: ...
+
+    request = _request(authenticator)
+    request.scope["state"] = {PLACE: Line()}
+    with pytest.raises(UnauthenticatedError):
+        asyncio.run(identify(request, _bearer("good")))
 
 
 def test_what_nobody_expected_becomes_a_problem_without_a_trace() -> None:
