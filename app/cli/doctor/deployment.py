@@ -11,13 +11,15 @@ from app.cli.doctor.checks import Check, Symptom, odd, told_skew, unseen, well, 
 from app.cli.output import CommandError
 from app.cli.tables import answered_line
 from app.settings import Settings
-from headroom_client import ApiError, Client
+from headroom_client import ApiError, Client, UnreachableError
 
 EXPIRY_DAYS = 14
 STALE_S_LEAST = 600.0
 CLOCK_ANSWER_S = 5.0
 NAMED_MAX = 5
-START = "start `headroom serve`, or name another one with --server"
+START = "start `headroom serve`, or name another one with --server, which begins with https: where it speaks TLS"
+BELIEVE = "name who signed for it in SSL_CERT_FILE (there: headroom ca show), and the server as its certificate does"
+UNBELIEVED = "CERTIFICATE_VERIFY_FAILED"
 
 
 def deployment_checks(settings: Settings, connected: Callable[[], Client]) -> list[Check]:
@@ -46,7 +48,12 @@ def deployment_checks(settings: Settings, connected: Callable[[], Client]) -> li
 
 
 def _api(client: Client) -> Symptom:
-    told = client.call("GET", "/v1/version").body
+    try:
+        told = client.call("GET", "/v1/version").body
+    except UnreachableError as error:
+        if UNBELIEVED not in str(error):
+            raise
+        return wrong(str(error), BELIEVE)
     client.call("GET", "/v1/ready", attempts_max=1)
     return well(f"{client.server} serves cluster {told['cluster']}, headroom {told['version']}")
 

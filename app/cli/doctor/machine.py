@@ -16,7 +16,7 @@ from solvers.version import VERSION
 PYTHON_LEAST = (3, 11)
 DISK_GIB_LEAST, DISK_GIB_ENOUGH = 1.0, 10.0
 ANSWER_S = 3.0
-SECRETS = ("*.token", "client.json", "state.json")
+SECRETS = ("*.token", "client.json", "state.json", "authority.pem")
 
 
 def machine_checks(settings: Settings, *, serves: bool) -> list[Check]:

@@ -59,12 +59,12 @@ def test_a_bare_machine_is_well_and_says_what_was_not_looked_at(headroom: Headro
 
 
 def test_rights_that_let_others_in(headroom: Headroom, home: Path) -> None:
-    token = home / "admin.token"
-    token.write_text("hush")
-    token.chmod(0o640)
-    line = told(headroom)["home"]
-    assert (line["state"], line["todo"]) == ("wrong", f"chmod go-rw {token}")
-    token.chmod(0o600)
+    for secret in (home / "admin.token", home / "authority.pem"):
+        secret.write_text("hush")
+        secret.chmod(0o640)
+        line = told(headroom)["home"]
+        assert (line["state"], line["todo"]) == ("wrong", f"chmod go-rw {secret}")
+        secret.chmod(0o600)
     home.chmod(0o711)
     assert told(headroom)["home"]["state"] == "well"
     home.chmod(0o755)
@@ -145,6 +145,19 @@ def test_a_port_that_the_api_has_with_and_without_tls(
         monkeypatch.setenv("HEADROOM_TLS", wants_tls)
         line = told(headroom)["port"]
     assert f"{line['state']}: {line['found']}" == said.format(port)
+
+
+def test_an_api_whose_certificate_is_not_believed(
+    headroom: Headroom, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with an_api(True, home.parent) as port:
+        monkeypatch.setenv("HEADROOM_SERVER", f"https://localhost:{port}")
+        monkeypatch.setenv("HEADROOM_TOKEN", "secret")
+        line = told(headroom)["api"]
+        assert (line["state"], "SSL_CERT_FILE" in line["todo"]) == ("wrong", True), line
+        monkeypatch.setenv("SSL_CERT_FILE", str(home.parent / "authority.pem"))
+        # The client's own way is that of every command; what it makes of this stand-in is not the matter here.
+        assert "SSL_CERT_FILE" not in told(headroom)["api"]["todo"]
 
 
 def test_too_few_open_files_an_old_python_and_missing_libraries(
